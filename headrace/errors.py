@@ -1,0 +1,70 @@
+"""The client's failures: `CommandError`, and the table of MongoDB's error codes with their names.
+
+Rule: whatever a client did wrong is raised as a `CommandError` with MongoDB's own number. Anything
+else that escapes from the core is our bug and stops what was being done.
+
+Source of the names: MongoDB's documentation and the drivers' specifications.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+CODE_NAMES: dict[int, str] = {
+    1: "InternalError", 2: "BadValue", 4: "NoSuchKey", 5: "GraphContainsCycle", 6: "HostUnreachable", 7: "HostNotFound",
+    8: "UnknownError", 9: "FailedToParse", 10: "CannotMutateObject", 11: "UserNotFound",
+    12: "UnsupportedFormat", 13: "Unauthorized", 14: "TypeMismatch", 15: "Overflow", 16: "InvalidLength",
+    17: "ProtocolError", 18: "AuthenticationFailed", 19: "CannotReuseObject", 20: "IllegalOperation",
+    21: "EmptyArrayOperation", 22: "InvalidBSON", 26: "NamespaceNotFound", 27: "IndexNotFound",
+    28: "PathNotViable", 29: "NonExistentPath", 40: "ConflictingUpdateOperators", 43: "CursorNotFound",
+    47: "NoMatchingDocument", 48: "NamespaceExists", 50: "MaxTimeMSExpired", 52: "DollarPrefixedFieldName",
+    53: "InvalidIdField", 54: "NotSingleValueField", 55: "InvalidDBRef", 56: "EmptyFieldName",
+    57: "DottedFieldName", 59: "CommandNotFound", 61: "ShardKeyNotFound", 63: "StaleShardVersion",
+    64: "WriteConcernFailed", 66: "ImmutableField", 67: "CannotCreateIndex", 68: "IndexAlreadyExists",
+    70: "ShardNotFound", 72: "InvalidOptions", 73: "InvalidNamespace", 76: "NoReplicationEnabled",
+    79: "UnknownReplWriteConcern", 85: "IndexOptionsConflict", 86: "IndexKeySpecsConflict", 89: "NetworkTimeout",
+    91: "ShutdownInProgress", 93: "InvalidReplicaSetConfig", 94: "NotYetInitialized",
+    96: "OperationFailed", 98: "DBPathInUse", 100: "UnsatisfiableWriteConcern", 103: "NewReplicaSetConfigurationIncompatible",
+    104: "NodeNotElectable", 105: "IncompatibleShardingMetadata", 112: "WriteConflict", 115: "CommandNotSupported", 117: "ConflictingOperationInProgress",
+    121: "DocumentValidationFailure", 123: "NotAReplicaSet", 125: "CommandFailed", 133: "FailedToSatisfyReadPreference",
+    136: "CappedPositionLost", 145: "IncompatibleCollationVersion", 146: "ExceededMemoryLimit", 150: "StaleEpoch", 165: "ViewDepthLimitExceeded",
+    166: "CommandNotSupportedOnView", 167: "OptionNotSupportedOnView", 168: "InvalidPipelineOperator",
+    169: "CommandOnShardedViewNotSupportedOnMongod", 175: "QueryPlanKilled",
+    176: "QueryFeatureNotAllowed", 189: "PrimarySteppedDown", 197: "InvalidIndexSpecificationOption",
+    206: "NoSuchSession", 211: "KeyNotFound", 217: "IncompleteTransactionHistory", 222: "CloseChangeStream",
+    224: "QueryFeatureNotAllowed", 225: "TransactionTooOld", 226: "AtomicityFailure", 228: "SessionTransferIncomplete", 229: "MustDowngrade",
+    231: "InvalidDBRef", 234: "RetryChangeStream", 237: "CursorKilled",
+    238: "NotImplemented", 241: "ConversionFailure", 246: "SnapshotUnavailable",
+    251: "NoSuchTransaction", 256: "TransactionCommitted", 257: "TransactionTooLarge", 260: "InvalidResumeToken",
+    262: "ExceededTimeLimit", 263: "OperationNotSupportedInTransaction", 267: "PreparedTransactionInProgress",
+    280: "ChangeStreamFatalError", 286: "ChangeStreamHistoryLost", 290: "TransactionExceededLifetimeLimitSeconds",
+    291: "NoQueryExecutionPlans", 292: "QueryExceededMemoryLimitNoDiskUseAllowed",
+    322: "APIVersionError", 323: "APIStrictError", 352: "UnsupportedOpQueryCommand", 359: "CannotConvertIndexToUnique",
+    5446: "Location5446", 9001: "SocketException", 10003: "CannotGrowDocumentInCappedNamespace", 10058: "Location10058", 10107: "NotWritablePrimary",
+    10334: "BSONObjectTooLarge", 11000: "DuplicateKey", 11600: "InterruptedAtShutdown", 11601: "Interrupted",
+    11602: "InterruptedDueToReplStateChange", 13113: "MergeStageNoMatchingDocument", 13297: "DatabaseDifferCase",
+    13388: "StaleConfig", 13435: "NotPrimaryNoSecondaryOk", 13436: "NotPrimaryOrSecondary",
+    14031: "OutOfDiskSpace", 31249: "Location31249",
+}
+
+
+def code_name(code: int) -> str:
+    """The name MongoDB sends beside `code`: the table's, or `Location<code>` for a bare number."""
+    return CODE_NAMES.get(code, f"Location{code}")
+
+
+class CommandError(Exception):
+    """What a client did wrong, with MongoDB's number; `extra` holds fields sent beside the message."""
+
+    def __init__(
+        self, code: int, message: str, *, labels: tuple[str, ...] = (), extra: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.labels = labels
+        self.extra = extra or {}
+
+    @property
+    def code_name(self) -> str:
+        return code_name(self.code)

@@ -1,0 +1,97 @@
+"""BSON bytes to Python values and back, so that nothing of a value's type is lost on the way.
+
+Rule: inside Headrace a value has exactly these Python types, whoever made it:
+
+    double float · string str · object dict · array list · binary Binary (subtype 0 is bytes)
+    objectId ObjectId · bool bool · date DatetimeMS · null None · regex Regex · int int (fits 32 bits)
+    timestamp Timestamp · long Int64 · decimal Decimal128 · minKey MinKey · maxKey MaxKey
+    javascript Code · an absent field MISSING (never stored)
+
+A plain `int` is a 32-bit integer; a 64-bit one is an `Int64`, also when it is small. A plain `int`
+that does not fit 32 bits is encoded as 64 bits by the codec, but code that computes must wrap it.
+Not kept apart (the codec cannot): undefined reads as None, symbol as str.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import bson
+from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from bson.binary import UuidRepresentation
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.datetime_ms import DatetimeMS
+
+OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
+    document_class=dict,
+    tz_aware=False,
+    uuid_representation=UuidRepresentation.UNSPECIFIED,
+    datetime_conversion=DatetimeConversion.DATETIME_MS,
+)
+
+
+class Missing:
+    """The type of `MISSING`: what a path yields where there is no field. Falsy, one instance."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __copy__(self) -> Missing:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Missing:
+        return self
+
+
+MISSING: Final = Missing()
+
+
+def decode(data: bytes | memoryview) -> dict[str, Any]:
+    """One BSON document as a dict of the types named above; raises `bson.InvalidBSON` if malformed."""
+    document = bson._bson_to_dict(data, OPTIONS)  # type: ignore[attr-defined]  # the C decoder, less a call
+    return _without_dbrefs(document) if b"$ref\0" in bytes(data) else document
+
+
+def encode(document: Mapping[str, Any]) -> bytes:
+    """The document as BSON bytes; a `MISSING` in it is our bug and raises."""
+    return bson.encode(document, codec_options=OPTIONS)
+
+
+def _without_dbrefs(value: Any) -> Any:
+    """The codec turns {$ref, $id} documents into DBRef objects; inside Headrace they are documents."""
+    if isinstance(value, DBRef):
+        return {key: _without_dbrefs(item) for key, item in value.as_doc().items()}
+    if isinstance(value, dict):
+        return {key: _without_dbrefs(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_dbrefs(item) for item in value]
+    return value
+
+
+_TYPES: Final[dict[type, tuple[int, str]]] = {
+    float: (1, "double"), str: (2, "string"), dict: (3, "object"), list: (4, "array"), bytes: (5, "binData"),
+    Binary: (5, "binData"), ObjectId: (7, "objectId"), bool: (8, "bool"), DatetimeMS: (9, "date"),
+    type(None): (10, "null"), Regex: (11, "regex"), Code: (13, "javascript"), int: (16, "int"),
+    Timestamp: (17, "timestamp"), Int64: (18, "long"), Decimal128: (19, "decimal"), MinKey: (-1, "minKey"),
+    MaxKey: (127, "maxKey"), Missing: (0, "missing"),
+}
+
+
+def type_name(value: Any) -> str:
+    """MongoDB's name of the value's BSON type, as `$type` and error messages write it."""
+    if type(value) is Code and value.scope is not None:
+        return "javascriptWithScope"
+    return _TYPES[type(value)][1]
+
+
+def type_number(value: Any) -> int:
+    """The BSON type number as `$type` takes it (-1 minKey, 127 maxKey); 0 for MISSING."""
+    if type(value) is Code and value.scope is not None:
+        return 15
+    return _TYPES[type(value)][0]
