@@ -1,0 +1,44 @@
+"""Every limit, with its reason; a client that breaks one gets MongoDB's error."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# What MongoDB allows a client; drivers read the first three from `hello`.
+DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
+MESSAGE_BYTES_MAX: Final = 48_000_000
+WRITE_BATCH_COUNT_MAX: Final = 100_000
+INTERNAL_DOCUMENT_BYTES_MAX: Final = DOCUMENT_BYTES_MAX + 16 * 1024  # an update's entry, an event: MongoDB's own head-room
+NESTING_MAX: Final = 180  # a document a client stores
+NAMESPACE_BYTES_MAX: Final = 255  # "database.collection"
+DATABASE_NAME_BYTES_MAX: Final = 63
+INDEX_COUNT_MAX: Final = 64  # indexes of a collection
+
+# Cursors.
+FIRST_BATCH_COUNT: Final = 101  # documents in a first batch when the client names no size
+BATCH_BYTES_MAX: Final = DOCUMENT_BYTES_MAX  # bytes of documents in one reply
+CURSOR_IDLE_MS_MAX: Final = 10 * 60 * 1000  # a cursor nobody reads is closed after MongoDB's ten minutes
+SORT_BYTES_MAX: Final = 100 * 1024 * 1024  # what a sort without an index may hold in memory
+AWAIT_MS_DEFAULT: Final = 1000  # how long a getMore on a tailing cursor waits when the client does not say
+AWAIT_MS_MAX: Final = 2**31 - 1
+
+# Change streams.
+CHANNEL_ENTRY_COUNT_MAX: Final = 8192  # entries a scope keeps for watchers that are caught up
+CHANNEL_BYTES_MAX: Final = 32 * 1024 * 1024
+FEED_EVENT_COUNT_MAX: Final = 8192  # built events kept for watchers of one shape
+SCAN_ENTRY_COUNT_MAX: Final = 20_000  # entries one getMore may look at before it answers, so that others get a turn
+SCAN_MS_MAX: Final = 50.0  # and how long it may look: a slice of time short enough that nobody notices
+
+# The oplog, when the operator says nothing.
+OPLOG_HOURS_DEFAULT: Final = 24.0
+OPLOG_DISK_SHARE_DEFAULT: Final = 0.05
+OPLOG_BYTES_MIN: Final = 1024**3
+NOOP_INTERVAL_MS: Final = 10_000  # how often a quiet oplog gets a "periodic noop", as mongod writes it
+
+# Storage.
+MAP_BYTES_START: Final = 16 * 1024**3  # address space first mapped; the file is sparse and the map doubles when full
+KEY_BYTES_MAX: Final = 500  # LMDB's keys hold 511; ours leave room for a collection's or index's number
+
+# Sessions.
+SESSION_MINUTES: Final = 30  # logicalSessionTimeoutMinutes
+TRANSACTION_SECONDS_MAX: Final = 60  # transactionLifetimeLimitSeconds

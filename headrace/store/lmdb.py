@@ -1,0 +1,113 @@
+"""The key-value floor: one LMDB environment, its tables, and the right to be its only process.
+
+Rules:
+- One process opens a directory; a second is refused with `DirectoryInUse` (an advisory lock, freed by
+  the kernel however the process ends).
+- LMDB's own lock table is off: every transaction begins on one thread, one write transaction at a time,
+  and no read transaction outlives the function that opened it. Under these rules a commit may finish
+  on another thread while the first one reads.
+- A commit at default settings has reached the disk when it returns.
+
+This is the only module that imports lmdb.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any, Final
+
+import lmdb
+
+from headrace import limits
+
+TABLES: Final = ("catalog", "documents", "ids", "images", "indexes", "meta", "oplog", "runs", "sessions", "topics")
+
+MapFull = lmdb.MapFullError
+Transaction = Any  # lmdb.Transaction: the package has no type hints
+
+
+class DirectoryInUse(Exception):
+    """Another process has the data directory open."""
+
+
+class Environment:
+    """An open data directory. `path=None` is a throw-away one that is removed by `close`, and not synced."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, *, map_bytes: int = limits.MAP_BYTES_START) -> None:
+        self.temporary = path is None
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="headrace-") if path is None else path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock_file = _lock(self.path)
+        file_bytes = self._file_bytes()
+        while map_bytes < 2 * file_bytes:
+            map_bytes *= 2
+        self._lmdb = lmdb.open(
+            str(self.path), map_size=map_bytes, max_dbs=len(TABLES), lock=False, sync=not self.temporary,
+            metasync=not self.temporary, readahead=False, max_spare_txns=8,
+        )  # fmt: skip
+        self.tables: dict[str, Any] = {name: self._lmdb.open_db(name.encode()) for name in TABLES}
+
+    def _file_bytes(self) -> int:
+        try:
+            return (self.path / "data.mdb").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the data file on disk."""
+        return self._file_bytes()
+
+    def begin_read(self) -> Transaction:
+        """A read transaction on the last commit; the caller ends it before it returns to the loop."""
+        return self._lmdb.begin(buffers=False)
+
+    def begin_write(self) -> Transaction:
+        """The write transaction. The caller keeps to one at a time."""
+        return self._lmdb.begin(write=True, buffers=False)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        transaction = self.begin_read()
+        try:
+            yield transaction
+        finally:
+            transaction.abort()
+
+    def grow(self) -> None:
+        """Double the map, after `MapFull` and with no transaction open."""
+        self._lmdb.set_mapsize(self._lmdb.info()["map_size"] * 2)
+
+    def table_bytes(self, transaction: Transaction, name: str) -> int:
+        """Bytes of the pages that a table holds."""
+        stat = transaction.stat(self.tables[name])
+        return int(stat["psize"] * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]))
+
+    def close(self) -> None:
+        self._lmdb.close()
+        os.close(self._lock_file)
+        if self.temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _lock(path: pathlib.Path) -> int:
+    """Take the directory for this process; the lock goes with the file descriptor."""
+    descriptor = os.open(path / "headrace.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise DirectoryInUse(
+            f"the data directory {path} is in use by another headrace process"
+            f"{f' (pid {holder})' if holder else ''}; stop it, or give another --dbpath"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
