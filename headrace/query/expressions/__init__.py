@@ -1,0 +1,10 @@
+"""Aggregation expressions: parsed once into closures, evaluated against a document.
+
+    expression = parse_expression({"$add": ["$a", 1]})
+    expression(Env({"a": 2}))        -> 3, or MISSING where MongoDB yields no value
+"""
+
+from headrace.query.expressions.node import Env, Expression, ParseContext
+from headrace.query.expressions.parse import parse_expression
+
+__all__ = ["Env", "Expression", "ParseContext", "parse_expression"]

@@ -1,0 +1,82 @@
+"""From a value of a pipeline to an expression: literals, paths, objects, arrays and operators.
+
+Rule: an object with one field that begins with "$" is an operator; any other object is built field by field.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Expression, Node, Operator, ParseContext, folded
+from headrace.query.expressions.paths import check_field_name, parse_path
+from headrace.values.bson import MISSING
+
+_PLAIN: Final = ParseContext()
+
+
+def parse_expression(value: Any, context: ParseContext | None = None) -> Expression:
+    """The expression that `value` spells; raises the `CommandError` of a bad one, and of its constant parts."""
+    return Expression(folded(parse_node(value, context or _PLAIN)))
+
+
+def parse_node(value: Any, context: ParseContext) -> Node:
+    """The unfolded node of any operand."""
+    if type(value) is str and value.startswith("$"):
+        return parse_path(value, context)
+    if type(value) is dict:
+        return parse_object(value, context)
+    if type(value) is list:
+        return Call(_ARRAY, [parse_node(item, context) for item in value])
+    return Constant(value)
+
+
+def parse_object(document: dict[str, Any], context: ParseContext) -> Node:
+    """The node of an object: an operator, or fields to be computed."""
+    first = next(iter(document), "")
+    if first.startswith("$"):
+        if len(document) != 1:
+            names = ", ".join(f"{name}: ..." for name in document)
+            raise CommandError(
+                15983, f"an object representing an expression must have exactly one field: {{ {names} }}"
+            )
+        return parse_operator(first, document[first], context)
+    for name in document:
+        check_field_name(name)
+    operands = [parse_node(item, context) for item in document.values()]
+    return Call(_object(tuple(document)), operands)
+
+
+def parse_operator(name: str, argument: Any, context: ParseContext) -> Node:
+    """The node of `{name: argument}`; raises for an operator nobody knows and for one not supported here."""
+    from headrace.query.expressions.table import OPERATORS, UNSUPPORTED  # the families import this file
+
+    parse = OPERATORS.get(name)
+    if parse is not None:
+        return parse(argument, context)
+    if name in UNSUPPORTED:
+        code, message = UNSUPPORTED[name]
+        raise CommandError(code, message)
+    raise CommandError(168, f"Unrecognized expression '{name}'")
+
+
+def _make_array(*items: Evaluate) -> Evaluate:
+    def evaluate(env: Env) -> list[Any]:
+        return [None if (value := item(env)) is MISSING else value for item in items]
+
+    return evaluate
+
+
+_ARRAY: Final = Operator("array", _make_array)
+
+
+def _object(names: tuple[str, ...]) -> Operator:
+    def make(*items: Evaluate) -> Evaluate:
+        pairs = tuple(zip(names, items))
+
+        def evaluate(env: Env) -> dict[str, Any]:
+            return {name: value for name, item in pairs if (value := item(env)) is not MISSING}
+
+        return evaluate
+
+    return Operator("object", make)

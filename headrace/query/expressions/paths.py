@@ -1,0 +1,170 @@
+"""Field paths and variables: "$a.b", "$$name.a.b".
+
+Rule: a step into an array is a step into each of its documents (other elements are left out), and a number in
+a path is a field name, never an index. This differs from the paths of queries.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.expressions.node import ABSENT, Constant, Env, Evaluate, Node, ParseContext
+from headrace.values.bson import MISSING
+
+_AT_EVALUATION: Final = ("CLUSTER_TIME", "NOW", "USER_ROLES")
+_OF_SEARCH: Final = ("JS_SCOPE", "IS_MR", "SEARCH_META", "SEARCH_SCORE")
+
+
+class RootPath(Node):
+    """A path from the root document; no steps means the document itself."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: tuple[str, ...]) -> None:
+        self.steps = steps
+
+    def fields(self) -> set[str] | None:
+        return {self.steps[0]} if self.steps else None
+
+    def compiled(self) -> Evaluate:
+        steps = self.steps
+        if not steps:
+            return lambda env: env.root
+        if len(steps) == 1:
+            name = steps[0]
+            return lambda env: env.root.get(name, MISSING)
+        if len(steps) == 2:
+            return _two_steps(*steps)
+        return lambda env: walk(env.root, steps, 0)
+
+
+class VariablePath(Node):
+    """A path from a variable that is bound when the expression is evaluated."""
+
+    __slots__ = ("name", "steps")
+
+    def __init__(self, name: str, steps: tuple[str, ...]) -> None:
+        self.name = name
+        self.steps = steps
+
+    def compiled(self) -> Evaluate:
+        name, steps = self.name, self.steps
+        if not steps:
+            return lambda env: _bound(env, name)
+        return lambda env: walk_value(_bound(env, name), steps)
+
+
+def _bound(env: Env, name: str) -> Any:
+    try:
+        return env.variables[name]
+    except KeyError:
+        raise CommandError(51144, f"Builtin variable '$${name}' is not available") from None
+
+
+def _two_steps(first: str, second: str) -> Evaluate:
+    steps = (first, second)
+
+    def evaluate(env: Env) -> Any:
+        value = env.root.get(first, MISSING)
+        if type(value) is dict:
+            return value.get(second, MISSING)
+        return _walk_array(value, steps, 1) if type(value) is list else MISSING
+
+    return evaluate
+
+
+def walk(document: dict[str, Any], steps: tuple[str, ...], start: int) -> Any:
+    """What the path `steps[start:]` yields from `document`."""
+    value: Any = document
+    for index in range(start, len(steps)):
+        if type(value) is dict:
+            value = value.get(steps[index], MISSING)
+        elif type(value) is list:
+            return _walk_array(value, steps, index)
+        else:
+            return MISSING
+    return value
+
+
+def walk_value(value: Any, steps: tuple[str, ...]) -> Any:
+    """What the path yields from any value: documents and arrays are walked, all else yields MISSING."""
+    return walk(value, steps, 0)
+
+
+def _walk_array(array: list[Any], steps: tuple[str, ...], index: int) -> list[Any]:
+    found = [walk(item, steps, index) for item in array if type(item) is dict]
+    return [item for item in found if item is not MISSING]
+
+
+def parse_path(text: str, context: ParseContext) -> Node:
+    """The node of a string that begins with "$"."""
+    if text.startswith("$$"):
+        name, dot, rest = text[2:].partition(".")
+        check_variable_name(name, for_writing=False)
+        steps = split_path(rest) if dot else ()
+        return _variable(name, steps, context)
+    if len(text) == 1:
+        raise CommandError(16872, "'$' by itself is not a valid FieldPath")
+    return _current(split_path(text[1:]), context)
+
+
+def _current(steps: tuple[str, ...], context: ParseContext) -> Node:
+    return VariablePath("CURRENT", steps) if context.rebound_current else RootPath(steps)
+
+
+def _variable(name: str, steps: tuple[str, ...], context: ParseContext) -> Node:
+    if name == "CURRENT":
+        return _current(steps, context)
+    if name == "ROOT":
+        return RootPath(steps)
+    if name == "REMOVE":
+        return ABSENT
+    if name in context.defined:
+        return VariablePath(name, steps)
+    if name in context.constants:
+        return Constant(walk_value(context.constants[name], steps))
+    if name in _AT_EVALUATION:
+        return VariablePath(name, steps)
+    if name in _OF_SEARCH:
+        raise CommandError(51144, f"Builtin variable '$${name}' is not available")
+    raise CommandError(17276, f"Use of undefined variable: {name}")
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """The field names of a dotted path, checked as the server checks a FieldPath."""
+    if not path:
+        raise CommandError(40352, "FieldPath cannot be constructed with empty string")
+    if path.endswith("."):
+        raise CommandError(40353, "FieldPath must not end with a '.'.")
+    steps = tuple(path.split("."))
+    for name in steps:
+        check_field_name(name)
+    return steps
+
+
+def check_field_name(name: str) -> None:
+    """Raises unless `name` may be one step of a field path."""
+    if not name:
+        raise CommandError(15998, "FieldPath field names may not be empty strings.")
+    if name[0] == "$":
+        raise CommandError(16410, f"FieldPath field names may not start with '$'. Consider using $getField or $setField. Found: '{name}'")
+    if "\0" in name:
+        raise CommandError(16411, "FieldPath field names may not contain '\\0'.")
+    if "." in name:
+        raise CommandError(16412, "FieldPath field names may not contain '.'. Consider using $getField or $setField.")
+
+
+def check_variable_name(name: str, *, for_writing: bool) -> None:
+    """Raises unless `name` may name a variable: to refer to, or (`for_writing`) to bind."""
+    if not name:
+        raise CommandError(9, "empty variable names are not allowed")
+    if for_writing and name == "CURRENT":
+        return
+    first = name[0]
+    fits = first >= "\x80" or (first.islower() if for_writing else first.isalpha())
+    if not fits:
+        raise CommandError(9, f"'{name}' starts with an invalid character for a user variable name")
+    for letter in name[1:]:
+        if not (letter >= "\x80" or letter.isalnum() or letter == "_"):
+            raise CommandError(9, f"'{name}' contains an invalid character for a variable name: '{letter}'")
