@@ -1,0 +1,255 @@
+"""Bytes to messages: a machine with no I/O, fed what a socket gave, asked for the next message.
+
+Rules: however the stream is cut into pieces, the messages are the same. Every length is checked before it
+is believed. Bytes that are not the protocol raise `ProtocolError`, then and at every later call, and never
+another exception. What is checked is the frame: whether a document is well-formed BSON is seen by whoever
+decodes it.
+
+This is the hottest path of the server, so the commonest message, one small document, is taken with one
+unpacking and one slice; pieces of a long message are kept apart and joined once.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from headrace.wire.compression import decompress
+from headrace.wire.message import (
+    CHECKSUM_PRESENT,
+    MESSAGE_BYTES_MAX,
+    MESSAGE_BYTES_MIN,
+    MORE_TO_COME,
+    OP_COMPRESSED,
+    OP_MSG,
+    OP_QUERY,
+    REQUIRED_FLAGS,
+    Message,
+    ProtocolError,
+)
+
+__all__ = ["NEED_DATA", "Connection", "Message", "NeedData", "ProtocolError"]
+
+
+class NeedData:
+    """The type of `NEED_DATA`: no whole message is there yet. Falsy, one instance."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "NEED_DATA"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+NEED_DATA: Final = NeedData()
+
+_START = struct.Struct("<iiiiIBi").unpack_from
+"""The header, and of an OP_MSG the flags, the kind of its first section and that document's length."""
+_INT = struct.Struct("<i").unpack_from
+_COMPRESSED = struct.Struct("<iiB").unpack_from
+_OPCODES = frozenset({OP_COMPRESSED, OP_MSG, OP_QUERY})
+_UNKNOWN_FLAGS = REQUIRED_FLAGS & ~(CHECKSUM_PRESENT | MORE_TO_COME)
+
+
+class Connection:
+    """One client's stream of bytes; `receive` what came, then `next_event` until it answers NEED_DATA."""
+
+    __slots__ = ("_at", "_buffer", "_failure", "_tail", "_tail_bytes", "_wanted_bytes")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._at = 0
+        self._tail: list[bytes] = []
+        self._tail_bytes = 0
+        self._wanted_bytes = MESSAGE_BYTES_MIN
+        self._failure: ProtocolError | None = None
+
+    def receive(self, data: bytes) -> None:
+        """Take the next bytes of the stream; they are kept, not copied (and dropped after a ProtocolError)."""
+        if self._failure is not None:
+            return
+        if self._at == len(self._buffer):
+            self._buffer = data
+            self._at = 0
+        else:
+            self._tail.append(data)
+            self._tail_bytes += len(data)
+
+    def next_event(self) -> Message | NeedData:
+        """The next message, or NEED_DATA; raises ProtocolError for good once the stream is not the protocol."""
+        buffer = self._buffer
+        at = self._at
+        if self._tail:
+            if len(buffer) - at + self._tail_bytes < self._wanted_bytes:
+                return NEED_DATA
+            buffer = self._join()
+            at = 0
+        have = len(buffer) - at
+        if have < MESSAGE_BYTES_MIN:
+            return self._wait_for(MESSAGE_BYTES_MIN, buffer, at)
+        length, request_id, _, opcode, flags, kind, document_bytes = _START(buffer, at)
+        if length > have or not MESSAGE_BYTES_MIN <= length <= MESSAGE_BYTES_MAX:
+            return self._wait_for(length, buffer, at)
+        end = at + length
+        self._at = end
+        if (
+            opcode == OP_MSG
+            and document_bytes == length - 21
+            and kind == 0
+            and flags & (REQUIRED_FLAGS & ~MORE_TO_COME) == 0
+            and buffer[end - 1] == 0
+        ):
+            return Message(request_id, OP_MSG, flags, buffer[at + 21 : end], {})
+        return self._take(opcode, request_id, buffer, at, end)
+
+    def _join(self) -> bytes:
+        """Make one buffer of what is left and what came since."""
+        buffer = self._buffer[self._at :] + b"".join(self._tail)
+        self._buffer = buffer
+        self._at = 0
+        self._tail.clear()
+        self._tail_bytes = 0
+        return buffer
+
+    def _wait_for(self, wanted_bytes: int, buffer: bytes, at: int) -> NeedData:
+        """Note how much is needed, unless what is here already shows that no message will come of it."""
+        if self._failure is not None:
+            raise self._failure
+        have = len(buffer) - at
+        if have >= 4:
+            (length,) = _INT(buffer, at)
+            if not MESSAGE_BYTES_MIN <= length <= MESSAGE_BYTES_MAX:
+                raise self._fail(f"a message of {length} bytes")
+        if have >= 16:
+            (opcode,) = _INT(buffer, at + 12)
+            if opcode not in _OPCODES:
+                raise self._fail(f"unknown opcode {opcode}")
+        self._wanted_bytes = wanted_bytes
+        return NEED_DATA
+
+    def _take(self, opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Message:
+        """The message at [at, end): any but the commonest."""
+        try:
+            if opcode == OP_COMPRESSED:
+                return _parse_compressed(request_id, buffer, at + 16, end)
+            return _parse(opcode, request_id, buffer, at + 16, end)
+        except ProtocolError as error:
+            raise self._fail(str(error)) from error
+
+    def _fail(self, reason: str) -> ProtocolError:
+        """Forget the stream and remember why: `_wait_for` raises it at every later call."""
+        self._failure = ProtocolError(reason)
+        self._buffer = b""
+        self._at = 0
+        self._tail.clear()
+        self._tail_bytes = 0
+        return self._failure
+
+
+def _parse(opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Message:
+    """The message whose payload is [at, end)."""
+    if opcode == OP_MSG:
+        return _parse_msg(request_id, buffer, at, end)
+    if opcode == OP_QUERY:
+        return _parse_query(request_id, buffer, at, end)
+    raise ProtocolError(f"unknown opcode {opcode}")
+
+
+def _parse_compressed(request_id: int, buffer: bytes, at: int, end: int) -> Message:
+    opcode, size, compressor = _COMPRESSED(buffer, at)
+    if not MESSAGE_BYTES_MIN - 16 <= size <= MESSAGE_BYTES_MAX - 16:
+        raise ProtocolError(f"a compressed message of {size} bytes")
+    payload = decompress(compressor, buffer[at + 9 : end], size)
+    message = _parse(opcode, request_id, payload, 0, size)
+    message.compressor = compressor
+    return message
+
+
+def _parse_msg(request_id: int, buffer: bytes, at: int, end: int) -> Message:
+    """OP_MSG with any sections; the checksum's place is known, its value is not looked at."""
+    (flags,) = _INT(buffer, at)
+    flags &= 0xFFFFFFFF
+    if flags & _UNKNOWN_FLAGS:
+        raise ProtocolError(f"unknown flags {flags:#x} in a message")
+    if flags & CHECKSUM_PRESENT:
+        end -= 4
+    at += 4
+    body = None
+    sequences: dict[str, list[bytes]] = {}
+    while at < end:
+        kind = buffer[at]
+        at += 1
+        if kind == 0:
+            if body is not None:
+                raise ProtocolError("a message with two bodies")
+            body, at = _document(buffer, at, end)
+        elif kind == 1:
+            at = _sequence(buffer, at, end, sequences)
+        else:
+            raise ProtocolError(f"unknown kind of section {kind}")
+    if body is None:
+        raise ProtocolError("a message without a body")
+    return Message(request_id, OP_MSG, flags, body, sequences)
+
+
+def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]]) -> int:
+    """Read the kind-1 section whose size is at `at` into `sequences`; answers where it ends."""
+    if end - at < 4:
+        raise ProtocolError("a section is cut off")
+    size: int = _INT(buffer, at)[0]
+    section_end = at + size
+    if size < 5 or section_end > end:
+        raise ProtocolError(f"a section of {size} bytes does not fit its message")
+    name, at = _cstring(buffer, at + 4, section_end)
+    if name in sequences:
+        raise ProtocolError(f"two sections named {name}")
+    documents: list[bytes] = []
+    sequences[name] = documents
+    append = documents.append
+    unpack = _INT
+    last = section_end - 5
+    while at <= last:
+        after = at + unpack(buffer, at)[0]
+        if after - at < 5 or after > section_end or buffer[after - 1]:
+            raise ProtocolError(f"a document in section {name} does not fit it")
+        append(buffer[at:after])
+        at = after
+    if at != section_end:
+        raise ProtocolError(f"section {name} is not filled by its documents")
+    return section_end
+
+
+def _document(buffer: bytes, at: int, end: int) -> tuple[bytes, int]:
+    """The document at `at`, and where it ends."""
+    if end - at < 5:
+        raise ProtocolError("a document is cut off")
+    (size,) = _INT(buffer, at)
+    after = at + size
+    if size < 5 or after > end or buffer[after - 1]:
+        raise ProtocolError(f"a document of {size} bytes does not fit its message")
+    return buffer[at:after], after
+
+
+def _cstring(buffer: bytes, at: int, end: int) -> tuple[str, int]:
+    """The text up to the next zero byte before `end`, and where the byte after it is."""
+    stop = buffer.find(b"\0", at, end)
+    if stop < 0:
+        raise ProtocolError("a name is cut off")
+    try:
+        return buffer[at:stop].decode(), stop + 1
+    except UnicodeDecodeError as error:
+        raise ProtocolError("a name is not UTF-8") from error
+
+
+def _parse_query(request_id: int, buffer: bytes, at: int, end: int) -> Message:
+    """The legacy OP_QUERY, which drivers still use for the first hello."""
+    (flags,) = _INT(buffer, at)
+    collection, at = _cstring(buffer, at + 4, end)
+    body, at = _document(buffer, at + 8, end)
+    if at != end:
+        _, at = _document(buffer, at, end)
+    if at != end:
+        raise ProtocolError("bytes left over after a query")
+    return Message(request_id, OP_QUERY, flags, body, {}, collection)

@@ -1,0 +1,75 @@
+"""What travels on the wire: the numbers of MongoDB's protocol, `Message`, and `ProtocolError`.
+
+    header    int32 length (all of it) · int32 request id · int32 response to · int32 opcode
+    OP_MSG    header · uint32 flags · sections · [uint32 CRC-32C]
+                kind 0: byte 0 · one document                                          (exactly one)
+                kind 1: byte 1 · int32 size (from itself on) · cstring name · documents  (any number)
+    OP_QUERY  header · int32 flags · cstring collection · int32 skip · int32 limit · document [· document]
+    OP_COMPRESSED  header · int32 opcode inside · int32 size inside · byte compressor · bytes (less the header)
+
+Source: the wire protocol's specification.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+OP_REPLY: Final = 1
+OP_QUERY: Final = 2004
+OP_COMPRESSED: Final = 2012
+OP_MSG: Final = 2013
+
+CHECKSUM_PRESENT: Final = 1 << 0
+MORE_TO_COME: Final = 1 << 1
+EXHAUST_ALLOWED: Final = 1 << 16
+REQUIRED_FLAGS: Final = 0xFFFF
+"""A receiver must refuse a message with one of these set that it does not know; others it ignores."""
+
+MESSAGE_BYTES_MIN: Final = 26
+"""The shortest message there is: an OP_MSG with an empty document."""
+MESSAGE_BYTES_MAX: Final = 48_000_000
+"""What hello tells as maxMessageSizeBytes."""
+
+
+class ProtocolError(Exception):
+    """The bytes are not the protocol; nothing after them can be trusted, so the socket must be closed."""
+
+
+class Message:
+    """One request, still raw BSON. `sequences` maps the names of its kind-1 sections to their documents."""
+
+    __slots__ = ("body", "collection", "compressor", "flags", "opcode", "request_id", "sequences")
+
+    def __init__(
+        self,
+        request_id: int,
+        opcode: int,
+        flags: int,
+        body: bytes,
+        sequences: dict[str, list[bytes]],
+        collection: str | None = None,
+    ) -> None:
+        self.request_id = request_id
+        self.opcode = opcode
+        """OP_MSG or OP_QUERY; a compressed message has the opcode that was inside."""
+        self.flags = flags
+        self.body = body
+        """The document of the kind-0 section; of an OP_QUERY the query (which may be wrapped in `$query`)."""
+        self.sequences = sequences
+        self.collection = collection
+        """OP_QUERY: the full name, such as `admin.$cmd`; else None."""
+        self.compressor: int | None = None
+        """Id of the compressor the request came in; the reply goes out in the same."""
+
+    @property
+    def more_to_come(self) -> bool:
+        """The client wants no reply."""
+        return self.opcode == OP_MSG and self.flags & MORE_TO_COME != 0
+
+    @property
+    def exhaust_allowed(self) -> bool:
+        """The client takes several replies to this one request."""
+        return self.opcode == OP_MSG and self.flags & EXHAUST_ALLOWED != 0
+
+    def __repr__(self) -> str:
+        return f"Message({self.request_id}, opcode={self.opcode}, flags={self.flags}, {len(self.body)} bytes)"
