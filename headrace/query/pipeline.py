@@ -1,0 +1,53 @@
+"""From a list of stage documents to stages, and from stages and documents to an answer.
+
+    stages = parse_pipeline([{"$match": {"a": 1}}, {"$limit": 3}], context=PipelineContext())
+    list(run_pipeline(stages, documents))
+
+Rule: everything that can be said wrong about a pipeline without looking at documents is said by `parse_pipeline`:
+each stage by itself first, then the places of the stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from headrace.errors import CommandError
+from headrace.query.stages.placement import check_placement
+from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
+from headrace.query.stages.table import STAGES
+
+__all__ = ["DocumentStage", "PipelineContext", "Stage", "parse_pipeline", "run_pipeline"]
+
+
+def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stages of `pipeline`; raises the `CommandError` of the first stage that is wrong.
+
+    With `context.in_change_stream` the stages are those after `$changeStream`, and any that a change stream does
+    not allow is error 20.
+    """
+    stages: list[Stage] = []
+    for element in pipeline:
+        stages.extend(_parse_stage(element, context))
+    check_placement(stages, context)
+    return tuple(stages)
+
+
+def _parse_stage(element: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    if type(element) is not dict:
+        raise CommandError(14, "Each element of the 'pipeline' array must be an object")
+    if len(element) != 1:
+        raise CommandError(40323, "A pipeline stage specification object must contain exactly one field.")
+    ((name, value),) = element.items()
+    parse = STAGES.get(name)
+    if parse is None:
+        raise CommandError(40324, f"Unrecognized pipeline stage name: '{name}'")
+    return parse(name, value, context)
+
+
+def run_pipeline(stages: Iterable[Stage], documents: Iterable[Document]) -> Iterator[Document]:
+    """The documents that leave the last stage, computed as they are asked for; input documents are not changed."""
+    flow = iter(documents)
+    for stage in stages:
+        flow = stage.apply(flow)
+    return flow

@@ -1,0 +1,120 @@
+"""What a stage is, and what stages are parsed with.
+
+Rule: a stage is parsed once into closures and holds no state between runs; `apply` may be called any number of
+times. The one exception is known here: `PipelineContext.bound` is written by an outer `$lookup` before each run
+of its sub-pipeline, and read by the expressions inside.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from headrace.errors import CommandError
+from headrace.query.expressions import Env, ParseContext, parse_expression
+
+if TYPE_CHECKING:
+    from headrace.query.collation import Collation
+    from headrace.query.match import Predicate
+
+Document: TypeAlias = dict[str, Any]
+ReadCollection: TypeAlias = Callable[[str | None, str], Iterable[Document]]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineContext:
+    """What a pipeline may refer to, fixed when it is parsed.
+
+    `variables` are the values of `$$` names for the whole command: `let`, NOW, CLUSTER_TIME. `read_collection`
+    gives the documents of another collection (database or None for `database`, collection), each time from the
+    start; None where no other collection may be read. `collection` is None for `{aggregate: 1}`.
+    `in_change_stream` says that the stages follow a `$changeStream`. `bound` holds the values of variables that
+    an outer stage binds for each of its documents. `inside` names the outer stage of a sub-pipeline, or is empty.
+    `generator` is where `$sample` takes chance from.
+    """
+
+    database: str = ""
+    collection: str | None = None
+    collation: Collation | None = None
+    variables: Mapping[str, Any] = _NOTHING
+    read_collection: ReadCollection | None = None
+    in_change_stream: bool = False
+    bound: Mapping[str, Any] = _NOTHING
+    inside: str = ""
+    generator: random.Random = field(default_factory=random.Random)
+
+    def parse_context(self) -> ParseContext:
+        """What an expression of a stage may refer to."""
+        constants = {name: value for name, value in self.variables.items() if name not in self.bound}
+        return ParseContext(constants, frozenset(self.bound), self.collation)
+
+    def expression(self, value: Any) -> Callable[[Document], Any]:
+        """The expression that `value` spells as a function of a document; gives a value or MISSING."""
+        evaluate, bound = parse_expression(value, self.parse_context()).evaluate, self.bound
+        return lambda document: evaluate(Env(document, bound))
+
+    def predicate(self, value: Document) -> Predicate:
+        """The filter that `value` spells."""
+        from headrace.query.match import parse_filter
+
+        return parse_filter(value, collation=self.collation, variables={**self.variables, **self.bound})
+
+    def subpipeline(self, value: Any, inside: str, **changes: Any) -> tuple[Stage, ...]:
+        """The stages of a pipeline inside the stage named `inside`."""
+        from headrace.query.pipeline import parse_pipeline  # the table of stages lies between
+
+        return parse_pipeline(value, context=replace(self, inside=inside, **changes))
+
+    def read(self, database: str | None, collection: str) -> Iterable[Document]:
+        """The documents of another collection; raises where none may be read."""
+        if self.read_collection is None:
+            raise CommandError(20, "this pipeline may not read other collections")
+        return self.read_collection(database, collection)
+
+
+class Stage:
+    """One parsed step of a pipeline.
+
+    `name` is what a client wrote ("$set"), or for a stage that MongoDB rewrites, what it is rewritten to, because
+    errors name that. `spec` is its argument as the client wrote it.
+    """
+
+    __slots__ = ()
+    allowed_in_change_stream: ClassVar[bool] = False
+    name: str
+    spec: Any
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """The documents that leave the stage; reads lazily where the stage's meaning allows."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentStage(Stage):
+    """A stage whose answer for a document depends on nothing else; `each` gives None for a document dropped."""
+
+    name: str
+    spec: Any
+    each: Callable[[Document], Document | None]
+    allowed_in_change_stream: ClassVar[bool] = True
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """The documents that are not dropped, in order."""
+        each = self.each
+        for document in documents:
+            changed = each(document)
+            if changed is not None:
+                yield changed
+
+
+Parser: TypeAlias = Callable[[str, Any, PipelineContext], tuple[Stage, ...]]
+
+
+def require_object(name: str, value: Any, code: int, message: str) -> None:
+    """Raises `code` unless the argument of the stage called `name` is an object."""
+    if type(value) is not dict:
+        raise CommandError(code, f"{name}: {message}")
