@@ -5,6 +5,7 @@ memory than that is taken to find it out. All that can be wrong with the bytes i
 
 The compressors are agreed upon in hello; which requests travel compressed the client decides, and it
 never compresses those of `NEVER_COMPRESSED`. A reply goes out in the compressor of its request.
+No compressor is kept between calls: servers in several threads may call at the same time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import cramjam
 import snappy
 import zstandard
 
@@ -44,9 +44,6 @@ NEVER_COMPRESSED: Final = frozenset(
 )
 """Commands whose requests and replies hold secrets, or come before a compressor is agreed upon."""
 
-_ZSTD_IN: Final = zstandard.ZstdDecompressor()
-_ZSTD_OUT: Final = zstandard.ZstdCompressor(level=3)
-
 
 def agree(offered: Sequence[object]) -> list[str]:
     """Those of the client's compressors that we know, in the client's order."""
@@ -60,7 +57,7 @@ def decompress(compressor: int, data: bytes, size: int) -> bytes:
         raise ProtocolError(f"unknown compressor {compressor}")
     try:
         result = decompressor(data, size)
-    except (zlib.error, zstandard.ZstdError, snappy.UncompressError, cramjam.DecompressionError) as error:
+    except (zlib.error, zstandard.ZstdError, snappy.UncompressError) as error:
         raise ProtocolError(f"compressed message cannot be read: {error}") from error
     if len(result) != size:
         raise ProtocolError(f"compressed message holds {len(result)} bytes, not the {size} it says")
@@ -79,7 +76,8 @@ def _noop_in(data: bytes, size: int) -> bytes:
 def _snappy_in(data: bytes, size: int) -> bytes:
     if _snappy_size(data) != size:
         raise ProtocolError("snappy data of another size than the message says")
-    return bytes(snappy.uncompress(data))
+    unpacked: bytes = snappy.uncompress(data)
+    return unpacked
 
 
 def _snappy_size(data: bytes) -> int:
@@ -103,22 +101,24 @@ def _zlib_in(data: bytes, size: int) -> bytes:
 def _zstd_in(data: bytes, size: int) -> bytes:
     if zstandard.frame_content_size(data) not in (-1, size):
         raise ProtocolError("zstd data of another size than the message says")
-    return _ZSTD_IN.decompress(data, max_output_size=size)
+    unpacked: bytes = zstandard.decompress(data, max_output_size=size)
+    return unpacked
 
 
 def _noop_out(data: bytes) -> bytes:
     return data
 
 
-def _snappy_out(data: bytes) -> bytes:
-    return bytes(snappy.compress(data))
+def _zstd_out(data: bytes) -> bytes:
+    packed: bytes = zstandard.compress(data, 3)
+    return packed
 
 
 _COMPRESSORS: Final[dict[int, Callable[[bytes], bytes]]] = {
     NOOP: _noop_out,
-    SNAPPY: _snappy_out,
+    SNAPPY: snappy.compress,
     ZLIB: zlib.compress,
-    ZSTD: _ZSTD_OUT.compress,
+    ZSTD: _zstd_out,
 }
 _DECOMPRESSORS: Final[dict[int, Callable[[bytes, int], bytes]]] = {
     NOOP: _noop_in,

@@ -1,0 +1,250 @@
+"""The wire machine: the same messages however the stream is cut, and ProtocolError for all that is not one."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+
+import bson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.wire.compression import NAMES, compress
+from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
+from headrace.wire.message import OP_COMPRESSED, OP_MSG, OP_QUERY
+
+PING = bson.encode({"ping": 1, "$db": "admin"})
+
+
+def frame(opcode: int, payload: bytes, request_id: int = 7) -> bytes:
+    return struct.pack("<iiii", 16 + len(payload), request_id, 0, opcode) + payload
+
+
+def section(name: str, *documents: bytes) -> bytes:
+    content = name.encode() + b"\0" + b"".join(documents)
+    return b"\x01" + struct.pack("<i", 4 + len(content)) + content
+
+
+def msg(*sections: bytes, flags: int = 0, request_id: int = 7) -> bytes:
+    return frame(OP_MSG, struct.pack("<I", flags) + b"".join(sections), request_id)
+
+
+def query(document: bytes, collection: str = "admin.$cmd", rest: bytes = b"") -> bytes:
+    return frame(
+        OP_QUERY, struct.pack("<i", 0) + collection.encode() + b"\0" + struct.pack("<ii", 0, -1) + document + rest
+    )
+
+
+def compressed(message: bytes, compressor: int, size: int | None = None) -> bytes:
+    opcode = struct.unpack_from("<i", message, 12)[0]
+    size = len(message) - 16 if size is None else size
+    return frame(OP_COMPRESSED, struct.pack("<iiB", opcode, size, compressor) + compress(compressor, message[16:]))
+
+
+def read_all(*pieces: bytes) -> list[Message]:
+    connection = Connection()
+    messages = []
+    for piece in pieces:
+        connection.receive(piece)
+        while isinstance(message := connection.next_event(), Message):
+            messages.append(message)
+    return messages
+
+
+def shown(messages: list[Message]) -> list[tuple[object, ...]]:
+    return [
+        (
+            m.request_id,
+            m.opcode,
+            m.flags,
+            m.body,
+            m.sequences,
+            m.collection,
+            m.compressor,
+            m.more_to_come,
+            m.exhaust_allowed,
+        )
+        for m in messages
+    ]
+
+
+def test_a_small_message_is_its_body() -> None:
+    (message,) = read_all(msg(b"\0" + PING))
+    assert (message.request_id, message.opcode, message.body, message.sequences) == (7, OP_MSG, PING, {})
+    assert not message.more_to_come and not message.exhaust_allowed and message.compressor is None
+
+
+def test_sequences_come_by_name_in_any_place() -> None:
+    documents = [bson.encode({"_id": i}) for i in range(3)]
+    for parts in ([b"\0" + PING, section("documents", *documents)], [section("documents", *documents), b"\0" + PING]):
+        (message,) = read_all(msg(*parts))
+        assert message.body == PING
+        assert message.sequences == {"documents": documents}
+
+
+def test_an_empty_sequence_is_a_sequence() -> None:
+    (message,) = read_all(msg(b"\0" + PING, section("documents")))
+    assert message.sequences == {"documents": []}
+
+
+def test_flags_say_what_the_client_wants() -> None:
+    (message,) = read_all(msg(b"\0" + PING, flags=2))
+    assert message.more_to_come and not message.exhaust_allowed
+    (message,) = read_all(msg(b"\0" + PING, flags=1 << 16))
+    assert message.exhaust_allowed and not message.more_to_come
+
+
+def test_a_checksum_is_left_out() -> None:
+    (message,) = read_all(msg(b"\0" + PING, b"\xde\xad\xbe\xef", flags=1))
+    assert message.body == PING
+
+
+def test_unknown_optional_flags_are_ignored() -> None:
+    (message,) = read_all(msg(b"\0" + PING, flags=1 << 31))
+    assert message.body == PING
+
+
+def test_a_legacy_query_has_its_collection() -> None:
+    (message,) = read_all(query(PING, rest=bson.encode({"a": 1})))
+    assert (message.opcode, message.collection, message.body) == (OP_QUERY, "admin.$cmd", PING)
+    assert not message.more_to_come
+
+
+@pytest.mark.parametrize("compressor", sorted([*NAMES.values(), 0]))
+def test_a_compressed_message_is_what_was_inside(compressor: int) -> None:
+    (message,) = read_all(compressed(msg(b"\0" + PING, section("d", PING)), compressor))
+    assert (message.request_id, message.opcode, message.body, message.sequences) == (7, OP_MSG, PING, {"d": [PING]})
+    assert message.compressor == compressor
+
+
+GARBAGE = {
+    "length negative": struct.pack("<iiii", -1, 1, 0, OP_MSG),
+    "length too small": struct.pack("<iiii", 25, 1, 0, OP_MSG) + bytes(9),
+    "length too large": struct.pack("<iiii", 48_000_001, 1, 0, OP_MSG),
+    "length too large seen in four bytes": struct.pack("<i", 48_000_001),
+    "opcode unknown before the message is there": struct.pack("<iiii", 1000, 1, 0, 2010),
+    "opcode unknown": frame(2010, bytes(30)),
+    "reply as a request": frame(1, bytes(30)),
+    "http": b"GET / HTTP/1.1\r\nHost: localhost:27017\r\n\r\n",
+    "required flag unknown": msg(b"\0" + PING, flags=4),
+    "kind unknown": msg(b"\x02" + PING),
+    "no body": msg(section("documents", PING)),
+    "two bodies": msg(b"\0" + PING, b"\0" + PING),
+    "two sequences of a name": msg(b"\0" + PING, section("d"), section("d")),
+    "body longer than its message": msg(b"\0" + struct.pack("<i", 100) + bytes(10)),
+    "body length negative": msg(b"\0" + struct.pack("<i", -5) + bytes(10)),
+    "body not ended by zero": msg(b"\0" + PING[:-1] + b"x"),
+    "body shorter than its message": msg(b"\0" + PING + b"\0"),
+    "section longer than its message": msg(b"\0" + PING, b"\x01" + struct.pack("<i", 100) + b"d\0"),
+    "section size negative": msg(b"\0" + PING, b"\x01" + struct.pack("<i", -1) + b"d\0"),
+    "section not filled": msg(b"\0" + PING, section("d", PING, b"\0\0\0")),
+    "section overfilled": msg(b"\0" + PING, section("d", PING[:-1]), b"\0"),
+    "section's document too short": msg(b"\0" + PING, section("d", struct.pack("<i", 4) + b"\0\0")),
+    "section without the end of its name": msg(b"\0" + PING, b"\x01" + struct.pack("<i", 6) + b"dd"),
+    "section's name not text": msg(b"\0" + PING, b"\x01" + struct.pack("<i", 7) + b"\xff\xfe\0"),
+    "checksum without the place for it": msg(b"\0" + PING, flags=1),
+    "query with leftovers": query(PING, rest=b"abc"),
+    "query with an endless name": frame(OP_QUERY, b"a" * 40),
+    "compressor unknown": frame(OP_COMPRESSED, struct.pack("<iiB", OP_MSG, 30, 9) + bytes(30)),
+    "compressed size a lie": compressed(msg(b"\0" + PING), 0, size=20),
+    "compressed size huge": compressed(msg(b"\0" + PING), 0, size=48_000_000),
+    "compressed size negative": compressed(msg(b"\0" + PING), 0, size=-1),
+    "compressed inside compressed": compressed(compressed(msg(b"\0" + PING), 2), 2),
+    **{f"{name} says less than it holds": compressed(msg(b"\0" + PING), number, 20) for name, number in NAMES.items()},
+    **{f"{name} says more than it holds": compressed(msg(b"\0" + PING), number, 90) for name, number in NAMES.items()},
+    **{
+        f"{name} garbage": frame(OP_COMPRESSED, struct.pack("<iiB", OP_MSG, 30, number) + b"\xf0garbage" * 3)
+        for name, number in NAMES.items()
+    },
+}
+
+
+@pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage_is_a_protocol_error_for_good(data: bytes) -> None:
+    connection = Connection()
+    connection.receive(data)
+    with pytest.raises(ProtocolError):
+        connection.next_event()
+    connection.receive(msg(b"\0" + PING))
+    with pytest.raises(ProtocolError):
+        connection.next_event()
+
+
+def test_a_bomb_is_refused_without_being_blown_up() -> None:
+    bomb = bytes(40_000_000)
+    for number in NAMES.values():
+        message = frame(OP_COMPRESSED, struct.pack("<iiB", OP_MSG, 1000, number) + compress(number, bomb))
+        with pytest.raises(ProtocolError):
+            read_all(message)
+
+
+def test_what_came_before_garbage_is_still_answered() -> None:
+    connection = Connection()
+    connection.receive(msg(b"\0" + PING) + b"GET / HTTP/1.1\r\n\r\n")
+    assert connection.next_event() is not NEED_DATA
+    with pytest.raises(ProtocolError):
+        connection.next_event()
+
+
+documents = st.dictionaries(st.sampled_from("abc"), st.one_of(st.integers(-9, 9), st.text(max_size=5)), max_size=2).map(
+    bson.encode
+)
+sequences = st.dictionaries(st.sampled_from(["documents", "updates", "ü"]), st.lists(documents, max_size=4), max_size=2)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> bytes:
+    body = draw(documents)
+    if draw(st.integers(0, 4)) == 0:
+        message = query(body)
+    else:
+        flags = draw(st.sampled_from([0, 1, 2, 1 << 16]))
+        parts = [b"\0" + body, *(section(name, *items) for name, items in draw(sequences).items())]
+        parts = draw(st.permutations(parts))
+        message = msg(*parts, b"\1\2\3\4" * (flags & 1), flags=flags, request_id=draw(st.integers(-(2**31), 2**31 - 1)))
+    compressor = draw(st.sampled_from([None, None, 0, 1, 2, 3]))
+    return message if compressor is None else compressed(message, compressor)
+
+
+@given(st.lists(messages(), max_size=5), st.data())
+@settings(max_examples=200, deadline=None)
+def test_the_messages_are_the_same_however_the_stream_is_cut(stream: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(stream)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12)))
+    pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    expected = shown(read_all(whole))
+    assert len(expected) == len(stream)
+    assert shown(read_all(*pieces)) == expected
+
+
+@given(st.lists(messages(), min_size=1, max_size=2))
+@settings(max_examples=30, deadline=None)
+def test_the_messages_are_the_same_byte_by_byte(stream: list[bytes]) -> None:
+    whole = b"".join(stream)
+    assert shown(read_all(*(whole[i : i + 1] for i in range(len(whole))))) == shown(read_all(whole))
+
+
+@given(messages(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_truncated_message_only_waits(message: bytes, data: st.DataObject) -> None:
+    assert read_all(message[: data.draw(st.integers(0, len(message) - 1))]) == []
+
+
+@given(messages(), st.data())
+@settings(max_examples=400, deadline=None)
+def test_a_damaged_message_is_read_or_refused_and_nothing_else(message: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(message)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(ProtocolError):
+        read_all(bytes(damaged))
+
+
+@given(st.binary(max_size=200), st.integers(0, 100))
+@settings(max_examples=200, deadline=None)
+def test_any_payload_is_read_or_refused_and_nothing_else(payload: bytes, cut: int) -> None:
+    for opcode in (OP_MSG, OP_QUERY, OP_COMPRESSED):
+        message = frame(opcode, payload)
+        with suppress(ProtocolError):
+            read_all(message[:cut], message[cut:])
