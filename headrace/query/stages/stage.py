@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from headrace.errors import CommandError
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 Document: TypeAlias = dict[str, Any]
 ReadCollection: TypeAlias = Callable[[str | None, str], Iterable[Document]]
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,10 @@ class PipelineContext:
     database: str = ""
     collection: str | None = None
     collation: Collation | None = None
-    variables: Mapping[str, Any] = _NOTHING
+    variables: Mapping[str, Any] = field(default_factory=dict)
     read_collection: ReadCollection | None = None
     in_change_stream: bool = False
-    bound: Mapping[str, Any] = _NOTHING
+    bound: Mapping[str, Any] = field(default_factory=dict)
     inside: str = ""
     generator: random.Random = field(default_factory=random.Random)
 
