@@ -1,0 +1,108 @@
+"""Walking raw BSON without decoding it: where each element of a document lies.
+
+Rule: documents stay bytes wherever only the place of a field is wanted; nothing is copied but names.
+
+    document   int32 total | element* | 00
+    element    type (1 byte) | name 00 | value
+
+An element is told as `(type, name, start, end)`: the type byte (255 is minKey), the name as bytes and
+the half-open range of its value inside `data`. The input is a document that has passed the codec or
+that we wrote; a malformed one raises `bson.InvalidBSON`, but not every malformed one is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct, error
+from typing import Final, TypeAlias
+
+from bson import InvalidBSON
+
+Element: TypeAlias = tuple[int, bytes, int, int]
+
+# Size of a value: (bytes always there, whether an int32 at its start adds to them).
+_SIZES: Final[dict[int, tuple[int, bool]]] = {
+    0x01: (8, False), 0x02: (4, True), 0x03: (0, True), 0x04: (0, True), 0x05: (5, True), 0x06: (0, False),
+    0x07: (12, False), 0x08: (1, False), 0x09: (8, False), 0x0A: (0, False), 0x0C: (16, True), 0x0D: (4, True),
+    0x0E: (4, True), 0x0F: (0, True), 0x10: (4, False), 0x11: (8, False), 0x12: (8, False), 0x13: (16, False),
+    0x7F: (0, False), 0xFF: (0, False),
+}  # fmt: skip
+_FIXED: Final = [-1] * 256
+_COUNTED: Final = [-1] * 256
+for _type, (_base, _counted) in _SIZES.items():
+    (_COUNTED if _counted else _FIXED)[_type] = _base
+
+_REGEX: Final = 0x0B
+_int32_at: Final = Struct("<i").unpack_from
+
+
+def value_size(bson_type: int, data: bytes, offset: int) -> int:
+    """Bytes of the value of this type that starts at `offset`."""
+    size = _FIXED[bson_type]
+    if size >= 0:
+        return size
+    base = _COUNTED[bson_type]
+    if base >= 0:
+        try:
+            return base + int(_int32_at(data, offset)[0])
+        except error:
+            raise InvalidBSON("a length lies beyond the end of its document") from None
+    if bson_type != _REGEX:
+        raise InvalidBSON(f"unknown BSON type {bson_type}")
+    return _end_of_name(data, _end_of_name(data, offset)) - offset
+
+
+def elements(data: bytes, start: int = 0) -> Iterator[Element]:
+    """Each element of the document (or array) that begins at `start` in `data`, in order."""
+    at = start + 4
+    while bson_type := _type_at(data, at):
+        name_end = data.find(b"\0", at + 1)
+        if name_end < 0:
+            raise InvalidBSON("a field name does not end")
+        value = name_end + 1
+        size = _FIXED[bson_type]
+        end = value + (size if size >= 0 else value_size(bson_type, data, value))
+        yield bson_type, data[at + 1 : name_end], value, end
+        at = end
+
+
+def find_element(data: bytes, name: bytes, start: int = 0) -> tuple[int, int, int] | None:
+    """`(type, start, end)` of the first field of that name in the document at `start`, or None."""
+    at = start + 4
+    wanted = name + b"\0"
+    length = len(wanted)
+    while bson_type := _type_at(data, at):
+        at += 1
+        if data.startswith(wanted, at):
+            value = at + length
+            return bson_type, value, value + value_size(bson_type, data, value)
+        value = data.find(b"\0", at) + 1
+        if not value:
+            raise InvalidBSON("a field name does not end")
+        size = _FIXED[bson_type]
+        at = value + (size if size >= 0 else value_size(bson_type, data, value))
+    return None
+
+
+def first_element(data: bytes, start: int = 0) -> Element | None:
+    """The first element of the document at `start`, or None when it is empty."""
+    bson_type = _type_at(data, start + 4)
+    if not bson_type:
+        return None
+    value = _end_of_name(data, start + 5)
+    return bson_type, data[start + 5 : value - 1], value, value + value_size(bson_type, data, value)
+
+
+def _type_at(data: bytes, at: int) -> int:
+    try:
+        return data[at]
+    except IndexError:
+        raise InvalidBSON("a value lies beyond the end of its document") from None
+
+
+def _end_of_name(data: bytes, at: int) -> int:
+    """Just past the 00 that ends the name (or any C string) starting at `at`."""
+    end = data.find(b"\0", at)
+    if end < 0:
+        raise InvalidBSON("a C string does not end")
+    return end + 1

@@ -1,0 +1,66 @@
+"""Positions: a place in the oplog as one 64-bit integer, `seconds << 32 | increment`.
+
+Rule: positions order as the commits do, so an integer comparison is all that is ever needed.
+
+    Position        seconds (32 bits) | increment (32 bits)
+    as a key        the same 8 bytes, big-endian: sorts as the positions do
+    as BSON value   the same 8 bytes, little-endian (a Timestamp's value inside a document)
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from bson import Timestamp
+
+Position: TypeAlias = int
+
+FIRST: Final[Position] = 0
+LAST: Final[Position] = (1 << 64) - 1
+
+_INCREMENT_MASK: Final = (1 << 32) - 1
+
+
+def position(seconds: int, increment: int) -> Position:
+    """The position of the `increment`-th commit of the second `seconds`; both fit 32 bits unsigned."""
+    return seconds << 32 | increment
+
+
+def from_timestamp(timestamp: Timestamp) -> Position:
+    """The position a client's Timestamp names."""
+    return timestamp.time << 32 | timestamp.inc
+
+
+def to_timestamp(place: Position) -> Timestamp:
+    """The Timestamp that clients see for this position."""
+    return Timestamp(place >> 32, place & _INCREMENT_MASK)
+
+
+def seconds(place: Position) -> int:
+    """Whole seconds since the Unix epoch: the upper half."""
+    return place >> 32
+
+
+def increment(place: Position) -> int:
+    """Which commit of its second: the lower half."""
+    return place & _INCREMENT_MASK
+
+
+def to_key(place: Position) -> bytes:
+    """8 bytes big-endian, which sort as positions do."""
+    return place.to_bytes(8, "big")
+
+
+def from_key(key: bytes | memoryview) -> Position:
+    """The inverse of `to_key`; `key` is exactly 8 bytes."""
+    return int.from_bytes(key, "big")
+
+
+def to_bson_value(place: Position) -> bytes:
+    """The 8 value bytes of a BSON Timestamp."""
+    return place.to_bytes(8, "little")
+
+
+def from_bson_value(value: bytes | memoryview) -> Position:
+    """The position in the 8 value bytes of a BSON Timestamp."""
+    return int.from_bytes(value, "little")
