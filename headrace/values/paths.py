@@ -1,0 +1,175 @@
+"""Walking dotted paths through documents and arrays, by the three rules MongoDB has for it.
+
+Filters (`any_value`, `located_values`): an array on the way is entered; each of its objects is walked
+with the rest of the path, and a numeric part also means the element of that index. At the end of the
+path an array yields its elements and then itself, except when it was reached by a numeric part: then
+just itself. Scalars in an array on the way yield nothing; a scalar elsewhere yields MISSING.
+
+Expressions (`field_getter`): `$a.b` over an array gives the array of what its objects have; nothing
+is numeric, arrays directly within arrays are passed over.
+
+Sorting has a rule of its own, built on these parts, in `query/sort.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from headrace.values.bson import MISSING
+
+Test = Callable[[Any], bool]
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """The parts of a dotted path; empty parts are kept."""
+    return tuple(path.split("."))
+
+
+def is_index(part: str) -> bool:
+    """Whether a part of a path can mean a place in an array: decimal digits without a leading zero."""
+    return part.isdecimal() and part.isascii() and (part == "0" or part[0] != "0")
+
+
+def array_index(part: str) -> int | None:
+    """The index a part of a path means within an array, or None."""
+    return int(part) if is_index(part) else None
+
+
+# ------------------------------------------------------------------ filters
+
+
+def any_value(parts: tuple[str, ...], test: Test, *, enter_last: bool = True) -> Callable[[dict[str, Any]], bool]:
+    """A function telling whether `test` holds for any value that the path reaches in a document.
+
+    `test` gets MISSING where the path ends at no field. With `enter_last` False an array at the end
+    of the path is tested as a whole only.
+    """
+    if len(parts) == 1:
+        return _any_top_level(parts[0], test) if enter_last else _top_level(parts[0], test)
+    name, rest = parts[0], parts[1:]
+    in_object = any_value(rest, test, enter_last=enter_last)
+    in_array = _any_in_array(rest, test, in_object, enter_last)
+
+    def walk(document: dict[str, Any]) -> bool:
+        value = document.get(name, MISSING)
+        kind = type(value)
+        if kind is dict:
+            return in_object(value)
+        if kind is list:
+            return in_array(value)
+        return test(MISSING)
+
+    return walk
+
+
+def _top_level(name: str, test: Test) -> Callable[[dict[str, Any]], bool]:
+    return lambda document: test(document.get(name, MISSING))
+
+
+def _any_top_level(name: str, test: Test) -> Callable[[dict[str, Any]], bool]:
+    def walk(document: dict[str, Any]) -> bool:
+        value = document.get(name, MISSING)
+        if type(value) is list:
+            return any(map(test, value)) or test(value)
+        return test(value)
+
+    return walk
+
+
+def _any_in_array(
+    rest: tuple[str, ...], test: Test, in_object: Callable[[dict[str, Any]], bool], enter_last: bool
+) -> Callable[[list[Any]], bool]:
+    """Walks an array with the parts that are left; `in_object` walks an object with the same parts."""
+    index = array_index(rest[0])
+    if index is None:
+
+        def walk(array: list[Any]) -> bool:
+            return any(type(item) is dict and in_object(item) for item in array)
+
+        return walk
+    at_index = test if len(rest) == 1 else _inside(rest[1:], test, enter_last)
+
+    def walk_indexed(array: list[Any]) -> bool:
+        if any(type(item) is dict and in_object(item) for item in array):
+            return True
+        return index < len(array) and at_index(array[index])
+
+    return walk_indexed
+
+
+def _inside(rest: tuple[str, ...], test: Test, enter_last: bool) -> Test:
+    """Walks on from an array's element named by its index; a scalar there yields nothing."""
+    in_object = any_value(rest, test, enter_last=enter_last)
+    in_array = _any_in_array(rest, test, in_object, enter_last)
+
+    def walk(item: Any) -> bool:
+        kind = type(item)
+        return (kind is dict and in_object(item)) or (kind is list and in_array(item))
+
+    return walk
+
+
+def located_values(
+    container: Any, parts: tuple[str, ...], *, enter_last: bool = True
+) -> Iterator[tuple[Any, str | None]]:
+    """What `any_value` would test, in MongoDB's order, each with the index in the outermost array.
+
+    The index is what the positional operator `$` stands for if this value is the one that matched;
+    None if no array was entered.
+    """
+    if type(container) is list:
+        yield from _located_in_array(container, parts, enter_last)
+        return
+    value = container.get(parts[0], MISSING)
+    rest = parts[1:]
+    if not rest:
+        if type(value) is list and enter_last:
+            yield from ((item, str(index)) for index, item in enumerate(value))
+        yield value, None
+    elif type(value) in (dict, list):
+        yield from located_values(value, rest, enter_last=enter_last)
+    else:
+        yield MISSING, None
+
+
+def _located_in_array(array: list[Any], parts: tuple[str, ...], enter_last: bool) -> Iterator[tuple[Any, str | None]]:
+    wanted = array_index(parts[0])
+    for index, item in enumerate(array):
+        label = str(index)
+        if type(item) is dict:
+            yield from ((value, label) for value, _ in located_values(item, parts, enter_last=enter_last))
+        if index != wanted:
+            continue
+        if len(parts) == 1:
+            yield item, label
+        elif type(item) in (dict, list):
+            yield from ((value, label) for value, _ in located_values(item, parts[1:], enter_last=enter_last))
+
+
+# -------------------------------------------------------------- expressions
+
+
+def field_getter(parts: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
+    """A function giving what `$a.b` means for a document: a value, an array of values, or MISSING."""
+    name = parts[0]
+    if len(parts) == 1:
+        return lambda document: document.get(name, MISSING)
+    inner = field_getter(parts[1:])
+
+    def get(document: dict[str, Any]) -> Any:
+        value = document.get(name, MISSING)
+        kind = type(value)
+        if kind is dict:
+            return inner(value)
+        if kind is list:
+            found = [inner(item) for item in value if type(item) is dict]
+            return [item for item in found if item is not MISSING]
+        return MISSING
+
+    return get
+
+
+def get_path(document: dict[str, Any], parts: tuple[str, ...]) -> Any:
+    """`field_getter` used once."""
+    return field_getter(parts)(document)
