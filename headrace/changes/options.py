@@ -1,0 +1,133 @@
+"""The options of `$changeStream`, parsed: names, types and values checked as MongoDB checks them.
+
+Rule: nothing is coerced. An unknown name is error 40415, a wrong type 14, a bad enumeration value 2, in the order
+in which the client wrote them. `null` means "not given" except for booleans, where it is a wrong type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bson import Timestamp
+
+from headrace.changes.shown import shown
+from headrace.errors import CommandError
+from headrace.values.bson import type_name
+from headrace.values.token import ResumeToken, decode_token
+
+FULL_DOCUMENT: Final = frozenset({"default", "required", "updateLookup", "whenAvailable"})
+BEFORE_CHANGE: Final = frozenset({"off", "required", "whenAvailable"})
+ENUMERATIONS: Final = {"fullDocument": FULL_DOCUMENT, "fullDocumentBeforeChange": BEFORE_CHANGE}
+NULLABLE: Final = frozenset(
+    {"fullDocument", "fullDocumentBeforeChange", "resumeAfter", "startAfter", "startAtOperationTime"}
+)
+TYPES: Final[dict[str, tuple[type, str]]] = {
+    "allChangesForCluster": (bool, "bool"),
+    "allowToRunOnConfigDB": (bool, "bool"),
+    "allowToRunOnSystemNS": (bool, "bool"),
+    "fullDocument": (str, "string"),
+    "fullDocumentBeforeChange": (str, "string"),
+    "matchCollectionUUIDForUpdateLookup": (bool, "bool"),
+    "resumeAfter": (dict, "object"),
+    "showCommitTimestamp": (bool, "bool"),
+    "showExpandedEvents": (bool, "bool"),
+    "showMigrationEvents": (bool, "bool"),
+    "showRawUpdateDescription": (bool, "bool"),
+    "showSystemEvents": (bool, "bool"),
+    "startAfter": (dict, "object"),
+    "startAtOperationTime": (Timestamp, "timestamp"),
+}
+NOT_IN_API_V1: Final = ("showExpandedEvents", "showRawUpdateDescription", "showSystemEvents")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What of the options decides how an event looks: equal shapes get the same bytes for the same entry."""
+
+    full_document: str = "default"
+    before_change: str = "off"
+    expanded: bool = False
+    raw_update: bool = False
+    system: bool = False
+    migration: bool = False
+    same_uuid: bool = False
+    """updateLookup only in the collection the entry is of, not in a later one of the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """All options of a stream, as given."""
+
+    shape: Shape
+    all_for_cluster: bool = False
+    allow_config: bool = False
+    allow_system: bool = False
+    resume_after: ResumeToken | None = None
+    start_after: ResumeToken | None = None
+    start_at: Timestamp | None = None
+
+
+_SHAPES: dict[Shape, Shape] = {}
+
+
+def intern(shape: Shape) -> Shape:
+    """The one object of all equal shapes, so that they can be compared and looked up by identity."""
+    return _SHAPES.setdefault(shape, shape)
+
+
+def parse_options(spec: Any, *, api_strict: bool = False) -> StreamOptions:
+    """The options of `{$changeStream: spec}`; raises the error of the first one that is wrong."""
+    if not isinstance(spec, dict):
+        message = f"$changeStream must take a nested object but found: $changeStream: {shown(spec)}"
+        raise CommandError(6188500, message)
+    given = {name: _checked(name, value) for name, value in spec.items()}
+    if api_strict:
+        _check_api(given)
+    return StreamOptions(
+        shape=intern(_shape(given)),
+        all_for_cluster=bool(given.get("allChangesForCluster")),
+        allow_config=bool(given.get("allowToRunOnConfigDB")),
+        allow_system=bool(given.get("allowToRunOnSystemNS")),
+        resume_after=given.get("resumeAfter"),
+        start_after=given.get("startAfter"),
+        start_at=given.get("startAtOperationTime"),
+    )
+
+
+def _shape(given: Mapping[str, Any]) -> Shape:
+    return Shape(
+        full_document=given.get("fullDocument") or "default",
+        before_change=given.get("fullDocumentBeforeChange") or "off",
+        expanded=bool(given.get("showExpandedEvents")),
+        raw_update=bool(given.get("showRawUpdateDescription")),
+        system=bool(given.get("showSystemEvents")),
+        migration=bool(given.get("showMigrationEvents")),
+        same_uuid=bool(given.get("matchCollectionUUIDForUpdateLookup")),
+    )
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value of one option, a token already decoded; None where null is as good as nothing."""
+    if name not in TYPES:
+        raise CommandError(40415, f"BSON field '$changeStream.{name}' is an unknown field.")
+    if value is None and name in NULLABLE:
+        return None
+    wanted, wanted_name = TYPES[name]
+    if type(value) is not wanted:
+        found = type_name(value)
+        message = f"BSON field '$changeStream.{name}' is the wrong type '{found}', expected type '{wanted_name}'"
+        raise CommandError(14, message)
+    if name in ENUMERATIONS and value not in ENUMERATIONS[name]:
+        message = f"Enumeration value '{value}' for field '$changeStream.{name}' is not a valid value."
+        raise CommandError(2, message)
+    return decode_token(value) if wanted is dict else value
+
+
+def _check_api(given: Mapping[str, Any]) -> None:
+    """API version 1, strict, knows fewer options; that one is present is wrong, whatever it says."""
+    for name in NOT_IN_API_V1:
+        if name in given:
+            message = f"The '{name}' parameter to $changeStream is not supported in API Version 1"
+            raise CommandError(323, message)

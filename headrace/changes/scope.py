@@ -1,0 +1,90 @@
+"""What a stream looks at: one collection, one database, or everything; and the namespaces that belong to it.
+
+Rule (who sees what):
+
+    collection   exactly `db.coll`, whatever its name
+    database     `db.*`, less names that begin with `$` or `system.`
+    deployment   `*.*`, less the databases admin, config and local, less the same names
+
+`showSystemEvents` lets `system.js`, `system.views`, `system.buckets.*` and `system.resharding.*` through. A name
+that only starts with `system`, without the dot, is an ordinary one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+INTERNAL_DATABASES: Final = frozenset({"admin", "config", "local"})
+VIEWS: Final = "system.views"
+
+
+class ScopeKind(Enum):
+    COLLECTION = "collection"
+    DATABASE = "database"
+    DEPLOYMENT = "deployment"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What one stream looks at. `coll` is None but for a collection; `db` is "admin" for the deployment."""
+
+    kind: ScopeKind
+    db: str
+    coll: str | None = None
+    show_system: bool = False
+
+    @property
+    def cursor_namespace(self) -> str:
+        """The namespace of the stream's cursor, as replies tell it and a getMore must name it."""
+        return f"{self.db}.{self.coll if self.coll is not None else '$cmd.aggregate'}"
+
+    @property
+    def is_collection(self) -> bool:
+        return self.kind is ScopeKind.COLLECTION
+
+    def matches(self, namespace: str) -> bool:
+        """Whether what happens to the collection `namespace` ("db.coll") is in this scope."""
+        if self.kind is ScopeKind.COLLECTION:
+            return namespace == f"{self.db}.{self.coll}"
+        db, _, coll = namespace.partition(".")
+        return self.matches_database(db) and bool(coll) and not is_hidden(coll, self.show_system)
+
+    def matches_database(self, db: str) -> bool:
+        """Whether a `dropDatabase` of `db` is in this scope; a collection's stream never sees one."""
+        if self.kind is ScopeKind.DATABASE:
+            return db == self.db
+        return self.kind is ScopeKind.DEPLOYMENT and db not in INTERNAL_DATABASES
+
+    def matches_views_of(self, db: str) -> bool:
+        """Whether the views of `db` are in this scope: never for a collection."""
+        return self.matches_database(db)
+
+    def topics(self) -> tuple[tuple[str, str], ...]:
+        """What of the oplog's index has to be read: ("coll", namespace), ("db", database) or ("all", "").
+
+        A transaction's entry is indexed under every namespace it touches; `db.$cmd` holds a database's commands.
+        """
+        if self.kind is ScopeKind.COLLECTION:
+            return ("coll", f"{self.db}.{self.coll}"), ("coll", f"{self.db}.$cmd")
+        if self.kind is ScopeKind.DATABASE:
+            return (("db", self.db),)
+        return (("all", ""),)
+
+    def wants_topic(self, namespace: str) -> bool:
+        """Whether entries indexed under `namespace` may concern this scope; true more often than `matches`."""
+        if self.kind is ScopeKind.COLLECTION:
+            return namespace in (f"{self.db}.{self.coll}", f"{self.db}.$cmd")
+        db = namespace.partition(".")[0]
+        return self.matches_database(db)
+
+
+def is_hidden(coll: str, show_system: bool) -> bool:
+    """Whether a database's or the deployment's stream passes over a collection of this name."""
+    if coll.startswith("$"):
+        return True
+    if not coll.startswith("system."):
+        return False
+    rest = coll[7:]
+    return not (show_system and (rest in ("js", "views") or rest.startswith(("buckets.", "resharding."))))

@@ -1,0 +1,56 @@
+"""Values as MongoDB writes them in the texts of errors.
+
+Two notations: `shown` is that of stored documents, `{ _id: { a: 1 } }`; `shown_tight` is that of the pipeline's
+own documents, `{_id: {a: 1}}`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bson import Binary, Code, Decimal128, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from bson.datetime_ms import DatetimeMS
+
+
+def shown(value: Any) -> str:
+    """The value with spaces inside the brackets."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key}: {shown(item)}" for key, item in value.items()) + " }" if value else "{}"
+    if isinstance(value, list):
+        return "[ " + ", ".join(shown(item) for item in value) + " ]" if value else "[]"
+    return _scalar(value)
+
+
+def shown_tight(value: Any) -> str:
+    """The value without spaces inside the brackets."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {shown_tight(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(shown_tight(item) for item in value) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Code):
+        return str(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, Timestamp):
+        return f"Timestamp({value.time}, {value.inc})"
+    if isinstance(value, DatetimeMS):
+        return f"new Date({int(value)})"
+    if isinstance(value, ObjectId):
+        return f"ObjectId('{value}')"
+    if isinstance(value, Regex):
+        return f"/{value.pattern}/"
+    if isinstance(value, bytes):
+        return f"BinData({value.subtype if isinstance(value, Binary) else 0}, {bytes(value).hex().upper()})"
+    if isinstance(value, (MinKey, MaxKey)):
+        return type(value).__name__
+    if isinstance(value, Decimal128):
+        return str(value)
+    return repr(value) if isinstance(value, float) else str(value)
