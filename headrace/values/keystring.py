@@ -24,6 +24,18 @@ from typing import Any, Final
 
 from headrace.values import bson, elements
 from headrace.values.keystring_numbers import decimal_key, double_key, integer_key
+from headrace.values.keystring_typebits import type_bits
+
+__all__ = [
+    "END",
+    "GENERAL_TYPES",
+    "encode_array_items",
+    "encode_element",
+    "encode_fields",
+    "encode_value",
+    "encode_values",
+    "type_bits",
+]
 
 END: Final = b"\x04"
 
@@ -63,7 +75,7 @@ def encode_fields(document: bytes) -> bytes:
     """A document's payload: each field's general type byte, name and keystring, and the closing 00."""
     parts: list[bytes] = []
     for kind, name, start, end in elements.elements(document):
-        parts += (_GENERAL[kind], name, b"\0", encode_element(kind, document[start:end]))
+        parts += (GENERAL_TYPES[kind], name, b"\0", encode_element(kind, document[start:end]))
     parts.append(b"\0")
     return b"".join(parts)
 
@@ -120,7 +132,7 @@ _ENCODERS: Final[dict[int, Callable[[bytes], bytes]]] = {
 }
 
 # The byte before a field's name: one for all numbers, one for both booleans, otherwise the type byte.
-_GENERAL: Final[dict[int, bytes]] = {
+GENERAL_TYPES: Final[dict[int, bytes]] = {
     0x01: b"\x1e", 0x02: b"\x3c", 0x03: b"\x46", 0x04: b"\x50", 0x05: b"\x5a", 0x06: b"\x0f", 0x07: b"\x64",
     0x08: b"\x6e", 0x09: b"\x78", 0x0A: b"\x14", 0x0B: b"\x8c", 0x0C: b"\x96", 0x0D: b"\xa0", 0x0E: b"\x3c",
     0x0F: b"\xaa", 0x10: b"\x1e", 0x11: b"\x82", 0x12: b"\x1e", 0x13: b"\x1e", 0x7F: b"\xf0", 0xFF: b"\x0a",

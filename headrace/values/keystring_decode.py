@@ -1,0 +1,127 @@
+"""Keystrings back to raw BSON: the inverse of `keystring.py`, given the type bits kept beside it.
+
+Rule: with its type bits a keystring gives back the very bytes it was made of (NaNs come back as the
+plain one, non-canonical decimals as zero). Without them numbers come back as int or long when whole,
+else as doubles, or decimals where no double fits, and symbols as strings.
+
+What a client can break here it is told: 50811 for an unknown type byte, 15 for a key cut short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from headrace.errors import CommandError
+from headrace.values.keystring_decode_numbers import KeyCursor, read_number
+
+_DEPTH_MAX: Final = 200  # MongoDB's limit of nesting; a key of nothing but array bytes must not exhaust the stack.
+_END: Final = 0x04
+
+Element = tuple[int, bytes]
+
+
+def decode_all(key: bytes, type_bits: bytes | None = None) -> list[Element]:
+    """Each value of the key as `(BSON type, raw value)`, up to the end byte 04 or the end of the key."""
+    cursor = KeyCursor(key, type_bits)
+    values: list[Element] = []
+    while not cursor.at_end():
+        type_byte = cursor.byte()
+        if type_byte == _END:
+            break
+        values.append(_value(cursor, type_byte, 0))
+    return values
+
+
+def decode_value(key: bytes, type_bits: bytes | None = None) -> Element:
+    """The first value of the key as `(BSON type, raw value)`."""
+    cursor = KeyCursor(key, type_bits)
+    return _value(cursor, cursor.byte(), 0)
+
+
+def _value(cursor: KeyCursor, type_byte: int, depth: int) -> Element:
+    if 0x1E <= type_byte <= 0x33:
+        return read_number(cursor, type_byte)
+    if depth > _DEPTH_MAX:
+        raise CommandError(15, "KeyString format error: nested too deeply")
+    read = _READERS.get(type_byte)
+    if read is None:
+        raise CommandError(50811, f"KeyString format error: Unknown type: {type_byte}")
+    return read(cursor, depth)
+
+
+def _string_like(cursor: KeyCursor) -> bytes:
+    """Escaped text as BSON has it: int32 size, text, 00."""
+    text = cursor.escaped()
+    return (len(text) + 1).to_bytes(4, "little") + text + b"\0"
+
+
+def _string(cursor: KeyCursor, _: int) -> Element:
+    return (0x0E if cursor.bits.read(1) else 0x02), _string_like(cursor)
+
+
+def _document(cursor: KeyCursor, depth: int) -> bytes:
+    parts: list[bytes] = []
+    while cursor.byte():  # The general type byte of a field, or the 00 that closes the object.
+        name = cursor.until_zero()
+        kind, value = _value(cursor, cursor.byte(), depth + 1)
+        parts += (bytes((kind,)), name, b"\0", value)
+    return _framed(parts)
+
+
+def _array(cursor: KeyCursor, depth: int) -> Element:
+    parts: list[bytes] = []
+    index = 0
+    while type_byte := cursor.byte():
+        kind, value = _value(cursor, type_byte, depth + 1)
+        parts += (bytes((kind,)), str(index).encode(), b"\0", value)
+        index += 1
+    return 0x04, _framed(parts)
+
+
+def _framed(parts: list[bytes]) -> bytes:
+    body = b"".join(parts)
+    return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
+
+
+def _binary(cursor: KeyCursor, _: int) -> Element:
+    size = cursor.byte()
+    if size == 0xFF:
+        size = int.from_bytes(cursor.take(4), "big")
+    return 0x05, size.to_bytes(4, "little") + cursor.take(size + 1)
+
+
+def _date(cursor: KeyCursor, _: int) -> Element:
+    return 0x09, (int.from_bytes(cursor.take(8), "big") ^ 1 << 63).to_bytes(8, "little")
+
+
+def _dbpointer(cursor: KeyCursor, _: int) -> Element:
+    size = int.from_bytes(cursor.take(4), "big")
+    return 0x0C, (size + 1).to_bytes(4, "little") + cursor.take(size) + b"\0" + cursor.take(12)
+
+
+def _code_with_scope(cursor: KeyCursor, depth: int) -> Element:
+    code = _string_like(cursor)
+    scope = _document(cursor, depth)
+    return 0x0F, (4 + len(code) + len(scope)).to_bytes(4, "little") + code + scope
+
+
+_READERS: Final[dict[int, Callable[[KeyCursor, int], Element]]] = {
+    0x0A: lambda cursor, depth: (0xFF, b""),
+    0x0F: lambda cursor, depth: (0x06, b""),
+    0x14: lambda cursor, depth: (0x0A, b""),
+    0x3C: _string,
+    0x46: lambda cursor, depth: (0x03, _document(cursor, depth)),
+    0x50: _array,
+    0x5A: _binary,
+    0x64: lambda cursor, depth: (0x07, cursor.take(12)),
+    0x6E: lambda cursor, depth: (0x08, b"\0"),
+    0x6F: lambda cursor, depth: (0x08, b"\1"),
+    0x78: _date,
+    0x82: lambda cursor, depth: (0x11, cursor.take(8)[::-1]),
+    0x8C: lambda cursor, depth: (0x0B, cursor.until_zero() + b"\0" + cursor.until_zero() + b"\0"),
+    0x96: _dbpointer,
+    0xA0: lambda cursor, depth: (0x0D, _string_like(cursor)),
+    0xAA: _code_with_scope,
+    0xF0: lambda cursor, depth: (0x7F, b""),
+}
