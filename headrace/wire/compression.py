@@ -11,7 +11,7 @@ No compressor is kept between calls: servers in several threads may call at the 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import snappy
@@ -43,11 +43,6 @@ NEVER_COMPRESSED: Final = frozenset(
     }
 )
 """Commands whose requests and replies hold secrets, or come before a compressor is agreed upon."""
-
-
-def agree(offered: Sequence[object]) -> list[str]:
-    """Those of the client's compressors that we know, in the client's order."""
-    return [name for name in offered if isinstance(name, str) and name in NAMES]
 
 
 def decompress(compressor: int, data: bytes, size: int) -> bytes:

@@ -8,7 +8,7 @@ import zlib
 import bson
 import pytest
 
-from headrace.wire.compression import NAMES, agree, decompress
+from headrace.wire.compression import NAMES, decompress
 from headrace.wire.reply import encode_reply
 
 BODY = bson.encode({"ok": 1.0})
@@ -39,7 +39,3 @@ def test_a_compressed_reply_is_the_plain_one_inside(compressor: int, legacy: boo
 def test_zlib_is_plain_zlib() -> None:
     data = encode_reply(5, 7, BODY, compressor=NAMES["zlib"])
     assert zlib.decompress(data[25:])[5:] == BODY
-
-
-def test_compressors_are_agreed_in_the_clients_order() -> None:
-    assert agree(["zstd", "lz4", 3, "snappy"]) == ["zstd", "snappy"]

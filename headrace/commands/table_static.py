@@ -1,0 +1,34 @@
+"""The commands that tell about the server itself and touch no data, by name, sorted; aliases are not listed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.commands import (
+    build_info,
+    connection_status,
+    hello,
+    operations,
+    parameters,
+    refused,
+    replica_set,
+    server_status,
+    session_commands,
+)
+from headrace.commands.command import Command
+
+_FAMILIES: Final = (
+    build_info,
+    connection_status,
+    hello,
+    operations,
+    parameters,
+    refused,
+    replica_set,
+    server_status,
+    session_commands,
+)
+
+STATIC_COMMANDS: Final[dict[str, Command]] = dict(
+    sorted(((command.name, command) for family in _FAMILIES for command in family.COMMANDS), key=lambda pair: pair[0])
+)
