@@ -1,0 +1,158 @@
+"""Starts Spark's JVM directly and tells PySpark where it is, which is quicker than `spark-submit` and needs less.
+
+`spark-submit` starts a JVM to compute the command line of a second one, and always asks for the module
+`jdk.incubator.vector`, which the Java from PyPI does not have (only MLlib would use it). Started from
+here the JVM lacks both troubles, and can use an archive of loaded classes (AppCDS).
+
+The JVM reads its standard input to its end: it dies when this process does, however it does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headrace.clock import SystemClock
+from headrace.spark.java import Java, find_java
+
+START_WAIT_S: Final = 120.0
+# What Spark's own launcher opens (JavaModuleOptions), less the incubator module.
+_OPENED: Final = (
+    "java.base/java.io", "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect",
+    "java.base/java.net", "java.base/java.nio", "java.base/java.util", "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic", "java.base/jdk.internal.ref", "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs", "java.base/sun.security.action", "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)  # fmt: skip
+_ALWAYS: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    # Stopping a query in the middle of a batch runs a regular expression over a deep stack trace.
+    "-Xss4m",
+)
+# Quick to start, slower at its best: for tests, demonstrations and small jobs.
+QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+_LOGGING: Final = """\
+rootLogger.level = {level}
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
+"""
+
+
+class JvmFailed(RuntimeError):
+    """The JVM ended, or said nothing in time; what it printed is on standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jvm:
+    """A running JVM: where PySpark finds it, and the directory that is removed when this process ends."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    secret: str
+    scratch: Path
+
+
+def launch(
+    conf: Mapping[str, str], *, java: Java | None = None, memory: str = "1g", flags: tuple[str, ...] = (),
+    log_level: str = "error",
+) -> Jvm:  # fmt: skip
+    """A JVM that waits for PySpark, with `conf` as Spark's configuration.
+
+    Raises `JavaMissing` or `JvmFailed`. The caller connects with `attached`.
+    """
+    java = java or find_java()
+    scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    (scratch / "log4j2.properties").write_text(_LOGGING.format(level=log_level))
+    info = scratch / "connection"
+    environ = dict(os.environ, _PYSPARK_DRIVER_CONN_INFO_PATH=str(info), SPARK_HOME=str(spark_home()))
+    environ["SPARK_CONNECT_MODE"] = "0"
+    process = subprocess.Popen(
+        _command(java, conf, memory, flags, scratch), stdin=subprocess.PIPE, env=environ, start_new_session=True
+    )
+    port, secret = _await_connection(process, info)
+    return Jvm(process, port, secret, scratch)
+
+
+def _command(java: Java, conf: Mapping[str, str], memory: str, flags: tuple[str, ...], scratch: Path) -> list[str]:
+    # A fixed order of the jars is what makes an archive of classes usable again.
+    jars = sorted(str(path) for path in (spark_home() / "jars").glob("*.jar"))
+    newer = ["--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED"] if java.major >= 23 else []
+    settings = [part for name, value in sorted(conf.items()) for part in ("--conf", f"{name}={value}")]
+    return [
+        str(java.command), "-cp", os.pathsep.join(jars), f"-Xmx{memory}",
+        *[f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED], *newer, *_ALWAYS, *flags, *_archive(java),
+        f"-Dlog4j2.configurationFile={scratch / 'log4j2.properties'}", f"-Djava.io.tmpdir={scratch}",
+        "org.apache.spark.deploy.SparkSubmit", *settings, "pyspark-shell",
+    ]  # fmt: skip
+
+
+def _await_connection(process: subprocess.Popen[bytes], info: Path) -> tuple[int, str]:
+    """Port and secret, which the JVM writes to `info` (under another name first, so it is whole when seen)."""
+    clock = SystemClock()
+    deadline_ms = clock.monotonic_ms() + START_WAIT_S * 1000
+    while not info.is_file():
+        if process.poll() is not None:
+            raise JvmFailed(f"Spark's JVM ended with status {process.returncode} before it was ready")
+        if clock.monotonic_ms() > deadline_ms:
+            process.kill()
+            raise JvmFailed(f"Spark's JVM was not ready after {START_WAIT_S:.0f} s")
+        time.sleep(0.02)
+    data = info.read_bytes()
+    port, size = struct.unpack(">ii", data[:8])
+    return port, data[8 : 8 + size].decode()
+
+
+@contextmanager
+def attached(jvm: Jvm) -> Iterator[None]:
+    """Inside, PySpark connects to `jvm` instead of starting its own; outside, children are not told of it."""
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(jvm.port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = jvm.secret
+    try:
+        yield
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+
+
+def spark_home() -> Path:
+    """Where pip put Spark: the directory of the package, found without importing it."""
+    from importlib.util import find_spec
+
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise JvmFailed("PySpark is not installed: pip install 'headrace[spark]'")
+    return Path(spec.origin).parent
+
+
+def archive_path(java: Java) -> Path:
+    """Where this Java's and this Spark's archive of loaded classes is kept, for this user."""
+    key = hashlib.sha256(f"{java.home}|{java.major}|{spark_home()}".encode()).hexdigest()[:12]
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache) / "headrace" / f"spark-{key}.jsa"
+
+
+def _archive(java: Java) -> list[str]:
+    # A JVM goes on without an archive that does not fit, so an outdated one costs time, not correctness.
+    path = archive_path(java)
+    return [f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if path.is_file() else []

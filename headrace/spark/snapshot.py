@@ -1,0 +1,149 @@
+"""A collection as rows, in chunks of its `_id`s, each row true at the token it carries.
+
+What must hold: a row says "at `token` the document with this key was this one", exactly, with writers at
+work, on any server, without a snapshot held open. Then an event of a key is to be applied to its row exactly
+when the event's token is greater, and no event is applied twice or missed.
+
+How: (1) open a stream on the collection; (2) read the chunk; (3) read the stream until it has covered the time
+of the read. A document read in (2) that no event of (3) touches was the same all the while, so it is true where
+the stream stands now. The touched ones are read again, and (3) again, until none is touched.
+
+A key that no chunk holds needs no row. If it is there later, its events after the snapshot's first token say how it
+came. If it is gone, events from before its end may find no row to change: `snapshotEnd` carries the token up to
+which that is right; later it would be a fault.
+
+Chunks go by `_id` in MongoDB's order. `$gt` compares within one type only, so a chunk never spans two: the first
+key of each type is a chunk of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from bson import Decimal128, MinKey, Timestamp
+from pymongo.collection import Collection
+from pymongo.read_concern import ReadConcern
+
+from headrace.spark.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.extjson import dumps, loads
+from headrace.spark.feed import ChangeCursor, Feed
+from headrace.spark.options import Position, SourceOptions
+from headrace.spark.tokens import Token
+from headrace.values.bson import OPTIONS
+
+# How often a document may change under our hands before we say that it cannot be read. Each round takes milliseconds.
+ROUNDS_MAX: Final = 200
+_KEYS_ONLY: Final = (
+    {"$match": {"operationType": {"$in": ["delete", "insert", "replace", "update"]}}},
+    {"$project": {"documentKey": 1}},
+)
+
+
+class SnapshotUnsettled(RuntimeError):
+    """Some documents changed every time they were read, so that no token could be given to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The keys after `after` up to and including `upto`, as text of {"_id": key}; without `after`, the one key `upto`."""
+
+    upto: str
+    after: str = ""
+
+    def filter(self) -> dict[str, Any]:
+        upper = loads(self.upto)["_id"]
+        if not self.after:
+            return {"_id": {"$eq": upper}}
+        return {"_id": {"$gt": loads(self.after)["_id"], "$lte": upper}}
+
+
+class Snapshot:
+    """The one collection that the options name."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        assert options.database and options.collection
+        # Its own stream sees every change of the collection, whatever the user's pipeline leaves.
+        self._options = replace(options, pipeline=(), stream={})
+        self._feed = Feed(self._options)
+        self._collection: Collection[dict[str, Any]] = self._feed.client.get_database(
+            options.database, codec_options=OPTIONS, read_concern=ReadConcern("majority")
+        )[options.collection]
+
+    def next_chunk(self, after: str, rows_max: int) -> Chunk | None:
+        """The next chunk of at most `rows_max` keys after the key `after` (`""`: from the first); None at the end."""
+        if not after:
+            return self._single({})
+        key = loads(after)["_id"]
+        if not isinstance(key, MinKey) and not _is_nan(key):
+            within = {"_id": {"$gt": key}}
+            last = self._key(within, 1, skip=rows_max - 1) or self._key(within, -1)
+            if last:
+                return Chunk(last, after)
+        return self._single({"$expr": {"$gt": ["$_id", {"$literal": key}]}})
+
+    def read(self, chunk: Chunk) -> Iterator[Row]:
+        """The chunk's documents; raises SnapshotUnsettled."""
+        with self._feed.open(Position("latest"), stages=_KEYS_ONLY) as cursor:
+            documents, moment = self._find(chunk.filter(), cursor.token)
+            for _ in range(ROUNDS_MAX):
+                stale = [key for key in _touched(cursor, moment) if key in documents]
+                if not stale or cursor.closed:
+                    return self._rows(documents.values(), cursor.token)
+                keys = [documents.pop(key)["_id"] for key in dict.fromkeys(stale)]
+                again, moment = self._find({"_id": {"$in": keys}}, cursor.token)
+                documents |= again
+        raise SnapshotUnsettled(f"{len(stale)} documents changed each of the {ROUNDS_MAX} times they were read")
+
+    def begin(self, token: Token) -> Row:
+        """The row that says: what was there before is to be forgotten; the rows of a snapshot at `token` follow."""
+        return self._row(SNAPSHOT_BEGIN, token)
+
+    def end(self) -> Row:
+        """The row that says: the snapshot is complete, and every row of it is true at this token or before."""
+        with self._feed.open(Position("latest"), stages=_KEYS_ONLY) as cursor:
+            for _ in _touched(cursor, self._feed.now()):
+                pass
+            return self._row(SNAPSHOT_END, cursor.token)
+
+    def _single(self, query: dict[str, Any]) -> Chunk | None:
+        key = self._key(query, 1)
+        return Chunk(key) if key else None
+
+    def _key(self, query: dict[str, Any], direction: int, *, skip: int = 0) -> str | None:
+        found = list(self._collection.find(query, {"_id": 1}, sort=[("_id", direction)], skip=skip, limit=1))
+        return dumps({"_id": found[0]["_id"]}) if found else None
+
+    def _find(self, query: dict[str, Any], after: Token) -> tuple[dict[str, dict[str, Any]], Timestamp]:
+        """Documents by their key's text, all read at or after `after`, and a time by which they had been read."""
+        with self._feed.client.start_session(causal_consistency=True) as session:
+            session.advance_operation_time(_before(after.time))
+            found = {dumps(document["_id"]): document for document in self._collection.find(query, session=session)}
+        return found, self._feed.now()
+
+    def _rows(self, documents: Iterable[dict[str, Any]], token: Token) -> Iterator[Row]:
+        for document in documents:
+            key = dumps({"_id": document["_id"]})
+            yield self._row(SNAPSHOT, token)._replace(documentKey=key, fullDocument=dumps(document))
+
+    def _row(self, kind: str, token: Token) -> Row:
+        options = self._options
+        return Row(token.text, token.time.time * 1_000_000, token.time.inc, kind, options.database, options.collection)
+
+
+def _touched(cursor: ChangeCursor, moment: Timestamp) -> Iterator[str]:
+    """The keys of the events up to `moment` at least; an invalidate ends them: its collection is gone."""
+    while not cursor.covers(moment) and not cursor.closed:
+        for event in cursor.next_batch(wait_ms=20):
+            yield dumps(event["documentKey"]["_id"])
+
+
+def _before(moment: Timestamp) -> Timestamp:
+    # A stream that is opened stands one tick after what the server has; nothing may have that time yet.
+    return Timestamp(moment.time, moment.inc - 1) if moment.inc else moment
+
+
+def _is_nan(key: Any) -> bool:
+    number = key.to_decimal() if isinstance(key, Decimal128) else key
+    return number != number
