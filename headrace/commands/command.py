@@ -24,8 +24,9 @@ class Command:
 
     name: str
     run: Run
-    writes: bool = False
-    """Changes data: the shell runs it in the group commit and answers when that is on disk."""
+    writes: bool | Callable[[Request], bool] = False
+    """Changes data: the shell runs it in the group commit and answers when that is on disk. A function
+    decides where that depends on the request."""
     admin_only: bool = False
     """Error 13 when sent to another database than admin."""
     aliases: tuple[str, ...] = ()

@@ -1,0 +1,144 @@
+"""The engine: the server's state and its two ways to run a command, with no socket, loop or clock of its own.
+
+    engine.run_read(request)            → reply bytes, or a Wait
+    engine.run_write(request, txn)      → reply bytes, valid once `txn` is committed
+
+A read sees the last commit. Writes of several clients share one transaction; each either does what it
+answers, or raises something that is not a `CommandError`, whereupon the shell abandons the transaction and
+runs the others again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bson import ObjectId, Timestamp
+from bson.errors import BSONError
+
+from headrace.clock import SystemClock
+from headrace.commands import failpoints, reply, retryable
+from headrace.commands.command import Command
+from headrace.commands.options import ServerOptions
+from headrace.commands.request import Request
+from headrace.commands.wait import Wait
+from headrace.cursors.channels import Channels
+from headrace.cursors.feed import Feeds
+from headrace.cursors.registry import Cursors
+from headrace.errors import CommandError
+from headrace.values.bson import encode
+
+if TYPE_CHECKING:
+    from headrace.store.store import Store
+    from headrace.store.view import View
+    from headrace.store.writes import WriteTransaction
+
+RETRYABLE_CODES = frozenset({6, 7, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+
+
+class Engine:
+    """Everything that commands share. One thread drives it."""
+
+    def __init__(self, store: Store, options: ServerOptions, clock: SystemClock | None = None) -> None:
+        from headrace.commands.table import COMMANDS, STARTUP_PARAMETERS
+
+        self.store = store
+        self.options = options
+        self.clock = clock or store.clock
+        self.commands: dict[str, Command] = COMMANDS
+        self.channels = Channels()
+        self.feeds = Feeds(self.channels, store)
+        self.cursors = Cursors(self)
+        self.parameters: dict[str, Any] = dict(STARTUP_PARAMETERS)
+        self.failpoints = failpoints.FailPoints()
+        self.sessions = retryable.Sessions()
+        self.metrics: dict[str, int] = {}
+        self.process_id = ObjectId()
+        self.started_ms = self.clock.now_ms()
+        self.connections_open = 0
+        self.connections_created = 0
+        self._view: View | None = None
+        store.listeners.append(self.channels.publish)
+
+    # What commands use.
+
+    @property
+    def view(self) -> View:
+        """The view of the command that runs: the last commit for a read, the transaction for a write."""
+        if self._view is None:
+            from headrace.store.view import View
+
+            self._view = View(self.store, self.store.environment.begin_read())
+        return self._view
+
+    @property
+    def txn(self) -> WriteTransaction:
+        """The write transaction of the command that runs."""
+        return self._view  # type: ignore[return-value]  # run_write has put it there
+
+    def last_write(self) -> tuple[Timestamp, int]:
+        """(cluster time, wall-clock ms) of the newest committed entry."""
+        position = self.store.last_position
+        return Timestamp(position >> 32, position & 0xFFFFFFFF), self.store.last_wall_ms
+
+    def count(self, metric: str, by: int = 1) -> None:
+        self.metrics[metric] = self.metrics.get(metric, 0) + by
+
+    # Running.
+
+    def command(self, request: Request) -> Command:
+        """The command a request names; raises 59 for an unknown one, 13 for one that belongs on admin."""
+        command = self.commands.get(request.name)
+        if command is None:
+            raise CommandError(59, f"no such command: '{request.name}'")
+        if command.admin_only and request.db != "admin":
+            raise CommandError(13, f"{command.name} may only be run against the admin database.")
+        return command
+
+    def run_read(self, command: Command, request: Request) -> bytes | Wait:
+        """Run a command that changes nothing; every `CommandError` becomes a reply."""
+        try:
+            answer = command.run(self, request)
+            return answer if type(answer) is Wait else self._close(answer)
+        except CommandError as error:
+            return self.failure(error, request)
+        except (BSONError, UnicodeDecodeError) as error:
+            return self.failure(CommandError(22, f"invalid bson: {error}"), request)
+        finally:
+            if self._view is not None:
+                self._view.kv.abort()
+                self._view = None
+
+    def run_write(self, command: Command, request: Request, txn: WriteTransaction) -> bytes | Wait:
+        """Run a command that writes, inside `txn`; the reply counts once `txn` is committed."""
+        self._view = txn
+        try:
+            answer = retryable.run_once(self, command, request)
+            if type(answer) is Wait:
+                return answer
+            return self._close(answer, max(txn.clock_position, self.store.last_position))
+        except CommandError as error:
+            return self.failure(error, request)
+        except (BSONError, UnicodeDecodeError) as error:
+            return self.failure(CommandError(22, f"invalid bson: {error}"), request)
+        finally:
+            self._view = None
+
+    def _close(self, answer: dict[str, Any] | bytes, position: int | None = None) -> bytes:
+        if not self.store.oplog_enabled:
+            position = None
+        elif position is None:
+            position = self.store.last_position
+        if type(answer) is bytes:
+            return reply.document(answer, reply.closing(position))
+        assert isinstance(answer, dict)
+        end = reply.closing(position)
+        return reply.document(encode(answer)[4:-1], end if "ok" not in answer else end[len(reply.OK) :])
+
+    def failure(self, error: CommandError, request: Request) -> bytes:
+        """The reply to a failed command, with the labels that drivers act on."""
+        labels = list(error.labels)
+        if error.code in (280, 286) and "NonResumableChangeStreamError" not in labels:
+            labels.append("NonResumableChangeStreamError")
+        if error.code in RETRYABLE_CODES:
+            labels += [label for label in retryable.labels_of(self, request, error) if label not in labels]
+        return reply.error_reply(error, labels, self.store.last_position if self.store.oplog_enabled else None)

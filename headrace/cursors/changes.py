@@ -1,0 +1,260 @@
+"""A change stream's cursor: behind, it reads the oplog's index; caught up, it reads a shared feed.
+
+    BEHIND ── the oplog is read to its end ──▶ LIVE ── the feed forgot what comes next ──▶ BEHIND
+       └──────────────── an invalidate was handed out ────────────────▶ CLOSED ◀────────────┘
+
+Rule: a stream never skips. Where it stands is a token, the last one handed out; everything read again is
+compared with it as text, so that nothing comes twice and nothing is left out. A position that the oplog no
+longer holds is error 286, at open and at every later read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from headrace import limits
+from headrace.changes.builder import EventBuilder
+from headrace.changes.entry import DecodedEntry
+from headrace.changes.event import Event
+from headrace.changes.resume import ResumeGuard
+from headrace.changes.scope import Scope, ScopeKind
+from headrace.changes.stream import StreamSpec
+from headrace.cursors.feed import Feed, Feeds
+from headrace.errors import CommandError
+from headrace.store.store import INITIATING
+from headrace.store.view import View
+from headrace.values.bson import decode
+
+HISTORY_LOST = (
+    "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
+)
+
+
+class State(Enum):
+    BEHIND = "behind"
+    LIVE = "live"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one read brought: raw event documents and the token after the last of them."""
+
+    documents: list[bytes]
+    token: bytes
+    shared: tuple[Feed, int, int] | None = None
+    """The feed and the range of it that `documents` is, if it is one: its encoding may be shared."""
+
+
+def channel_key(scope: Scope) -> str:
+    """The name of a scope where commits are routed: `db.coll`, `db.`, or nothing for the deployment."""
+    if scope.kind is ScopeKind.COLLECTION:
+        return f"{scope.db}.{scope.coll}"
+    return f"{scope.db}." if scope.kind is ScopeKind.DATABASE else ""
+
+
+class ChangeCursor:
+    """One client's stream."""
+
+    __slots__ = (
+        "_after", "_builder", "_clock_ms", "_feed", "_feeds", "_guard", "_index", "_read_from", "_spec", "_token",
+        "_token_text", "id", "key", "namespace", "no_timeout", "session", "state", "used_ms",
+    )  # fmt: skip
+
+    is_change_stream = True
+
+    def __init__(
+        self, spec: StreamSpec, builder: EventBuilder, feeds: Feeds, view: View, clock_ms: Callable[[], float]
+    ) -> None:
+        """Open a stream; raises 286 where the oplog no longer has its start."""
+        self._spec = spec
+        self._builder = builder
+        self._feeds = feeds
+        self._clock_ms = clock_ms
+        self._feed: Feed | None = None
+        self._index = 0
+        self.key = channel_key(spec.scope)
+        self.namespace = spec.scope.cursor_namespace
+        self.id = 0
+        self.session: bytes | None = None
+        self.used_ms = 0.0
+        self.no_timeout = False
+        self.state = State.BEHIND
+        self._guard = ResumeGuard(spec) if spec.resume is not None else None
+        last = view.store.last_position
+        self._token = spec.first_token(last + 1)
+        self._token_text = ""  # text of the last token handed out, once there was one
+        self._after = ""  # no event with this token or an earlier one is handed out
+        self._read_from = last + 1 if spec.start is None else spec.start
+        if spec.start is not None:
+            _check_history(view, spec.start)
+        else:
+            self._catch_up(view)
+
+    # What commands use.
+
+    def next_batch(self, view: View, count_max: int) -> Batch:
+        """The next events, at most `count_max`; none if there are none now. Raises what a stream can die of."""
+        if count_max == 0 or self.state is State.CLOSED:
+            return Batch([], self._token)
+        if self.state is State.LIVE:
+            batch = self._from_feed(count_max)
+            if batch is not None:
+                return batch
+        return self._from_oplog(view, count_max)
+
+    @property
+    def closed(self) -> bool:
+        return self.state is State.CLOSED
+
+    def close(self) -> None:
+        self._leave_feed()
+        self.state = State.CLOSED
+
+    # Caught up.
+
+    def _catch_up(self, view: View) -> None:
+        """Everything committed was read: from here on the feed tells."""
+        self._feed = self._feeds.join(self._spec.share_key, self._builder, self.key)
+        self._index = self._feed.end
+        self.state = State.LIVE
+
+    def _from_feed(self, count_max: int) -> Batch | None:
+        """A batch from the feed; None if the feed no longer has what comes next."""
+        feed = self._feed
+        assert feed is not None
+        feed.pull()
+        if self._index < feed.start:
+            self._fall_behind()
+            return None
+        if self._index == feed.end:
+            self._advance_mark(self._feeds.last_position())
+            return Batch([], self._token)
+        first = self._index
+        documents: list[bytes] = []
+        size = 0
+        for item in feed.since(first):
+            if isinstance(item, CommandError):
+                if documents or self._index != first:
+                    break
+                raise item
+            size += len(item.document) if item.document is not None else 0
+            if documents and (size > limits.BATCH_BYTES_MAX or len(documents) == count_max):
+                break
+            self._index += 1
+            self._hand_out(item, documents)
+            if item.closes:
+                break
+        shared = (feed, first, self._index) if self.state is State.LIVE else None
+        if self.state is State.LIVE and self._index == feed.end:
+            self._advance_mark(self._feeds.last_position())
+        return Batch(documents, self._token, shared)
+
+    def _fall_behind(self) -> None:
+        self._leave_feed()
+        self.state = State.BEHIND
+
+    def _leave_feed(self) -> None:
+        if self._feed is not None:
+            self._feeds.leave(self._spec.share_key, self._feed)
+            self._feed = None
+
+    # Behind.
+
+    def _from_oplog(self, view: View, count_max: int) -> Batch:
+        """A batch from the oplog: bounded in events, bytes, entries looked at and time."""
+        _check_read(view, self._read_from)
+        documents: list[bytes] = []
+        size, seen = 0, 0
+        until_ms = self._clock_ms() + limits.SCAN_MS_MAX
+        for position, raw in self._entries(view):
+            try:
+                for event in self._builder.build(DecodedEntry(raw), self._guard):
+                    if event.token <= self._after:
+                        continue
+                    size += len(event.document) if event.document is not None else 0
+                    if documents and (size > limits.BATCH_BYTES_MAX or len(documents) == count_max):
+                        self._read_from = position
+                        return Batch(documents, self._token)
+                    self._hand_out(event, documents)
+                    if event.closes:
+                        return Batch(documents, self._token)
+            except CommandError:
+                self._read_from = position
+                if documents:
+                    return Batch(documents, self._token)
+                raise
+            self._read_from = position + 1
+            if self._guard is not None and self._guard.settled:
+                self._guard = None
+            seen += 1
+            if len(documents) == count_max:
+                return Batch(documents, self._token)
+            if seen >= limits.SCAN_ENTRY_COUNT_MAX or (seen & 255 == 0 and self._clock_ms() > until_ms):
+                self._advance_mark(position)
+                return Batch(documents, self._token)
+        self._reached_end(view)
+        return Batch(documents, self._token)
+
+    def _entries(self, view: View) -> Iterator[tuple[int, bytes]]:
+        """Entries from where the stream stands, only those of namespaces that concern it."""
+        scope = self._spec.scope
+        if scope.kind is ScopeKind.DEPLOYMENT:
+            return view.entries(self._read_from)
+        topics = view.catalog.topics
+        if scope.kind is ScopeKind.COLLECTION:
+            names = [f"{scope.db}.{scope.coll}", f"{scope.db}.$cmd"]
+        else:
+            names = [name for name in topics if name.startswith(f"{scope.db}.")]
+        return view.entries_of([topics[name] for name in names if name in topics], self._read_from)
+
+    def _reached_end(self, view: View) -> None:
+        """Nothing is left to read: say so in the token, and join the feed unless the start is yet to come."""
+        last = view.store.last_position
+        self._advance_mark(last)
+        if self._read_from <= last + 1:
+            self._read_from = last + 1
+            if self._guard is None or self._guard.settled:
+                self._guard = None
+                self._catch_up(view)
+
+    # The token.
+
+    def _hand_out(self, event: Event, documents: list[bytes]) -> None:
+        self._token, self._after = event.token_document, event.token
+        self._token_text = event.token
+        self._read_from = event.cluster_time
+        if event.document is not None:
+            documents.append(event.document)
+        if event.closes:
+            self.close()
+
+    def _advance_mark(self, position: int) -> None:
+        """At the end of what there is: a high-water mark there, unless the token is that far already."""
+        if self.state is State.CLOSED:
+            return
+        place = self._token_text or decode(self._token)["_data"].upper()
+        if int(place[2:18], 16) < position:
+            self._token, self._token_text = self._feeds.mark(position)
+            self._after = self._token_text
+            self._read_from = max(self._read_from, position + 1)
+
+
+def _check_history(view: View, start: int) -> None:
+    """At open: lost if the oplog begins later than `start`, unless it still has its very first entry."""
+    oldest = view.oldest()
+    if oldest is None or start >= oldest[0]:
+        return
+    entry: dict[str, Any] = decode(oldest[1])
+    if entry["o"].get("msg") != INITIATING:
+        raise CommandError(286, "PlanExecutor error during aggregation :: caused by :: " + HISTORY_LOST)
+
+
+def _check_read(view: View, read_from: int) -> None:
+    """At a later read: lost if an entry at or after `read_from` was pruned."""
+    if read_from <= view.store.pruned_through:
+        raise CommandError(286, "Executor error during getMore :: caused by :: " + HISTORY_LOST)
+

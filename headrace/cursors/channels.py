@@ -1,0 +1,97 @@
+"""Channels: the newest oplog entries by scope, in memory, for watchers that are caught up.
+
+A channel is there as long as a feed listens to it. At a commit each touched channel gets the entry, wrapped
+once for all (`DecodedEntry`), so that whatever is found out about it is found out once.
+
+Rule: a channel holds every entry of its scope from `start` on, or it says that it does not: when it is full
+it forgets its oldest entries and `start` moves, and who had not read them reads the oplog instead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from headrace import limits
+from headrace.changes.entry import DecodedEntry
+
+if TYPE_CHECKING:
+    from headrace.store.store import Committed
+
+
+class Channel:
+    """Entries of one scope; sequence numbers count them from the channel's birth."""
+
+    __slots__ = ("_bytes", "_entries", "end", "key", "listeners", "start")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.listeners = 0
+        self.start = 0  # sequence number of the oldest entry held
+        self.end = 0  # sequence number of the next one
+        self._entries: deque[tuple[int, DecodedEntry]] = deque()
+        self._bytes = 0
+
+    def append(self, position: int, entry: DecodedEntry) -> None:
+        self._entries.append((position, entry))
+        self._bytes += len(entry.data)
+        self.end += 1
+        while len(self._entries) > limits.CHANNEL_ENTRY_COUNT_MAX or self._bytes > limits.CHANNEL_BYTES_MAX:
+            if len(self._entries) == 1:
+                return
+            self._bytes -= len(self._entries.popleft()[1].data)
+            self.start += 1
+
+    def since(self, sequence: int) -> list[tuple[int, DecodedEntry]]:
+        """(position, entry) from `sequence` on; the caller has checked that it is not before `start`."""
+        entries, skip = self._entries, sequence - self.start
+        if skip == 0:
+            return list(entries)
+        return [entries[index] for index in range(skip, len(entries))]
+
+
+def channel_keys(topics: tuple[str, ...], live: dict[str, Channel]) -> list[str]:
+    """The channels that an entry of these topics belongs to: collection, database (`db.`), deployment (``)."""
+    keys: dict[str, None] = {"": None}
+    for topic in topics:
+        database = topic.partition(".")[0] + "."
+        keys[topic] = None
+        keys[database] = None
+        if topic.endswith(".$cmd"):  # a command concerns every collection of its database
+            keys.update(dict.fromkeys(key for key in live if key.startswith(database)))
+    return [key for key in keys if key in live]
+
+
+class Channels:
+    """All channels that somebody listens to, and the entries that go to each."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, Channel] = {}
+
+    def join(self, key: str) -> Channel:
+        """The channel of a scope's key, made for its first listener."""
+        channel = self._live.get(key)
+        if channel is None:
+            channel = self._live[key] = Channel(key)
+        channel.listeners += 1
+        return channel
+
+    def leave(self, channel: Channel) -> None:
+        channel.listeners -= 1
+        if not channel.listeners:
+            del self._live[channel.key]
+
+    def publish(self, committed: Committed) -> None:
+        """A listener of the store: give a commit's entries to the channels they belong to."""
+        live = self._live
+        if not live:
+            return
+        entries, at = committed.entries, 0
+        for topics, _, last in committed.runs:
+            channels = [live[key] for key in channel_keys(topics, live)]
+            while at < len(entries) and (position := int.from_bytes(entries[at][0], "big")) <= last:
+                if channels:
+                    entry = DecodedEntry(entries[at][1])
+                    for channel in channels:
+                        channel.append(position, entry)
+                at += 1

@@ -1,0 +1,91 @@
+"""Cursors over documents: what find, aggregate and the list commands answer from, batch by batch.
+
+A `Scan` walks a collection in natural order and remembers only the last record it gave out, so that no KV
+transaction stays open between batches. A `DocumentCursor` cuts any iterator of raw documents into batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from headrace import limits
+from headrace.store.catalog import Collection
+from headrace.store.view import View
+
+_CHUNK_COUNT: Final = 256
+
+
+class Scan:
+    """An iterator of a collection's raw documents that survives its views: it asks for the one of the moment."""
+
+    __slots__ = ("_backward", "_buffer", "_collection", "_done", "_last", "_view")
+
+    def __init__(self, view: Callable[[], View], collection: Collection, *, backward: bool = False) -> None:
+        self._view = view
+        self._collection = collection
+        self._backward = backward
+        self._last: bytes | None = None
+        self._buffer: Iterator[bytes] = iter(())
+        self._done = False
+
+    def __iter__(self) -> Scan:
+        return self
+
+    def __next__(self) -> bytes:
+        for document in self._buffer:
+            return document
+        if self._done:
+            raise StopIteration
+        walk = self._view().scan(self._collection, after=self._last, backward=self._backward)
+        chunk = list(islice(walk, _CHUNK_COUNT))
+        self._done = len(chunk) < _CHUNK_COUNT
+        if not chunk:
+            raise StopIteration
+        self._last = chunk[-1][0]
+        self._buffer = iter([document for _, document in chunk])
+        return next(self._buffer)
+
+
+class DocumentCursor:
+    """Batches of raw documents from an iterator."""
+
+    __slots__ = ("_documents", "_held", "exhausted", "id", "namespace", "no_timeout", "session", "used_ms")
+
+    is_change_stream = False
+
+    def __init__(self, namespace: str, documents: Iterator[bytes], *, no_timeout: bool = False) -> None:
+        self.namespace = namespace
+        self.id = 0
+        self.session: bytes | None = None
+        self.used_ms = 0.0
+        self.no_timeout = no_timeout
+        self.exhausted = False
+        self._documents = documents
+        self._held: bytes | None = None  # read, but too large for the batch before
+
+    def next_batch(self, count_max: int | None) -> list[bytes]:
+        """Up to `count_max` documents (None: no bound) and 16 MiB; `exhausted` tells whether more may come."""
+        batch: list[bytes] = []
+        if count_max == 0:
+            return batch
+        size = 0
+        if self._held is not None:
+            batch.append(self._held)
+            size, self._held = len(self._held), None
+        while count_max is None or len(batch) < count_max:
+            document: Any = next(self._documents, None)
+            if document is None:
+                self.exhausted = True
+                return batch
+            size += len(document)
+            if batch and size > limits.BATCH_BYTES_MAX:
+                self._held = document
+                return batch
+            batch.append(document)
+        return batch
+
+    def close(self) -> None:
+        self._documents = iter(())
+        self._held = None

@@ -1,0 +1,94 @@
+"""The cursors clients hold ids for: opened, found again, closed, and closed when nobody reads them.
+
+Source: MongoDB closes a cursor after ten minutes without a getMore; drivers kill those they abandon.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace import limits
+from headrace.errors import CommandError
+
+if TYPE_CHECKING:
+    from headrace.commands.engine import Engine
+
+
+class Cursor(Protocol):
+    """What every kind of cursor has; how it is read differs and is known to `commands/getmore`."""
+
+    id: int
+    namespace: str
+    is_change_stream: bool
+    session: bytes | None
+    used_ms: float
+    no_timeout: bool
+
+    def close(self) -> None: ...
+
+
+class Cursors:
+    """All open cursors by id."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._open: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Any:
+        return iter(list(self._open.values()))
+
+    def add(self, cursor: Any, session: bytes | None = None) -> int:
+        """Give the cursor an id, a random positive 63-bit number, and keep it."""
+        cursor.id = secrets.randbits(62) + 1
+        cursor.session = session
+        cursor.used_ms = self._engine.clock.monotonic_ms()
+        self._open[cursor.id] = cursor
+        return int(cursor.id)
+
+    def peek(self, cursor_id: Any) -> Any:
+        return self._open.get(cursor_id)
+
+    def get(self, cursor_id: int, namespace: str) -> Any:
+        """The cursor of a getMore; raises 43 where there is none, 13 where it is another namespace's."""
+        cursor = self._open.get(cursor_id)
+        if cursor is None:
+            raise CommandError(43, f"cursor id {cursor_id} not found")
+        if cursor.namespace != namespace:
+            raise CommandError(
+                13,
+                f"Requested getMore on namespace '{namespace}', but cursor belongs to a different namespace "
+                f"{cursor.namespace}",
+            )
+        cursor.used_ms = self._engine.clock.monotonic_ms()
+        return cursor
+
+    def remove(self, cursor_id: int) -> bool:
+        """Close a cursor; False where there is none."""
+        cursor = self._open.pop(cursor_id, None)
+        if cursor is None:
+            return False
+        cursor.close()
+        return True
+
+    def remove_of_sessions(self, sessions: Sequence[bytes]) -> None:
+        """Close what the ended sessions opened."""
+        ended = set(sessions)
+        for cursor_id in [item.id for item in self._open.values() if item.session in ended]:
+            self.remove(cursor_id)
+
+    def remove_idle(self, now_ms: float) -> int:
+        """Close cursors unread for ten minutes; returns how many."""
+        limit = now_ms - limits.CURSOR_IDLE_MS_MAX
+        idle = [item.id for item in self._open.values() if item.used_ms < limit and not item.no_timeout]
+        for cursor_id in idle:
+            self.remove(cursor_id)
+        return len(idle)
+
+    def remove_all(self) -> None:
+        for cursor_id in list(self._open):
+            self.remove(cursor_id)

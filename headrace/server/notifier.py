@@ -1,0 +1,113 @@
+"""Commands that wait: each is run again when something in its scope is committed, or when its time is up.
+
+Rule: no watcher waits for ever once a matching commit exists, and an idle one costs nothing: a commit looks
+up the scopes it touched and wakes those who wait there, and nobody else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.commands.command import Command
+from headrace.commands.request import Request
+from headrace.commands.wait import Wait
+from headrace.store.store import Committed
+
+if TYPE_CHECKING:
+    from headrace.server.core import Core
+    from headrace.server.peer import Peer
+
+
+class Parked:
+    """One waiting command."""
+
+    __slots__ = ("command", "key", "peer", "request", "timer", "until_ms")
+
+    def __init__(self, peer: Peer, command: Command, request: Request, key: Any, until_ms: float) -> None:
+        self.peer = peer
+        self.command = command
+        self.request = request
+        self.key = key
+        self.until_ms = until_ms
+        self.timer: Any = None
+
+
+class Notifier:
+    """Who waits, by what they wait for: a scope's key, or None for nothing but the time."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._parked: dict[Any, dict[int, Parked]] = {}
+        self._woken: list[Parked] = []
+        core.store.listeners.append(self.committed)
+
+    def park(self, peer: Peer, command: Command, request: Request, wait: Wait) -> None:
+        """Keep a command until its scope is touched or its time is up, counted from its first Wait."""
+        now_ms = self._core.loop.time() * 1000.0
+        if request.wait_until_ms is None:
+            request.wait_until_ms = now_ms + wait.wait_ms
+        if request.time_is_up or request.wait_until_ms <= now_ms:
+            request.time_is_up = True
+            self._core.loop.call_soon(peer.wake, command, request)
+            return
+        parked = Parked(peer, command, request, wait.scope, request.wait_until_ms)
+        parked.timer = self._core.loop.call_at(request.wait_until_ms / 1000.0, self._time_is_up, parked)
+        self._parked.setdefault(wait.scope, {})[id(parked)] = parked
+        peer.waiting = parked
+
+    def leave(self, peer: Peer) -> None:
+        """Forget a peer that is gone."""
+        if peer.waiting is not None:
+            self._remove(peer.waiting)
+
+    def wake_key(self, key: Any) -> None:
+        """Run again what waits for `key` (a killed cursor, a transaction that ended)."""
+        for parked in list(self._parked.get(key, {}).values()):
+            self._remove(parked)
+            self._core.loop.call_soon(parked.peer.wake, parked.command, parked.request)
+
+    def committed(self, committed: Committed) -> None:
+        """A listener of the store: wake whoever waits for a scope that this commit touched."""
+        parked = self._parked
+        if not parked:
+            return
+        keys: dict[Any, None] = {"": None}
+        for topics, _, _ in committed.runs:
+            for topic in topics:
+                database = topic.partition(".")[0] + "."
+                keys[topic] = None
+                keys[database] = None
+                if topic.endswith(".$cmd"):  # a command concerns every collection of its database
+                    keys.update(dict.fromkeys(key for key in parked if key and key.startswith(database)))
+        for key in keys:
+            here = parked.get(key)
+            if here:
+                self._wake(here)
+
+    def _wake(self, here: dict[int, Parked]) -> None:
+        if not self._woken:
+            self._core.loop.call_soon(self._run_woken)
+        self._woken += here.values()
+        for item in here.values():
+            item.timer.cancel()
+            item.peer.waiting = None
+        here.clear()
+
+    def _run_woken(self) -> None:
+        woken, self._woken = self._woken, []
+        for parked in woken:
+            parked.peer.wake(parked.command, parked.request)
+
+    def _time_is_up(self, parked: Parked) -> None:
+        self._remove(parked)
+        parked.request.time_is_up = True
+        parked.peer.wake(parked.command, parked.request)
+
+    def _remove(self, parked: Parked) -> None:
+        parked.timer.cancel()
+        parked.peer.waiting = None
+        here = self._parked.get(parked.key)
+        if here is not None:
+            here.pop(id(parked), None)
+            if not here:
+                del self._parked[parked.key]

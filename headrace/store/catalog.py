@@ -1,0 +1,176 @@
+"""The catalog: which collections, views and indexes exist, held in memory and kept in the `catalog` table.
+
+    catalog   namespace (UTF-8)            → {number, uuid, kind, options, indexes: [{number, spec}]}   (BSON)
+    topics    namespace (UTF-8)            → number, 4 bytes big-endian
+    meta      "next-number"                → 4 bytes big-endian
+
+A collection's *number* is its place in the keys of documents and ids and never changes; a rename moves the
+name, not the documents. A *topic* is a name as the oplog's index knows it; it outlives the collection.
+
+Rule: the tables are changed through a write transaction and the memory with them; if that transaction is
+given up, the memory is read again (`load`).
+"""
+
+from __future__ import annotations
+
+import uuid as uuids
+from typing import Any
+
+from bson import Binary
+
+from headrace.store.entries import crud_head
+from headrace.store.lmdb import Transaction
+from headrace.values.bson import decode, encode
+
+
+class Index:
+    """One index of a collection. Entries are kept for unique ones; the others are listed."""
+
+    __slots__ = ("number", "partial", "spec")
+
+    def __init__(self, number: int, spec: dict[str, Any]) -> None:
+        self.number = number
+        self.spec = spec
+        self.partial: Any = None  # the parsed partialFilterExpression, made when first asked for
+
+    @property
+    def name(self) -> str:
+        return str(self.spec["name"])
+
+    @property
+    def unique(self) -> bool:
+        return bool(self.spec.get("unique")) and self.spec["name"] != "_id_"
+
+
+class Collection:
+    """A collection or view in memory. `uuid` is 16 bytes, None for a view."""
+
+    __slots__ = (
+        "database", "delete_head", "document_count", "images", "indexes", "insert_head", "kind", "name", "namespace",
+        "next_record", "number", "number_key", "options", "topic", "unique_indexes", "update_head", "uuid",
+    )  # fmt: skip
+
+    def __init__(
+        self, namespace: str, number: int, uuid: bytes | None, kind: str, options: dict[str, Any], indexes: list[Index]
+    ) -> None:
+        self.number = number
+        self.number_key = number.to_bytes(4, "big")
+        self.uuid = uuid
+        self.kind = kind
+        self.indexes = indexes
+        self.next_record: int | None = None  # found at the first insert
+        self.document_count: int | None = None  # counted when first asked for
+        self.topic = 0
+        self.set_options(options)
+        self.set_indexes(indexes)
+        self.set_namespace(namespace)
+
+    def set_namespace(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.database, _, self.name = namespace.partition(".")
+        self.insert_head = crud_head("i", namespace, self.uuid)
+        self.update_head = crud_head("u", namespace, self.uuid)
+        self.delete_head = crud_head("d", namespace, self.uuid)
+
+    def set_options(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.images = bool(options.get("changeStreamPreAndPostImages", {}).get("enabled"))
+
+    def set_indexes(self, indexes: list[Index]) -> None:
+        self.indexes = indexes
+        self.unique_indexes = [index for index in indexes if index.unique]
+
+    @property
+    def is_view(self) -> bool:
+        return self.kind == "view"
+
+    def record(self) -> bytes:
+        """What the `catalog` table keeps."""
+        return encode({
+            "number": self.number,
+            "uuid": None if self.uuid is None else Binary(self.uuid, 4),
+            "kind": self.kind,
+            "options": self.options,
+            "indexes": [{"number": index.number, "spec": index.spec} for index in self.indexes],
+        })  # fmt: skip
+
+
+class Catalog:
+    """All collections by namespace, and all topics."""
+
+    def __init__(self, tables: dict[str, Any]) -> None:
+        self._tables = tables
+        self.collections: dict[str, Collection] = {}
+        self.topics: dict[str, int] = {}
+        self.version = 0  # counts changes, so that what is derived from the catalog knows when it is stale
+
+    def load(self, txn: Transaction) -> None:
+        """Read everything again, at open and after a write transaction was given up."""
+        self.topics = {
+            bytes(key).decode(): int.from_bytes(value, "big") for key, value in txn.cursor(self._tables["topics"])
+        }
+        self.collections = {}
+        for key, value in txn.cursor(self._tables["catalog"]):
+            record = decode(value)
+            namespace = bytes(key).decode()
+            indexes = [Index(item["number"], item["spec"]) for item in record["indexes"]]
+            uuid = None if record["uuid"] is None else bytes(record["uuid"])
+            collection = Collection(namespace, record["number"], uuid, record["kind"], record["options"], indexes)
+            collection.topic = self.topics.get(namespace, 0)
+            self.collections[namespace] = collection
+        self.version += 1
+
+    def create(
+        self, txn: Transaction, namespace: str, kind: str, options: dict[str, Any], id_index: dict[str, Any] | None
+    ) -> Collection:
+        """Add a collection or view; the caller has checked that the name is free."""
+        uuid = uuids.uuid4().bytes if kind != "view" else None
+        collection = Collection(namespace, self.new_number(txn), uuid, kind, options, [])
+        if id_index is not None:
+            collection.set_indexes([Index(self.new_number(txn), id_index)])
+        collection.topic = self.topic(txn, namespace)
+        collection.document_count = 0
+        collection.next_record = 1
+        self.collections[namespace] = collection
+        self.save(txn, collection)
+        return collection
+
+    def save(self, txn: Transaction, collection: Collection) -> None:
+        txn.put(collection.namespace.encode(), collection.record(), db=self._tables["catalog"])
+        self.version += 1
+
+    def remove(self, txn: Transaction, collection: Collection) -> None:
+        del self.collections[collection.namespace]
+        txn.delete(collection.namespace.encode(), db=self._tables["catalog"])
+        self.version += 1
+
+    def rename(self, txn: Transaction, collection: Collection, namespace: str) -> None:
+        self.remove(txn, collection)
+        collection.set_namespace(namespace)
+        collection.topic = self.topic(txn, namespace)
+        self.collections[namespace] = collection
+        self.save(txn, collection)
+
+    def topic(self, txn: Transaction, namespace: str) -> int:
+        """The number of a namespace in the oplog's index, made when it is new."""
+        number = self.topics.get(namespace)
+        if number is None:
+            number = self.new_number(txn)
+            self.topics[namespace] = number
+            txn.put(namespace.encode(), number.to_bytes(4, "big"), db=self._tables["topics"])
+        return number
+
+    def new_number(self, txn: Transaction) -> int:
+        found = txn.get(b"next-number", db=self._tables["meta"])
+        number = int.from_bytes(found, "big") if found else 1
+        txn.put(b"next-number", (number + 1).to_bytes(4, "big"), db=self._tables["meta"])
+        return number
+
+    def in_database(self, database: str) -> list[Collection]:
+        """The database's collections and views, by name."""
+        prefix = database + "."
+        return [item for name, item in sorted(self.collections.items()) if name.startswith(prefix)]
+
+    def databases(self) -> list[str]:
+        """Names of the databases that hold something, sorted."""
+        return sorted({collection.database for collection in self.collections.values()})

@@ -1,0 +1,101 @@
+"""Oplog entries as BSON bytes, shaped and ordered as MongoDB writes them.
+
+    [lsid, txnNumber,] op, ns, [ui,] o, [o2,] [stmtId,] ts, t, v, wall[, prevOpTime]
+
+A CRUD entry is put together from slices: the document's bytes go from the socket into the entry untouched.
+Everything in front of `o` is fixed for a collection and made once (`crud_head`); everything behind `o2`
+is fixed but for two numbers (`tail`). `changes/` relies on both to find the parts again without parsing.
+
+Source: MongoDB's oplog as drivers' suites and published samples show it; the order is the IDL's.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, Final
+
+from headrace.values.bson import encode
+
+_INT32 = Struct("<i").pack
+_INT64 = Struct("<q").pack
+_UINT64 = Struct("<Q").pack
+
+TERM: Final = 1
+_BEFORE_TS: Final = b"\x11ts\x00"
+_BEFORE_WALL: Final = b"\x12t\x00" + _INT64(TERM) + b"\x12v\x00" + _INT64(2) + b"\x09wall\x00"
+TAIL_BYTES: Final = len(_BEFORE_TS) + 8 + len(_BEFORE_WALL) + 8 + 1
+_O: Final = b"\x03o\x00"
+_O2: Final = b"\x03o2\x00"
+_STMT: Final = b"\x10stmtId\x00"
+
+
+def string_element(name: bytes, value: str) -> bytes:
+    """One BSON string element; `name` ends without its zero."""
+    text = value.encode()
+    return b"\x02" + name + b"\x00" + _INT32(len(text) + 1) + text + b"\x00"
+
+
+def uuid_element(name: bytes, uuid: bytes) -> bytes:
+    return b"\x05" + name + b"\x00" + _INT32(16) + b"\x04" + uuid
+
+
+def crud_head(operation: str, namespace: str, uuid: bytes | None) -> bytes:
+    """What stands in front of `o`: `op`, `ns` and, of a collection's own entries, `ui`."""
+    head = string_element(b"op", operation) + string_element(b"ns", namespace)
+    return head + uuid_element(b"ui", uuid) if uuid is not None else head
+
+
+def session_head(lsid: bytes, txn_number: int) -> bytes:
+    """What a retryable write puts in front of everything: `lsid` (a raw document) and `txnNumber`."""
+    return b"\x03lsid\x00" + lsid + b"\x12txnNumber\x00" + _INT64(txn_number)
+
+
+def tail(position: int, wall_ms: int) -> bytes:
+    """`ts`, `t`, `v`, `wall` and the document's end, for an entry at `position`."""
+    return _BEFORE_TS + _UINT64(position) + _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
+
+
+def entry(head: bytes, o: bytes, o2: bytes | None, end: bytes, statement: int | None = None) -> bytes:
+    """One entry from its parts: `head` of `crud_head`, `o` and `o2` raw documents, `end` of `tail`."""
+    parts = [head, _O, o]
+    if o2 is not None:
+        parts += (_O2, o2)
+    if statement is not None:
+        parts += (_STMT, _INT32(statement))
+    parts.append(end)
+    body = b"".join(parts)
+    return _INT32(len(body) + 4) + body
+
+
+def insert_entries(
+    head: bytes, documents: list[bytes], keys: list[bytes], first: int, wall_ms: int, statement: int | None
+) -> list[bytes]:
+    """Entries of one `insert` at positions `first`, `first + 1`, ...: `keys` are the raw `{_id}` documents."""
+    before = head + _O
+    end = _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
+    fixed = len(before) + len(_O2) + TAIL_BYTES + 4
+    made = []
+    pack, pack_ts = _INT32, _UINT64
+    if statement is None:
+        for position, (document, key) in enumerate(zip(documents, keys), first):
+            size = pack(fixed + len(document) + len(key))
+            made.append(b"".join((size, before, document, _O2, key, _BEFORE_TS, pack_ts(position), end)))
+        return made
+    fixed += len(_STMT) + 4
+    for position, (document, key) in enumerate(zip(documents, keys), first):
+        size, number = pack(fixed + len(document) + len(key)), pack(statement + position - first)
+        made.append(b"".join((size, before, document, _O2, key, _STMT, number, _BEFORE_TS, pack_ts(position), end)))
+    return made
+
+
+def noop_entry(message: str, position: int, wall_ms: int) -> bytes:
+    """A `n` entry: nothing happened, at `position`."""
+    return entry(crud_head("n", "", None), encode({"msg": message}), None, tail(position, wall_ms))
+
+
+def command_entry(
+    database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None, position: int, wall_ms: int
+) -> bytes:
+    """A `c` entry on `<database>.$cmd`."""
+    head = crud_head("c", f"{database}.$cmd", uuid)
+    return entry(head, encode(o), None if o2 is None else encode(o2), tail(position, wall_ms))

@@ -1,0 +1,93 @@
+"""The `_id` of a raw document: found, checked, put first or made, without decoding the rest.
+
+Source of the rules: MongoDB puts `_id` first in what it stores, makes an ObjectId where a client sent none,
+and refuses arrays, regular expressions and undefined (error 53).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from bson import ObjectId
+
+from headrace import limits
+from headrace.errors import CommandError
+from headrace.values.elements import elements, find_element, value_size
+from headrace.values.keystring import encode_element
+
+_INT32 = Struct("<i")
+_REFUSED: Final = {0x04: "array", 0x0B: "regex", 0x06: "undefined"}
+_ID_NAME: Final = b"_id\x00"
+_ZERO_TIMESTAMP: Final = bytes(8)
+
+
+def id_key_of_element(kind: int, value: bytes) -> bytes:
+    """The key under which the `ids` table holds an `_id` of this raw type and value."""
+    if kind == 0x07:
+        return b"\x64" + value
+    return encode_element(kind, value)
+
+
+def identify(document: bytes) -> tuple[bytes, bytes]:
+    """(key of `_id` in the ids table, raw `{_id}` document) of a document whose first element is `_id`."""
+    kind = document[4]
+    if kind == 0x07:
+        value = document[9:21]
+        return b"\x64" + value, b"\x16\x00\x00\x00\x07_id\x00" + value + b"\x00"
+    size = value_size(kind, document, 9)
+    value = document[9 : 9 + size]
+    return encode_element(kind, value), _INT32.pack(size + 10) + document[4 : 9 + size] + b"\x00"
+
+
+def with_id_first(document: bytes) -> bytes:
+    """The document with its `_id` as first element, made if it has none. Raises 2, 53, 22, 10334."""
+    size = len(document)
+    if size > limits.DOCUMENT_BYTES_MAX:
+        raise CommandError(
+            10334, f"object to insert too large. size in bytes: {size}, max size: {limits.DOCUMENT_BYTES_MAX}"
+        )
+    if size < 5 or _INT32.unpack_from(document)[0] != size or document[-1] != 0:
+        raise CommandError(22, "invalid bson: the length of a document does not match its bytes")
+    if document[5:9] != _ID_NAME:
+        document = _moved_or_made(document)
+    kind = document[4]
+    if kind == 0x07:
+        return document
+    if kind in _REFUSED:
+        raise CommandError(53, f"The '_id' value cannot be of type {_REFUSED[kind]}")
+    if kind == 0x03:
+        _check_id_object(document)
+    return document
+
+
+def _check_id_object(document: bytes) -> None:
+    """An `_id` that is a document may not have operators among its fields."""
+    if document[13] != 0 and document[14:15] == b"$":
+        end = document.index(b"\x00", 14)
+        name = document[14:end].decode(errors="replace")
+        if name not in ("$ref", "$id", "$db"):
+            raise CommandError(52, f"_id fields may not contain '$'-prefixed fields: {name} is not valid for storage.")
+
+
+def _moved_or_made(document: bytes) -> bytes:
+    found = find_element(document, b"_id")
+    if found is None:
+        made = b"\x07_id\x00" + ObjectId().binary
+        return _INT32.pack(len(document) + len(made)) + made + document[4:]
+    kind, start, end = found
+    name_start = start - 5
+    element = bytes((kind,)) + _ID_NAME + document[start:end]
+    return document[:4] + element + document[4:name_start] + document[end:]
+
+
+def with_timestamps(document: bytes, position: int) -> bytes:
+    """The document with every empty top-level Timestamp set to `position`, as MongoDB does at an insert."""
+    if _ZERO_TIMESTAMP not in document or b"\x11" not in document:
+        return document
+    changed = None
+    for kind, name, start, end in elements(document):
+        if kind == 0x11 and name != b"_id" and document[start:end] == _ZERO_TIMESTAMP:
+            changed = changed or bytearray(document)
+            changed[start:end] = position.to_bytes(8, "little")
+    return document if changed is None else bytes(changed)

@@ -1,0 +1,119 @@
+"""How much history is kept: the oplog pruned by time, size and number, with its runs and images.
+
+Pruning is a write of its own, outside every client's write: the server runs `prune` in the background, a
+bounded piece in each transaction, and it can be called with any `now_ms`. The newest entry always stays,
+so that positions go on from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.store.view import View
+from headrace.store.writes import WriteTransaction
+from headrace.values.bson import decode
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Bounds of the oplog; whichever is passed first takes the oldest entries. None or 0: no such bound."""
+
+    hours: float | None
+    bytes_max: int | None
+    entries_max: int | None
+
+
+def first_to_keep(view: View, retention: Retention, now_ms: int) -> int:
+    """The position of the oldest entry that no bound takes away."""
+    newest = view.newest()
+    if newest is None:
+        return 0
+    keep = 0
+    if retention.hours:
+        limit_ms = now_ms - int(retention.hours * HOUR_MS)
+        keep = max(keep, min((limit_ms // 1000) << 32, newest[0]))
+    count = view.kv.stat(view.tables["oplog"])["entries"]
+    too_many = count - retention.entries_max if retention.entries_max else 0
+    if retention.bytes_max:
+        table_bytes = view.store.environment.table_bytes(view.kv, "oplog")
+        if table_bytes > retention.bytes_max:
+            too_many = max(too_many, -(-count * (table_bytes - retention.bytes_max) // table_bytes))
+    if too_many > 0:
+        keep = max(keep, _position_after(view, too_many, newest[0]))
+    return keep
+
+
+def _position_after(view: View, count: int, newest: int) -> int:
+    """The position of the entry that is the oldest one after `count` were taken."""
+    for index, (position, _) in enumerate(view.entries(0)):
+        if index == count:
+            return position
+    return newest
+
+
+def prune(txn: WriteTransaction, keep: int, count_max: int) -> int:
+    """Delete up to `count_max` entries older than `keep`, with what belongs to them; returns how many."""
+    removed, last = 0, b""
+    with txn.kv.cursor(txn.tables["oplog"]) as cursor:
+        found = cursor.first()
+        while found and removed < count_max and int.from_bytes(cursor.key(), "big") < keep:
+            last = bytes(cursor.key())
+            cursor.delete()
+            removed += 1
+            found = bool(cursor.key())
+        oldest = int.from_bytes(cursor.key(), "big") if found else keep
+    if removed:
+        txn.kv.put(b"pruned", last, db=txn.tables["meta"])
+        txn.store.pruned_through = int.from_bytes(last, "big")
+        _prune_runs(txn, oldest)
+        _prune_images(txn, oldest, None)
+    return removed
+
+
+def _prune_runs(txn: WriteTransaction, oldest: int) -> None:
+    """Delete the runs that end before `oldest`, topic by topic."""
+    with txn.kv.cursor(txn.tables["runs"]) as cursor:
+        found = cursor.first()
+        while found:
+            if int.from_bytes(cursor.value(), "big") < oldest:
+                cursor.delete()
+                found = bool(cursor.key())
+                continue
+            topic = int.from_bytes(cursor.key()[:4], "big")
+            found = cursor.set_range((topic + 1).to_bytes(4, "big"))
+
+
+def _prune_images(txn: WriteTransaction, oldest: int, wall_limit_ms: int | None) -> int:
+    """Delete images of entries before `oldest`, and those made before `wall_limit_ms`; returns how many."""
+    removed = 0
+    with txn.kv.cursor(txn.tables["images"]) as cursor:
+        found = cursor.first()
+        while found:
+            key, value = cursor.item()
+            made_ms = int.from_bytes(value[:8], "big", signed=True)
+            expired = wall_limit_ms is not None and made_ms < wall_limit_ms
+            if expired or int.from_bytes(key[16:24], "big") < oldest:
+                cursor.delete()
+                removed += 1
+                found = bool(cursor.key())
+                continue
+            found = cursor.set_range(key[:16] + b"\xff" * 13)
+    return removed
+
+
+def expire_images(txn: WriteTransaction, seconds: int, now_ms: int) -> int:
+    """Delete the images older than `seconds`; returns how many."""
+    return _prune_images(txn, 0, now_ms - seconds * 1000)
+
+
+def oplog_window(view: View) -> dict[str, object]:
+    """What the oplog holds, for `serverStatus` and `replSetGetStatus`."""
+    oldest, newest = view.oldest(), view.newest()
+    return {
+        "entries": view.kv.stat(view.tables["oplog"])["entries"],
+        "bytes": view.store.environment.table_bytes(view.kv, "oplog"),
+        "oldest": decode(oldest[1])["ts"] if oldest else None,
+        "newest": decode(newest[1])["ts"] if newest else None,
+    }

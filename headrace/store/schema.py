@@ -1,0 +1,175 @@
+"""Changes of the catalog with their oplog entries: create, drop, rename, collMod, indexes, views.
+
+Rule: everything is checked by the caller (`commands/`) before the first function here is called, except
+what only the data can tell (a unique index over duplicates), which is checked before anything changes.
+
+A dropped collection's documents go in the background: `drop` moves its number to the garbage, and
+`collect_garbage` removes a bounded number of documents in each of its transactions.
+
+    meta   "garbage" + collection number (4)   → b""
+
+Source of the entries' shapes: MongoDB's oplog, as listed in the change streams reference.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bson import Binary
+
+from headrace.store import unique
+from headrace.store.catalog import Collection, Index
+from headrace.store.entries import crud_head, entry, tail
+from headrace.store.writes import WriteTransaction
+from headrace.values.bson import encode
+
+ID_INDEX: Final[dict[str, Any]] = {"v": 2, "key": {"_id": 1}, "name": "_id_"}
+_GARBAGE: Final = b"garbage"
+
+
+def create(txn: WriteTransaction, namespace: str, options: dict[str, Any]) -> Collection:
+    """Create a collection; `options` as `create` takes them and `listCollections` shows them."""
+    id_index = dict(ID_INDEX)
+    if "collation" in options:
+        id_index["collation"] = options["collation"]
+    collection = txn.catalog.create(txn.kv, namespace, "collection", options, id_index)
+    txn.log_command(
+        collection.database, collection.uuid, {"create": collection.name, **options, "idIndex": id_index}
+    )
+    return collection
+
+
+def create_view(txn: WriteTransaction, namespace: str, options: dict[str, Any]) -> Collection:
+    """Create a view; the oplog shows it as an insert into `<database>.system.views`."""
+    view = txn.catalog.create(txn.kv, namespace, "view", options, None)
+    _log_view(txn, view, "i", {"_id": namespace, **options}, None)
+    return view
+
+
+def modify_view(txn: WriteTransaction, view: Collection, options: dict[str, Any]) -> None:
+    view.set_options(options)
+    txn.catalog.save(txn.kv, view)
+    _log_view(txn, view, "u", {"_id": view.namespace, **options}, {"_id": view.namespace})
+
+
+def _log_view(
+    txn: WriteTransaction, view: Collection, operation: str, o: dict[str, Any], o2: dict[str, Any] | None
+) -> None:
+    namespace = f"{view.database}.system.views"
+    position = txn.reserve(1)
+    head = crud_head(operation, namespace, _views_uuid(view.database))
+    second = {"_id": view.namespace} if operation == "i" else o2
+    made = entry(head, encode(o), None if second is None else encode(second), tail(position, txn.wall_ms))
+    txn.log(position, made, (namespace, f"{view.database}.$cmd"))
+
+
+def _views_uuid(database: str) -> bytes:
+    """A stable UUID for `<database>.system.views`, which is a name here and not a collection."""
+    import uuid
+
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"headrace:{database}.system.views").bytes
+
+
+def drop(txn: WriteTransaction, collection: Collection) -> None:
+    """Drop a collection or view; one entry."""
+    txn.catalog.remove(txn.kv, collection)
+    if collection.is_view:
+        _log_view(txn, collection, "d", {"_id": collection.namespace}, None)
+        return
+    count = txn.count(collection)
+    _discard(txn, collection)
+    txn.log_command(collection.database, collection.uuid, {"drop": collection.name}, {"numRecords": count})
+
+
+def _discard(txn: WriteTransaction, collection: Collection) -> None:
+    for index in collection.unique_indexes:
+        unique.clear(txn, index)
+    txn.kv.put(_GARBAGE + collection.number_key, b"", db=txn.tables["meta"])
+
+
+def collect_garbage(txn: WriteTransaction, count_max: int) -> bool:
+    """Remove up to `count_max` documents of dropped collections; True if some are left."""
+    with txn.kv.cursor(txn.tables["meta"]) as cursor:
+        if not cursor.set_range(_GARBAGE) or not cursor.key().startswith(_GARBAGE):
+            return False
+        number = bytes(cursor.key()[len(_GARBAGE) :])
+    left = count_max
+    for table in ("documents", "ids"):
+        with txn.kv.cursor(txn.tables[table]) as cursor:
+            found = cursor.set_range(number)
+            while found and left and cursor.key()[:4] == number:
+                cursor.delete()
+                left -= 1
+                found = bool(cursor.key())
+    if left:
+        txn.kv.delete(_GARBAGE + number, db=txn.tables["meta"])
+    return True
+
+
+def drop_database(txn: WriteTransaction, database: str) -> None:
+    """Drop every collection, then the database: one `drop` entry each, then `dropDatabase`."""
+    views = [item for item in txn.catalog.in_database(database) if item.is_view]
+    for collection in [item for item in txn.catalog.in_database(database) if not item.is_view] + views:
+        drop(txn, collection)
+    txn.log_command(database, None, {"dropDatabase": 1})
+
+
+def rename(txn: WriteTransaction, source: Collection, namespace: str, target: Collection | None) -> None:
+    """Rename to `namespace`, dropping `target` if one is there; one entry, found from both databases."""
+    before, database, uuid = source.namespace, source.database, source.uuid
+    o: dict[str, Any] = {"renameCollection": before, "to": namespace, "stayTemp": False}
+    o2 = None
+    if target is not None:
+        assert target.uuid is not None
+        o["dropTarget"] = Binary(target.uuid, 4)
+        o2 = {"numRecords": txn.count(target)}
+        txn.catalog.remove(txn.kv, target)
+        _discard(txn, target)
+    txn.catalog.rename(txn.kv, source, namespace)
+    txn.log_command(database, uuid, o, o2, also=(source.database,))
+
+
+def modify(
+    txn: WriteTransaction, collection: Collection, change: dict[str, Any], options: dict[str, Any],
+    index_before: dict[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """collMod: `change` is what the client asked, `options` the collection's options afterwards."""
+    assert collection.uuid is not None
+    o2: dict[str, Any] = {"collectionOptions_old": {**collection.options, "uuid": Binary(collection.uuid, 4)}}
+    if index_before is not None:
+        o2["indexOptions_old"] = index_before
+    collection.set_options(options)
+    collection.set_indexes(collection.indexes)
+    txn.catalog.save(txn.kv, collection)
+    txn.log_command(collection.database, collection.uuid, {"collMod": collection.name, **change}, o2)
+
+
+def create_indexes(txn: WriteTransaction, collection: Collection, specs: list[dict[str, Any]]) -> None:
+    """Add indexes; raises 11000 for a unique one over duplicates, before anything is listed."""
+    made = [Index(txn.catalog.new_number(txn.kv), spec) for spec in specs]
+    for index in made:
+        if index.unique:
+            unique.build(txn, collection, index)
+    empty = txn.count(collection) == 0
+    collection.set_indexes([*collection.indexes, *made])
+    txn.catalog.save(txn.kv, collection)
+    if empty:
+        for spec in specs:
+            txn.log_command(collection.database, collection.uuid, {"createIndexes": collection.name, **spec})
+        return
+    import uuid
+
+    build = Binary(uuid.uuid4().bytes, 4)
+    for name in ("startIndexBuild", "commitIndexBuild"):
+        o = {name: collection.name, "indexBuildUUID": build, "indexes": specs}
+        txn.log_command(collection.database, collection.uuid, o)
+
+
+def drop_index(txn: WriteTransaction, collection: Collection, index: Index) -> None:
+    if index.unique:
+        unique.clear(txn, index)
+    collection.set_indexes([item for item in collection.indexes if item is not index])
+    txn.catalog.save(txn.kv, collection)
+    txn.log_command(
+        collection.database, collection.uuid, {"dropIndexes": collection.name, "index": index.name}, index.spec
+    )

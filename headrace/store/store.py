@@ -1,0 +1,198 @@
+"""The store: a data directory opened, read through views, changed through one write transaction at a time.
+
+Life of a write: `begin` → commands change documents and stage entries → `prepare` writes the staged entries
+into the same KV transaction → `sync` commits it (the only slow step; it may run on another thread) →
+`publish` makes the result the store's memory and tells the listeners. `abandon` instead of `prepare` or
+after a failed `sync` forgets everything, in the tables and in memory.
+
+    meta   "format"         → b"1"
+           "history-lost"   → b"1" once changes were made without an oplog: older positions are gone
+           "parameters"     → cluster parameters (BSON)
+           "pruned"         → the newest position that was pruned, 8 bytes big-endian
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace import limits
+from headrace.clock import SystemClock
+from headrace.store.catalog import Catalog
+from headrace.store.entries import noop_entry
+from headrace.store.lmdb import Environment, MapFull
+from headrace.store.view import View
+from headrace.store.writes import WriteTransaction
+from headrace.values.bson import decode, encode
+
+FORMAT: Final = b"1"
+INITIATING: Final = "initiating set"
+OPLOG_NAMESPACE: Final = "local.oplog.rs"
+_NOOP_TOPICS: Final[tuple[str, ...]] = ()
+
+Run = tuple[tuple[str, ...], int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What one commit added to the oplog: entries with their position keys, and the runs they form."""
+
+    first: int
+    last: int
+    wall_ms: int
+    entries: list[tuple[bytes, bytes]]
+    runs: list[Run]
+
+
+class IncompatibleFormat(Exception):
+    """The data directory was written by a version whose format this one does not know."""
+
+
+class Store:
+    """An open data directory. One thread drives it; `sync` alone may be called from another."""
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None, *, clock: SystemClock | None = None, oplog: bool = True,
+        map_bytes: int = limits.MAP_BYTES_START,
+    ) -> None:  # fmt: skip
+        """Open `path`, made if it is not there; None is a throw-away store. Raises `DirectoryInUse`."""
+        self.clock = clock or SystemClock()
+        self.oplog_enabled = oplog
+        self.environment = Environment(path, map_bytes=map_bytes)
+        self.tables = self.environment.tables
+        self.catalog = Catalog(self.tables)
+        self.last_position = 0
+        self.last_wall_ms = 0
+        self.pruned_through = 0  # the newest position that was pruned
+        self.listeners: list[Callable[[Committed], None]] = []
+        self.cluster_parameters: dict[str, Any] = {}
+        self._open_transaction: WriteTransaction | None = None
+        try:
+            self._start()
+        except BaseException:
+            self.environment.close()
+            raise
+
+    def _start(self) -> None:
+        with self.environment.reading() as kv:
+            found = kv.get(b"format", db=self.tables["meta"])
+            if found not in (None, FORMAT):
+                raise IncompatibleFormat(f"{self.environment.path} has format {found.decode()}, not {FORMAT.decode()}")
+            self.catalog.load(kv)
+            parameters = kv.get(b"parameters", db=self.tables["meta"])
+            self.cluster_parameters = decode(parameters) if parameters else {}
+            newest = View(self, kv).newest()
+            self.pruned_through = int.from_bytes(kv.get(b"pruned", db=self.tables["meta"]) or b"", "big")
+            lost = kv.get(b"history-lost", db=self.tables["meta"]) is not None
+        if newest is not None:
+            self.last_position = newest[0]
+            self.last_wall_ms = decode(newest[1])["wall"].__int__()
+        if found is None or (self.oplog_enabled and newest is None) or (not self.oplog_enabled and not lost):
+            self._prepare_tables(new=found is None)
+
+    def _prepare_tables(self, *, new: bool) -> None:
+        """Write the first entries of a new oplog, or note that from here on there is none."""
+        txn = self.begin()
+        txn.kv.put(b"format", FORMAT, db=self.tables["meta"])
+        if self.oplog_enabled:
+            lost = txn.kv.get(b"history-lost", db=self.tables["meta"]) is not None
+            if new and not lost:
+                self.log_noop(txn, INITIATING)
+            self.log_noop(txn, "new primary")
+        else:
+            txn.kv.put(b"history-lost", b"1", db=self.tables["meta"])
+            for table in ("oplog", "runs", "images"):
+                txn.kv.drop(self.tables[table], delete=False)
+        self.commit(txn)
+
+    def close(self) -> None:
+        if self._open_transaction is not None:
+            self.abandon(self._open_transaction)
+        self.environment.close()
+
+    # Reading.
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[View]:
+        """A view of the last commit, for the length of a `with` that does not await."""
+        kv = self.environment.begin_read()
+        try:
+            yield View(self, kv)
+        finally:
+            kv.abort()
+
+    # Writing.
+
+    def begin(self) -> WriteTransaction:
+        if self._open_transaction is not None:
+            raise RuntimeError("a write transaction is open already")
+        self._open_transaction = WriteTransaction(self, self.environment.begin_write())
+        return self._open_transaction
+
+    def prepare(self, txn: WriteTransaction) -> None:
+        """Put the staged entries and their runs into the tables. Raises `MapFull`: abandon, grow, run again."""
+        staged = txn.staged
+        if staged.entries:
+            with txn.kv.cursor(self.tables["oplog"]) as cursor:
+                cursor.putmulti(staged.entries, append=True)
+            for topics, first, last in staged.runs:
+                for topic in topics:
+                    key = self.catalog.topic(txn.kv, topic).to_bytes(4, "big") + first.to_bytes(8, "big")
+                    txn.kv.put(key, last.to_bytes(8, "big"), db=self.tables["runs"])
+
+    def sync(self, txn: WriteTransaction) -> None:
+        """Commit: when this returns, the transaction is on disk (at default settings)."""
+        txn.kv.commit()
+
+    def publish(self, txn: WriteTransaction) -> None:
+        """After `sync`: the commit becomes what the store knows, and the listeners hear of it."""
+        self._open_transaction = None
+        staged = txn.staged
+        if not staged.entries:
+            self.last_position = max(self.last_position, txn.clock_position)
+            return
+        last = int.from_bytes(staged.entries[-1][0], "big")
+        self.last_position = last
+        self.last_wall_ms = txn.wall_ms
+        first = int.from_bytes(staged.entries[0][0], "big")
+        committed = Committed(first, last, txn.wall_ms, staged.entries, staged.runs)
+        for listener in self.listeners:
+            listener(committed)
+
+    def commit(self, txn: WriteTransaction) -> None:
+        """`prepare`, `sync` and `publish` in one go, for callers without a loop."""
+        try:
+            self.prepare(txn)
+            self.sync(txn)
+        except BaseException:
+            self.abandon(txn)
+            raise
+        self.publish(txn)
+
+    def abandon(self, txn: WriteTransaction) -> None:
+        """Give the transaction up: nothing it did is left, in the tables or in memory."""
+        self._open_transaction = None
+        with contextlib.suppress(Exception):  # a failed commit has ended the KV transaction already
+            txn.kv.abort()
+        with self.environment.reading() as kv:
+            self.catalog.load(kv)
+
+    def grow(self) -> None:
+        """Make room after `MapFull`; no transaction may be open."""
+        self.environment.grow()
+
+    def log_noop(self, txn: WriteTransaction, message: str) -> None:
+        """Stage a `n` entry: what moves the tokens of quiet streams on."""
+        position = txn.reserve(1)
+        txn.log(position, noop_entry(message, position, txn.wall_ms), _NOOP_TOPICS)
+
+    def set_cluster_parameter(self, txn: WriteTransaction, name: str, value: dict[str, Any]) -> None:
+        parameters = {**self.cluster_parameters, name: value}
+        txn.kv.put(b"parameters", encode(parameters), db=self.tables["meta"])
+        self.cluster_parameters = parameters
+
+
+__all__ = ["Committed", "MapFull", "Store"]
