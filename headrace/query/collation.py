@@ -145,7 +145,7 @@ def _make(document: dict[str, Any], locale: str, strength: int) -> Collation:
         ("maxVariable", _text(document, "maxVariable", "punct")), ("normalization", _flag(document, "normalization")),
         ("backwards", _flag(document, "backwards")), ("version", "57.1"),
     )  # fmt: skip
-    options = dict(filled)
+    options: dict[str, Any] = dict(filled)
     return Collation(
         document=filled,
         strength=strength,

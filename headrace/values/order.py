@@ -76,7 +76,7 @@ def number_key(value: Any) -> Any:
     if type(value) is Decimal128:
         decimal = value.to_decimal()
         return NAN_KEY if decimal.is_nan() else decimal
-    return value if value == value else NAN_KEY
+    return NAN_KEY if value != value else value  # noqa: PLR0124  (only NaN differs from itself)
 
 
 def regex_options(pattern: Regex[Any]) -> str:
@@ -115,7 +115,7 @@ def _array_key(value: list[Any]) -> Key:
 
 
 def _float_key(value: float) -> Key:
-    return (10, value) if value == value else (10, NAN_KEY)
+    return (10, NAN_KEY) if value != value else (10, value)  # noqa: PLR0124
 
 
 def _code_key(value: Code) -> Key:

@@ -1,0 +1,11 @@
+"""Filters: a query document parsed once into a predicate over documents.
+
+predicate = parse_filter({"a": {"$gt": 1}})
+predicate({"a": [0, 2]})                        -> True
+predicate.matched_index({"a": [0, 2]})          -> "1"
+"""
+
+from headrace.query.match.parse import parse_filter
+from headrace.query.match.predicate import Predicate
+
+__all__ = ["Predicate", "parse_filter"]

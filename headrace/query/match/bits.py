@@ -1,0 +1,93 @@
+"""`$bitsAllSet`, `$bitsAllClear`, `$bitsAnySet`, `$bitsAnyClear`: masks and their tests.
+
+Rule: numbers that are whole 64-bit integers are tested in two's complement, with the sign going on for
+ever; a decimal is rounded to a whole number first, a double must be one. Binary data is little-endian,
+and clear beyond its end.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import Any, Final
+
+from bson import Binary, Decimal128, Int64
+
+from headrace.errors import CommandError
+from headrace.query.match.values import Test
+
+NUMBERS: Final = (int, Int64, float, Decimal128)
+OUT_OF_RANGE: Final = -(2**63)
+"""What a decimal that is no 64-bit integer is taken for."""
+
+
+def parse_bits(name: str, argument: Any, path: str) -> Test:
+    """The test of the operator `name` with its argument: positions, a number or binary data."""
+    mask = _parse_mask(name, argument, path)
+
+    def test(value: Any) -> bool:
+        bits = _bits(value)
+        if bits is None:
+            return False
+        if name == "$bitsAllSet":
+            return bits & mask == mask
+        if name == "$bitsAllClear":
+            return bits & mask == 0
+        if name == "$bitsAnySet":
+            return bits & mask != 0
+        return bits & mask != mask
+
+    return test
+
+
+def _bits(value: Any) -> int | None:
+    """The value as an unbounded two's complement integer; None if it has no bits to test."""
+    kind = type(value)
+    if kind is int or kind is Int64:
+        return int(value)
+    if kind is bytes or kind is Binary:
+        return int.from_bytes(value, "little")
+    if kind is float:
+        return int(value) if value.is_integer() and -(2.0**63) <= value < 2.0**63 else None
+    if kind is not Decimal128:
+        return None
+    decimal = value.to_decimal()
+    if not decimal.is_finite() or abs(decimal) >= 2**63:
+        return OUT_OF_RANGE
+    return int(decimal.quantize(Decimal(1), ROUND_HALF_EVEN))
+
+
+def _parse_mask(name: str, argument: Any, path: str) -> int:
+    if type(argument) in (bytes, Binary):
+        return int.from_bytes(argument, "little")
+    if type(argument) is list:
+        mask = 0
+        for item in argument:
+            mask |= 1 << _parse_position(item)
+        return mask
+    if type(argument) not in NUMBERS:
+        raise CommandError(2, f"{path} takes an Array, a number, or a BinData but received: {name}: {argument!r}")
+    whole = _exact(argument)
+    if whole is None:
+        raise CommandError(9, f"Expected an integer: {name}: {argument}")
+    if whole < 0:
+        raise CommandError(9, f"Expected a non-negative number in: {name}: {argument}")
+    return whole
+
+
+def _parse_position(item: Any) -> int:
+    if type(item) not in NUMBERS:
+        raise CommandError(2, f"bit positions must be an integer but got: {item!r}")
+    position = _exact(item)
+    if position is None or not -(2**31) <= position < 2**31:
+        raise CommandError(2, f"bit positions cannot be represented as a 32-bit signed integer: {item}")
+    if position < 0:
+        raise CommandError(2, f"bit positions must be >= 0 but got: {item}")
+    return position
+
+
+def _exact(value: Any) -> int | None:
+    """The number as a 64-bit integer if it is one, else None."""
+    number = value.to_decimal() if type(value) is Decimal128 else value
+    if number != number or abs(number) >= 2**63 or number != int(number):  # noqa: PLR0124
+        return None
+    return int(number)

@@ -1,0 +1,203 @@
+"""Sorting documents: a sort specification parsed once, then a key for each document.
+
+Rule: a missing field sorts as null, an empty array before null. An array sorts by its least element
+when ascending, its greatest when descending; several paths through one array make one key for each of
+its elements, and the least of these keys (by the whole specification) counts. Paths through two
+different arrays are refused, code 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bson import Decimal128, Int64
+
+from headrace.errors import CommandError
+from headrace.query.collation import Collation
+from headrace.values.bson import MISSING
+from headrace.values.order import Key, sort_key
+from headrace.values.paths import array_index, split_path
+
+EMPTY_ARRAY: Final[Key] = (0, 0)
+NULL: Final[Key] = (5, 0)
+SORT_FIELD_COUNT_MAX: Final = 32
+
+
+class Descending:
+    """A key that compares the other way round."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+
+    def __lt__(self, other: Descending) -> bool:
+        return other.key < self.key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Descending) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """A parsed sort: `paths` with True for descending, in order of weight."""
+
+    paths: tuple[tuple[str, bool], ...]
+    collation: Collation | None = None
+
+    def key(self, document: dict[str, Any]) -> tuple[Any, ...]:
+        """A comparable key: documents in ascending order of it are sorted."""
+        keys = self._keys(document)
+        return tuple(Descending(key) if down else key for key, (_, down) in zip(keys, self.paths))
+
+    def sorted(self, documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The documents in order; those with equal keys stay as they came. Faster than sorting by `key`."""
+        keyed = [(self._keys(document), document) for document in documents]
+        for index in reversed(range(len(self.paths))):
+            keyed.sort(key=lambda pair, index=index: pair[0][index], reverse=self.paths[index][1])  # type: ignore[misc]
+        return [document for _, document in keyed]
+
+    def fields(self) -> set[str]:
+        """Top-level fields that the sort looks at."""
+        return {split_path(path)[0] for path, _ in self.paths}
+
+    def _keys(self, document: dict[str, Any]) -> list[Key]:
+        """One key a path, each ascending."""
+        keys = []
+        for path, _ in self.paths:
+            value = _plain_value(document, path)
+            if value is ARRAY:
+                return self._array_keys(document)
+            keys.append(NULL if value is MISSING else sort_key(value, self.collation))
+        return keys
+
+    def _array_keys(self, document: dict[str, Any]) -> list[Key]:
+        """As `_keys`, for a document in which a path meets an array."""
+        candidates: list[list[Key]] = []
+        _expand([split_path(path) for path, _ in self.paths], document, self.collation, candidates.append)
+        return min(
+            candidates, key=lambda keys: [Descending(key) if down else key for key, (_, down) in zip(keys, self.paths)]
+        )
+
+
+ARRAY: Final = object()
+
+
+def _plain_value(document: dict[str, Any], path: str) -> Any:
+    """The value at the path, MISSING, or ARRAY when an array is there or on the way."""
+    if "." in path:
+        value: Any = document
+        for part in path.split("."):
+            if type(value) is not dict:
+                break
+            value = value.get(part, MISSING)
+        else:
+            return ARRAY if type(value) is list else value
+        return ARRAY if type(value) is list else MISSING
+    value = document.get(path, MISSING)
+    return ARRAY if type(value) is list else value
+
+
+Pending = tuple[str, ...]
+
+
+def _expand(
+    paths: list[Pending], document: Any, collation: Collation | None, emit: Callable[[list[Key]], None]
+) -> None:
+    """Emits one list of keys for each way to choose an element of the array that the paths go through."""
+    fixed: list[Any] = [None] * len(paths)
+    _expand_from(paths, [document] * len(paths), fixed, collation, emit)
+
+
+def _expand_from(
+    paths: list[Pending], places: list[Any], fixed: list[Any], collation: Collation | None,
+    emit: Callable[[list[Key]], None],
+) -> None:  # fmt: skip
+    array: list[Any] | None = None
+    through: list[int] = []
+    rests, values = list(paths), list(places)
+    for number, (path, place) in enumerate(zip(paths, places)):
+        if fixed[number] is not None:
+            continue
+        rest, value = _advance(path, place)
+        rests[number], values[number] = rest, value
+        if type(value) is not list:
+            fixed = [*fixed]
+            fixed[number] = NULL if value is MISSING else sort_key(value, collation)
+            continue
+        if array is not None and array is not value:
+            raise CommandError(2, "cannot sort with keys that are parallel arrays")
+        array = value
+        through.append(number)
+    if array is None:
+        emit(fixed)
+        return
+    for item in array or [MISSING]:
+        chosen, places = [*fixed], [*values]
+        for number in through:
+            if rests[number]:
+                places[number] = item if type(item) is dict else {}
+            else:
+                chosen[number] = sort_key(item, collation)  # of an empty array: MISSING, which is before null
+        _expand_from(rests, places, chosen, collation, emit)
+
+
+def _advance(path: Pending, place: Any) -> tuple[Pending, Any]:
+    """Walks until the path ends or an array must be expanded: what is left of it, and the value there."""
+    value, rest = place, path
+    while rest:
+        if type(value) is dict:
+            value, rest = value.get(rest[0], MISSING), rest[1:]
+        elif type(value) is list:
+            index = array_index(rest[0])
+            if index is None or index >= len(value):
+                return rest, value
+            value, rest = value[index], rest[1:]
+        else:
+            return (), MISSING
+    return (), value
+
+
+def parse_sort(spec: dict[str, Any], collation: Collation | None = None) -> SortKey:
+    """The sort that a specification spells; an empty one sorts nothing.
+
+    Raises 2 for an empty or too long specification part, 15974/15975 for values that are no direction,
+    16410 and 15998 for bad names, 17312 for unknown `$meta`.
+    """
+    if len(spec) > SORT_FIELD_COUNT_MAX:
+        raise CommandError(13103, f"too many compound keys: the limit is {SORT_FIELD_COUNT_MAX}")
+    paths = []
+    for path, direction in spec.items():
+        _check_path(path)
+        paths.append((path, _is_descending(path, direction)))
+    return SortKey(tuple(paths), collation)
+
+
+def _check_path(path: str) -> None:
+    if path == "":
+        raise CommandError(40352, "FieldPath cannot be constructed with empty string")
+    if path.endswith("."):
+        raise CommandError(40353, "FieldPath must not end with a '.'.")
+    for part in split_path(path):
+        if part == "":
+            raise CommandError(15998, "FieldPath field names may not be empty strings.")
+        if part.startswith("$") and part not in ("$id", "$ref", "$db"):
+            raise CommandError(16410, f"FieldPath field names may not start with '$'. Consider using $getField: {path}")
+
+
+def _is_descending(path: str, direction: Any) -> bool:
+    if type(direction) is dict:
+        if set(direction) == {"$meta"}:
+            raise CommandError(40218, "query requires text score metadata, but it is not available")
+        raise CommandError(15974, f"Illegal key in $sort specification: {path}: {direction}")
+    if type(direction) not in (int, Int64, float, Decimal128):
+        raise CommandError(15974, f"Illegal key in $sort specification: {path}: {direction!r}")
+    number = direction.to_decimal() if type(direction) is Decimal128 else direction
+    if number not in (1, -1):
+        raise CommandError(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)")
+    return bool(number == -1)
