@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.stages.placement import check_placement
+from headrace.query.stages.sort import with_limits
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.query.stages.table import STAGES
 
@@ -30,7 +31,7 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
     for element in pipeline:
         stages.extend(_parse_stage(element, context))
     check_placement(stages, context)
-    return tuple(stages)
+    return with_limits(stages)
 
 
 def _parse_stage(element: Any, context: PipelineContext) -> tuple[Stage, ...]:

@@ -61,6 +61,18 @@ class PipelineContext:
 
         return parse_filter(value, collation=self.collation, variables={**self.variables, **self.bound})
 
+    def projection(self, value: Document) -> Callable[[Document], Document]:
+        """The projection that `value` spells."""
+        from headrace.query.projection import parse_projection
+
+        return parse_projection(value, kind="aggregate", collation=self.collation)
+
+    def sort_key(self, value: Document) -> Callable[[Document], Any]:
+        """The sort specification as a function from a document to what it sorts by."""
+        from headrace.query.sort import parse_sort
+
+        return parse_sort(value, self.collation).key
+
     def subpipeline(self, value: Any, inside: str, **changes: Any) -> tuple[Stage, ...]:
         """The stages of a pipeline inside the stage named `inside`."""
         from headrace.query.pipeline import parse_pipeline  # the table of stages lies between
@@ -110,9 +122,3 @@ class DocumentStage(Stage):
 
 
 Parser: TypeAlias = Callable[[str, Any, PipelineContext], tuple[Stage, ...]]
-
-
-def require_object(name: str, value: Any, code: int, message: str) -> None:
-    """Raises `code` unless the argument of the stage called `name` is an object."""
-    if type(value) is not dict:
-        raise CommandError(code, f"{name}: {message}")

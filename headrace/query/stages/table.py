@@ -4,6 +4,66 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.query.stages.add_fields import parse_add_fields
+from headrace.query.stages.bucket import parse_bucket
+from headrace.query.stages.bucket_auto import parse_bucket_auto
+from headrace.query.stages.change_stream import parse_change_stream, parse_split
+from headrace.query.stages.documents import parse_documents
+from headrace.query.stages.facet import parse_facet
+from headrace.query.stages.graph_lookup import parse_graph_lookup
+from headrace.query.stages.group import parse_count, parse_group, parse_sort_by_count
+from headrace.query.stages.limit import parse_limit, parse_skip
+from headrace.query.stages.lookup import parse_lookup
+from headrace.query.stages.match import parse_match
+from headrace.query.stages.project import parse_project, parse_unset
+from headrace.query.stages.redact import parse_redact
+from headrace.query.stages.replace_root import parse_replace_root, parse_replace_with
+from headrace.query.stages.sample import parse_sample
+from headrace.query.stages.server import (
+    parse_current_op,
+    parse_list_local_sessions,
+    parse_list_sessions,
+    parse_server_stage,
+)
+from headrace.query.stages.sort import parse_sort_stage
 from headrace.query.stages.stage import Parser
+from headrace.query.stages.union_with import parse_union_with
+from headrace.query.stages.unsupported import UNSUPPORTED, parse_unsupported
+from headrace.query.stages.unwind import parse_unwind
+from headrace.query.stages.writes import parse_merge, parse_out
 
-STAGES: Final[dict[str, Parser]] = {}
+STAGES: Final[dict[str, Parser]] = {
+    "$addFields": parse_add_fields,
+    "$bucket": parse_bucket,
+    "$bucketAuto": parse_bucket_auto,
+    "$changeStream": parse_change_stream,
+    "$changeStreamSplitLargeEvent": parse_split,
+    "$collStats": parse_server_stage,
+    "$count": parse_count,
+    "$currentOp": parse_current_op,
+    "$documents": parse_documents,
+    "$facet": parse_facet,
+    "$graphLookup": parse_graph_lookup,
+    "$group": parse_group,
+    "$indexStats": parse_server_stage,
+    "$limit": parse_limit,
+    "$listLocalSessions": parse_list_local_sessions,
+    "$listSessions": parse_list_sessions,
+    "$lookup": parse_lookup,
+    "$match": parse_match,
+    "$merge": parse_merge,
+    "$out": parse_out,
+    "$project": parse_project,
+    "$redact": parse_redact,
+    "$replaceRoot": parse_replace_root,
+    "$replaceWith": parse_replace_with,
+    "$sample": parse_sample,
+    "$set": parse_add_fields,
+    "$skip": parse_skip,
+    "$sort": parse_sort_stage,
+    "$sortByCount": parse_sort_by_count,
+    "$unionWith": parse_union_with,
+    "$unset": parse_unset,
+    "$unwind": parse_unwind,
+    **dict.fromkeys(UNSUPPORTED, parse_unsupported),
+}

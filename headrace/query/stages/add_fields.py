@@ -1,0 +1,113 @@
+"""`$addFields` and `$set`: add computed fields, or replace fields in their place.
+
+Rule: every expression sees the document as it came in. A dotted path goes into each document of an array; what
+is neither document nor array on its way is replaced by a document. A number in a path is a field name.
+
+The fields are kept as a tree: `{"a.b": x, "a.c": y}` becomes `{"a": {"b": x, "c": y}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from headrace.errors import CommandError
+from headrace.query.expressions.paths import split_path
+from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
+from headrace.values.bson import MISSING, type_name
+
+Tree: TypeAlias = dict[str, Any]
+Evaluate: TypeAlias = Callable[[Document], Any]
+_PREFIX = "Invalid {} :: caused by :: "
+
+
+def parse_add_fields(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$set: {...}}` or `{$addFields: {...}}`."""
+    if type(spec) is not dict:
+        raise CommandError(40272, f"{name} specification stage must be an object, got {type_name(spec)}")
+    try:
+        return (DocumentStage(name, spec, _parse_fields(spec, context)),)
+    except CommandError as error:
+        message = _PREFIX.format(name) + error.message
+        raise CommandError(error.code, message, labels=error.labels, extra=error.extra) from error
+
+
+def _parse_fields(spec: Document, context: PipelineContext) -> Evaluate:
+    """A function that gives the document with the fields of `spec` added."""
+    if not spec:
+        raise CommandError(40177, "specification must have at least one field")
+    tree: Tree = {}
+    for path, value in spec.items():
+        _add(tree, split_path(path), value, path, context)
+    if not any(type(branch) is dict for branch in tree.values()):
+        return _flat(tuple(tree.items()))
+    return lambda document: _with_tree(document, document, tree)
+
+
+def _add(tree: Tree, steps: tuple[str, ...], value: Any, path: str, context: PipelineContext) -> None:
+    """Puts the expression, or for a document of fields each of them, into the tree."""
+    if type(value) is dict and not next(iter(value), "$").startswith("$"):
+        for field, inner in value.items():
+            if "." in field:
+                raise CommandError(40183, f"cannot use dotted field name '{field}' in a sub object: {{ {path}: ... }}")
+            if field.startswith("$"):
+                raise CommandError(
+                    40182, f"Bad projection specification, cannot mix operators and fields: {{ {path}: ... }}"
+                )
+            _add(tree, (*steps, *split_path(field)), inner, f"{path}.{field}", context)
+        return
+    if value == {}:
+        raise CommandError(40180, f"an empty object is not a valid value. Found empty object at path {path}")
+    if type(value) is dict and len(value) > 1:
+        raise CommandError(
+            40181, "an expression specification must contain exactly one field, the name of the expression"
+        )
+    _put(tree, steps, context.expression(value), path)
+
+
+def _put(tree: Tree, steps: tuple[str, ...], evaluate: Evaluate, path: str) -> None:
+    *parents, last = steps
+    for step in parents:
+        tree = tree.setdefault(step, {})
+        if type(tree) is not dict:
+            raise _conflict(path)
+    if last in tree:
+        raise _conflict(path)
+    tree[last] = evaluate
+
+
+def _conflict(path: str) -> CommandError:
+    return CommandError(40176, f"specification contains two conflicting paths at '{path}'")
+
+
+def _flat(items: tuple[tuple[str, Evaluate], ...]) -> Evaluate:
+    """The usual case: no dotted path."""
+
+    def add(document: Document) -> Document:
+        added = document.copy()
+        for name, evaluate in items:
+            value = evaluate(document)
+            if value is MISSING:
+                added.pop(name, None)
+            else:
+                added[name] = value
+        return added
+
+    return add
+
+
+def _with_tree(value: Any, root: Document, tree: Tree) -> Any:
+    """The value with the tree's fields added; expressions see `root`."""
+    if type(value) is list:
+        return [_with_tree(item, root, tree) for item in value]
+    added = value.copy() if type(value) is dict else {}
+    for name, branch in tree.items():
+        if type(branch) is dict:
+            added[name] = _with_tree(added.get(name), root, branch)
+            continue
+        result = branch(root)
+        if result is MISSING:
+            added.pop(name, None)
+        else:
+            added[name] = result
+    return added

@@ -1,0 +1,122 @@
+"""`$graphLookup`: all documents that can be reached from each document, step by step.
+
+Rule: a document is found once, at its least depth; found documents leave in the order of the steps, and within
+one step in the collection's order (MongoDB promises none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bson import Decimal128, Int64
+
+from headrace.errors import CommandError
+from headrace.query.expressions.paths import split_path
+from headrace.query.stages.joins import ForeignIndex, local_values
+from headrace.query.stages.stage import Document, PipelineContext, Stage
+from headrace.query.stages.unwind import with_nested
+from headrace.values.bson import MISSING, type_name
+from headrace.values.order import hash_key
+
+if TYPE_CHECKING:
+    from headrace.query.match import Predicate
+
+_TEXTS = ("from", "as", "connectFromField", "connectToField", "depthField")
+_REQUIRED = ("from", "as", "startWith", "connectFromField", "connectToField")
+_LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLookup(Stage):
+    """Puts into each document, at `into`, the array of what can be reached from it."""
+
+    name: str
+    spec: Any
+    source: str
+    into: tuple[str, ...]
+    start: Callable[[Document], Any]
+    connect_from: tuple[str, ...]
+    connect_to: tuple[str, ...]
+    depth_path: tuple[str, ...] | None
+    depth_max: int | None
+    restriction: Predicate | None
+    context: PipelineContext
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """Each document with its array; the other collection is read once."""
+        foreign = self.context.read(None, self.source)
+        if self.restriction is not None:
+            foreign = filter(self.restriction, foreign)
+        index = ForeignIndex(foreign, self.connect_to, self.context.collation)
+        for document in documents:
+            yield with_nested(document, self.into, list(self._reached(document, index)))
+
+    def _reached(self, document: Document, index: ForeignIndex) -> Iterator[Document]:
+        start = self.start(document)
+        frontier = start if type(start) is list else [] if start is MISSING else [start]
+        visited: set[Any] = set()
+        depth = 0
+        while frontier and (self.depth_max is None or depth <= self.depth_max):
+            following: list[Any] = []
+            for found in index.matching(frontier):
+                identity = hash_key(found.get("_id", MISSING), self.context.collation)
+                if identity in visited:
+                    continue
+                visited.add(identity)
+                following.extend(local_values(found, self.connect_from))
+                yield found if self.depth_path is None else with_nested(found, self.depth_path, Int64(depth))
+            frontier, depth = following, depth + 1
+
+
+def parse_graph_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$graphLookup: {from, startWith, connectFromField, connectToField, as, ...}}`."""
+    if type(spec) is not dict:
+        raise CommandError(9, "the $graphLookup stage specification must be an object")
+    for option, value in spec.items():
+        _check_option(option, value)
+    if any(option not in spec for option in _REQUIRED):
+        raise CommandError(
+            40105,
+            "$graphLookup requires 'from', 'as', 'startWith', 'connectFromField', and 'connectToField'.",
+        )
+    restriction = spec.get("restrictSearchWithMatch")
+    stage = GraphLookup(
+        name,
+        spec,
+        source=spec["from"],
+        into=split_path(spec["as"]),
+        start=context.expression(spec["startWith"]),
+        connect_from=split_path(spec["connectFromField"]),
+        connect_to=split_path(spec["connectToField"]),
+        depth_path=split_path(spec["depthField"]) if "depthField" in spec else None,
+        depth_max=_depth_max(spec["maxDepth"]) if "maxDepth" in spec else None,
+        restriction=None if restriction is None else context.predicate(restriction),
+        context=context,
+    )
+    return (stage,)
+
+
+def _check_option(option: str, value: Any) -> None:
+    if option in _TEXTS:
+        if type(value) is not str:
+            raise CommandError(40103, f"expected string as argument for {option}, found: {type_name(value)}")
+    elif option == "maxDepth":
+        _depth_max(value)
+    elif option == "restrictSearchWithMatch":
+        if type(value) is not dict:
+            raise CommandError(40185, f"restrictSearchWithMatch must be an object, found {type_name(value)}")
+    elif option != "startWith":
+        raise CommandError(40104, f"unknown argument to $graphLookup: {option}")
+
+
+def _depth_max(value: Any) -> int:
+    if type(value) not in (int, Int64, float, Decimal128):
+        raise CommandError(40100, f"maxDepth requires numeric argument, found {type_name(value)}")
+    number = value.to_decimal() if type(value) is Decimal128 else value
+    if number < 0:
+        raise CommandError(40101, f"maxDepth requires a nonnegative argument, found: {value}")
+    if not number <= _LONG_MAX or number != int(number):
+        raise CommandError(40102, f"maxDepth could not be represented as a long long: {value}")
+    return int(number)

@@ -1,0 +1,168 @@
+"""`$group`, and `$count` and `$sortByCount`, which are groups.
+
+Rule: groups leave in the order in which their keys were first seen; MongoDB promises no order. The `_id` of a
+group is the first key seen of those equal to it. A field without value is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from headrace.errors import CommandError
+from headrace.query.expressions import Env
+from headrace.query.stages.sort import parse_sort_stage
+from headrace.query.stages.stage import Document, PipelineContext, Stage
+from headrace.values.bson import MISSING, type_name
+from headrace.values.order import hash_key
+
+if TYPE_CHECKING:
+    from headrace.query.accumulators import Accumulator
+
+Fields: TypeAlias = tuple[tuple[str, "Accumulator"], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Stage):
+    """Puts documents with equal keys together; `key` gives a group's `_id` (never MISSING)."""
+
+    name: str
+    spec: Any
+    key: Callable[[Document], Any]
+    fields: Fields
+    context: PipelineContext
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """One document a group; reads everything first."""
+        groups: dict[Any, tuple[Any, list[Any]]] = {}
+        key, bound, collation = self.key, self.context.bound, self.context.collation
+        adders = [accumulator.add for _, accumulator in self.fields]
+        for document in documents:
+            value = key(document)
+            hashed = hash_key(value, collation)
+            group = groups.get(hashed)
+            if group is None:
+                group = groups[hashed] = (value, new_states(self.fields))
+            env = Env(document, bound)
+            for add, state in zip(adders, group[1]):
+                add(state, env)
+        for value, states in groups.values():
+            yield {"_id": value, **results(self.fields, states)}
+
+
+def new_states(fields: Fields) -> list[Any]:
+    """Fresh states of the accumulators."""
+    return [accumulator.new_state() for _, accumulator in fields]
+
+
+def results(fields: Fields, states: list[Any]) -> Document:
+    """What the accumulators have come to; null where there is no value."""
+    document = {}
+    for (name, accumulator), state in zip(fields, states):
+        value = accumulator.result(state)
+        document[name] = None if value is MISSING else value
+    return document
+
+
+def parse_group(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$group: {_id: expression, field: {accumulator: ...}, ...}}`."""
+    if type(spec) is not dict:
+        raise CommandError(15947, "a group's fields must be specified in an object")
+    key = group_key(spec["_id"], context) if "_id" in spec else None
+    fields = parse_fields({field: value for field, value in spec.items() if field != "_id"}, context)
+    if key is None:
+        raise CommandError(15955, "a group specification must include an _id")
+    return (Group(name, spec, key, fields, context),)
+
+
+def parse_fields(spec: Document, context: PipelineContext) -> Fields:
+    """The accumulators of a group's fields, by name."""
+    return tuple((field, _parse_field(field, value, context)) for field, value in spec.items())
+
+
+def _parse_field(field: str, value: Any, context: PipelineContext) -> Accumulator:
+    from headrace.query.accumulators import parse_accumulator
+
+    if "." in field:
+        raise CommandError(40235, f"The field name '{field}' cannot contain '.'")
+    if field.startswith("$"):
+        raise CommandError(40236, f"The field name '{field}' cannot be an operator name")
+    if type(value) is not dict:
+        raise CommandError(40234, f"The field '{field}' must be an accumulator object")
+    if len(value) != 1:
+        raise CommandError(40238, f"The field '{field}' must specify one accumulator")
+    ((operator, argument),) = value.items()
+    return parse_accumulator(operator, argument, context.parse_context())
+
+
+def group_key(value: Any, context: PipelineContext) -> Callable[[Document], Any]:
+    """The function from a document to its group's `_id`.
+
+    An object of several fields leaves out those without value; of one field, it holds null instead (MongoDB
+    computes keys so).
+    """
+    evaluate = context.expression(value)
+    fields = value if type(value) is dict and value and not next(iter(value)).startswith("$") else {}
+    if len(fields) == 1:
+        (only,) = fields
+        return lambda document: {only: None} if not (key := evaluate(document)) else key
+
+    def key_or_null(document: Document) -> Any:
+        key = evaluate(document)
+        return None if key is MISSING else key
+
+    return key_or_null
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Stage):
+    """Counts documents; `name` is `$group`, which MongoDB rewrites it to and names in errors."""
+
+    spec: str
+    name: str = "$group"
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """One document, or none where none came."""
+        count = sum(1 for _ in documents)
+        if count:
+            yield {self.spec: count}
+
+
+def parse_count(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$count: field}`."""
+    if type(spec) is not str:
+        raise CommandError(40156, "the count field must be a non-empty string")
+    if not spec:
+        raise CommandError(40157, "the count field must be a non-empty string")
+    if spec[0] == "$":
+        raise CommandError(40158, "the count field cannot be a $-prefixed path")
+    if "\0" in spec:
+        raise CommandError(40159, "the count field cannot contain a null byte")
+    if "." in spec:
+        raise CommandError(40160, "the count field cannot contain '.'")
+    if spec == "_id":
+        raise CommandError(9039800, "the count field cannot be '_id'")
+    return (Count(spec),)
+
+
+def parse_sort_by_count(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stages of `{$sortByCount: expression}`: a group and a sort."""
+    if type(spec) is dict:
+        if not next(iter(spec), "").startswith("$"):
+            raise CommandError(
+                40147,
+                f"the sortByCount field must be defined as a $-prefixed path or an expression inside an object: {spec}",
+            )
+    elif type(spec) is str:
+        if not spec.startswith("$"):
+            raise CommandError(
+                40148,
+                f"the sortByCount field must be defined as a $-prefixed path or an expression inside an object: {spec}",
+            )
+    else:
+        raise CommandError(
+            40149, f"the sortByCount field must be specified as a string or as an object, got {type_name(spec)}"
+        )
+    group = parse_group("$group", {"_id": spec, "count": {"$sum": 1}}, context)
+    return group + parse_sort_stage("$sort", {"count": -1}, context)

@@ -1,0 +1,73 @@
+"""Joining documents by equality of fields, as `$lookup` and `$graphLookup` do.
+
+Rule: a local array joins by each of its elements; no local value joins as null does. A foreign document joins by
+every value its path reaches, as in a filter: an array by each element and as a whole, no value as null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from headrace.query.stages.stage import Document
+from headrace.values.bson import MISSING
+from headrace.values.order import hash_key
+from headrace.values.paths import array_index, located_values
+
+if TYPE_CHECKING:
+    from headrace.query.collation import Collation
+
+
+def local_values(document: Document, path: tuple[str, ...]) -> Iterator[Any]:
+    """The values at a local path: an array's elements, not the array; nothing where there is no value."""
+    value = document.get(path[0], MISSING)
+    if len(path) == 1:
+        yield from _trailing(value)
+    elif type(value) is dict:
+        yield from local_values(value, path[1:])
+    elif type(value) is list:
+        yield from _in_array(value, path[1:])
+
+
+def _in_array(array: list[Any], path: tuple[str, ...]) -> Iterator[Any]:
+    for item in array:
+        if type(item) is dict:
+            yield from local_values(item, path)
+    index = array_index(path[0])
+    if index is None or index >= len(array):
+        return
+    item = array[index]
+    if len(path) == 1:
+        yield from _trailing(item)
+    elif type(item) is dict:
+        yield from local_values(item, path[1:])
+
+
+def _trailing(value: Any) -> Iterable[Any]:
+    if type(value) is list:
+        return value
+    return () if value is MISSING else (value,)
+
+
+class ForeignIndex:
+    """The documents of a foreign collection by the values they join by; built once for a run of a stage."""
+
+    __slots__ = ("_collation", "_places", "documents")
+
+    def __init__(self, documents: Iterable[Document], path: tuple[str, ...], collation: Collation | None) -> None:
+        self.documents = list(documents)
+        self._collation = collation
+        self._places: dict[Hashable, list[int]] = {}
+        for place, document in enumerate(self.documents):
+            for key in {self._key(value) for value, _ in located_values(document, path)}:
+                self._places.setdefault(key, []).append(place)
+
+    def matching(self, values: Iterable[Any]) -> list[Document]:
+        """The documents that join with any of the values, each once, in the collection's order."""
+        found: list[int] = []
+        for key in {self._key(value) for value in values}:
+            found.extend(self._places.get(key, ()))
+        return [self.documents[place] for place in sorted(set(found))]
+
+    def _key(self, value: Any) -> Hashable:
+        return hash_key(None if value is MISSING else value, self._collation)

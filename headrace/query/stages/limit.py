@@ -1,0 +1,69 @@
+"""`$limit` and `$skip`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from bson import Decimal128, Int64
+
+from headrace.errors import CommandError
+from headrace.query.stages.stage import Document, PipelineContext, Stage
+
+_LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limit(Stage):
+    """Lets the first `count` documents pass, and reads no further."""
+
+    name: str
+    spec: Any
+    count: int
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """The first `count` documents."""
+        return islice(documents, self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Skip(Stage):
+    """Leaves out the first `count` documents."""
+
+    name: str
+    spec: Any
+    count: int
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """The documents after the first `count`."""
+        return islice(documents, self.count, None)
+
+
+def parse_limit(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$limit: positive number}`."""
+    count = whole_number(name, spec, 5107201)
+    if count == 0:
+        raise CommandError(15958, "the limit must be positive")
+    return (Limit(name, spec, count),)
+
+
+def parse_skip(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$skip: number, zero or more}`."""
+    return (Skip(name, spec, whole_number(name, spec, 5107200)),)
+
+
+def whole_number(name: str, value: Any, code: int) -> int:
+    """The argument as an integer of zero or more that fits 64 bits; raises `code` for anything else."""
+    complaint = f"invalid argument to {name} stage: "
+    if type(value) not in (int, Int64, float, Decimal128):
+        raise CommandError(code, f"{complaint}Expected a number in: {name}: {value!r}")
+    number = value.to_decimal() if type(value) is Decimal128 else value
+    if not abs(number) <= _LONG_MAX:
+        raise CommandError(code, f"{complaint}Cannot represent as a 64-bit integer: {name}: {value!r}")
+    if number != int(number):
+        raise CommandError(code, f"{complaint}Expected an integer: {name}: {value!r}")
+    if number < 0:
+        raise CommandError(code, f"{complaint}Expected a non-negative number in: {name}: {value!r}")
+    return int(number)

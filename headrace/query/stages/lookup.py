@@ -1,0 +1,167 @@
+"""`$lookup`: the matching documents of another collection, as an array in each document.
+
+Rule: the other collection is read once for a run of the stage, and indexed by the foreign field. A pipeline that
+binds no variables and follows no fields is run once; otherwise it is run for each document, with its variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import CommandError
+from headrace.query.expressions.paths import check_variable_name, split_path
+from headrace.query.stages.joins import ForeignIndex, local_values
+from headrace.query.stages.stage import Document, PipelineContext, Stage
+from headrace.query.stages.unwind import with_nested
+from headrace.values.bson import type_name
+
+_TEXTS = frozenset({"as", "foreignField", "localField"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The equality of a local and a foreign path."""
+
+    local: tuple[str, ...]
+    foreign: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """The pipeline of a lookup; `live` is the dict its expressions read their variables from."""
+
+    stages: tuple[Stage, ...]
+    let: tuple[tuple[str, Callable[[Document], Any]], ...]
+    live: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup(Stage):
+    """Puts into each document, at `into`, the array of what joins with it."""
+
+    name: str
+    spec: Any
+    source: tuple[str | None, str] | None
+    into: tuple[str, ...]
+    fields: Fields | None
+    inner: Inner | None
+    context: PipelineContext
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """Each document with its array."""
+        find = self._finder()
+        for document in documents:
+            yield with_nested(document, self.into, find(document))
+
+    def _finder(self) -> Callable[[Document], list[Document]]:
+        """The function from a document to what joins with it, for one run of the stage."""
+        foreign: Iterable[Document] = () if self.source is None else self.context.read(*self.source)
+        if self.fields is None:
+            return self._piped_finder(list(foreign))
+        local, index = self.fields.local, ForeignIndex(foreign, self.fields.foreign, self.context.collation)
+
+        def joined(document: Document) -> list[Document]:
+            return index.matching(list(local_values(document, local)) or [None])
+
+        if self.inner is None:
+            return joined
+        inner = self.inner
+        return lambda document: self._run(inner, joined(document), document)
+
+    def _piped_finder(self, foreign: list[Document]) -> Callable[[Document], list[Document]]:
+        inner = self.inner
+        if inner is None:
+            raise AssertionError("a lookup has fields or a pipeline")
+        if inner.let or self.context.bound:
+            return lambda document: self._run(inner, foreign, document)
+        answers: list[list[Document]] = []
+
+        def once(document: Document) -> list[Document]:
+            if not answers:
+                answers.append(self._run(inner, foreign, document))
+            return answers[0]
+
+        return once
+
+    def _run(self, inner: Inner, foreign: Iterable[Document], document: Document) -> list[Document]:
+        from headrace.query.pipeline import run_pipeline
+
+        inner.live.update(self.context.bound)
+        inner.live.update([(name, evaluate(document)) for name, evaluate in inner.let])
+        return list(run_pipeline(inner.stages, foreign))
+
+
+def parse_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$lookup: {from, localField, foreignField, let, pipeline, as}}`."""
+    if type(spec) is not dict:
+        raise CommandError(9, f"the $lookup stage specification must be an object, but found {type_name(spec)}")
+    options = _checked_options(spec)
+    if "as" not in options:
+        raise CommandError(9, "must specify 'as' field for a $lookup")
+    piped = "pipeline" in options
+    if not piped and "let" in options:
+        raise CommandError(9, "$lookup with a 'let' argument must also specify 'pipeline'")
+    if ("localField" in options) != ("foreignField" in options):
+        raise CommandError(9, "$lookup requires both or neither of 'localField' and 'foreignField' to be specified")
+    if not piped and "localField" not in options:
+        raise CommandError(
+            9, "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be specified"
+        )
+    source = _source(options, context)
+    inner = _inner(options, source, context) if piped else None
+    fields = None
+    if "localField" in options:
+        fields = Fields(split_path(options["localField"]), split_path(options["foreignField"]))
+    return (Lookup(name, spec, source, split_path(options["as"]), fields, inner, context),)
+
+
+def _checked_options(spec: Document) -> Document:
+    for option, value in spec.items():
+        if option in _TEXTS:
+            if type(value) is not str:
+                raise CommandError(
+                    9, f"$lookup argument '{option}: {value!r}' must be a string, found {option}: {type_name(value)}"
+                )
+        elif option == "from":
+            if type(value) not in (str, dict):
+                raise CommandError(9, f"$lookup argument 'from' must be a string or an object, is {type_name(value)}")
+        elif option == "let":
+            if type(value) is not dict:
+                raise CommandError(9, f"$lookup argument 'let' must be an object, is type {type_name(value)}")
+        elif option == "pipeline":
+            if type(value) is not list:
+                raise CommandError(14, "'pipeline' option must be specified as an array")
+        else:
+            raise CommandError(9, f"unknown argument to $lookup: {option}")
+    return spec
+
+
+def _source(options: Document, context: PipelineContext) -> tuple[str | None, str] | None:
+    """Which collection is read; None where the pipeline brings its own documents."""
+    source = options.get("from")
+    if type(source) is str:
+        return None, source
+    if type(source) is dict:
+        database, collection = source.get("db"), source.get("coll")
+        if type(collection) is not str or type(database) is not str:
+            raise CommandError(9, "$lookup argument 'from' must be a string, or an object of strings 'db' and 'coll'")
+        if database == context.database:
+            return None, collection
+        raise CommandError(9, f"$lookup with syntax {{from: {{db, coll}}}} is not supported for db: {database}")
+    pipeline = options.get("pipeline") or [{}]
+    if type(pipeline[0]) is dict and "$documents" in pipeline[0]:
+        return None
+    raise CommandError(9, "must specify 'pipeline' when 'from' is empty")
+
+
+def _inner(options: Document, source: tuple[str | None, str] | None, context: PipelineContext) -> Inner:
+    let = options.get("let", {})
+    for variable in let:
+        check_variable_name(variable, for_writing=True)
+    bindings = tuple((variable, context.expression(value)) for variable, value in let.items())
+    live: dict[str, Any] = {**context.bound, **dict.fromkeys(let)}
+    collection = None if source is None else source[1]
+    stages = context.subpipeline(options["pipeline"], "$lookup", collection=collection, bound=live)
+    return Inner(stages, bindings, live)

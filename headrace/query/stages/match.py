@@ -1,0 +1,38 @@
+"""`$match`: keeps the documents that a filter accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from headrace.errors import CommandError
+from headrace.query.stages.stage import Document, PipelineContext, Stage
+
+if TYPE_CHECKING:
+    from headrace.query.match import Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class Match(Stage):
+    """Keeps what `predicate` accepts."""
+
+    name: str
+    spec: Any
+    predicate: Predicate
+    allowed_in_change_stream: ClassVar[bool] = True
+
+    def each(self, document: Document) -> Document | None:
+        """The document itself, or None where the filter refuses it."""
+        return document if self.predicate(document) else None
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """The documents accepted, in order."""
+        return filter(self.predicate, documents)
+
+
+def parse_match(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$match: filter}`."""
+    if type(spec) is not dict:
+        raise CommandError(15959, "the match filter must be an expression in an object")
+    return (Match(name, spec, context.predicate(spec)),)

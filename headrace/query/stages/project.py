@@ -1,0 +1,36 @@
+"""`$project` and `$unset`: choose, compute or leave out fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.errors import CommandError
+from headrace.query.stages.stage import DocumentStage, PipelineContext, Stage
+from headrace.values.bson import type_name
+
+
+def parse_project(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$project: {...}}`."""
+    if type(spec) is not dict:
+        raise CommandError(15969, "$project specification must be an object")
+    if not spec:
+        raise CommandError(
+            51272, "Invalid $project :: caused by :: projection specification must have at least one field"
+        )
+    return (DocumentStage(name, spec, context.projection(spec)),)
+
+
+def parse_unset(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$unset: field}` or `{$unset: [field, ...]}`: an exclusion."""
+    if type(spec) not in (str, list):
+        raise CommandError(31002, "$unset specification must be a string or an array")
+    fields = spec if type(spec) is list else [spec]
+    if not fields:
+        raise CommandError(31119, "$unset specification must be a string or an array with at least one field")
+    for field in fields:
+        if type(field) is not str:
+            raise CommandError(
+                31120,
+                f"$unset specification must be a string or an array of strings, found {type_name(field)}",
+            )
+    return (DocumentStage(name, spec, context.projection(dict.fromkeys(fields, 0))),)

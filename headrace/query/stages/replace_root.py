@@ -1,0 +1,42 @@
+"""`$replaceRoot` and `$replaceWith`: a computed document in place of the document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.errors import CommandError
+from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
+from headrace.values.bson import type_name
+
+
+def parse_replace_root(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$replaceRoot: {newRoot: expression}}`."""
+    if type(spec) is not dict:
+        raise CommandError(40229, f"expected an object as specification for {name} stage, got {type_name(spec)}")
+    for field in spec:
+        if field != "newRoot":
+            raise CommandError(40415, f"BSON field '{name}.{field}' is an unknown field.")
+    if "newRoot" not in spec:
+        raise CommandError(40414, f"BSON field '{name}.newRoot' is missing but a required field")
+    return (_stage(name, spec, spec["newRoot"], context),)
+
+
+def parse_replace_with(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$replaceWith: expression}`."""
+    return (_stage(name, spec, spec, context),)
+
+
+def _stage(name: str, spec: Any, root: Any, context: PipelineContext) -> Stage:
+    evaluate = context.expression(root)
+    told = "'newRoot' expression " if name == "$replaceRoot" else "'replacement document' "
+
+    def replace(document: Document) -> Document:
+        value = evaluate(document)
+        if type(value) is not dict:
+            raise CommandError(
+                40228,
+                f"{told} must evaluate to an object, but resulting value was of type {type_name(value)}",
+            )
+        return value
+
+    return DocumentStage(name, spec, replace)

@@ -1,0 +1,46 @@
+"""`$sample`: some of the documents, by chance."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bson import Decimal128, Int64
+
+from headrace.errors import CommandError
+from headrace.query.stages.stage import Document, PipelineContext, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Stage):
+    """Picks `size` documents, each equally likely, in random order."""
+
+    name: str
+    spec: Any
+    size: int
+    generator: random.Random
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """`size` documents, or all where there are fewer; reads everything first."""
+        kept = list(documents)
+        yield from self.generator.sample(kept, min(self.size, len(kept)))
+
+
+def parse_sample(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$sample: {size: n}}`."""
+    if type(spec) is not dict:
+        raise CommandError(28745, "the $sample stage specification must be an object")
+    for option, value in spec.items():
+        if option != "size":
+            raise CommandError(28748, f"unrecognized option to $sample: {option}")
+        if type(value) not in (int, Int64, float, Decimal128):
+            raise CommandError(28746, "size argument to $sample must be a number")
+    if "size" not in spec:
+        raise CommandError(28749, "$sample stage must specify a size")
+    value = spec["size"]
+    size = int(value.to_decimal() if type(value) is Decimal128 else value)
+    if size <= 0:
+        raise CommandError(28747, "size argument to $sample must be a positive integer")
+    return (Sample(name, spec, size, context.generator),)

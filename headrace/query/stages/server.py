@@ -1,0 +1,67 @@
+"""First stages whose documents come from the server, not from a collection.
+
+Rule: where such a stage stands alone or first, the command gives its documents to `run_pipeline` as input, and
+the stage lets them pass. A command that has none for it answers `not_available(stage)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import CommandError
+from headrace.query.stages.stage import Document, PipelineContext, Stage
+from headrace.values.bson import type_name
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStage(Stage):
+    """Stands for documents that the server makes up."""
+
+    name: str
+    spec: Any
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """The documents the command gave."""
+        return documents
+
+
+def not_available(stage: Stage) -> CommandError:
+    """What a command answers that has no documents for the stage."""
+    return CommandError(238, f"{stage.name} is not available on this server")
+
+
+def parse_server_stage(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """A stage that describes one collection: `{$collStats: {...}}`, `{$indexStats: {}}`."""
+    if type(spec) is not dict:
+        code = {"$collStats": 5447000, "$indexStats": 28803}.get(name, 9)
+        raise CommandError(code, f"{name} must take a nested object but found: {type_name(spec)}")
+    if name == "$indexStats" and spec:
+        raise CommandError(28803, "The $indexStats stage specification must be an empty object")
+    return (ServerStage(name, spec),)
+
+
+def parse_current_op(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$currentOp: {...}}`: of the deployment only."""
+    if type(spec) is not dict:
+        raise CommandError(9, f"$currentOp options must be specified in an object, but found: {type_name(spec)}")
+    if context.database != "admin" or context.collection is not None:
+        raise CommandError(73, "$currentOp must be run against the 'admin' database with {aggregate: 1}")
+    return (ServerStage(name, spec),)
+
+
+def parse_list_sessions(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$listSessions: {...}}`: of the collection of sessions only."""
+    if (context.database, context.collection) != ("config", "system.sessions"):
+        raise CommandError(73, "$listSessions may only be run against config.system.sessions")
+    return (ServerStage(name, spec),)
+
+
+def parse_list_local_sessions(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$listLocalSessions: {...}}`: of a database only."""
+    if context.collection is not None:
+        raise CommandError(
+            73, "$listLocalSessions must be run against the database with {aggregate: 1}, not a collection"
+        )
+    return (ServerStage(name, spec),)

@@ -1,0 +1,50 @@
+"""`$unionWith`: the documents of another collection, through a pipeline, after those that came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import CommandError
+from headrace.query.stages.stage import Document, PipelineContext, Stage
+
+_OPTIONS = frozenset({"coll", "pipeline"})
+
+
+@dataclass(frozen=True, slots=True)
+class UnionWith(Stage):
+    """Adds what `stages` make of `collection`; None means the stages bring their own documents."""
+
+    name: str
+    spec: Any
+    collection: str | None
+    stages: tuple[Stage, ...]
+    context: PipelineContext
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """The documents that came, then the others."""
+        from headrace.query.pipeline import run_pipeline
+
+        yield from documents
+        others = () if self.collection is None else self.context.read(None, self.collection)
+        yield from run_pipeline(self.stages, others)
+
+
+def parse_union_with(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$unionWith: collection}` or `{$unionWith: {coll, pipeline}}`."""
+    if type(spec) not in (str, dict):
+        raise CommandError(9, "the $unionWith stage specification must be an object or string")
+    options = spec if type(spec) is dict else {"coll": spec}
+    for option in options:
+        if option not in _OPTIONS:
+            raise CommandError(40415, f"BSON field '$unionWith.{option}' is an unknown field.")
+    collection, pipeline = options.get("coll"), options.get("pipeline", [])
+    if type(pipeline) is not list or ("coll" in options and type(collection) is not str):
+        raise CommandError(14, "BSON field '$unionWith' has the wrong type: 'coll' is a string, 'pipeline' an array")
+    stages = context.subpipeline(pipeline, "$unionWith", collection=collection)
+    if collection is None and (not stages or stages[0].name != "$documents"):
+        raise CommandError(
+            9, "$unionWith stage without explicit collection must have a pipeline with $documents as first stage"
+        )
+    return (UnionWith(name, spec, collection, stages, context),)

@@ -1,0 +1,48 @@
+"""Stages that MongoDB has and Headrace has not, with the errors it answers.
+
+Rule: in a change stream such a stage is refused as a stage (20), as MongoDB does; anywhere else with its error here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.stages.stage import Document, PipelineContext, Stage
+
+_NO_INDEX = "{} needs an index of a kind that Headrace does not have"
+_NO_SEARCH = "{} needs a search server; Headrace has none"
+_NOT_HERE = "{} is not available on this server"
+UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
+    "$geoNear": (27, _NO_INDEX),
+    "$listSampledQueries": (6876000, _NOT_HERE),
+    "$listSearchIndexes": (31082, _NO_SEARCH),
+    "$planCacheStats": (238, _NOT_HERE),
+    "$queryStats": (238, _NOT_HERE),
+    "$search": (31082, _NO_SEARCH),
+    "$searchMeta": (31082, _NO_SEARCH),
+    "$shardedDataDistribution": (6789101, _NOT_HERE),
+    "$vectorSearch": (31082, _NO_SEARCH),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Stage):
+    """Stands in a change stream's pipeline until the placement of stages is checked, which refuses it."""
+
+    name: str
+    spec: Any
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """Never to be run."""
+        raise AssertionError(f"{self.name} should have been refused")
+
+
+def parse_unsupported(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """Raises the stage's error; in a change stream gives a stage, to be refused in its turn."""
+    if context.in_change_stream:
+        return (Refused(name, spec),)
+    code, message = UNSUPPORTED[name]
+    raise CommandError(code, message.format(name))

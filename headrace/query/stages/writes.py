@@ -1,0 +1,183 @@
+"""`$out` and `$merge`: what is to be written where; the command does the writing.
+
+A writing stage lets its documents pass; the command takes them and follows `stage.writes`:
+
+    out     replace the whole collection by the documents
+    merge   for each document, `writes.decide(existing, document)`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from headrace.errors import CommandError
+from headrace.query.expressions.paths import check_variable_name
+from headrace.query.stages.stage import Document, PipelineContext, Stage
+from headrace.values.bson import type_name
+
+_MERGE_OPTIONS: Final = frozenset({"into", "let", "on", "whenMatched", "whenNotMatched"})
+_UPDATE_STAGES: Final = frozenset({"$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"})
+WHEN_MATCHED: Final = ("fail", "keepExisting", "merge", "replace")
+WHEN_NOT_MATCHED: Final = ("discard", "fail", "insert")
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """Where the documents go and how; `on` are the paths that tell which document is the same, for a merge."""
+
+    kind: Literal["out", "merge"]
+    database: str
+    collection: str
+    on: tuple[str, ...] = ("_id",)
+    when_matched: str | Callable[[Document, Document], Document] = "merge"
+    when_not_matched: str = "insert"
+
+    def decide(self, existing: Document | None, document: Document) -> Document | None:
+        """The document to be stored in place of `existing`, or as a new one; None to leave things as they are.
+
+        Raises 11000 where a match is to fail, 13113 where none is. Whether `_id` changes is for the writer to see.
+        """
+        if existing is None:
+            if self.when_not_matched == "fail":
+                raise CommandError(
+                    13113, "{ whenMatched: ..., whenNotMatched: 'fail' } $merge could not find a matching document"
+                )
+            return document if self.when_not_matched == "insert" else None
+        if callable(self.when_matched):
+            return self.when_matched(existing, document)
+        if self.when_matched == "fail":
+            raise CommandError(11000, "$merge found a document with the same key, and whenMatched is 'fail'")
+        if self.when_matched == "merge":
+            return {**existing, **document}
+        return _with_id(existing, document) if self.when_matched == "replace" else None
+
+
+def _with_id(existing: Document, document: Document) -> Document:
+    return document if "_id" in document else {"_id": existing["_id"], **document}
+
+
+@dataclass(frozen=True, slots=True)
+class WritingStage(Stage):
+    """The last stage of a pipeline whose documents are written."""
+
+    name: str
+    spec: Any
+    writes: Writes
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """The documents to be written, unchanged."""
+        return documents
+
+
+def parse_out(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$out: collection}` or `{$out: {db, coll}}`."""
+    if type(spec) not in (str, dict):
+        raise CommandError(16990, f"$out only supports a string or object argument, but found {type_name(spec)}")
+    database, collection = _target(name, spec, context)
+    return (WritingStage(name, spec, Writes("out", database, collection)),)
+
+
+def _target(name: str, value: Any, context: PipelineContext) -> tuple[str, str]:
+    """The database and collection that a string or `{db, coll}` names."""
+    target = value if type(value) is dict else {"coll": value}
+    for field, part in target.items():
+        if field not in ("db", "coll"):
+            raise CommandError(40415, f"BSON field '{name}.{field}' is an unknown field.")
+        if type(part) is not str:
+            raise CommandError(
+                14, f"BSON field '{name}.{field}' is the wrong type '{type_name(part)}', expected type 'string'"
+            )
+    if "coll" not in target or (name == "$out" and type(value) is dict and "db" not in target):
+        raise CommandError(40414, f"BSON field '{name}' is missing a required field")
+    database, collection = target.get("db", context.database), target["coll"]
+    if not collection or not database or collection.startswith("system."):
+        raise CommandError(73, f"Invalid {name} target namespace: '{database}.{collection}'")
+    return database, collection
+
+
+def parse_merge(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$merge: collection}` or `{$merge: {into, on, let, whenMatched, whenNotMatched}}`."""
+    if type(spec) not in (str, dict):
+        raise CommandError(51182, f"$merge only supports a string or object argument, not {type_name(spec)}")
+    options = spec if type(spec) is dict else {"into": spec}
+    for option in options:
+        if option not in _MERGE_OPTIONS:
+            raise CommandError(40415, f"BSON field '$merge.{option}' is an unknown field.")
+    if "into" not in options:
+        raise CommandError(40414, "BSON field '$merge.into' is missing but a required field")
+    if type(options["into"]) not in (str, dict):
+        raise CommandError(
+            51178, f"$merge 'into' field  must be either a string or an object, but found {type_name(options['into'])}"
+        )
+    database, collection = _target(name, options["into"], context)
+    writes = Writes(
+        "merge",
+        database,
+        collection,
+        on=_on(options.get("on", "_id")),
+        when_matched=_when_matched(options, context),
+        when_not_matched=_choice("whenNotMatched", options.get("whenNotMatched", "insert"), WHEN_NOT_MATCHED),
+    )
+    return (WritingStage(name, spec, writes),)
+
+
+def _on(value: Any) -> tuple[str, ...]:
+    fields = value if type(value) is list else [value]
+    if any(type(field) is not str for field in fields):
+        if type(value) is list:
+            raise CommandError(51134, "$merge 'on' array elements must be strings")
+        raise CommandError(
+            51186, f"$merge 'on' field  must be either a string or an array of strings, but found {type_name(value)}"
+        )
+    if not fields:
+        raise CommandError(51187, "If explicitly specifying $merge 'on', must include at least one field")
+    if len(set(fields)) != len(fields):
+        raise CommandError(31465, "Found a duplicate field in $merge 'on'")
+    return tuple(fields)
+
+
+def _choice(option: str, value: Any, allowed: tuple[str, ...]) -> str:
+    if type(value) is not str:
+        raise CommandError(
+            14, f"BSON field '$merge.{option}' is the wrong type '{type_name(value)}', expected type 'string'"
+        )
+    if value not in allowed:
+        raise CommandError(2, f"Enumeration value '{value}' for field '$merge.{option}' is not a valid value.")
+    return value
+
+
+def _when_matched(options: Document, context: PipelineContext) -> str | Callable[[Document, Document], Document]:
+    value = options.get("whenMatched", "merge")
+    if type(value) is list:
+        return _pipeline_of(value, options.get("let", {"new": "$$ROOT"}), context)
+    if type(value) is not str:
+        raise CommandError(
+            51191, f"$merge 'whenMatched' field  must be either a string or an array, but found {type_name(value)}"
+        )
+    if "let" in options:
+        raise CommandError(51199, "Cannot use 'let' variables with 'whenMatched' mode that is not a pipeline")
+    return _choice("whenMatched", value, WHEN_MATCHED)
+
+
+def _pipeline_of(pipeline: list[Any], let: Any, context: PipelineContext) -> Callable[[Document, Document], Document]:
+    """The function from the existing and the new document to the one to store."""
+    from headrace.query.pipeline import parse_pipeline, run_pipeline
+
+    if type(let) is not dict:
+        raise CommandError(14, f"BSON field '$merge.let' is the wrong type '{type_name(let)}', expected type 'object'")
+    for variable in let:
+        check_variable_name(variable, for_writing=True)
+    bindings = [(variable, context.expression(value)) for variable, value in {"new": "$$ROOT", **let}.items()]
+    live: dict[str, Any] = {variable: None for variable, _ in bindings}
+    stages = parse_pipeline(pipeline, context=replace(context, bound=live, inside=""))
+    for stage in stages:
+        if stage.name not in _UPDATE_STAGES:
+            raise CommandError(72, f"{stage.name} is not allowed to be used within an update")
+
+    def merged(existing: Document, document: Document) -> Document:
+        live.update([(variable, evaluate(document)) for variable, evaluate in bindings])
+        return next(run_pipeline(stages, [existing]))
+
+    return merged
