@@ -1,0 +1,280 @@
+"""The commands that tell about the server, run as plain functions against facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import Int64, ObjectId, Timestamp
+from bson.datetime_ms import DatetimeMS
+
+from headrace.commands.hello import COMPRESSORS
+from headrace.commands.options import ServerOptions
+from headrace.commands.parameters import PARAMETERS, first_parameters
+from headrace.commands.refused import REFUSED
+from headrace.commands.request import Peer, Request
+from headrace.commands.table_static import STATIC_COMMANDS
+from headrace.commands.wait import Wait
+from headrace.errors import CommandError
+from headrace.values.bson import encode
+from headrace.wire.compression import NAMES
+
+OPTIONS = ServerOptions(dbpath=Path("data"))
+
+
+class FixedClock:
+    def now_ms(self) -> int:
+        return 1_700_000_100_000
+
+    def monotonic_ms(self) -> float:
+        return 5.0
+
+
+@dataclass
+class Facts:
+    options: ServerOptions = OPTIONS
+    clock: FixedClock = field(default_factory=FixedClock)
+    process_id: ObjectId = field(default_factory=lambda: ObjectId("64b000000000000000000001"))
+    started_ms: int = 1_700_000_000_000
+    parameters: dict[str, Any] = field(default_factory=lambda: first_parameters(OPTIONS))
+    metrics: dict[str, int] = field(default_factory=dict)
+    connections_open: int = 3
+    connections_created: int = 4
+    commands: dict[str, Any] = field(default_factory=lambda: STATIC_COMMANDS)
+
+    def last_write(self) -> tuple[Timestamp, int]:
+        return Timestamp(1_700_000_050, 2), 1_700_000_050_123
+
+
+def ask(body: dict[str, Any], facts: Facts | None = None, peer: Peer | None = None, time_is_up: bool = False) -> Any:
+    name = next(iter(body))
+    by_alias = {alias: command for command in STATIC_COMMANDS.values() for alias in command.aliases}
+    peer = peer or Peer(9, "127.0.0.1:5000", ("127.0.0.1", 27018))
+    request = Request(name, "admin", encode({**body, "$db": "admin"}), {}, peer)
+    request.time_is_up = time_is_up
+    return (STATIC_COMMANDS.get(name) or by_alias[name]).run(facts or Facts(), request)
+
+
+def refused(body: dict[str, Any], facts: Facts | None = None, peer: Peer | None = None) -> int:
+    with pytest.raises(CommandError) as caught:
+        ask(body, facts, peer)
+    return caught.value.code
+
+
+def test_the_table_is_sorted_and_no_name_is_there_twice() -> None:
+    assert list(STATIC_COMMANDS) == sorted(STATIC_COMMANDS)
+    aliases = [alias for command in STATIC_COMMANDS.values() for alias in command.aliases]
+    assert len({*STATIC_COMMANDS, *aliases}) == len(STATIC_COMMANDS) + len(aliases)
+
+
+def test_hello_tells_a_primary_at_the_address_the_client_reached() -> None:
+    reply = ask({"hello": 1})
+    assert list(reply) == [
+        "topologyVersion", "hosts", "setName", "setVersion", "isWritablePrimary", "secondary", "primary", "me",
+        "electionId", "lastWrite", "maxBsonObjectSize", "maxMessageSizeBytes", "maxWriteBatchSize", "localTime",
+        "logicalSessionTimeoutMinutes", "connectionId", "minWireVersion", "maxWireVersion", "readOnly",
+    ]  # fmt: skip
+    assert reply["hosts"] == ["127.0.0.1:27018"] and reply["me"] == reply["primary"] == "127.0.0.1:27018"
+    assert reply["lastWrite"]["opTime"] == {"ts": Timestamp(1_700_000_050, 2), "t": Int64(1)}
+    assert reply["connectionId"] == 9 and reply["setName"] == "rs0" and reply["maxWireVersion"] >= 25
+
+
+@pytest.mark.parametrize(
+    ("local", "told"),
+    [(("::1", 27017), "[::1]:27017"), ("/run/mongodb-27017.sock", "/run/mongodb-27017.sock")],
+)
+def test_hello_writes_addresses_as_drivers_do(local: Any, told: str) -> None:
+    assert ask({"hello": 1}, peer=Peer(1, "x", local))["me"] == told
+
+
+def test_an_advertised_host_is_told_instead() -> None:
+    facts = Facts(options=replace(OPTIONS, advertised_host="db.example:1"))
+    assert ask({"hello": 1}, facts)["hosts"] == ["db.example:1"]
+
+
+@pytest.mark.parametrize("name", ["isMaster", "ismaster"])
+def test_the_old_hello_says_ismaster_and_that_the_new_one_is_known(name: str) -> None:
+    reply = ask({name: 1, "helloOk": True})
+    assert next(iter(reply)) == "helloOk" and reply["ismaster"] is True and "isWritablePrimary" not in reply
+
+
+def test_without_an_oplog_hello_is_a_standalones() -> None:
+    reply = ask({"hello": 1}, Facts(options=replace(OPTIONS, oplog=False)))
+    assert reply["isWritablePrimary"] is True
+    assert not {"setName", "hosts", "lastWrite"} & set(reply)
+
+
+def test_hello_agrees_on_compressors_in_the_clients_order() -> None:
+    peer = Peer(1, "x", ("h", 1))
+    reply = ask({"hello": 1, "compression": ["zstd", "lz4", 3, "snappy"]}, peer=peer)
+    assert reply["compression"] == peer.compressors == ["zstd", "snappy"]
+    assert "compression" not in ask({"hello": 1, "compression": ["lz4"]}, peer=Peer(1, "x", ("h", 1)))
+
+
+def test_the_compressors_of_hello_are_those_of_the_wire() -> None:
+    assert set(NAMES) == COMPRESSORS
+
+
+def test_a_client_says_who_it_is_once() -> None:
+    peer = Peer(1, "x", ("h", 1))
+    ask({"hello": 1, "client": {"driver": {"name": "d"}}}, peer=peer)
+    assert peer.client == {"driver": {"name": "d"}}
+    ask({"hello": 1}, peer=peer)
+    assert refused({"hello": 1, "client": {"driver": {"name": "e"}}}, peer=peer) == 186
+
+
+def test_an_awaitable_hello_waits_out_its_time_when_nothing_changed() -> None:
+    body = {"hello": 1, "topologyVersion": ask({"hello": 1})["topologyVersion"], "maxAwaitTimeMS": Int64(10_000)}
+    assert ask(body) == Wait(after=None, wait_ms=10_000)
+    assert ask(body, time_is_up=True)["isWritablePrimary"] is True
+
+
+def test_an_awaitable_hello_answers_at_once_after_a_restart() -> None:
+    known = {"processId": ObjectId(), "counter": Int64(6)}
+    assert ask({"hello": 1, "topologyVersion": known, "maxAwaitTimeMS": 10_000})["isWritablePrimary"] is True
+
+
+def test_a_malformed_awaitable_hello_is_refused() -> None:
+    known = ask({"hello": 1})["topologyVersion"]
+    assert refused({"hello": 1, "topologyVersion": known}) == 31368
+    assert refused({"hello": 1, "maxAwaitTimeMS": 5}) == 31373
+    assert refused({"hello": 1, "topologyVersion": known, "maxAwaitTimeMS": -1}) == 31372
+    assert refused({"hello": 1, "topologyVersion": {**known, "counter": Int64(99)}, "maxAwaitTimeMS": 5}) == 31382
+    assert refused({"hello": 1, "topologyVersion": 5, "maxAwaitTimeMS": 5}) == 14
+
+
+def test_build_info_says_which_mongodb_it_follows_and_what_it_is() -> None:
+    reply = ask({"buildInfo": 1})
+    assert reply["version"].split(".")[:2] == [str(part) for part in reply["versionArray"][:2]]
+    assert "version" in reply["headrace"]
+    assert reply == ask({"buildinfo": 1})
+
+
+def test_parameters_are_got_by_name_or_all() -> None:
+    assert ask({"getParameter": 1, "featureCompatibilityVersion": 1}) == {
+        "featureCompatibilityVersion": {"version": "8.2"}
+    }
+    assert set(ask({"getParameter": "*"})) == set(PARAMETERS)
+    shown = ask({"getParameter": {"showDetails": True}, "quiet": 1})
+    assert shown == {"quiet": {"value": False, "settableAtRuntime": True, "settableAtStartup": False}}
+    assert refused({"getParameter": 1, "nosuch": 1}) == 72
+
+
+def test_a_parameter_is_set_and_its_old_value_told() -> None:
+    facts = Facts()
+    assert ask({"setParameter": 1, "oplogEntriesMax": 500}, facts) == {"was": None}
+    assert ask({"setParameter": 1, "oplogEntriesMax": 600.0}, facts) == {"was": 500}
+    assert facts.parameters["oplogEntriesMax"] == 600
+
+
+def test_parameters_are_set_all_or_none() -> None:
+    facts = Facts()
+    assert refused({"setParameter": 1, "oplogEntriesMax": 5, "nosuch": 1}, facts) == 72
+    assert facts.parameters["oplogEntriesMax"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({}, 72), ({"nosuch": 1}, 72), ({"enableTestCommands": 1}, 20), ({"oplogEntriesMax": 0}, 2),
+        ({"oplogEntriesMax": 1.5}, 2), ({"oplogSizeMB": "x"}, 2), ({"oplogMinRetentionHours": -1}, 2),
+        ({"oplogSizeMB": float("nan")}, 2), ({"quiet": "x"}, 2),
+    ],
+)  # fmt: skip
+def test_a_bad_parameter_is_refused(change: dict[str, Any], code: int) -> None:
+    assert refused({"setParameter": 1, **change}) == code
+
+
+def test_the_oplog_is_resized_by_mongodbs_own_command() -> None:
+    facts = Facts()
+    assert ask({"replSetResizeOplog": 1, "size": 2000.0, "minRetentionHours": 1.5}, facts) == {}
+    assert facts.parameters["oplogSizeMB"] == 2000.0 and facts.parameters["oplogMinRetentionHours"] == 1.5
+    assert refused({"replSetResizeOplog": 1}) == 2
+
+
+def test_the_set_is_initiated_with_this_server_as_its_primary() -> None:
+    status = ask({"replSetGetStatus": 1})
+    assert status["set"] == "rs0" and status["myState"] == 1 and len(status["members"]) == 1
+    member = status["members"][0]
+    assert member["self"] is True and member["stateStr"] == "PRIMARY" and member["name"] == "127.0.0.1:27018"
+    assert member["uptime"] == 100 and member["optimeDate"] == DatetimeMS(1_700_000_050_000)
+    assert refused({"replSetInitiate": {}}) == 23
+
+
+def test_the_configuration_has_one_member_and_a_lasting_id() -> None:
+    config = ask({"replSetGetConfig": 1})["config"]
+    assert config["_id"] == "rs0" and [member["host"] for member in config["members"]] == ["127.0.0.1:27018"]
+    assert (
+        config["settings"]["replicaSetId"]
+        == ask({"replSetGetConfig": 1}, Facts())["config"]["settings"]["replicaSetId"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"replSetFreeze": 1}, 95), ({"replSetMaintenance": True}, 95), ({"replSetSyncFrom": "x"}, 95),
+        ({"replSetReconfig": {}}, 103), ({"replSetStepDown": 60}, 262), ({"replSetStepDown": 60, "force": True}, 115),
+    ],
+)  # fmt: skip
+def test_what_would_change_the_set_is_refused(body: dict[str, Any], code: int) -> None:
+    assert refused(body) == code
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_command_of_the_refused_says_why(name: str) -> None:
+    assert refused({name: 1}) == REFUSED[name][0]
+
+
+def test_server_status_counts_commands_under_mongodbs_names() -> None:
+    counts = {"commands.find.total": 5, "commands.find.failed": 1, "commands.ping.total": 2, "document.inserted": 7}
+    reply = ask({"serverStatus": 1}, Facts(metrics={**counts, "network.bytesIn": 99}))
+    assert reply["opcounters"] == {"insert": 0, "query": 5, "update": 0, "delete": 0, "getmore": 0, "command": 2}
+    assert reply["metrics"]["commands"]["find"] == {"failed": 1, "total": 5}
+    assert reply["metrics"]["document"] == {"inserted": 7} and "network" not in reply["metrics"]
+    assert reply["network"]["bytesIn"] == 99 and reply["network"]["numRequests"] == 7
+    assert reply["connections"]["current"] == 3 and reply["uptime"] == 100.0
+
+
+def test_sections_of_server_status_can_be_left_out() -> None:
+    reply = ask({"serverStatus": 1, "metrics": 0, "repl": False})
+    assert "metrics" not in reply and "repl" not in reply and "network" in reply
+    assert "repl" not in ask({"serverStatus": 1}, Facts(options=replace(OPTIONS, oplog=False)))
+
+
+def test_sessions_start_with_an_id_and_end_from_a_list() -> None:
+    reply = ask({"startSession": 1})
+    assert reply["timeoutMinutes"] == 30 and reply["id"]["id"].subtype == 4
+    assert ask({"endSessions": [reply["id"]]}) == {}
+    assert refused({"endSessions": 5}) == 14 and refused({"endSessions": [5]}) == 14
+
+
+def test_the_small_ones_answer_in_mongodbs_form() -> None:
+    assert ask({"ping": 1}) == {}
+    assert ask({"whatsmyuri": 1}) == {"you": "127.0.0.1:5000"}
+    assert ask({"connectionStatus": 1}) == {"authInfo": {"authenticatedUsers": [], "authenticatedUserRoles": []}}
+    assert ask({"getLog": "startupWarnings"}) == {"totalLinesWritten": 0, "log": []}
+    assert refused({"getLog": 5}) == 14 and refused({"getLog": "x"}) == 96
+    assert ask({"getCmdLineOpts": 1})["parsed"]["storage"] == {"dbPath": "data"}
+    assert ask({"hostInfo": 1})["system"]["numCores"] >= 1
+    assert ask({"currentOp": 1}) == {"inprog": []}
+    assert ask({"killOp": 1, "op": 5}) == {"info": "attempting to kill op"} and refused({"killOp": 1}) == 4
+    assert ask({"profile": -1})["was"] == 0 and refused({"profile": 2}) == 115
+    assert ask({"fsync": 1}) == {"numFiles": 1} and refused({"fsync": 1, "lock": True}) == 115
+    assert ask({"getDefaultRWConcern": 1})["defaultWriteConcern"]["w"] == "majority"
+    assert refused({"getDefaultRWConcern": 1}, Facts(options=replace(OPTIONS, oplog=False))) == 51300
+    assert ask({"setFeatureCompatibilityVersion": "8.2", "confirm": True}) == {}
+    assert refused({"setFeatureCompatibilityVersion": "7.0"}) == 2
+    assert "hello" in ask({"listCommands": 1})["commands"]
+
+
+def test_every_reply_can_be_encoded() -> None:
+    for name, command in STATIC_COMMANDS.items():
+        value = {"getParameter": "*", "getLog": "*", "endSessions": []}.get(name, 1)
+        try:
+            reply = command.run(Facts(), Request(name, "admin", encode({name: value}), {}, Peer(1, "x", ("h", 1))))
+        except CommandError:
+            continue
+        assert encode(reply)  # type: ignore[arg-type]  # none of these waits
