@@ -1,0 +1,172 @@
+"""Operators that compute with numbers: $bit, $inc, $mul.
+
+Rule: the answer has the wider type of the two (int < long < double < decimal); an int that does not fit grows to a
+long, a long that does not fit is an error. A double meets a decimal with 15 digits. Equal in value and type to what
+was there, it is no change, so -0.0 does not replace 0.0.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from decimal import Context, Decimal
+from typing import Any, Final
+
+from bson import Decimal128, Int64
+from bson.decimal128 import create_decimal128_context
+
+from headrace.errors import CommandError
+from headrace.query.update.leaf import KEEP, Leaf, Moment, Path
+from headrace.query.update.text import element_text, id_text, value_text
+from headrace.values.bson import MISSING, type_name
+
+_CONTEXT: Final[Context] = create_decimal128_context()
+_NUMBERS: Final = frozenset({int, Int64, float, Decimal128})
+_INT_MAX: Final = 2**31 - 1
+_LONG_MAX: Final = 2**63 - 1
+
+
+def as_decimal(number: Any) -> Decimal:
+    """The number as a decimal; a double with 15 significant digits, as MongoDB takes it."""
+    if type(number) is Decimal128:
+        return number.to_decimal()
+    if type(number) is float:
+        return _double_as_decimal(number)
+    return Decimal(int(number))
+
+
+def _double_as_decimal(number: float) -> Decimal:
+    exact = Decimal(number)
+    if not exact.is_finite() or not exact:
+        return exact
+    return exact.quantize(Decimal((0, (1,), exact.adjusted() - 14)), context=_CONTEXT)
+
+
+class Arithmetic(Leaf):
+    """$inc and $mul."""
+
+    __slots__ = ("by", "compute", "decimal", "name")
+
+    def __init__(self, name: str, by: Any, compute: Callable[[Any, Any], Any], decimal: str) -> None:
+        super().__init__()
+        self.name = name
+        self.by = by
+        self.compute = compute
+        self.decimal = decimal
+
+    def change(self, old: Any, moment: Moment, path: Path) -> Any:
+        if old is MISSING:
+            return self.by if self.name == "$inc" else self.result(0, moment)
+        kind = type(old)
+        if kind is int and type(self.by) is int:
+            value = self.compute(old, self.by)
+            if not -_INT_MAX - 1 <= value <= _INT_MAX:
+                return Int64(value)
+            return KEEP if value == old else value
+        if kind not in _NUMBERS:
+            raise CommandError(
+                14,
+                f"Cannot apply {self.name} to a value of non-numeric type. {{{id_text(moment.document)}}} "
+                f"has the field '{path[-1]}' of non-numeric type {type_name(old)}",
+            )
+        value = self.result(old, moment)
+        return KEEP if type(value) is kind and _same_number(value, old) else value
+
+    def result(self, old: Any, moment: Moment) -> Any:
+        kinds = {type(old), type(self.by)}
+        if Decimal128 in kinds:
+            return Decimal128(getattr(_CONTEXT, self.decimal)(as_decimal(old), as_decimal(self.by)))
+        if float in kinds:
+            return self.compute(float(old), float(self.by))
+        value = self.compute(int(old), int(self.by))
+        if kinds == {int} and -_INT_MAX - 1 <= value <= _INT_MAX:
+            return value
+        if -_LONG_MAX - 1 <= value <= _LONG_MAX:
+            return Int64(value)
+        raise CommandError(
+            2,
+            f"Failed to apply {self.name} operations to current value ({_typed(old)}) "
+            f"for document {{{id_text(moment.document)}}}",
+        )
+
+
+def _same_number(left: Any, right: Any) -> bool:
+    if type(left) is Decimal128:
+        return bool(left.to_decimal() == right.to_decimal())
+    return bool(left == right)
+
+
+def _typed(number: Any) -> str:
+    return f"({'NumberLong' if type(number) is Int64 else 'NumberInt'}){value_text(number)}"
+
+
+class Bit(Leaf):
+    """$bit: the operations one after the other; a missing field starts as int 0."""
+
+    __slots__ = ("operations",)
+
+    def __init__(self, operations: tuple[tuple[Callable[[Any, Any], Any], Any], ...]) -> None:
+        super().__init__()
+        self.operations = operations
+
+    def change(self, old: Any, moment: Moment, path: Path) -> Any:
+        kind = int if old is MISSING else type(old)
+        if kind is not int and kind is not Int64:
+            raise CommandError(
+                2,
+                f"Cannot apply $bit to a value of non-integral type.{id_text(moment.document)} "
+                f"has the field {path[-1]} of non-integer type {type_name(old)}",
+            )
+        number = 0 if old is MISSING else int(old)
+        for compute, operand in self.operations:
+            number = compute(number, int(operand))
+            if type(operand) is Int64:
+                kind = Int64
+        if old is not MISSING and kind is type(old) and number == old:
+            return KEEP
+        return kind(number)
+
+
+_BITWISE: Final = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
+
+
+def parse_bit(field: str, argument: Any, collation: Any) -> Leaf:
+    if type(argument) is not dict:
+        raise CommandError(
+            2,
+            f"The $bit modifier is not compatible with a {type_name(argument)}. "
+            "You must pass in an embedded document: {$bit: {field: {and/or/xor: #}}",
+        )
+    operations = []
+    for name, operand in argument.items():
+        if name not in _BITWISE:
+            raise CommandError(
+                2,
+                f"The $bit modifier only supports 'and', 'or', and 'xor', not '{name}' which is an unknown operator: "
+                f"{{{element_text(field, argument)}}}",
+            )
+        if type(operand) is not int and type(operand) is not Int64:
+            raise CommandError(
+                2,
+                f"The $bit modifier field must be an Integer(32/64 bit); a '{type_name(operand)}' "
+                f"is not supported here: {{{element_text(name, operand)}}}",
+            )
+        operations.append((_BITWISE[name], operand))
+    if not operations:
+        raise CommandError(
+            2,
+            "You must pass in at least one bitwise operation. The format is: {$bit: {field: {and/or/xor: #}}",
+        )
+    return Bit(tuple(operations))
+
+
+def parse_inc(field: str, argument: Any, collation: Any) -> Leaf:
+    if type(argument) not in _NUMBERS:
+        raise CommandError(14, f"Cannot increment with non-numeric argument: {{{element_text(field, argument)}}}")
+    return Arithmetic("$inc", argument, operator.add, "add")
+
+
+def parse_mul(field: str, argument: Any, collation: Any) -> Leaf:
+    if type(argument) not in _NUMBERS:
+        raise CommandError(14, f"Cannot multiply with non-numeric argument: {{{element_text(field, argument)}}}")
+    return Arithmetic("$mul", argument, operator.mul, "multiply")

@@ -1,0 +1,70 @@
+"""`arrayFilters`: which elements `$[identifier]` stands for.
+
+Each is a filter whose fields all begin with one identifier, which means the element: {"i.a": {$gt: 1}}.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.update.text import document_text
+from headrace.query.update.tree import ArrayFilters
+
+_IDENTIFIER: Final = re.compile(r"[a-z][a-zA-Z0-9]*")
+_LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
+
+
+def parse_array_filters(filters: list[dict[str, Any]], collation: Any, variables: Any) -> ArrayFilters:
+    """By identifier the test of `{identifier: element}`."""
+    from headrace.query.match import parse_filter
+
+    tests: ArrayFilters = {}
+    for document in filters:
+        try:
+            test = parse_filter(document, collation=collation, variables=variables)
+        except CommandError as failure:
+            raise CommandError(
+                failure.code, f"Error parsing array filter :: caused by :: {failure.message}"
+            ) from failure
+        identifier = _identifier(document)
+        if identifier in tests:
+            raise CommandError(9, f"Found multiple array filters with the same top-level field name {identifier}")
+        tests[identifier] = test
+    return tests
+
+
+def _identifier(document: dict[str, Any]) -> str:
+    names = list(dict.fromkeys(_top_level(document)))
+    if not names:
+        raise CommandError(
+            9,
+            "Cannot use an expression without a top-level field name in arrayFilters"
+            if document
+            else f"Cannot use an expression without a top-level field name in arrayFilters: {document_text(document)}",
+        )
+    if len(names) > 1:
+        raise CommandError(
+            9,
+            "Error parsing array filter :: caused by :: Expected a single top-level field name, "
+            f"found '{names[0]}' and '{names[1]}'",
+        )
+    if not _IDENTIFIER.fullmatch(names[0]):
+        raise CommandError(
+            2,
+            "Error parsing array filter :: caused by :: The top-level field name must be an alphanumeric "
+            f"string beginning with a lowercase letter, found '{names[0]}'",
+        )
+    return names[0]
+
+
+def _top_level(document: dict[str, Any]) -> Iterator[str]:
+    for name, value in document.items():
+        if not name.startswith("$"):
+            yield name.split(".", 1)[0]
+        elif name in _LOGICAL and type(value) is list:
+            for item in value:
+                if type(item) is dict:
+                    yield from _top_level(item)

@@ -1,0 +1,36 @@
+"""The operators of updates: from a field and an argument to a leaf. $rename is parsed apart, for it has two paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace.query.update.arithmetic import parse_bit, parse_inc, parse_mul
+from headrace.query.update.arrays import parse_add_to_set, parse_pop, parse_pull, parse_pull_all
+from headrace.query.update.assign import (
+    parse_current_date,
+    parse_max,
+    parse_min,
+    parse_set,
+    parse_set_on_insert,
+    parse_unset,
+)
+from headrace.query.update.leaf import Leaf
+from headrace.query.update.push import parse_push
+
+MODIFIERS: Final[dict[str, Callable[[str, Any, Any], Leaf]]] = {
+    "$addToSet": parse_add_to_set,
+    "$bit": parse_bit,
+    "$currentDate": parse_current_date,
+    "$inc": parse_inc,
+    "$max": parse_max,
+    "$min": parse_min,
+    "$mul": parse_mul,
+    "$pop": parse_pop,
+    "$pull": parse_pull,
+    "$pullAll": parse_pull_all,
+    "$push": parse_push,
+    "$set": parse_set,
+    "$setOnInsert": parse_set_on_insert,
+    "$unset": parse_unset,
+}

@@ -1,0 +1,45 @@
+"""From what a client sent as an update to an `Update`.
+
+Rule: a document whose first field begins with a dollar sign holds operators, any other is a replacement, a list is a
+pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.errors import CommandError
+from headrace.query.update.array_filters import parse_array_filters
+from headrace.query.update.operators import parse_operators
+from headrace.query.update.pipeline import parse_pipeline_update
+from headrace.query.update.replacement import parse_replacement
+from headrace.query.update.update import Update
+
+
+def parse_update(
+    update: dict[str, Any] | list[Any],
+    *,
+    array_filters: list[dict[str, Any]] | None = None,
+    variables: Mapping[str, Any] | None = None,
+    collation: Any = None,
+    multi: bool = False,
+    upsert: bool = False,
+) -> Update:
+    """The update, reusable as long as the arguments are the same; keeps references to `update`.
+
+    Raises `CommandError` for everything that is wrong whatever the document: 2, 9, 14, 40, 52, 56, 72, ….
+    """
+    if type(update) is list:
+        if array_filters:
+            raise CommandError(9, "arrayFilters may not be specified for pipeline-syle updates")
+        return parse_pipeline_update(update, variables, collation)
+    first = next(iter(update), "")  # type: ignore[call-overload]
+    if not first.startswith("$"):
+        if array_filters:
+            raise CommandError(9, "arrayFilters may not be specified for replacement-style updates")
+        if multi:
+            raise CommandError(9, "multi update is not supported for replacement-style update")
+        return parse_replacement(update)  # type: ignore[arg-type]
+    filters = parse_array_filters(array_filters, collation, variables) if array_filters else {}
+    return parse_operators(update, filters, collation)  # type: ignore[arg-type]

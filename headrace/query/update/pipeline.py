@@ -1,0 +1,68 @@
+"""Updates by an aggregation pipeline: [{$set: …}, {$unset: …}]; the diff is computed from the two documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from bson import Timestamp
+from bson.datetime_ms import DatetimeMS
+
+from headrace.errors import CommandError
+from headrace.query.diff import compute_diff, identical
+from headrace.query.update.replacement import check_depth, with_old_id
+from headrace.query.update.update import REPLACED, Applied, Diff, Update
+
+ALLOWED_STAGES: Final = frozenset({"$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"})
+
+
+class PipelineUpdate(Update):
+    """`_bound` holds the variables that differ from run to run, written just before each: only NOW and CLUSTER_TIME.
+
+    So two threads may not apply one `PipelineUpdate` at the same time.
+    """
+
+    __slots__ = ("_bound", "_steps")
+    kind = "pipeline"
+
+    def __init__(self, steps: tuple[Callable[[dict[str, Any]], Any], ...], bound: dict[str, Any]) -> None:
+        self._steps = steps
+        self._bound = bound
+
+    def apply(
+        self,
+        document: dict[str, Any],
+        *,
+        positional: str | None = None,
+        now_ms: int,
+        timestamp: Timestamp,
+        inserting: bool = False,
+    ) -> Applied:
+        self._bound["NOW"] = DatetimeMS(now_ms)
+        self._bound["CLUSTER_TIME"] = timestamp
+        new = document
+        for step in self._steps:
+            new = step(new)
+        new = with_old_id(document, new)
+        if identical(document, new):
+            return Applied(document, None)
+        check_depth(new)
+        if inserting:
+            return Applied(new, REPLACED)
+        diff = compute_diff(document, new)
+        return Applied(new, REPLACED if diff is None else Diff({"$v": 2, "diff": diff}))
+
+
+def parse_pipeline_update(pipeline: list[Any], variables: Mapping[str, Any] | None, collation: Any) -> PipelineUpdate:
+    """Raises what the stages raise, and 72 for a stage that updates do not allow."""
+    from headrace.query.pipeline import PipelineContext, parse_pipeline
+
+    bound: dict[str, Any] = {"NOW": None, "CLUSTER_TIME": None}
+    constants = {name: value for name, value in (variables or {}).items() if name not in bound}
+    context = PipelineContext(variables=constants, collation=collation, bound=bound)
+    stages = parse_pipeline(pipeline, context=context)
+    for element in pipeline:
+        (name,) = element
+        if name not in ALLOWED_STAGES:
+            raise CommandError(72, f"{name} is not allowed to be used within an update")
+    return PipelineUpdate(tuple(stage.each for stage in stages), bound)  # type: ignore[attr-defined]

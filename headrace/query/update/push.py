@@ -1,0 +1,148 @@
+"""$push: values into an array, at a place, then sorted, then cut.
+
+Rule: only an array that grew at its end and was not touched otherwise is logged by what was appended; with $sort,
+with $slice that cut something, or values put before others, the oplog keeps the whole array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.update.arrays import whole_number
+from headrace.query.update.leaf import KEEP, Appended, Leaf, Moment, Path, depth
+from headrace.query.update.text import id_text
+from headrace.values.bson import MISSING, type_name
+from headrace.values.order import sort_key
+from headrace.values.paths import array_index
+
+Sorter = Callable[[list[Any]], None]
+
+_CLAUSES: Final = frozenset({"$each", "$position", "$slice", "$sort"})
+
+
+class Push(Leaf):
+    """`sort` orders an array in place; `position` and `slice` may be None."""
+
+    __slots__ = ("position", "slice", "sort", "values")
+
+    def __init__(self, values: list[Any], position: int | None, sort: Sorter | None, cut: int | None) -> None:
+        self.values = values
+        self.position = position
+        self.sort = sort
+        self.slice = cut
+        self.depth = 1 + max(map(depth, values), default=0)
+
+    def change(self, old: Any, moment: Moment, path: Path) -> Any:
+        if old is MISSING:
+            return self._changed([])[0]
+        if type(old) is not list:
+            raise CommandError(
+                2,
+                f"The field '{'.'.join(map(str, path))}' must be an array but is of type {type_name(old)} "
+                f"in document {{{id_text(moment.document)}}}",
+            )
+        array, kind = self._changed(old)
+        if kind is KEEP:
+            return KEEP
+        return Appended(array, len(self.values)) if kind is Appended else array
+
+    def _changed(self, old: list[Any]) -> tuple[list[Any], Any]:
+        """The new array, and how it came about: KEEP, Appended or None for anything else."""
+        kind: Any = KEEP
+        array = list(old)
+        if self.values:
+            if self.position is None or self.position > len(array):
+                array += self.values
+                kind = Appended
+            else:
+                array[self.position : self.position] = self.values
+                kind = None
+        if self.sort is not None:
+            self.sort(array)
+            kind = None
+        if self.slice is not None and abs(self.slice) < len(array):
+            array = array[: self.slice] if self.slice >= 0 else array[self.slice :]
+            kind = None
+        return array, kind
+
+
+def parse_push(field: str, argument: Any, collation: Any) -> Leaf:
+    """Clauses count only beside `$each`; without it the object itself is pushed."""
+    if type(argument) is not dict or "$each" not in argument:
+        return Push([argument], None, None, None)
+    for name in argument:
+        if name not in _CLAUSES:
+            raise CommandError(2, f"Unrecognized clause in $push: {name}")
+    values = argument["$each"]
+    if type(values) is not list:
+        raise CommandError(2, f"The argument to $each in $push must be an array but it was of type: {type_name(values)}")
+    cut = _clause(argument, "$slice")
+    sort = _parse_sort(argument["$sort"], collation) if "$sort" in argument else None
+    return Push(values, _clause(argument, "$position"), sort, cut)
+
+
+def _clause(argument: dict[str, Any], name: str) -> int | None:
+    if name not in argument:
+        return None
+    number = whole_number(argument[name])
+    if number is None:
+        raise CommandError(
+            2,
+            f"The value for {name} must be an integer value but was given type: {type_name(argument[name])}",
+        )
+    return number
+
+
+def _parse_sort(pattern: Any, collation: Any) -> Sorter:
+    if type(pattern) is not dict:
+        if whole_number(pattern) not in (1, -1):
+            raise CommandError(
+                2,
+                "The $sort is invalid: use 1/-1 to sort the whole element, "
+                "or {field:1/-1} to sort embedded fields",
+            )
+        return _by_value(whole_number(pattern) == -1, collation)
+    if not pattern:
+        raise CommandError(2, "The $sort pattern is empty when it should be a set of fields.")
+    fields = []
+    for path, direction in pattern.items():
+        if whole_number(direction) not in (1, -1):
+            raise CommandError(2, "The $sort element value must be either 1 or -1")
+        if not path:
+            raise CommandError(2, "The $sort field cannot be empty")
+        if "" in path.split("."):
+            raise CommandError(2, f"The $sort field is a dotted field but has an empty part: {path}")
+        fields.append((tuple(path.split(".")), whole_number(direction) == -1))
+    return _by_fields(fields, collation)
+
+
+def _by_value(descending: bool, collation: Any) -> Sorter:
+    def sort(array: list[Any]) -> None:
+        array.sort(key=lambda value: sort_key(value, collation), reverse=descending)
+
+    return sort
+
+
+def _by_fields(fields: list[tuple[tuple[str, ...], bool]], collation: Any) -> Sorter:
+    """Sorts by the last field first, so that stable sorting by the others comes out right."""
+
+    def sort(array: list[Any]) -> None:
+        for parts, descending in reversed(fields):
+            array.sort(key=lambda value, parts=parts: sort_key(_field(value, parts), collation), reverse=descending)  # type: ignore[misc]
+
+    return sort
+
+
+def _field(value: Any, parts: tuple[str, ...]) -> Any:
+    """The value at a path that enters arrays by index only; null where there is none."""
+    for part in parts:
+        if type(value) is dict:
+            value = value.get(part)
+        elif type(value) is list:
+            index = array_index(part)
+            value = value[index] if index is not None and index < len(value) else None
+        else:
+            return None
+    return value

@@ -1,0 +1,81 @@
+"""Updates by a whole new document, and the rule for `_id` that pipelines share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bson import Timestamp
+
+from headrace.errors import CommandError
+from headrace.query.diff import identical
+from headrace.query.update.leaf import depth
+from headrace.query.update.text import element_text
+from headrace.query.update.update import REPLACED, Applied, Update
+from headrace.query.update.walk import DOCUMENT_DEPTH_MAX
+from headrace.values.bson import MISSING
+from headrace.values.order import equal
+
+
+class Replacement(Update):
+    """The old `_id` stays if the new document has none; Timestamp(0, 0) at the top becomes the time of the update."""
+
+    __slots__ = ("_document", "_stamped")
+    kind = "replacement"
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._document = document
+        self._stamped = any(value == Timestamp(0, 0) for value in document.values() if type(value) is Timestamp)
+
+    def apply(
+        self,
+        document: dict[str, Any],
+        *,
+        positional: str | None = None,
+        now_ms: int,
+        timestamp: Timestamp,
+        inserting: bool = False,
+    ) -> Applied:
+        new = self._document
+        if self._stamped:
+            new = {name: timestamp if _is_blank(name, value) else value for name, value in new.items()}
+        new = with_old_id(document, new)
+        return Applied(document, None) if identical(document, new) else Applied(new, REPLACED)
+
+
+def _is_blank(name: str, value: Any) -> bool:
+    return type(value) is Timestamp and name != "_id" and value == Timestamp(0, 0)
+
+
+def parse_replacement(document: dict[str, Any]) -> Replacement:
+    """Raises 52 for a top-level name with a dollar sign, 15 for one nested too deep."""
+    for name in document:
+        if name.startswith("$"):
+            raise CommandError(
+                52,
+                f"The dollar ($) prefixed field '{name}' in '{name}' is not allowed in the context of an update's "
+                "replacement document. Consider using an aggregation pipeline with $replaceWith.",
+            )
+    check_depth(document)
+    return Replacement(document)
+
+
+def check_depth(document: dict[str, Any]) -> None:
+    """`depth` counts the document itself, which is level 0."""
+    if depth(document) - 1 > DOCUMENT_DEPTH_MAX:
+        raise CommandError(15, f"Document exceeds maximum nesting depth of {DOCUMENT_DEPTH_MAX}")
+
+
+def with_old_id(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The new document with `_id` first, the old one's if it has none; error 66 if it has another."""
+    before, after = old.get("_id", MISSING), new.get("_id", MISSING)
+    if before is MISSING and after is MISSING:
+        return new
+    if before is not MISSING and after is not MISSING and not equal(before, after):
+        raise CommandError(
+            66,
+            "After applying the update, the (immutable) field '_id' was found to have been altered to "
+            f"{element_text('_id', after)}",
+        )
+    if after is not MISSING and next(iter(new)) == "_id":
+        return new
+    return {"_id": before if after is MISSING else after, **{key: value for key, value in new.items() if key != "_id"}}

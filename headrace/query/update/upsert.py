@@ -1,0 +1,129 @@
+"""The document an upsert inserts when its filter matched nothing.
+
+Rule: fields that the filter says are equal to one value are put in first, in the order of their paths: `{a: 1}`,
+`$eq`, an `$in` or `$all` of one, under `$and` or an `$or` of one. Two such for a path, or for one inside another, are error 54
+(NotSingleValueField). Then the update is applied. A replacement takes nothing but `_id` from the filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bson import ObjectId, Regex, Timestamp
+
+from headrace.errors import CommandError
+from headrace.query.update.update import Update
+
+
+def check_upsert_filter(filter_document: dict[str, Any]) -> None:
+    """To be called for every upsert before anything else, whether or not the filter will match: error 224."""
+    if _names_expr(filter_document):
+        raise CommandError(224, "$expr is not allowed in the query predicate for an upsert")
+
+
+def upsert_document(
+    update: Update,
+    filter_document: dict[str, Any],
+    *,
+    now_ms: int,
+    timestamp: Timestamp,
+    new_id: Callable[[], Any] = ObjectId,
+) -> dict[str, Any]:
+    """The new document, `_id` first, made by `new_id` if neither filter nor update gives one.
+
+    Raises 54, 66, 53 for an `_id` that may not be one, 111, and what applying the update raises.
+    """
+    document = _from_filter(filter_document, only_id=update.kind == "replacement")
+    new = update.apply(document, now_ms=now_ms, timestamp=timestamp, inserting=True).document
+    if "_id" not in new:
+        return {"_id": new_id(), **new}
+    check_id(new["_id"])
+    if next(iter(new)) == "_id":
+        return new
+    return {"_id": new["_id"], **{name: value for name, value in new.items() if name != "_id"}}
+
+
+def check_id(value: Any) -> None:
+    """Error 53 for an array or a regex as `_id`, 52 for an object with a dollar sign in a name."""
+    if type(value) is list or type(value) is Regex:
+        kind = "array" if type(value) is list else "regex"
+        raise CommandError(53, f"The '_id' value cannot be of type {kind}")
+    if type(value) is dict:
+        for name in value:
+            if name.startswith("$"):
+                raise CommandError(
+                    52, f"The dollar ($) prefixed field '{name}' in '_id.{name}' is not valid for storage."
+                )
+
+
+def _from_filter(filter_document: dict[str, Any], *, only_id: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for path, value in _equalities(filter_document):
+        if only_id and path != "_id":
+            if path.startswith("_id."):
+                raise CommandError(
+                    111, f"field at '_id' must be exactly specified, field at sub-path '{path}'found"
+                )
+            continue
+        _check_conflict(found, path)
+        found[path] = value
+    document: dict[str, Any] = {}
+    for path in sorted(found, key=str.encode):
+        *above, name = path.split(".")
+        container = document
+        for part in above:
+            container = container.setdefault(part, {})
+        container[name] = found[path]
+    return document
+
+
+def _check_conflict(found: dict[str, Any], path: str) -> None:
+    if path in found:
+        raise CommandError(54, f"cannot infer query fields to set, path '{path}' is matched twice")
+    for other in found:
+        if other.startswith(path + ".") or path.startswith(other + "."):
+            raise CommandError(
+                54, f"cannot infer query fields to set, both paths '{path}' and '{other}' are matched"
+            )
+
+
+def _equalities(filter_document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Path and value of every equality that must hold for the whole filter to hold."""
+    for name, value in filter_document.items():
+        if name == "$and" or (name == "$or" and len(value) == 1):
+            for part in value:
+                yield from _equalities(part)
+        elif name.startswith("$") or type(value) is Regex:
+            continue
+        elif type(value) is dict and next(iter(value), "").startswith("$") and "$ref" not in value:
+            for condition in _conditions(value):
+                yield name, condition
+        else:
+            yield name, value
+
+
+def _conditions(conditions: dict[str, Any]) -> Iterator[Any]:
+    """The values that conditions on one path say it is equal to."""
+    for name, value in conditions.items():
+        if name == "$eq":
+            yield value
+        elif name == "$in":
+            if len(value) == 1 and type(value[0]) is not Regex:
+                yield value[0]
+        elif name == "$all":
+            yield from (item for item in value if type(item) is not Regex and not _is_elem_match(item))
+
+
+def _is_elem_match(value: Any) -> bool:
+    return type(value) is dict and next(iter(value), None) == "$elemMatch"
+
+
+def _names_expr(filter_document: Any) -> bool:
+    """Whether `$expr` stands at the top or under `$and`, `$or`, `$nor`."""
+    for name, value in filter_document.items():
+        if name == "$expr":
+            return True
+        if name in ("$and", "$nor", "$or") and any(type(item) is dict and _names_expr(item) for item in value):
+            return True
+    return False
