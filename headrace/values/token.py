@@ -1,0 +1,248 @@
+"""Resume tokens as clients hand them back: decoded into their parts, or refused with MongoDB's code.
+
+Rule: whatever a MongoDB client may hold is accepted: lower-case digits, a lost end byte, bytes after the
+end, further fields beside `_data`, lost type bits, versions 0 to 2. How tokens are made: `token_make.py`.
+
+It does *not* look whether the event exists: that is known only when the stream comes by (`changes/resume.py`).
+Numbers 6189500 to 6189505 are MongoDB's for bad identifiers, but which stands for which is our guess.
+"""
+
+from __future__ import annotations
+
+from binascii import unhexlify
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.values.elements import find_element, first_element
+from headrace.values.keystring_decode import decode_all
+from headrace.values.shown import shown_tight
+from headrace.values.token_make import (
+    EVENT,
+    HIGH_WATER_MARK,
+    VERSION_LATEST,
+    TokenMaker,
+    event_identifier,
+    high_water_mark,
+    make_event_token,
+    token_text,
+)
+
+__all__ = [
+    "EVENT",
+    "HIGH_WATER_MARK",
+    "VERSION_LATEST",
+    "ResumeToken",
+    "TokenMaker",
+    "decode_token",
+    "event_identifier",
+    "high_water_mark",
+    "make_event_token",
+]
+
+_STRING, _OBJECT, _BINARY, _BOOL, _DATE, _NULL, _INT, _TIMESTAMP = 0x02, 0x03, 0x05, 0x08, 0x09, 0x0A, 0x10, 0x11
+_UUID_HEAD: Final = b"\x10\0\0\0\x04"
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeToken:
+    """A decoded token. `event_identifier` is raw BSON; None only in high-water marks and old drops."""
+
+    cluster_time: int
+    version: int
+    token_type: int
+    txn_op_index: int
+    from_invalidate: bool
+    uuid: bytes | None
+    event_identifier: bytes | None
+    fragment: int | None
+    given: str
+    type_bits: bytes | None
+
+    @property
+    def is_high_water_mark(self) -> bool:
+        return self.token_type == HIGH_WATER_MARK
+
+    @property
+    def operation_type(self) -> str | None:
+        """The event's operationType, where the token tells it (always in version 2)."""
+        if not _is_named(self.event_identifier, self.version):
+            return None
+        return _name_of(self.event_identifier)
+
+    @property
+    def document_key(self) -> bytes | None:
+        """The raw documentKey, None when the event has none."""
+        if not _is_named(self.event_identifier, self.version):
+            return self.event_identifier
+        return _object_in(self.event_identifier, b"documentKey")
+
+    @property
+    def operation_description(self) -> bytes | None:
+        """The raw operationDescription, None when the event has none."""
+        if not _is_named(self.event_identifier, self.version):
+            return None
+        return _object_in(self.event_identifier, b"operationDescription")
+
+    def text(self, *, fragment: bool = True) -> str:
+        """The token in canonical form, as we would have made it; without `fragment`, of the unsplit event."""
+        return token_text(
+            self.cluster_time,
+            self.token_type,
+            self.txn_op_index,
+            self.from_invalidate,
+            self.uuid,
+            self.event_identifier,
+            self.fragment if fragment else None,
+            self.version,
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The token document as the client gave it, less what is no part of a token."""
+        return {"_data": self.given} | ({} if self.type_bits is None else {"_typeBits": self.type_bits})
+
+
+def decode_token(document: Mapping[str, Any]) -> ResumeToken:
+    """The token in `{_data[, _typeBits]}`; CommandError with the codes of the reference, section 2.2."""
+    data = document.get("_data")
+    if type(data) is not str:
+        raise CommandError(
+            40647, f"Bad resume token: _data of missing or of wrong type. Expected string, got {shown_tight(document)}"
+        )
+    type_bits = document.get("_typeBits")
+    if "_typeBits" in document and type(type_bits) is not bytes:
+        raise CommandError(40648, f"Bad resume token: _typeBits of wrong type {shown_tight(document)}")
+    try:
+        key = unhexlify(data)
+    except ValueError:
+        raise CommandError(9, "resume token string was not a valid hex string") from None
+    values = decode_all(key, type_bits)
+    if not values:
+        raise CommandError(40649, "invalid empty resume token")
+    return _Parts(values).token(data, type_bits)
+
+
+class _Parts:
+    """The values of a token being read one by one, each with the codes for its absence and its faults."""
+
+    def __init__(self, values: list[tuple[int, bytes]]) -> None:
+        self._values = values
+        self._at = 0
+
+    def token(self, given: str, type_bits: bytes | None) -> ResumeToken:
+        cluster_time = self._cluster_time()
+        version = self._int("version", 50796, 50854)
+        if version not in (0, 1, 2):
+            raise CommandError(50795, "Invalid Resume Token: only supports version 0, 1 and 2")
+        token_type = self._token_type() if version else EVENT
+        txn_op_index = self._int("txnOpIndex", 50793, 50855)
+        if txn_op_index < 0:
+            raise CommandError(50794, "Invalid Resume Token: txnOpIndex should be non-negative")
+        from_invalidate = self._from_invalidate() if version else False
+        uuid = self._uuid(version)
+        identifier = self._identifier(version, token_type, uuid)
+        fragment = self._fragment()
+        if self._more():
+            raise CommandError(40646, "invalid oversized resume token")
+        if not version and uuid is None:
+            token_type = HIGH_WATER_MARK  # Version 0 has no token types: a bare time is what it had for these.
+        return ResumeToken(
+            cluster_time,
+            version,
+            token_type,
+            txn_op_index,
+            from_invalidate,
+            uuid,
+            identifier,
+            fragment,
+            given,
+            type_bits,
+        )
+
+    def _more(self) -> bool:
+        return self._at < len(self._values)
+
+    def _next(self, name: str, missing: int) -> tuple[int, bytes]:
+        if not self._more():
+            raise CommandError(missing, f"Resume Token does not contain {name}")
+        self._at += 1
+        return self._values[self._at - 1]
+
+    def _cluster_time(self) -> int:
+        """As MongoDB reads it: a timestamp, or a date's 64 bits; anything else stands for the time 0."""
+        kind, value = self._next("clusterTime", 40649)
+        return int.from_bytes(value, "little") if kind in (_TIMESTAMP, _DATE) else 0
+
+    def _int(self, name: str, missing: int, wrong_type: int) -> int:
+        kind, value = self._next(name, missing)
+        if kind != _INT:
+            raise CommandError(wrong_type, f"Invalid resume token: wrong type for {name}")
+        return int.from_bytes(value, "little", signed=True)
+
+    def _token_type(self) -> int:
+        token_type = self._int("tokenType", 51055, 51056)
+        if token_type not in (HIGH_WATER_MARK, EVENT):
+            raise CommandError(51057, f"Invalid resume token: unknown tokenType {token_type}")
+        return token_type
+
+    def _from_invalidate(self) -> bool:
+        kind, value = self._next("fromInvalidate", 50872)
+        if kind != _BOOL:
+            raise CommandError(50870, "Resume Token fromInvalidate is not a boolean.")
+        return value != b"\0"
+
+    def _uuid(self, version: int) -> bytes | None:
+        if version < VERSION_LATEST and not self._more():
+            return None
+        kind, value = self._next("a UUID, or null", 6189500)
+        if kind == _NULL and version == VERSION_LATEST:
+            return None
+        if kind != _BINARY or value[:5] != _UUID_HEAD:
+            raise CommandError(6189501, "Resume Token does not contain a valid UUID")
+        return value[5:]
+
+    def _identifier(self, version: int, token_type: int, uuid: bytes | None) -> bytes | None:
+        if not self._more():
+            if version == VERSION_LATEST and token_type == EVENT:
+                raise CommandError(6189502, "Resume Token of an event does not contain an eventIdentifier")
+            return None
+        if token_type == HIGH_WATER_MARK:
+            raise CommandError(6189505, "Resume Token of a high water mark contains an eventIdentifier")
+        kind, identifier = self._next("eventIdentifier", 6189502)
+        if kind != _OBJECT:
+            raise CommandError(6189503, "Resume Token eventIdentifier is not an object")
+        if version == VERSION_LATEST and _name_of(identifier) is None:
+            raise CommandError(6189504, "Resume Token eventIdentifier does not contain an operationType")
+        return identifier
+
+    def _fragment(self) -> int | None:
+        if not self._more():
+            return None
+        kind, value = self._next("fragmentNum", 7182501)
+        fragment = int.from_bytes(value, "little", signed=True) if kind == _INT else -1
+        if fragment < 0:
+            raise CommandError(7182501, "Resume token 'fragmentNum' must be a non-negative integer.")
+        return fragment
+
+
+def _is_named(identifier: bytes | None, version: int) -> bool:
+    """Whether the identifier begins with an operationType, rather than being the documentKey itself."""
+    if identifier is None:
+        return False
+    first = first_element(identifier)
+    return version == VERSION_LATEST or (first is not None and first[:2] == (_STRING, b"operationType"))
+
+
+def _name_of(identifier: bytes | None) -> str | None:
+    found = None if identifier is None else find_element(identifier, b"operationType")
+    if identifier is None or found is None or found[0] != _STRING:
+        return None
+    return identifier[found[1] + 4 : found[2] - 1].decode(errors="replace")
+
+
+def _object_in(identifier: bytes | None, name: bytes) -> bytes | None:
+    found = None if identifier is None else find_element(identifier, name)
+    if identifier is None or found is None or found[0] != _OBJECT:
+        return None
+    return identifier[found[1] : found[2]]
