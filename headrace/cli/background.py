@@ -1,0 +1,97 @@
+"""Running in the background as mongod does it: the double fork, the log file, the pid file.
+
+Rule: `--fork` returns only when the server listens, or when it has failed and said why. The two processes
+are joined by a pipe for that long: the server writes its one line into it and closes it; if it dies first,
+the pipe closes empty.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from headrace.clock import SystemClock
+
+Announce = Callable[[str], None]
+"""Called once, with the line that says where the server listens."""
+
+
+def run_in_background(run: Callable[[Announce], int]) -> int:
+    """Call `run` in a process of its own, detached from the terminal; 0 when it listens, 1 when it fails."""
+    print("about to fork child process, waiting until server is ready for connections.", flush=True)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writer)
+        return _wait_until_it_listens(child, reader)
+    os.close(reader)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    _serve_detached(run, writer)
+
+
+def _wait_until_it_listens(child: int, reader: int) -> int:
+    """The parent's half: the pid comes first through the pipe, then the line, then its end."""
+    with os.fdopen(reader, encoding="utf-8") as pipe:
+        lines = pipe.read().splitlines()
+    os.waitpid(child, 0)
+    if lines:
+        print(f"forked process: {lines[0]}")
+    if len(lines) < 2:
+        print("ERROR: child process failed, see its log", file=sys.stderr)
+        return 1
+    print(lines[1])
+    print("child process started successfully, parent exiting")
+    return 0
+
+
+def _serve_detached(run: Callable[[Announce], int], writer: int) -> NoReturn:
+    """The server's half; leaves the process, whatever happens."""
+    os.write(writer, f"{os.getpid()}\n".encode())
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+
+    def announce(line: str) -> None:
+        print(line, flush=True)
+        os.write(writer, f"{line}\n".encode())
+        os.close(writer)
+
+    status = 1
+    try:
+        status = run(announce)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def open_log(path: Path, *, append: bool) -> None:
+    """Send what is printed to `path` from now on; an old file is put aside under the present time unless `append`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not append:
+        path.rename(path.with_name(f"{path.name}.{SystemClock().now_ms()}"))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+@contextmanager
+def pid_file(path: Path | None) -> Iterator[None]:
+    """Keep the process id in `path` while the body runs; removed at the end."""
+    if path is None:
+        yield
+        return
+    path.write_text(f"{os.getpid()}\n")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,68 @@
+"""The `headrace` command: reads the command line and hands over to what it names.
+
+What a subcommand needs is imported when it is run, so that `headrace version` starts no server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from headrace.cli.serve import add_flags, serve
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (default: the process's own) and answer the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(words)
+    status: int = arguments.run(arguments, words)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="headrace",
+        description="A MongoDB-compatible document store with complete change streams.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    server = commands.add_parser(
+        "serve",
+        help="serve a data directory to MongoDB's drivers",
+        description="Serve a data directory. The flags are mongod's where they mean the same.",
+        allow_abbrev=False,
+    )
+    add_flags(server)
+    server.set_defaults(run=serve)
+    token = commands.add_parser("token", help="look into resume tokens", allow_abbrev=False)
+    actions = token.add_subparsers(title="actions", required=True, metavar="ACTION")
+    decode = actions.add_parser("decode", help="print what a resume token says, as JSON", allow_abbrev=False)
+    decode.add_argument("token", metavar="TOKEN", help="the token's _data, or the whole token document as JSON")
+    decode.set_defaults(run=_decode_token)
+    version = commands.add_parser("version", help="print the version", allow_abbrev=False)
+    version.set_defaults(run=_print_version)
+    return parser
+
+
+def _decode_token(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    from headrace.cli.token import describe_token
+    from headrace.errors import CommandError
+
+    try:
+        print(describe_token(arguments.token))
+    except CommandError as error:
+        print(f"headrace: not a resume token: {error.message}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _print_version(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    from headrace.commands.build_info import MONGODB_VERSION_TEXT, headrace_version
+
+    print(f"headrace {headrace_version()} (speaks like MongoDB {MONGODB_VERSION_TEXT})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

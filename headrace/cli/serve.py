@@ -1,0 +1,189 @@
+"""`headrace serve`: mongod's flags to `ServerOptions`, and a server that runs until it is told to end.
+
+A flag of mongod that would mean something else here, or nothing, is refused with the reason rather than
+ignored: a server that is started with `--auth` and lets everybody in would be worse than none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.cli.background import Announce, open_log, pid_file, run_in_background
+from headrace.cli.places import data_directory
+from headrace.commands.options import ServerOptions
+from headrace.errors import CommandError
+
+_NO_USERS: Final = "Headrace has no users: keep its address out of reach instead"
+_NO_FILE: Final = "Headrace reads no configuration file: give the flags themselves"
+_NO_SHARDS: Final = "Headrace is not part of a sharded cluster"
+_NO_TLS: Final = "Headrace speaks no TLS: put a proxy that does in front of it"
+
+REFUSED_FLAGS: Final[dict[str, str]] = {
+    "--auth": _NO_USERS,
+    "--config": _NO_FILE,
+    "--configsvr": _NO_SHARDS,
+    "--directoryperdb": "all databases are in one file",
+    "--keyFile": _NO_USERS,
+    "--repair": "the data file needs no repair: what was acknowledged is whole after any crash",
+    "--shardsvr": _NO_SHARDS,
+    "--sslMode": _NO_TLS,
+    "--storageEngine": "LMDB is the only storage engine",
+    "--syslog": "log to a file with --logpath, or to the standard output",
+    "--tlsCertificateKeyFile": _NO_TLS,
+    "--tlsMode": _NO_TLS,
+    "--wiredTigerCacheSizeGB": "the operating system's page cache is the cache",
+    "-f": _NO_FILE,
+}
+
+EXIT_FAILED: Final = 1
+EXIT_ADDRESS_IN_USE: Final = 48
+"""mongod's own status when it cannot listen."""
+EXIT_DIRECTORY_IN_USE: Final = 100
+_MEGABYTE: Final = 1024 * 1024
+
+
+class _Refuse(argparse.Action):
+    """A flag that is known and refused."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        parser.error(f"{option}: {REFUSED_FLAGS[option or '']}")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """mongod's flags, spelled as mongod spells them, and Headrace's own."""
+    add = parser.add_argument
+    add("--dbpath", metavar="PATH", type=Path, help="the data directory, made if missing (default: one per user)")
+    add("--port", type=_port, default=27017, help="0 picks a free one (default: %(default)s)")
+    address = parser.add_mutually_exclusive_group()
+    address.add_argument("--bind_ip", metavar="HOSTS", help="addresses, with commas (default: 127.0.0.1)")
+    address.add_argument("--bind_ip_all", action="store_true", help="listen on all addresses")
+    add("--ipv6", action="store_true", help="with --bind_ip_all: on IPv6 too")
+    add("--unixSocketPrefix", metavar="PATH", type=Path, default=Path("/tmp"), help="folder of the Unix socket")
+    add("--nounixsocket", action="store_true", help="no Unix socket")
+    add("--advertise", metavar="HOST:PORT", help="what hello tells clients (default: the address they reached)")
+    add("--replSet", metavar="NAME", default="rs0", help="name of the replica set of one (default: %(default)s)")
+    add(
+        "--oplogSize",
+        metavar="MB",
+        type=_positive_number,
+        help="keep at most this much (default: 5%% of the free disk)",
+    )
+    add("--oplogMinRetentionHours", metavar="HOURS", type=_hours, default=24.0, help="keep this long; 0: no bound")
+    add("--oplogEntriesMax", metavar="N", type=_positive, help="keep at most this many entries (default: no bound)")
+    add("--no-oplog", action="store_true", help="a standalone: no local database and no change streams")
+    add("--logpath", metavar="FILE", type=Path, help="log there instead of to the standard output")
+    add("--logappend", action="store_true", help="go on in an old log file instead of putting it aside")
+    add("--fork", action="store_true", help="run in the background; returns when it listens")
+    add("--pidfilepath", metavar="FILE", type=Path, help="write the process id there")
+    add("--quiet", action="store_true", help="say less")
+    add("--enable-test-commands", action="store_true", help="failpoints and other commands for tests")
+    add("--setParameter", metavar="NAME=VALUE", action="append", default=[], type=_parameter, help=argparse.SUPPRESS)
+    for flag in REFUSED_FLAGS:
+        add(flag, nargs="?", action=_Refuse, help=argparse.SUPPRESS, dest="refused")
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port: 0 to 65535")
+    return port
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def _positive_number(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def _hours(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of hours")
+    return number
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or name != "enableTestCommands" or value not in ("0", "1", "false", "true"):
+        raise argparse.ArgumentTypeError(f"only enableTestCommands=1 can be set here, not {text}")
+    return name, value
+
+
+def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOptions:
+    """The options that a parsed command line stands for."""
+    hosts = tuple(host.strip() for host in (arguments.bind_ip or "127.0.0.1").split(",") if host.strip())
+    if arguments.bind_ip_all:
+        hosts = ("0.0.0.0", "::") if arguments.ipv6 else ("0.0.0.0",)
+    test_commands = any(value in ("1", "true") for _, value in arguments.setParameter)
+    return ServerOptions(
+        dbpath=(arguments.dbpath or data_directory()).absolute(),
+        bind_ips=hosts,
+        port=arguments.port,
+        unix_socket_prefix=None if arguments.nounixsocket else arguments.unixSocketPrefix,
+        replica_set=arguments.replSet.partition("/")[0],
+        oplog=not arguments.no_oplog,
+        oplog_bytes_max=None if arguments.oplogSize is None else int(arguments.oplogSize * _MEGABYTE),
+        oplog_hours=arguments.oplogMinRetentionHours,
+        oplog_entries_max=arguments.oplogEntriesMax,
+        enable_test_commands=arguments.enable_test_commands or test_commands,
+        quiet=arguments.quiet,
+        logpath=arguments.logpath and arguments.logpath.absolute(),
+        logappend=arguments.logappend,
+        fork=arguments.fork,
+        pidfilepath=arguments.pidfilepath and arguments.pidfilepath.absolute(),
+        advertised_host=arguments.advertise,
+        argv=("headrace", *words),
+    )
+
+
+def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    """Serve until a signal; 0 for a clean end, else one of the statuses above and the reason on stderr."""
+    options = options_of(arguments, words)
+    if options.fork and options.logpath is None:
+        return _fail("--fork has to be used with --logpath", EXIT_FAILED)
+    if options.fork:
+        return run_in_background(partial(_run, options))
+    return _run(options, _say)
+
+
+def _run(options: ServerOptions, announce: Announce) -> int:
+    from headrace.server import daemon
+
+    try:
+        options.dbpath.mkdir(parents=True, exist_ok=True)
+        if options.logpath is not None:
+            open_log(options.logpath, append=options.logappend)
+        with pid_file(options.pidfilepath):
+            daemon.run(options, listening=lambda addresses: announce(_listening(options, addresses)))
+    except OSError as error:
+        return _fail(str(error), EXIT_ADDRESS_IN_USE if error.errno == errno.EADDRINUSE else EXIT_FAILED)
+    except CommandError as error:
+        return _fail(error.message, EXIT_DIRECTORY_IN_USE if error.code == 98 else EXIT_FAILED)
+    return 0
+
+
+def _listening(options: ServerOptions, addresses: Sequence[str]) -> str:
+    return f"headrace: listening on {', '.join(addresses)} with data in {options.dbpath}"
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _fail(reason: str, status: int) -> int:
+    print(f"headrace: {reason}", file=sys.stderr, flush=True)
+    return status
