@@ -122,7 +122,7 @@ def list_commands(engine: ServerFacts, request: Request) -> dict[str, Any]:
         listed[command.name] = {
             "help": (command.run.__doc__ or "").strip(),
             "requiresAuth": False,
-            "secondaryOk": not command.writes,
+            "secondaryOk": command.writes is False,
             "adminOnly": command.admin_only,
             **aliases,
         }

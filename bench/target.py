@@ -1,0 +1,124 @@
+"""The server that is measured: its address, its process, its CPU time; and starting a Headrace of one's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from messages import DATABASE, OK, command, reply_document
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Target:
+    """A running server. `pid` is None when its process is not on this machine or may not be looked at."""
+
+    def __init__(self, name: str, host: str, port: int, pid: int | None = None) -> None:
+        self.name = name
+        self.address = (host, port)
+        self.pid = pid or listener_pid(port)
+
+    def connect(self) -> socket.socket:
+        """A new blocking connection, its hello done."""
+        connection = socket.create_connection(self.address, timeout=30.0)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        call(connection, command({"hello": 1, "client": _CLIENT}, "admin"))
+        return connection
+
+    def cpu_seconds(self) -> float:
+        """User and system time of the whole process so far; not a number when it cannot be seen."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return float("nan")
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def drop(self) -> None:
+        """Drop the database of the load."""
+        with self.connect() as connection:
+            call(connection, command({"dropDatabase": 1}, DATABASE))
+
+
+_CLIENT = {
+    "driver": {"name": "headrace-bench", "version": "1"},
+    "os": {"type": sys.platform},
+    "platform": f"Python {sys.version_info.major}.{sys.version_info.minor}",
+}
+
+
+def receive(connection: socket.socket) -> bytes:
+    """The next whole message of a blocking connection."""
+    data = connection.recv(65536)
+    while len(data) < 4 or len(data) < int.from_bytes(data[:4], "little"):
+        more = connection.recv(1 << 20)
+        if not more:
+            raise ConnectionError("the server closed the connection")
+        data += more
+    return data
+
+
+def call(connection: socket.socket, message: bytes) -> dict[str, Any]:
+    """Send one command and answer its reply's document; raises RuntimeError for an error."""
+    connection.sendall(message)
+    data = receive(connection)
+    if OK not in data:
+        raise RuntimeError(f"the server refused: {reply_document(data)}")
+    return reply_document(data)
+
+
+def listener_pid(port: int) -> int | None:
+    """The process of this machine that listens on a TCP port, from /proc; None if there is none to be seen."""
+    wanted = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        if not os.path.exists(table):
+            continue
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                wanted.add(f"socket:[{fields[9]}]")
+    for process in Path("/proc").glob("[0-9]*") if wanted else ():
+        try:
+            if any(os.readlink(handle) in wanted for handle in process.glob("fd/*")):
+                return int(process.name)
+        except OSError:
+            continue
+    return None
+
+
+class OwnServer:
+    """A Headrace started for the measurement on a new directory, ended and removed with the `with`."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir=directory))
+        words = ["serve", "--dbpath", str(self._directory), "--port", "0", "--nounixsocket", "--quiet"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.cli.main", *words], stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Target:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if found := re.search(r"listening on .*?127\.0\.0\.1:(\d+)", line):
+                return Target("headrace", "127.0.0.1", int(found[1]), self._process.pid)
+        self.__exit__(None, None, None)
+        raise RuntimeError("the server did not start")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
