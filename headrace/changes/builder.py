@@ -1,12 +1,41 @@
-"""From oplog entries to the events that one kind of stream hears."""
+"""From oplog entries to the events that one kind of stream hears.
+
+Two ways lead to an event. Most streams are settled (see `resume.py`): they share one builder, and what it makes of
+an entry goes to all of them. A stream that is still looking for its client's token asks with its own guard, which
+sees every event in scope before conditions and lookups do.
+"""
 
 from __future__ import annotations
 
-from headrace.changes.entry import DecodedEntry, History
+from typing import Any
+
+from headrace import limits
+from headrace.changes import commands, crud, split, views
+from headrace.changes.commands import CommandDraft
+from headrace.changes.draft import Draft
+from headrace.changes.entry import HEADS_MAX, DecodedEntry, Head, History, Operation
 from headrace.changes.event import Event
 from headrace.changes.images import Lookup
-from headrace.changes.resume import ResumeGuard
+from headrace.changes.pipeline import StreamPipeline, passes
+from headrace.changes.resume import ResumeGuard, Verdict
+from headrace.changes.scope import VIEWS, ScopeKind
 from headrace.changes.stream import StreamSpec
+from headrace.errors import CommandError
+from headrace.values.bson import decode
+from headrace.values.shown import shown
+
+
+class Route:
+    """What this stream does with the operations of one head."""
+
+    __slots__ = ("heard", "in_scope", "view")
+
+    def __init__(self, in_scope: bool, heard: bool, view: bool) -> None:
+        self.in_scope = in_scope
+        self.heard = heard
+        """In scope, and the conditions that look at nothing but the head are met."""
+        self.view = view
+        """Its documents are the definitions of views."""
 
 
 class EventBuilder:
@@ -14,8 +43,11 @@ class EventBuilder:
 
     def __init__(self, spec: StreamSpec, lookup: Lookup, history: History | None = None) -> None:
         self._spec = spec
+        self._shape = spec.shape
         self._lookup = lookup
         self._history = history
+        self._pipeline = StreamPipeline(spec)
+        self._routes: dict[Head, Route] = {}
 
     def build(self, entry: DecodedEntry, guard: ResumeGuard | None = None) -> list[Event]:
         """The events this entry means to the stream, in order; mostly none or one.
@@ -24,4 +56,183 @@ class EventBuilder:
         an event cannot be told (280, 47, 10334, 286, and whatever the client's expressions raise); the entry's
         position is past then, so that a stream that is opened again behind it goes on.
         """
-        raise NotImplementedError
+        operations = entry.operations(self._history)
+        if guard is not None and not guard.settled:
+            return self._guarded(operations, guard)
+        events: list[Event] = []
+        for operation in operations:
+            head = operation.head
+            if head is None:
+                self._add_command(commands_draft(operation, self._shape), events)
+                continue
+            route = self._routes.get(head) or self._learn(head)
+            if not route.in_scope or (operation.migrated and not self._shape.migration):
+                continue
+            if route.view:
+                self._add_command(views_draft(operation, self._shape), events)
+            elif route.heard:
+                self._add_crud(operation, events)
+        return events
+
+    def _learn(self, head: Head) -> Route:
+        """The route of a head not met before."""
+        scope, shape = self._spec.scope, self._shape
+        view = head.coll == VIEWS and (shape.expanded or shape.system) and scope.kind is not ScopeKind.COLLECTION
+        in_scope = scope.matches_database(head.db) if view else scope.matches(head.namespace)
+        known = {"operationType": head.kind, "ns": {"db": head.db, "coll": head.coll}}
+        route = Route(in_scope, in_scope and passes(self._pipeline.fixed, known), view)
+        if len(self._routes) >= HEADS_MAX:
+            self._routes.clear()
+        self._routes[head] = route
+        return route
+
+    def _add_crud(self, operation: Operation, events: list[Event]) -> None:
+        """The event of a changed document, if the conditions are met; the cheap ones are asked first."""
+        pipeline = self._pipeline
+        if pipeline.header and not passes(pipeline.header, crud.header(operation)):
+            return
+        draft = drafted(operation, self._shape)
+        if pipeline.early and not passes(pipeline.early, draft.core_fields):
+            return
+        if pipeline.late and not passes(pipeline.late, draft.final_fields(self._lookup)):
+            return
+        self._finish(draft, events)
+
+    def _add_command(self, draft: CommandDraft | None, events: list[Event]) -> None:
+        """The event of a command, if it is in scope and wanted, and what it ends."""
+        if draft is None or not draft.concerns(self._spec.scope):
+            return
+        for each in (draft, draft.invalidate(self._spec.scope)):
+            if each is not None:
+                self._add_whole(each, events)
+
+    def _add_whole(self, draft: Draft, events: list[Event]) -> None:
+        """The event of a draft about which nothing was asked yet; an invalidate closes even when it is hidden."""
+        if passes(self._pipeline.tests, draft.core_fields):
+            self._finish(draft, events)
+        elif draft.kind == "invalidate":
+            events.append(Event(draft.token, draft.token_document, draft.operation.position, None, True))
+
+    def _finish(self, draft: Draft, events: list[Event]) -> None:
+        """The event of a draft that met all conditions."""
+        if not self._pipeline.changes and draft.event is not None:
+            events.append(draft.event)
+            return
+        document = self._document(draft)
+        closes = draft.kind == "invalidate"
+        if document is None:
+            if closes:
+                events.append(Event(draft.token, draft.token_document, draft.operation.position, None, True))
+            return
+        if self._spec.split and split.must_split(document, draft.token_document):
+            events += _as_events(draft, split.fragments(document, draft.fragment_token))
+            return
+        _check_size(document)
+        event = Event(draft.token, draft.token_document, draft.operation.position, document, closes)
+        if not self._pipeline.changes:
+            draft.event = event
+        events.append(event)
+
+    def _document(self, draft: Draft) -> bytes | None:
+        """The event after the client's stages; None when they dropped it."""
+        if not self._pipeline.changes:
+            return draft.final(self._lookup)
+        return self._pipeline.run(draft.final_fields(self._lookup))
+
+    def _guarded(self, operations: tuple[Operation, ...], guard: ResumeGuard) -> list[Event]:
+        """The events for the one stream of this guard, which decides on each before anything is asked about it."""
+        events: list[Event] = []
+        for operation in operations:
+            for draft in self._drafts_in_scope(operation, guard.version_at(operation.position, operation.index)):
+                verdict = Verdict.PASS if guard.settled else guard.admit(draft.token)
+                if verdict is Verdict.PASS:
+                    self._add_admitted(draft, events)
+                elif verdict is Verdict.SWALLOW and guard.fragment is not None:
+                    self._add_other_fragments(draft, guard, events)
+        return events
+
+    def _drafts_in_scope(self, operation: Operation, version: int) -> list[Draft]:
+        """The drafts of an operation, wanted or not, with tokens of this version."""
+        head, shape, scope = operation.head, self._shape, self._spec.scope
+        if operation.migrated and not shape.migration:
+            return []
+        told: CommandDraft | None
+        if head is not None:
+            route = self._routes.get(head) or self._learn(head)
+            if not route.in_scope:
+                return []
+            if not route.view:
+                return [drafted(operation, shape) if version == 2 else crud.crud_draft(operation, shape, version)]
+            told = views.view_draft(operation, shape, version)
+        else:
+            told = commands.command_draft(operation, shape, version)
+        if told is None or not told.concerns(scope):
+            return []
+        invalidate = told.invalidate(scope)
+        return [told] if invalidate is None else [told, invalidate]
+
+    def _add_admitted(self, draft: Draft, events: list[Event]) -> None:
+        """The event of a draft that the guard let pass."""
+        pipeline = self._pipeline
+        if isinstance(draft, crud.CrudDraft):
+            if passes((*pipeline.fixed, *pipeline.header, *pipeline.early), draft.core_fields) and (
+                not pipeline.late or passes(pipeline.late, draft.final_fields(self._lookup))
+            ):
+                self._finish(draft, events)
+            return
+        self._add_whole(draft, events)
+
+    def _add_other_fragments(self, draft: Draft, guard: ResumeGuard, events: list[Event]) -> None:
+        """The fragments behind the one that the client has seen, of the event it belongs to."""
+        assert guard.fragment is not None
+        if not passes(self._pipeline.tests, draft.final_fields(self._lookup)):
+            return
+        document = self._document(draft)
+        if document is None:
+            return
+        large = split.must_split(document, draft.token_document)
+        made = split.fragments(document, draft.fragment_token) if large else []
+        events += _as_events(draft, split.after_fragment(made, guard.fragment, guard.client_token))
+
+
+def drafted(operation: Operation, shape: Any) -> Draft:
+    """The draft of a changed document in this shape, made once for all streams."""
+    draft: Draft | None = operation.drafts.get(shape)
+    if draft is None:
+        draft = operation.drafts[shape] = crud.crud_draft(operation, shape)
+    return draft
+
+
+def commands_draft(operation: Operation, shape: Any) -> CommandDraft | None:
+    """The draft of a command in this shape, made once for all streams."""
+    if shape not in operation.drafts:
+        operation.drafts[shape] = commands.command_draft(operation, shape)
+    draft: CommandDraft | None = operation.drafts[shape]
+    return draft
+
+
+def views_draft(operation: Operation, shape: Any) -> CommandDraft | None:
+    """The draft of what happened to a view, made once for all streams."""
+    key = (shape, "view")
+    if key not in operation.drafts:
+        operation.drafts[key] = views.view_draft(operation, shape)
+    draft: CommandDraft | None = operation.drafts[key]
+    return draft
+
+
+def _as_events(draft: Draft, made: list[split.Fragment]) -> list[Event]:
+    position = draft.operation.position
+    return [Event(text, token, position, document) for text, token, document in made]
+
+
+def _check_size(document: bytes) -> None:
+    """Error 10334 for an event that no reply can hold."""
+    size = len(document)
+    if size <= limits.INTERNAL_DOCUMENT_BYTES_MAX:
+        return
+    name, value = next(iter(decode(document).items()))
+    raise CommandError(
+        10334,
+        f"BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and "
+        f"{limits.INTERNAL_DOCUMENT_BYTES_MAX}(16MB) First element: {name}: {shown(value)}",
+    )

@@ -1,10 +1,28 @@
-"""Documents before and after a change: what `fullDocument` and `fullDocumentBeforeChange` show."""
+"""Documents before and after a change: what `fullDocument` and `fullDocumentBeforeChange` show.
+
+    fullDocumentBeforeChange   of update, replace, delete: the image kept when the change was made
+    fullDocument of an update  updateLookup: the document as it is now; whenAvailable, required: the image kept
+                               before the change with the change applied, true to its moment
+
+What is not there is `null`, but error 47 where it is required. Inserts and replacements show the oplog's document.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from headrace.changes.entry import Operation, document_element, timestamp
+from headrace.errors import CommandError
+from headrace.query.diff import apply_diff
+from headrace.values.bson import decode, encode
 from headrace.values.position import Position
+from headrace.values.shown import shown_tight
+
+if TYPE_CHECKING:
+    from headrace.changes.draft import Draft
+
+KINDS_WITH_PRE_IMAGE: Final = frozenset({"delete", "replace", "update"})
+POINT_IN_TIME: Final = frozenset({"required", "whenAvailable"})
 
 
 class Lookup(Protocol):
@@ -18,3 +36,61 @@ class Lookup(Protocol):
 
     def pre_image(self, uuid: bytes, position: Position, index: int) -> bytes | None:
         """The document as it was before the change at `position` (and place `index` in its transaction's entry)."""
+
+
+def before_image(draft: Draft, lookup: Lookup) -> bytes | None:
+    """The kept image, if the shape wants it; error 47 where it is required and not there."""
+    shape, operation = draft.shape, draft.operation
+    wants_after = draft.kind == "update" and shape.full_document in POINT_IN_TIME
+    if operation.uuid is None or (shape.before_change == "off" and not wants_after):
+        return None
+    image = lookup.pre_image(operation.uuid, operation.image_position, operation.image_index)
+    if image is None and shape.before_change == "required":
+        raise CommandError(
+            47,
+            "Change stream was configured to require a pre-image for all update, delete and replace events, but the "
+            f"pre-image was not found for event: {_described(draft)}",
+        )
+    return image
+
+
+def after_image(draft: Draft, before: bytes | None, lookup: Lookup) -> bytes | None:
+    """The element `fullDocument` of an update; None where the shape does not ask for more than the oplog has."""
+    mode, operation = draft.shape.full_document, draft.operation
+    if draft.kind != "update" or mode == "default":
+        return None
+    image = _current(operation, draft, lookup) if mode == "updateLookup" else _applied(operation, before)
+    if image is not None:
+        return document_element(b"fullDocument", image)
+    if mode == "required":
+        raise CommandError(
+            47,
+            "Change stream was configured to require a post-image for all update events, but the post-image was not "
+            f"found for event: {_described(draft)}",
+        )
+    return b"\x0afullDocument\0"
+
+
+def _current(operation: Operation, draft: Draft, lookup: Lookup) -> bytes | None:
+    assert operation.head is not None
+    uuid = operation.uuid if draft.shape.same_uuid else None
+    return lookup.current(operation.head.namespace, uuid, operation.o2)
+
+
+def _applied(operation: Operation, before: bytes | None) -> bytes | None:
+    """The image with the update's diff applied."""
+    if before is None:
+        return None
+    return encode(apply_diff(decode(before), decode(operation.o)["diff"]))
+
+
+def _described(draft: Draft) -> str:
+    """The event as the message names it; a document that is no part of a transaction lacks its number."""
+    operation = draft.operation
+    assert operation.head is not None
+    ns = shown_tight({"db": operation.head.db, "coll": operation.head.coll})
+    number = "MISSING" if operation.session is None else str(int.from_bytes(operation.session.txn_number, "little"))
+    return (
+        f'{{operationType: "{draft.kind}", ns: {ns}, clusterTime: {shown_tight(timestamp(operation.position))}, '
+        f"txnNumber: {number}}}"
+    )

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from bson import Timestamp
 
-from headrace.changes.shown import shown
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
+from headrace.values.shown import shown
 from headrace.values.token import ResumeToken, decode_token
 
 FULL_DOCUMENT: Final = frozenset({"default", "required", "updateLookup", "whenAvailable"})

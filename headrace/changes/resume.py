@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from headrace.changes.shown import shown_tight
 from headrace.changes.stream import StreamSpec
 from headrace.errors import CommandError
 from headrace.values.position import Position
+from headrace.values.shown import shown_tight
 
 NON_RESUMABLE = ("NonResumableChangeStreamError",)
 VERSION = 2
@@ -36,13 +36,15 @@ class Verdict(Enum):
 class ResumeGuard:
     """Stands at the beginning of one stream; `settled` once it has nothing more to decide. One for each stream."""
 
-    __slots__ = ("_client", "_found", "_needed", "_place", "_spec", "_version", "fragment", "settled")
+    __slots__ = ("_client", "_found", "_needed", "_place", "_spec", "_version", "client_token", "fragment", "settled")
 
     def __init__(self, spec: StreamSpec) -> None:
         token = spec.resume
         self._spec = spec
         self._version = VERSION if token is None else max(token.version, 1)
         self._client = "" if token is None else token.text(fragment=False)
+        self.client_token = "" if token is None else token.text()
+        """The client's token as text, in its canonical form."""
         self._needed = token is not None and not token.is_high_water_mark
         self._place = (0, 0) if token is None else (token.cluster_time, token.txn_op_index)
         self._found = not self._needed
@@ -65,13 +67,11 @@ class ResumeGuard:
         """
         if token < self._client:
             return Verdict.SKIP
-        if self._found and self._needed:
-            return Verdict.PASS
-        if not self._needed:
-            return Verdict.PASS
-        if token == self._client:
+        if token == self._client and self._needed:
             self._meet()
             return Verdict.SWALLOW
+        if self._found:
+            return Verdict.PASS
         raise self._not_found()
 
     def _meet(self) -> None:

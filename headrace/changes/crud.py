@@ -1,0 +1,140 @@
+"""Events of documents: insert, update, replace, delete; put together from slices of the oplog entry.
+
+Only an update is decoded, for its description, and that only where it does more than set or add whole fields.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, Final
+
+from headrace.changes.description import describe
+from headrace.changes.draft import Draft, token_document
+from headrace.changes.entry import Head, Operation, document_element, string_element
+from headrace.changes.images import KINDS_WITH_PRE_IMAGE
+from headrace.changes.options import Shape
+from headrace.values.bson import decode, encode
+from headrace.values.token import TokenMaker, make_event_token
+
+_PACK = Struct("<i").pack
+_INT32 = Struct("<i").unpack_from
+_NOTHING_ELSE: Final = encode({"removedFields": [], "truncatedArrays": []})[4:]  # and the document's end
+_PLAIN_DIFF: Final = (b"\x03diff\0", b"\x03u\0", b"\x03i\0")
+
+
+class Layout:
+    """What all events of one head in one shape have in common, worked out once."""
+
+    __slots__ = ("before_time", "before_wall", "maker", "needs_lookup", "ns", "shape", "shows_document")
+
+    def __init__(self, head: Head, shape: Shape) -> None:
+        kind = head.kind
+        self.shape = shape
+        self.maker = None if head.uuid is None else TokenMaker(head.uuid, kind)
+        self.before_time = string_element(b"operationType", kind) + b"\x11clusterTime\0"
+        shows_uuid = shape.expanded and head.uuid is not None
+        uuid = b"\x05collectionUUID\0\x10\0\0\0\x04" + (head.uuid or b"") if shows_uuid else b""
+        self.before_wall = uuid + b"\x09wallTime\0"
+        self.ns = head.ns_element + b"\x03documentKey\0"
+        self.shows_document = kind in ("insert", "replace")
+        self.needs_lookup = (kind in KINDS_WITH_PRE_IMAGE and shape.before_change != "off") or (
+            kind == "update" and shape.full_document != "default"
+        )
+
+
+def layout_of(head: Head, shape: Shape) -> Layout:
+    layout: Layout | None = head.layouts.get(shape)
+    if layout is None:
+        layout = head.layouts[shape] = Layout(head, shape)
+    return layout
+
+
+class CrudDraft(Draft):
+    """The event of one changed document."""
+
+    __slots__ = ("layout",)
+
+    def __init__(
+        self, operation: Operation, layout: Layout, kind: str, start: bytes, token: str, token_document: bytes
+    ) -> None:
+        super().__init__(operation, layout.shape, kind, start, token, token_document)
+        self.layout = layout
+
+    @property
+    def needs_lookup(self) -> bool:
+        return self.layout.needs_lookup
+
+    def identifier(self) -> tuple[bytes | None, bytes | None, bool]:
+        return self.operation.o2, None, False
+
+    def full(self) -> bytes:
+        return b"\x03fullDocument\0" + self.operation.o if self.layout.shows_document else b""
+
+    def rest(self) -> bytes:
+        parts = self.layout.ns + self.operation.o2
+        return parts + self._description() if self.kind == "update" else parts
+
+    def _description(self) -> bytes:
+        """The element `updateDescription`, or `rawUpdateDescription` where the shape wants the oplog's own."""
+        o, shape = self.operation.o, self.shape
+        if shape.raw_update:
+            return document_element(b"rawUpdateDescription", o)
+        described = None if shape.expanded else plain_description(o)
+        if described is None:
+            described = encode(describe(decode(o)["diff"], expanded=shape.expanded))
+        return document_element(b"updateDescription", described)
+
+
+def plain_description(o: bytes) -> bytes | None:
+    """The description of an update that only sets or only adds whole fields: its bytes are already there.
+
+        o = {$v: 2, diff: {u: {...}}}     or  {$v: 2, diff: {i: {...}}}
+
+    None for any other update.
+    """
+    diff, set_fields, new_fields = _PLAIN_DIFF
+    if not o.startswith(diff, 12) or not (o.startswith(set_fields, 22) or o.startswith(new_fields, 22)):
+        return None
+    end = 25 + _INT32(o, 25)[0]
+    if end + 1 != 18 + _INT32(o, 18)[0]:
+        return None
+    fields = o[25:end]
+    return b"".join((_PACK(len(fields) + 23 + len(_NOTHING_ELSE) - 4), b"\x03updatedFields\0", fields, _NOTHING_ELSE))
+
+
+def crud_draft(operation: Operation, shape: Shape, version: int = 2) -> Draft:
+    """The draft of one changed document; made once for a shape but for old token versions."""
+    head = operation.head
+    assert head is not None
+    layout = layout_of(head, shape)
+    key = operation.o2
+    maker = layout.maker
+    if version == 2 and maker is not None:
+        text, bits = maker.crud(operation.position, key[4], key[9:-1], operation.index)
+    else:
+        text, bits = make_event_token(
+            operation.position, operation.index, head.uuid, head.kind, key, None, version=version
+        )
+    document = token_document(text, bits)
+    start = b"".join(
+        (b"\x03_id\0", document, layout.before_time, operation.ts, layout.before_wall, operation.wall)
+    )  # fmt: skip
+    if operation.session is not None:
+        session = operation.session
+        start = b"".join((b"\x12txnNumber\0", session.txn_number, b"\x03lsid\0", session.lsid, start))
+    return CrudDraft(operation, layout, head.kind, start, text, document)
+
+
+def header(operation: Operation) -> dict[str, Any]:
+    """The fields of the event that filters look at most, without building it; made once, not to be changed."""
+    if operation.seen_header is None:
+        head = operation.head
+        assert head is not None
+        body = b"".join(
+            (
+                string_element(b"operationType", head.kind), b"\x11clusterTime\0", operation.ts, b"\x09wallTime\0",
+                operation.wall, head.ns_element, b"\x03documentKey\0", operation.o2, b"\0",
+            )
+        )  # fmt: skip
+        operation.seen_header = decode(_PACK(len(body) + 4) + body)
+    return operation.seen_header

@@ -1,0 +1,154 @@
+"""An event in the making: the token and the header now, the rest when somebody wants it, each part once.
+
+    start   [to | txnNumber, lsid] _id operationType clusterTime [collectionUUID] wallTime
+    full    [fullDocument]
+    rest    ns [documentKey] [operationDescription] [updateDescription] [stateBeforeChange]
+    end     [fullDocumentBeforeChange] [nsType]
+
+Rule: a draft belongs to an operation and a shape, and is the same for every stream of that shape, whatever its scope
+and pipeline. Nobody changes the dicts it gives out.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from headrace.changes.entry import Operation, document_element, document_of
+from headrace.changes.event import Event
+from headrace.changes.images import Lookup, after_image, before_image
+from headrace.changes.options import Shape
+from headrace.values.bson import decode
+from headrace.values.token import make_event_token
+
+_PACK = Struct("<i").pack
+
+
+def token_document(text: str, type_bits: bytes | None) -> bytes:
+    """`{_data[, _typeBits]}` as BSON."""
+    data = text.encode()
+    size = len(data)
+    if type_bits is None:
+        return b"".join((_PACK(size + 17), b"\x02_data\0", _PACK(size + 1), data, b"\0\0"))
+    bits = b"".join((b"\x05_typeBits\0", _PACK(len(type_bits)), b"\0", type_bits))
+    return b"".join((_PACK(size + 17 + len(bits)), b"\x02_data\0", _PACK(size + 1), data, b"\0", bits, b"\0"))
+
+
+class Draft:
+    """The event of one operation in one shape. Subclasses know `full` and `rest`."""
+
+    __slots__ = (
+        "_core", "_core_fields", "_final", "_final_fields", "event", "kind", "operation", "shape", "start", "token",
+        "token_document",
+    )  # fmt: skip
+
+    def __init__(
+        self, operation: Operation, shape: Shape, kind: str, start: bytes, token: str, token_document: bytes
+    ) -> None:
+        self.operation = operation
+        self.shape = shape
+        self.kind = kind
+        """The operationType."""
+        self.start = start
+        self.token = token
+        self.token_document = token_document
+        self.event: Event | None = None
+        """The event as streams without stages that change it hear it, once one was built."""
+        self._core: bytes | None = None
+        self._core_fields: dict[str, Any] | None = None
+        self._final: bytes | None = None
+        self._final_fields: dict[str, Any] | None = None
+
+    def full(self) -> bytes:
+        """The element `fullDocument` as far as the oplog has it, or nothing."""
+        return b""
+
+    def rest(self) -> bytes:
+        """The elements behind `fullDocument`, as far as the oplog has them."""
+        return b""
+
+    def identifier(self) -> tuple[bytes | None, bytes | None, bool]:
+        """What the token tells of the event: (document key, operationDescription, whether it is an invalidate)."""
+        return None, None, False
+
+    def fragment_token(self, fragment: int) -> tuple[str, bytes]:
+        """(text, document) of the token of the event's fragment, counted from 0."""
+        operation, (key, description, from_invalidate) = self.operation, self.identifier()
+        text, bits = make_event_token(
+            operation.position, operation.index, operation.uuid, self.kind, key, description,
+            from_invalidate=from_invalidate, fragment=fragment,
+        )  # fmt: skip
+        return text, token_document(text, bits)
+
+    @property
+    def core(self) -> bytes:
+        """The event without what has to be looked up outside the oplog."""
+        if self._core is None:
+            self._core = document_of(b"".join((self.start, self.full(), self.rest())))
+        return self._core
+
+    @property
+    def core_fields(self) -> dict[str, Any]:
+        """`core`, decoded; not to be changed."""
+        if self._core_fields is None:
+            self._core_fields = decode(self.core)
+        return self._core_fields
+
+    @property
+    def needs_lookup(self) -> bool:
+        """Whether the event shows images."""
+        return False
+
+    def final(self, lookup: Lookup) -> bytes:
+        """The whole event before the client's stages. Raises error 47 where a required image is missing."""
+        if not self.needs_lookup:
+            return self.core
+        if self._final is None:
+            before = before_image(self, lookup)
+            full = after_image(self, before, lookup)
+            end = b"" if self.shape.before_change == "off" else _image_element(b"fullDocumentBeforeChange", before)
+            self._final = document_of(
+                b"".join((self.start, full if full is not None else self.full(), self.rest(), end))
+            )
+        return self._final
+
+    def final_fields(self, lookup: Lookup) -> dict[str, Any]:
+        """`final`, decoded; not to be changed."""
+        if not self.needs_lookup:
+            return self.core_fields
+        if self._final_fields is None:
+            self._final_fields = decode(self.final(lookup))
+        return self._final_fields
+
+
+def _image_element(name: bytes, image: bytes | None) -> bytes:
+    return document_element(name, image) if image is not None else b"\x0a" + name + b"\0"
+
+
+class Invalidate(Draft):
+    """What ends a stream: the same token as the event before it, marked; no namespace."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, cause: Draft, version: int, description: bytes | None) -> Invalidate:
+        """The invalidate that follows `cause`, a command's draft with this operationDescription."""
+        operation = cause.operation
+        text, bits = make_event_token(
+            operation.position,
+            operation.index,
+            operation.uuid,
+            cause.kind,
+            None,
+            description,
+            from_invalidate=True,
+            version=version,
+        )
+        document = token_document(text, bits)
+        start = b"".join(
+            (
+                b"\x03_id\0", document, b"\x02operationType\0\x0b\0\0\0invalidate\0", b"\x11clusterTime\0",
+                operation.ts, b"\x09wallTime\0", operation.wall,
+            )
+        )  # fmt: skip
+        return cls(operation, cause.shape, "invalidate", start, text, document)

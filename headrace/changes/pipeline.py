@@ -1,0 +1,102 @@
+"""A stream's own stages, arranged so that an event nobody wants costs as little as possible.
+
+The `$match` stages at the beginning are taken apart into conditions joined by "and", and each is asked as early
+as what it looks at allows:
+
+    fixed     operationType, ns                                     once for a collection, then remembered
+    header    also documentKey, clusterTime, wallTime               from the entry's slices
+    early     anything but fullDocument, fullDocumentBeforeChange   before images are looked up
+    late      the rest                                              on the whole event
+
+What comes after them runs on the whole event. Rule: this changes the order of questions, never the answer; only an
+expression that raises may be spared by a condition that comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace.changes.resume import fatal
+from headrace.changes.stream import StreamSpec
+from headrace.query.match import Predicate
+from headrace.query.stages.match import Match
+from headrace.query.stages.stage import Stage
+from headrace.values.bson import encode
+from headrace.values.shown import shown
+
+FIXED: Final = frozenset({"ns", "operationType"})
+HEADER: Final = FIXED | {"clusterTime", "documentKey", "wallTime"}
+IMAGES: Final = frozenset({"fullDocument", "fullDocumentBeforeChange"})
+
+Document = dict[str, Any]
+Test = Callable[[Document], bool]
+
+
+def passes(tests: tuple[Test, ...], document: Document) -> bool:
+    """Whether the document meets every condition."""
+    return all(test(document) for test in tests)
+
+
+class StreamPipeline:
+    """The stages of one stream, parsed; holds no state."""
+
+    __slots__ = ("_steps", "early", "fixed", "header", "late", "tests")
+
+    def __init__(self, spec: StreamSpec) -> None:
+        tests: dict[str, list[Test]] = {"fixed": [], "header": [], "early": [], "late": []}
+        rest = list(spec.stages)
+        while rest and isinstance(rest[0], Match):
+            for condition in rest.pop(0).predicate.conjuncts():
+                tests[_earliest(condition)].append(condition.test)
+        self.fixed, self.header = tuple(tests["fixed"]), tuple(tests["header"])
+        self.early, self.late = tuple(tests["early"]), tuple(tests["late"])
+        self.tests = (*self.fixed, *self.header, *self.early, *self.late)
+        self._steps = tuple(_step(stage) for stage in rest)
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is left to do but to ask the conditions."""
+        return bool(self._steps)
+
+    def run(self, fields: Document) -> bytes | None:
+        """The event after the stages behind the conditions, or None when one of them drops it.
+
+        Raises error 280 when they changed its `_id`.
+        """
+        document: Document | None = fields
+        for step in self._steps:
+            document = step(document)
+            if document is None:
+                return None
+        assert document is not None
+        _check_id(fields, document)
+        return encode(document)
+
+
+def _earliest(condition: Predicate) -> str:
+    looked_at = condition.fields()
+    if looked_at is None:
+        return "late"
+    if looked_at <= FIXED:
+        return "fixed"
+    if looked_at <= HEADER:
+        return "header"
+    return "late" if looked_at & IMAGES else "early"
+
+
+def _step(stage: Stage) -> Callable[[Any], Document | None]:
+    each: Callable[[Any], Document | None] = stage.each  # type: ignore[attr-defined]  # what a stream allows has it
+    return each
+
+
+def _check_id(before: Document, after: Document) -> None:
+    expected, found = before["_id"], after.get("_id")
+    if found is expected or (type(found) is dict and found == expected and list(found) == list(expected)):
+        return
+    but = {"_id": after["_id"]} if "_id" in after else {}
+    raise fatal(
+        "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. "
+        "Modifying the _id field of an event makes it impossible to resume the stream from that point. Only transformations "
+        f"that retain the unmodified _id field are allowed. Expected: {shown({'_id': expected})} but found: {shown(but)}"
+    )

@@ -1,0 +1,90 @@
+"""Events too large for one document, sent in fragments (`$changeStreamSplitLargeEvent`).
+
+    fragment   {_id: token with fragmentNum 0, 1, ..., splitEvent: {fragment: 1, 2, ..., of: n}, fields of the event}
+
+Rule: an event is split when it and its token together exceed `SPLIT_BYTES`. Its fields but `_id` are sorted by
+their size in BSON, then by name, and fill one fragment after the other; a field is never taken apart. So the same
+event through the same pipeline gives the same fragments, which is what resuming between them rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from headrace import limits
+from headrace.changes.entry import document_element, document_of
+from headrace.changes.resume import fatal
+from headrace.errors import CommandError
+from headrace.values.elements import elements
+
+SPLIT_BYTES: Final = limits.INTERNAL_DOCUMENT_BYTES_MAX - 8 * 1024
+
+Fragment = tuple[str, bytes, bytes]
+"""(the token's text, the token's document, the fragment)."""
+
+_PACK = Struct("<i").pack
+
+
+def must_split(document: bytes, token: bytes, bytes_max: int = SPLIT_BYTES) -> bool:
+    """Whether this event, with this token's document, is too large to be sent whole."""
+    return len(document) + len(token) > bytes_max
+
+
+def fragments(
+    document: bytes, token: Callable[[int], tuple[str, bytes]], bytes_max: int = SPLIT_BYTES
+) -> list[Fragment]:
+    """The event in fragments; `token(n)` gives (text, document) of the token of fragment `n`, from 0.
+
+    Raises 7182500 where a field is larger than a fragment, 7182502 where there is nothing to split.
+    """
+    parts = sorted(
+        (end - start + len(name) + 2, name, document[start - len(name) - 2 : end])
+        for _, name, start, end in elements(document)
+        if name != b"_id"
+    )
+    if not parts:
+        raise CommandError(7182502, "Splitting change event failed: the event has no field but its _id")
+    groups: list[list[bytes]] = [[]]
+    room = size = bytes_max - len(_frame(token(0)[1], 1, 1))
+    for part_bytes, _, part in parts:
+        if part_bytes > room:
+            groups.append([])
+            room = size = bytes_max - len(_frame(token(len(groups) - 1)[1], 1, 1))
+        if part_bytes > size:
+            raise CommandError(
+                7182500, f"Splitting change event failed: fragment size {part_bytes} is greater than {size}"
+            )
+        groups[-1].append(part)
+        room -= part_bytes
+    return [_fragment(token(place), place, len(groups), group) for place, group in enumerate(groups)]
+
+
+def _frame(token: bytes, number: int, of: int, body: bytes = b"") -> bytes:
+    numbers = b"".join((b"\x10fragment\0", _PACK(number), b"\x10of\0", _PACK(of)))
+    split = document_element(b"splitEvent", document_of(numbers))
+    return document_of(b"".join((document_element(b"_id", token), split, body)))
+
+
+def _fragment(token: tuple[str, bytes], place: int, of: int, group: list[bytes]) -> Fragment:
+    text, document = token
+    return text, document, _frame(document, place + 1, of, b"".join(group))
+
+
+def after_fragment(made: list[Fragment], seen: int, client: str) -> list[Fragment]:
+    """What is left when the client has seen fragment `seen` (from 0), whose token reads `client`.
+
+    Raises error 280 when the event is not split here as it was for the client.
+    """
+    if not made:
+        raise fatal(
+            "Attempted to resume from a split event fragment, but the event in the resumed stream was not large enough "
+            "to be split"
+        )
+    if seen >= len(made) or made[seen][0] != client:
+        raise fatal(
+            "Attempted to resume from a split event fragment, but the event in the resumed stream produced a different "
+            "split. Ensure that the pipeline used to resume is the same as the original"
+        )
+    return made[seen + 1 :]
