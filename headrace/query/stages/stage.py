@@ -67,12 +67,6 @@ class PipelineContext:
 
         return parse_projection(value, kind="aggregate", collation=self.collation)
 
-    def sort_key(self, value: Document) -> Callable[[Document], Any]:
-        """The sort specification as a function from a document to what it sorts by."""
-        from headrace.query.sort import parse_sort
-
-        return parse_sort(value, self.collation).key
-
     def subpipeline(self, value: Any, inside: str, **changes: Any) -> tuple[Stage, ...]:
         """The stages of a pipeline inside the stage named `inside`."""
         from headrace.query.pipeline import parse_pipeline  # the table of stages lies between

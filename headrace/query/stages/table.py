@@ -8,8 +8,10 @@ from headrace.query.stages.add_fields import parse_add_fields
 from headrace.query.stages.bucket import parse_bucket
 from headrace.query.stages.bucket_auto import parse_bucket_auto
 from headrace.query.stages.change_stream import parse_change_stream, parse_split
+from headrace.query.stages.densify import parse_densify
 from headrace.query.stages.documents import parse_documents
 from headrace.query.stages.facet import parse_facet
+from headrace.query.stages.fill import parse_fill
 from headrace.query.stages.graph_lookup import parse_graph_lookup
 from headrace.query.stages.group import parse_count, parse_group, parse_sort_by_count
 from headrace.query.stages.limit import parse_limit, parse_skip
@@ -30,6 +32,7 @@ from headrace.query.stages.stage import Parser
 from headrace.query.stages.union_with import parse_union_with
 from headrace.query.stages.unsupported import UNSUPPORTED, parse_unsupported
 from headrace.query.stages.unwind import parse_unwind
+from headrace.query.stages.window import parse_set_window_fields
 from headrace.query.stages.writes import parse_merge, parse_out
 
 STAGES: Final[dict[str, Parser]] = {
@@ -41,8 +44,10 @@ STAGES: Final[dict[str, Parser]] = {
     "$collStats": parse_server_stage,
     "$count": parse_count,
     "$currentOp": parse_current_op,
+    "$densify": parse_densify,
     "$documents": parse_documents,
     "$facet": parse_facet,
+    "$fill": parse_fill,
     "$graphLookup": parse_graph_lookup,
     "$group": parse_group,
     "$indexStats": parse_server_stage,
@@ -59,6 +64,7 @@ STAGES: Final[dict[str, Parser]] = {
     "$replaceWith": parse_replace_with,
     "$sample": parse_sample,
     "$set": parse_add_fields,
+    "$setWindowFields": parse_set_window_fields,
     "$skip": parse_skip,
     "$sort": parse_sort_stage,
     "$sortByCount": parse_sort_by_count,

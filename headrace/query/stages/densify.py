@@ -1,0 +1,193 @@
+"""`$densify`: makes documents for the values missing between those that are there.
+
+    {field: "t", partitionByFields: ["k"], range: {step: 1, unit: "hour", bounds: "full"}}
+
+Rule: bounds "partition" fills between the least and greatest value of each partition, "full" between those of all
+documents in each partition, `[lower, upper)` between the given ones. Documents whose field is null or missing pass
+first, unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bson import Decimal128, Int64
+from bson.datetime_ms import DatetimeMS
+
+from headrace.errors import CommandError
+from headrace.query.expressions.paths import split_path
+from headrace.query.stages.stage import Document, PipelineContext, Stage
+from headrace.query.stages.time_units import UNITS, shifted
+from headrace.query.stages.unwind import nested, with_nested
+from headrace.values.bson import MISSING, type_name
+from headrace.values.order import compare, hash_key, sort_key
+
+_NUMBERS: Final = (int, Int64, float, Decimal128)
+_GENERATED_MAX: Final = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Densify(Stage):
+    """Fills `path`; `bounds` is "full", "partition", or the pair of lower (inclusive) and upper (exclusive) bound."""
+
+    name: str
+    spec: Any
+    path: tuple[str, ...]
+    partition_paths: tuple[tuple[str, ...], ...]
+    step: Any
+    unit: str | None
+    bounds: str | tuple[Any, Any]
+    context: PipelineContext
+
+    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """The documents sorted by partition and field, with those made between; reads everything first."""
+        partitions: dict[Any, list[Document]] = {}
+        values: list[Any] = []
+        for document in documents:
+            value = nested(document, self.path)
+            if value is MISSING or value is None:
+                yield document
+                continue
+            self._check(value)
+            values.append(value)
+            partitions.setdefault(hash_key(self._partition(document)), []).append(document)
+        if not partitions and type(self.bounds) is tuple and not self.partition_paths:
+            partitions[None] = []
+        limits = (min(values, key=sort_key), max(values, key=sort_key)) if values else None
+        made = 0
+        for members in partitions.values():
+            members.sort(key=lambda document: sort_key(nested(document, self.path)))
+            for document, is_made in self._filled(members, limits):
+                made += is_made
+                if made > _GENERATED_MAX:
+                    raise CommandError(5897900, f"Generated {made} documents in $densify, which is over the limit")
+                yield document
+
+    def _filled(self, members: list[Document], limits: tuple[Any, Any] | None) -> Iterator[tuple[Document, bool]]:
+        present = [(nested(document, self.path), document) for document in members]
+        if type(self.bounds) is tuple:
+            lower, upper, inclusive = self.bounds[0], self.bounds[1], False
+        elif self.bounds == "full" and limits is not None:
+            lower, upper, inclusive = limits[0], limits[1], True
+        else:
+            lower, upper, inclusive = present[0][0], present[-1][0], True
+        keys = self._partition_fields(members)
+        index, count = 0, 0
+        value = lower
+        while compare(value, upper) < 0 or (inclusive and compare(value, upper) == 0):
+            while index < len(present) and compare(present[index][0], value) < 0:
+                yield present[index][1], False
+                index += 1
+            if index < len(present) and compare(present[index][0], value) == 0:
+                while index < len(present) and compare(present[index][0], value) == 0:
+                    yield present[index][1], False
+                    index += 1
+            else:
+                yield with_nested(keys, self.path, value), True
+            count += 1
+            value = self._stepped(lower, count)
+        for _, document in present[index:]:
+            yield document, False
+
+    def _partition(self, document: Document) -> list[Any]:
+        return [nested(document, path) for path in self.partition_paths]
+
+    def _partition_fields(self, members: list[Document]) -> Document:
+        """What a document made in the partition begins with."""
+        made: Document = {}
+        for path in self.partition_paths:
+            value = nested(members[0], path)
+            if value is not MISSING:
+                made = with_nested(made, path, value)
+        return made
+
+    def _stepped(self, lower: Any, count: int) -> Any:
+        if self.unit is not None:
+            return shifted(lower, self.unit, int(self.step) * count)
+        if Decimal128 in (type(lower), type(self.step)):
+            return Decimal128(str(_decimal(lower) + _decimal(self.step) * count))
+        value = lower + self.step * count
+        if type(value) is float:
+            return value
+        return Int64(value) if Int64 in (type(lower), type(self.step)) or not -(2**31) <= value < 2**31 else int(value)
+
+    def _check(self, value: Any) -> None:
+        if self.unit is None and type(value) not in _NUMBERS:
+            raise CommandError(
+                5733201, f"PlanExecutor error: Densify field type must be numeric, not {type_name(value)}"
+            )
+        if self.unit is not None and type(value) is not DatetimeMS:
+            raise CommandError(6053600, f"PlanExecutor error: Densify field type must be date, not {type_name(value)}")
+
+
+def _decimal(value: Any) -> Any:
+    from decimal import Decimal
+
+    return value.to_decimal() if type(value) is Decimal128 else Decimal(str(value))
+
+
+def parse_densify(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stage of `{$densify: {field, partitionByFields, range: {step, unit, bounds}}}`."""
+    options = _object(name, spec, ("field", "partitionByFields", "range"), ("field", "range"))
+    extent = _object(f"{name}.range", options["range"], ("bounds", "step", "unit"), ("bounds", "step"))
+    field, fields, unit = options["field"], options.get("partitionByFields", []), extent.get("unit")
+    if type(field) is not str or type(fields) is not list or any(type(item) is not str for item in fields):
+        raise CommandError(14, "'field' must be a string and 'partitionByFields' an array of strings")
+    if any(item.startswith("$") for item in [field, *fields]):
+        raise CommandError(8993000, "Cannot densify field starting with '$'")
+    if field in fields:
+        raise CommandError(8993000, "BSON field 'partitionByFields' contains the field that is being densified.")
+    step = extent["step"]
+    if type(step) not in _NUMBERS or _decimal(step) <= 0:
+        raise CommandError(5733401, "the step parameter in a range statement must be a strictly positive numeric value")
+    if unit is not None:
+        _check_unit(unit, step)
+    bounds = _bounds(extent["bounds"], unit, fields)
+    paths = tuple(split_path(item) for item in fields)
+    return (Densify(name, spec, split_path(field), paths, step, unit, bounds, context),)
+
+
+def _object(told: str, value: Any, known: tuple[str, ...], required: tuple[str, ...]) -> Document:
+    if type(value) is not dict:
+        code = 5733700 if told == "$densify" else 14
+        raise CommandError(code, f"The {told} specification must be an object, found {type_name(value)}")
+    for option in value:
+        if option not in known:
+            raise CommandError(40415, f"BSON field '{told}.{option}' is an unknown field.")
+    for option in required:
+        if option not in value:
+            raise CommandError(40414, f"BSON field '{told}.{option}' is missing but a required field")
+    return value
+
+
+def _check_unit(unit: Any, step: Any) -> None:
+    if type(unit) is not str or unit not in UNITS:
+        raise CommandError(9, f"unknown time unit value: {unit!r}")
+    if _decimal(step) != int(_decimal(step)):
+        raise CommandError(
+            6586400, "The step parameter in a range satement must be a whole number when densifying a date range"
+        )
+
+
+def _bounds(value: Any, unit: str | None, fields: list[str]) -> str | tuple[Any, Any]:
+    if type(value) is str:
+        if value not in ("full", "partition"):
+            raise CommandError(5946802, "Bounds string must either be 'full' or 'partition'")
+        if value == "partition" and not fields:
+            raise CommandError(5733404, "one may not specify the bounds as 'partition' without partitionByFields")
+        return value
+    if type(value) is not list:
+        raise CommandError(
+            5733403, "the bounds in a range statement must be the string 'full', 'partition', or an array"
+        )
+    if len(value) != 2:
+        raise CommandError(5733403, "a bounding array in a range statement must have exactly two elements")
+    if unit is None and any(type(bound) not in _NUMBERS for bound in value):
+        raise CommandError(5733402, "a bounding array must contain either both dates or both numeric types")
+    if unit is not None and any(type(bound) is not DatetimeMS for bound in value):
+        raise CommandError(5733402, "a bounding array must be dates where there is a unit")
+    if compare(value[0], value[1]) > 0:
+        raise CommandError(5733402, "the lower bound must not exceed the upper bound")
+    return value[0], value[1]

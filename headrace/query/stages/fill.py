@@ -1,0 +1,77 @@
+"""`$fill`: values in place of null and missing ones: a given value, the last one seen, or one in between.
+
+Rule: MongoDB rewrites it: methods become `$setWindowFields` with `$locf` or `$linearFill`, values an `$addFields`
+with `$ifNull`, so that with values only it looks at one document at a time, and a change stream allows it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.stages.add_fields import parse_add_fields
+from headrace.query.stages.stage import Document, PipelineContext, Stage
+from headrace.query.stages.window import parse_set_window_fields
+from headrace.values.bson import type_name
+
+_METHODS: Final = {"linear": "$linearFill", "locf": "$locf"}
+_TYPES: Final = {"output": (dict,), "partitionBy": (dict, str), "partitionByFields": (list,), "sortBy": (dict,)}
+
+
+def parse_fill(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
+    """The stages of `{$fill: {partitionBy, partitionByFields, sortBy, output}}`."""
+    _check_options(spec)
+    windows: Document = {}
+    values: Document = {}
+    for field, how in spec["output"].items():
+        _add_output(field, how, windows, values)
+    stages: tuple[Stage, ...] = ()
+    if windows:
+        if "sortBy" not in spec:
+            raise CommandError(605001, "a sortBy is required for the methods 'linear' and 'locf'")
+        stages = parse_set_window_fields("$setWindowFields", _window_spec(spec, windows), context)
+    if values:
+        stages += parse_add_fields("$addFields", values, context)
+    return stages
+
+
+def _check_options(spec: Any) -> None:
+    if type(spec) is not dict:
+        raise CommandError(9, f"the $fill stage specification must be an object, found {type_name(spec)}")
+    for option, value in spec.items():
+        if option not in _TYPES:
+            raise CommandError(40415, f"BSON field '$fill.{option}' is an unknown field.")
+        if type(value) not in _TYPES[option]:
+            raise CommandError(14, f"BSON field '$fill.{option}' is the wrong type '{type_name(value)}'")
+    if "output" not in spec:
+        raise CommandError(40414, "BSON field '$fill.output' is missing but a required field")
+    if "partitionBy" in spec and "partitionByFields" in spec:
+        raise CommandError(6050200, "Maximum one of 'partitionBy' and 'partitionByFields' can be specified in '$fill'")
+    if type(spec.get("partitionBy")) is str:
+        raise CommandError(6050204, "'partitionBy' must be an object that describes an expression")
+    for field in spec.get("partitionByFields", ()):
+        if type(field) is not str or field.startswith("$"):
+            raise CommandError(6050201, "'partitionByFields' in '$fill' must be names of fields without '$'")
+    if not spec["output"]:
+        raise CommandError(6050203, "Each $fill stage must have at least one output field")
+
+
+def _add_output(field: str, how: Any, windows: Document, values: Document) -> None:
+    if type(how) is not dict or len(how) != 1 or next(iter(how)) not in ("method", "value"):
+        raise CommandError(9, f"the output field '{field}' must be an object with one of 'method' and 'value'")
+    if "value" in how:
+        values[field] = {"$ifNull": [f"${field}", how["value"]]}
+        return
+    function = _METHODS.get(how["method"]) if type(how["method"]) is str else None
+    if function is None:
+        raise CommandError(6050202, "Method must be either 'linear' or 'locf'")
+    windows[field] = {function: f"${field}"}
+
+
+def _window_spec(spec: Document, windows: Document) -> Document:
+    built = {"sortBy": spec["sortBy"], "output": windows}
+    if "partitionBy" in spec:
+        built["partitionBy"] = spec["partitionBy"]
+    elif "partitionByFields" in spec:
+        built["partitionBy"] = {field: f"${field}" for field in spec["partitionByFields"]}
+    return built

@@ -1,0 +1,190 @@
+"""The documents of one partition, in order, and which of them lie in the window of a document.
+
+    documents: ["unbounded", "current"]     by count: places before (-) and after (+) the document
+    range: [-10, 10]                        by value: of the one ascending sort field
+    range: [-1, 0], unit: "day"             by time: as above, where the values are dates
+
+A window is the half-open pair of places (start, end).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bson import Decimal128, Int64
+from bson.datetime_ms import DatetimeMS
+
+from headrace.errors import CommandError
+from headrace.query.sort import SortKey
+from headrace.query.stages.stage import Document, PipelineContext
+from headrace.query.stages.time_units import UNITS, shifted
+from headrace.query.stages.unwind import nested
+from headrace.values.bson import MISSING, type_name
+from headrace.values.order import sort_key
+
+NUMBERS: Final = (int, Int64, float, Decimal128)
+
+
+class Partition:
+    """Documents in order; `sort_values` are those of the one sort field."""
+
+    __slots__ = ("context", "documents", "order", "sort_path")
+
+    def __init__(
+        self,
+        documents: list[Document],
+        sort_path: tuple[str, ...] | None,
+        order: SortKey | None,
+        context: PipelineContext,
+    ) -> None:
+        self.documents = documents
+        self.sort_path = sort_path
+        self.order = order
+        self.context = context
+
+    def sort_values(self) -> list[Any]:
+        """The value of the one sort field in each document, or MISSING."""
+        path = self.sort_path or ()
+        return [nested(document, path) for document in self.documents]
+
+    def sort_keys(self) -> list[Any]:
+        """What each document sorts by: equal for documents of equal rank."""
+        order = self.order
+        return [] if order is None else [order.key(document) for document in self.documents]
+
+
+Windows = Callable[[Partition], list[tuple[int, int]]]
+
+
+def sorted_by(order: SortKey | None) -> tuple[str, ...] | None:
+    """The path of the one sort field; None where there are none or several."""
+    return tuple(order.paths[0][0].split(".")) if order is not None and len(order.paths) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A parsed window. `lower` and `upper` are None for unbounded, else distances from the document."""
+
+    lower: Any = None
+    upper: Any = None
+    by_value: bool = False
+    unit: str | None = None
+
+    @property
+    def grows(self) -> bool:
+        """Whether each window is the one before and more: a state can be carried on."""
+        return self.lower is None
+
+    def windows(self, partition: Partition) -> list[tuple[int, int]]:
+        """The window of each document."""
+        count = len(partition.documents)
+        if not self.by_value:
+            low = [0] * count if self.lower is None else [_clamped(i + self.lower, count) for i in range(count)]
+            high = (
+                [count] * count if self.upper is None else [_clamped(i + self.upper + 1, count) for i in range(count)]
+            )
+            return [(start, max(start, end)) for start, end in zip(low, high)]
+        values = partition.sort_values()
+        for value in values:
+            self._check(value)
+        keys = [sort_key(value) for value in values]
+        return [self._by_value(value, keys) for value in values]
+
+    def _by_value(self, value: Any, keys: list[Any]) -> tuple[int, int]:
+        start = 0 if self.lower is None else bisect_left(keys, sort_key(self._shifted(value, self.lower)))
+        end = len(keys) if self.upper is None else bisect_right(keys, sort_key(self._shifted(value, self.upper)))
+        return start, max(start, end)
+
+    def _shifted(self, value: Any, distance: Any) -> Any:
+        if self.unit is not None:
+            return shifted(value, self.unit, distance)
+        if type(value) is Decimal128 or type(distance) is Decimal128:
+            left = value.to_decimal() if type(value) is Decimal128 else value
+            right = distance.to_decimal() if type(distance) is Decimal128 else distance
+            return float(left) + float(right)
+        return value + distance
+
+    def _check(self, value: Any) -> None:
+        if self.unit is not None and type(value) is not DatetimeMS:
+            raise CommandError(
+                5429513, f"Invalid range: Expected the sortBy field to be a Date, but it was {type_name(value)}"
+            )
+        if self.unit is None and type(value) not in NUMBERS:
+            code = 5429414 if value is not MISSING else 5429413
+            raise CommandError(
+                code, f"Invalid range: Expected the sortBy field to be a number, but it was {type_name(value)}"
+            )
+
+
+def _clamped(place: int, count: int) -> int:
+    return min(max(place, 0), count)
+
+
+def parse_bounds(spec: Any, order: SortKey | None) -> Bounds:
+    """The window that `spec` spells; without one it is the whole partition."""
+    if spec is MISSING:
+        return Bounds()
+    if type(spec) is not dict:
+        raise CommandError(9, "'window' field must be an object")
+    for option in spec:
+        if option not in ("documents", "range", "unit"):
+            raise CommandError(9, f"'window' field can only contain 'documents', 'range' and 'unit', not '{option}'")
+    if "documents" in spec and "range" in spec:
+        raise CommandError(9, "Window bounds can specify either 'documents' or 'range', not both.")
+    if "unit" in spec and "range" not in spec:
+        raise CommandError(9, "Window bounds can only specify 'unit' with range-based bounds.")
+    if "documents" in spec:
+        return _document_bounds(spec["documents"], order)
+    return _range_bounds(spec["range"], spec.get("unit"), order) if "range" in spec else Bounds()
+
+
+def _document_bounds(value: Any, order: SortKey | None) -> Bounds:
+    lower, upper = _pair(value, "documents")
+    for bound in (lower, upper):
+        if bound is not None and (type(bound) not in NUMBERS or float(str(bound)) != int(float(str(bound)))):
+            raise CommandError(9, f"Numeric document-based bounds must be an integer, not {bound!r}")
+    lower, upper = (None if bound is None else int(float(str(bound))) for bound in (lower, upper))
+    if (lower is not None or upper is not None) and order is None:
+        raise CommandError(5339901, "Document-based bounds require a sortBy")
+    _check_order(lower, upper)
+    return Bounds(lower, upper)
+
+
+def _range_bounds(value: Any, unit: Any, order: SortKey | None) -> Bounds:
+    if unit is not None and (type(unit) is not str or unit not in UNITS):
+        raise CommandError(9, f"unknown time unit value: {unit!r}")
+    lower, upper = _pair(value, "range")
+    for bound in (lower, upper):
+        if bound is not None and type(bound) not in NUMBERS:
+            raise CommandError(9, f"Range-based bounds expression must be a number, not {bound!r}")
+        if unit is not None and bound is not None and float(str(bound)) != int(float(str(bound))):
+            raise CommandError(9, "With 'unit', range-based bounds must be an integer")
+    if order is None or len(order.paths) != 1:
+        raise CommandError(5339902, "Range-based bounds require sortBy a single field")
+    if order.paths[0][1]:
+        raise CommandError(8947400, "Range-based bounds require an ascending sortBy")
+    _check_order(lower, upper)
+    return Bounds(lower, upper, by_value=True, unit=unit)
+
+
+def _pair(value: Any, option: str) -> tuple[Any, Any]:
+    """The two bounds, None for unbounded and 0 for current."""
+    if type(value) is not list or len(value) != 2:
+        raise CommandError(9, f"Window bounds must be a 2-element array: {option}")
+    words: dict[str, Any] = {"unbounded": None, "current": 0}
+    found = []
+    for bound in value:
+        if type(bound) is str:
+            if bound not in words:
+                raise CommandError(9, f"Window bounds must be 'unbounded', 'current', or a number, not '{bound}'")
+            bound = words[bound]
+        found.append(bound)
+    return found[0], found[1]
+
+
+def _check_order(lower: Any, upper: Any) -> None:
+    if lower is not None and upper is not None and float(str(lower)) > float(str(upper)):
+        raise CommandError(5339900, "Lower bound must not exceed upper bound")
