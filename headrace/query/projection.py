@@ -1,0 +1,79 @@
+"""Projections: which fields of a document a find or a `$project` gives, and what it computes.
+
+    projection = parse_projection({"a.b": 1, "total": {"$add": ["$x", 1]}}, kind="find")
+    projection({"_id": 1, "a": {"b": 2, "c": 3}, "x": 4})  -> {"_id": 1, "a": {"b": 2}, "total": 5}
+
+Rule: included and excluded fields keep the document's order, computed ones follow in the order of the
+specification. A document given is never changed; the result may share parts with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from headrace.query.collation import Collation
+from headrace.query.match import Predicate
+from headrace.query.projection_build import excluder, includer
+from headrace.query.projection_find import positional_picker, slicer
+from headrace.query.projection_spec import Mode, Specification, read_specification
+
+Step = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Projection:
+    """A parsed projection: call it with a document. Hot loops bind `apply`."""
+
+    __slots__ = ("apply", "mode")
+
+    def __init__(self, mode: Mode, apply: Step) -> None:
+        self.mode = mode
+        self.apply = apply
+
+    def __call__(self, document: dict[str, Any]) -> dict[str, Any]:
+        return self.apply(document)
+
+
+def parse_projection(
+    spec: dict[str, Any],
+    *,
+    kind: Literal["find", "aggregate"],
+    predicate: Predicate | None = None,
+    collation: Collation | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> Projection:
+    """The projection a specification spells.
+
+    `kind` decides whether `$slice`, `$elemMatch` and `a.$` mean what they mean in a find; `predicate` is the
+    find's filter, for `a.$`. An empty specification gives the documents themselves (51272 for `aggregate`).
+    Raises 31249 and 31250 for colliding paths, 31253 and 31254 for mixed modes, and what expressions raise.
+    """
+    specification = read_specification(spec, is_find=kind == "find", collation=collation, variables=variables or {})
+    return Projection(specification.mode, _steps(specification, predicate, collation, variables or {}))
+
+
+def _steps(
+    specification: Specification,
+    predicate: Predicate | None,
+    collation: Collation | None,
+    variables: Mapping[str, Any],
+) -> Step:
+    if specification.mode is Mode.INCLUSION:
+        first = includer(specification.tree, variables)
+    else:
+        first = excluder(specification.tree)
+    slices = [slicer(path, skip, limit) for path, skip, limit in specification.slices]
+    position = specification.positional
+    if position is None and not slices:
+        return first
+    pick = positional_picker(position, predicate) if position is not None else None
+
+    def apply(document: dict[str, Any]) -> dict[str, Any]:
+        result = first(document)
+        if pick is not None:
+            result = pick(document, result)
+        for cut in slices:
+            result = cut(result)
+        return result
+
+    return apply

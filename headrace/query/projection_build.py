@@ -1,0 +1,171 @@
+"""From a projection's tree to a function of a document: what is kept, what is dropped, what is computed.
+
+Rule: first every named field is taken from the document, level by level and through arrays within
+arrays; then the computed fields are set. A value on the way that is neither object nor array is left
+out of an inclusion, kept in an exclusion, and replaced by an object where something below it is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.query.projection_spec import Computed, Dropped, ElementMatch, Kept, Tree
+from headrace.values.bson import MISSING
+
+Step = Callable[[dict[str, Any]], dict[str, Any]]
+Evaluate = Callable[[dict[str, Any]], Any]
+Fill = Callable[[dict[str, Any], dict[str, Any]], None]
+"""Sets computed fields: (the whole document, the level to set them in)."""
+
+
+def includer(tree: Tree, variables: Mapping[str, Any]) -> Step:
+    """The projection that gives just what `tree` names."""
+    take = _taker(tree)
+    if not tree.computes:
+        return take
+    fill = _filler(tree, variables)
+
+    def apply(document: dict[str, Any]) -> dict[str, Any]:
+        result = take(document)
+        fill(document, result)
+        return result
+
+    return apply
+
+
+def _taker(tree: Tree) -> Step:
+    kept = frozenset(name for name, item in tree.fields.items() if isinstance(item, Kept))
+    below = {name: _value_taker(item) for name, item in tree.fields.items() if isinstance(item, Tree)}
+    if not below:
+        return lambda document: {name: value for name, value in document.items() if name in kept}
+
+    def take(document: dict[str, Any]) -> dict[str, Any]:
+        result = {}
+        for name, value in document.items():
+            if name in kept:
+                result[name] = value
+            elif name in below:
+                inner = below[name](value)
+                if inner is not MISSING:
+                    result[name] = inner
+        return result
+
+    return take
+
+
+def _value_taker(tree: Tree) -> Callable[[Any], Any]:
+    """What is taken of one value: MISSING of a scalar; in arrays only if something will be set in its place."""
+    take = _taker(tree)
+    keeps_places = tree.computes
+
+    def take_value(value: Any) -> Any:
+        kind = type(value)
+        if kind is dict:
+            return take(value)
+        if kind is list:
+            items = map(take_value, value)
+            return list(items) if keeps_places else [item for item in items if item is not MISSING]
+        return MISSING
+
+    return take_value
+
+
+def _filler(tree: Tree, variables: Mapping[str, Any]) -> Fill:
+    """Sets everything that is computed in this level and below."""
+    computed: list[tuple[str, Evaluate]] = []
+    below: dict[str, Callable[[dict[str, Any], Any], Any]] = {}
+    order: list[str] = []
+    for name, item in tree.fields.items():
+        if isinstance(item, Tree) and item.computes:
+            below[name] = _value_filler(item, variables)
+        elif isinstance(item, Computed):
+            computed.append((name, _evaluator(item, variables)))
+        elif isinstance(item, ElementMatch):
+            computed.append((name, _element_finder(name, item)))
+        else:
+            continue
+        order.append(name)
+    evaluators = dict(computed)
+
+    def fill(document: dict[str, Any], level: dict[str, Any]) -> None:
+        for name in order:
+            if name in below:
+                level[name] = below[name](document, level.get(name, MISSING))
+                continue
+            value = evaluators[name](document)
+            if value is not MISSING:
+                level[name] = value
+
+    return fill
+
+
+def _value_filler(tree: Tree, variables: Mapping[str, Any]) -> Callable[[dict[str, Any], Any], Any]:
+    fill = _filler(tree, variables)
+
+    def fill_value(document: dict[str, Any], value: Any) -> Any:
+        kind = type(value)
+        if kind is list:
+            return [fill_value(document, item) for item in value]
+        level = value if kind is dict else {}
+        fill(document, level)
+        return level
+
+    return fill_value
+
+
+def _evaluator(item: Computed, variables: Mapping[str, Any]) -> Evaluate:
+    from headrace.query.expressions import Env  # plain projections need none of it
+
+    evaluate = item.expression.evaluate
+    return lambda document: evaluate(Env(document, variables))
+
+
+def _element_finder(name: str, item: ElementMatch) -> Evaluate:
+    predicate = item.element
+
+    def find(document: dict[str, Any]) -> Any:
+        value = document.get(name)
+        if type(value) is not list:
+            return MISSING
+        index = predicate.matched_index(document)
+        return MISSING if index is None else [value[int(index)]]
+
+    return find
+
+
+def excluder(tree: Tree) -> Step:
+    """The projection that gives all but what `tree` drops."""
+    dropped = frozenset(name for name, item in tree.fields.items() if isinstance(item, Dropped))
+    below = {name: _value_excluder(item) for name, item in tree.fields.items() if isinstance(item, Tree)}
+    finders = [
+        (name, _element_finder(name, item)) for name, item in tree.fields.items() if isinstance(item, ElementMatch)
+    ]
+    if not below and not dropped and not finders:
+        return lambda document: document
+    dropped |= frozenset(name for name, _ in finders)
+
+    def apply(document: dict[str, Any]) -> dict[str, Any]:
+        result = {name: value for name, value in document.items() if name not in dropped}
+        for name, exclude in below.items():
+            if name in result:
+                result[name] = exclude(result[name])
+        for name, find in finders:
+            value = find(document)
+            if value is not MISSING:
+                result[name] = value
+        return result
+
+    return apply
+
+
+def _value_excluder(tree: Tree) -> Callable[[Any], Any]:
+    exclude = excluder(tree)
+
+    def exclude_value(value: Any) -> Any:
+        kind = type(value)
+        if kind is dict:
+            return exclude(value)
+        return [exclude_value(item) for item in value] if kind is list else value
+
+    return exclude_value

@@ -1,0 +1,285 @@
+"""Reading a projection's specification: a tree of what happens to which field, and the mode of the whole.
+
+Rule: a specification either includes or excludes; only `_id` may go the other way. What is computed
+belongs to inclusion. `$slice` alone decides nothing: with no other field it excludes (nothing).
+
+Source of the error codes: MongoDB's `projection_parser`, as its answers show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from bson import Decimal128, Int64
+
+from headrace.errors import CommandError
+from headrace.query.collation import Collation
+from headrace.query.match import parse_filter
+from headrace.query.match.parse import truthy
+from headrace.values.paths import split_path
+
+FLAGS: Final = (bool, int, Int64, float, Decimal128)
+SLICE_SYNTAX: Final = "Invalid $slice syntax. The given syntax did not match the find() nor the expression syntax"
+
+
+class Mode(Enum):
+    """What happens to fields that are not named."""
+
+    EXCLUSION = "exclusion"
+    INCLUSION = "inclusion"
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A leaf whose value is an expression's."""
+
+    expression: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ElementMatch:
+    """A leaf whose value is the first array element that fulfils a condition (`$elemMatch` of a find)."""
+
+    element: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A leaf that is included; where it stands in an exclusion it changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A leaf that is excluded."""
+
+
+Leaf = Computed | ElementMatch | Kept | Dropped
+
+
+@dataclass(slots=True)
+class Tree:
+    """The fields of one level that the specification names, in its order."""
+
+    fields: dict[str, Leaf | Tree] = field(default_factory=dict)
+
+    @property
+    def computes(self) -> bool:
+        """Whether anything in it is computed."""
+        return any(
+            item.computes if isinstance(item, Tree) else isinstance(item, (Computed, ElementMatch))
+            for item in self.fields.values()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Specification:
+    """A specification, checked: `slices` are (path, skip or None, limit), `positional` the path before `.$`."""
+
+    mode: Mode
+    tree: Tree
+    slices: tuple[tuple[tuple[str, ...], int | None, int], ...]
+    positional: tuple[str, ...] | None
+
+
+def read_specification(
+    spec: dict[str, Any], *, is_find: bool, collation: Collation | None, variables: Mapping[str, Any]
+) -> Specification:
+    """The specification read and checked; see `parse_projection` for the errors."""
+    if not spec and not is_find:
+        raise CommandError(
+            51272, "Invalid $project :: caused by :: projection specification must have at least one field"
+        )
+    reader = _Reader(is_find, collation, variables)
+    for path, value in spec.items():
+        reader.read(path, value)
+    return reader.finished()
+
+
+class _Reader:
+    """Collects the fields of a specification, one after the other."""
+
+    def __init__(self, is_find: bool, collation: Collation | None, variables: Mapping[str, Any]) -> None:
+        self.is_find = is_find
+        self.collation = collation
+        self.variables = variables
+        self.tree = Tree()
+        self.mode: Mode | None = None
+        self.id_flag: bool | None = None
+        self.slices: list[tuple[tuple[str, ...], int | None, int]] = []
+        self.positional: tuple[str, ...] | None = None
+        self.has_element_match = False
+
+    def finished(self) -> Specification:
+        mode = self.mode
+        if mode is None:
+            mode = Mode.INCLUSION if self.id_flag or self.has_element_match else Mode.EXCLUSION
+        if mode is Mode.INCLUSION:
+            if "_id" not in self.tree.fields:
+                self.tree.fields["_id"] = Kept()
+            elif isinstance(self.tree.fields["_id"], Dropped):
+                del self.tree.fields["_id"]
+            for path, _, _ in self.slices:
+                self._add(path, Kept())
+        if self.positional is not None and self.has_element_match:
+            raise CommandError(31255, "Cannot specify positional operator and $elemMatch.")
+        return Specification(mode, self.tree, tuple(self.slices), self.positional)
+
+    def read(self, path: str, value: Any) -> None:
+        """Takes in one field; nested objects are read field by field."""
+        if path.endswith(".$") and len(path) > 2:
+            self._read_positional(path, value)
+        elif type(value) is dict:
+            self._read_object(path, value)
+        elif type(value) in FLAGS:
+            self._read_flag(path, truthy(value))
+        else:
+            self._read_expression(path, value)
+
+    def _read_flag(self, path: str, included: bool) -> None:
+        if path == "_id":
+            self.id_flag = included
+        else:
+            wanted = Mode.INCLUSION if included else Mode.EXCLUSION
+            if self.mode not in (None, wanted):
+                if included:
+                    raise CommandError(31253, f"Cannot do inclusion on field {path} in exclusion projection")
+                raise CommandError(31254, f"Cannot do exclusion on field {path} in inclusion projection")
+            self.mode = wanted
+        self._add(checked_path(path), Kept() if included else Dropped())
+
+    def _read_positional(self, path: str, value: Any) -> None:
+        if not self.is_find:
+            raise CommandError(31324, "Cannot use positional projection in aggregation projection")
+        if type(value) is dict or type(value) not in FLAGS:
+            raise CommandError(31271, "positional projection cannot be used with a literal")
+        if not truthy(value) or self.mode is Mode.EXCLUSION:
+            raise CommandError(31395, "positional projection cannot be used with exclusion")
+        if self.positional is not None:
+            raise CommandError(31276, "Cannot specify more than one positional projection per query.")
+        parts = checked_path(path[:-2])
+        self.mode = Mode.INCLUSION
+        self.positional = parts
+        self._add(parts, Kept())
+
+    def _read_object(self, path: str, value: dict[str, Any]) -> None:
+        first = next(iter(value), None)
+        if first is None:
+            raise CommandError(
+                51270, f"An empty sub-projection is not a valid value. Found empty object at path {path}"
+            )
+        if not first.startswith("$"):
+            checked_path(path)
+            for name, inner in value.items():
+                if name.startswith("$"):
+                    raise CommandError(31325, f"Bad projection specification: {path}.{name}")
+                if name.endswith(".$"):
+                    raise CommandError(31271, "positional projection cannot be used in a sub-projection")
+                self.read(f"{path}.{name}", inner)
+        elif len(value) == 1 and self.is_find and first == "$slice":
+            self._read_slice(path, value)
+        elif len(value) == 1 and self.is_find and first == "$elemMatch":
+            self._read_element_match(path, value[first])
+        elif len(value) == 1 and first == "$meta":
+            self._read_meta(value[first])
+        else:
+            self._read_expression(path, value)
+
+    def _read_slice(self, path: str, value: dict[str, Any]) -> None:
+        argument = value["$slice"]
+        parts = checked_path(path)
+        if type(argument) in FLAGS and type(argument) is not bool:
+            self.slices.append((parts, None, clamped(argument)))
+            self._reserve(parts)
+            return
+        numeric = type(argument) is list and len(argument) == 2 and all(type(x) in FLAGS[1:] for x in argument)
+        if numeric:
+            skip, limit = clamped(argument[0]), clamped(argument[1])
+            if limit <= 0:
+                raise CommandError(28667, f"{SLICE_SYNTAX}: the limit must be positive")
+            self.slices.append((parts, skip, limit))
+            self._reserve(parts)
+            return
+        if type(argument) is not list or not 2 <= len(argument) <= 3:
+            raise CommandError(28667, SLICE_SYNTAX)
+        self._read_expression(path, value)
+
+    def _read_element_match(self, path: str, argument: Any) -> None:
+        if type(argument) is not dict:
+            raise CommandError(31274, "elemMatch: Invalid argument, object required")
+        parts = checked_path(path)
+        if len(parts) > 1:
+            raise CommandError(31275, "Cannot use $elemMatch projection on a nested field")
+        self.has_element_match = True
+        inner = parse_filter({path: {"$elemMatch": argument}}, collation=self.collation)
+        self._add(parts, ElementMatch(inner))
+
+    def _read_meta(self, argument: Any) -> None:
+        if type(argument) is not str:
+            raise CommandError(17307, "$meta must be a string")
+        if argument in META:
+            raise CommandError(40218, f"query requires {META[argument]} metadata, but it is not available")
+        raise CommandError(17308, f"Unsupported argument to $meta: {argument}")
+
+    def _read_expression(self, path: str, value: Any) -> None:
+        from headrace.query.expressions import ParseContext, parse_expression  # plain projections need none of it
+
+        if self.mode is Mode.EXCLUSION:
+            raise CommandError(31252, f"Cannot use an expression {path}: ... in an exclusion projection")
+        self.mode = Mode.INCLUSION
+        parts = checked_path(path)
+        context = ParseContext(constants=dict(self.variables), collation=self.collation)
+        self._add(parts, Computed(parse_expression(value, context)))
+
+    def _reserve(self, parts: tuple[str, ...]) -> None:
+        """Refuses a sliced path that collides with another; it becomes part of the tree only in an inclusion."""
+        node: Tree | Leaf | None = self.tree
+        for part in parts:
+            if isinstance(node, Tree):
+                node = node.fields.get(part)
+        if node is not None:
+            raise CommandError(31250, f"Path collision at {'.'.join(parts)}")
+
+    def _add(self, parts: tuple[str, ...], leaf: Leaf) -> None:
+        tree = self.tree
+        for index, part in enumerate(parts[:-1]):
+            below = tree.fields.setdefault(part, Tree())
+            if not isinstance(below, Tree):
+                rest = ".".join(parts[index + 1 :])
+                raise CommandError(31249, f"Path collision at {'.'.join(parts)} remaining portion {rest}")
+            tree = below
+        if parts[-1] in tree.fields:
+            raise CommandError(31250, f"Path collision at {'.'.join(parts)}")
+        tree.fields[parts[-1]] = leaf
+
+
+META: Final = {
+    "geoNearDistance": "$geoNear distance", "geoNearPoint": "$geoNear point", "indexKey": "index key",
+    "randVal": "rand val", "recordId": "record ID", "searchHighlights": "search highlights",
+    "searchScore": "search score", "sortKey": "sort key", "textScore": "text score",
+}  # fmt: skip
+
+
+def checked_path(path: str) -> tuple[str, ...]:
+    """The parts of a field's path; raises for empty parts and for those that begin with a dollar sign."""
+    if path == "":
+        raise CommandError(40352, "FieldPath cannot be constructed with empty string")
+    if path.endswith("."):
+        raise CommandError(40353, "FieldPath must not end with a '.'.")
+    parts = split_path(path)
+    for part in parts:
+        if part == "":
+            raise CommandError(15998, "FieldPath field names may not be empty strings.")
+        if part.startswith("$") and part not in ("$db", "$id", "$ref"):
+            raise CommandError(16410, f"FieldPath field names may not start with '$'. Found: {path}")
+    return parts
+
+
+def clamped(number: Any) -> int:
+    """A number as a 32-bit integer: cut off, NaN as zero, and at most what fits."""
+    value = float(number.to_decimal()) if type(number) is Decimal128 else float(number)
+    if value != value:  # noqa: PLR0124  (only NaN differs from itself)
+        return 0
+    return int(max(-(2.0**31), min(2.0**31 - 1, value)))
