@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -82,7 +83,8 @@ class Feed:
 
     def now(self) -> Timestamp:
         """The server's time: everything acknowledged before the call happened at or before it."""
-        return self.client.admin.command("ping")["operationTime"]
+        moment: Timestamp = self.client.admin.command("ping")["operationTime"]
+        return moment
 
     def read(self, start: Token, end: Token) -> Iterator[Event]:
         """The events after `start` up to and including `end`, in order. Waits until the server has come to `end`."""
@@ -117,7 +119,8 @@ class Feed:
         entry = self.client.local["oplog.rs"].find_one(sort=[("$natural", 1)], projection={"ts": 1})
         if entry is None:
             raise PositionLost("the server's oplog is empty or not readable: there is no earliest position")
-        return entry["ts"]
+        oldest: Timestamp = entry["ts"]
+        return oldest
 
 
 class ChangeCursor:
@@ -168,10 +171,9 @@ class ChangeCursor:
 
     def close(self) -> None:
         if self._cursor and self._cursor["id"]:
-            try:
+            # A cursor that cannot be killed times out on the server; nothing depends on it here.
+            with suppress(PyMongoError):
                 self._feed.kill(self._cursor, self._session)
-            except PyMongoError:
-                pass  # A cursor that cannot be killed times out on the server; nothing depends on it here.
         self._cursor = None
         self._session.end_session()
 
@@ -183,7 +185,7 @@ class ChangeCursor:
             if self._cursor is None or not self._cursor["id"]:
                 return []
         reply = self._feed.get_more(self._cursor, self._batch_rows, wait_ms, self._session)
-        events = reply["cursor"]["nextBatch"]
+        events: list[Event] = reply["cursor"]["nextBatch"]
         self.drained = not events
         self._advance(events, reply["cursor"])
         self._cursor = {"id": reply["cursor"]["id"], "ns": reply["cursor"]["ns"]}

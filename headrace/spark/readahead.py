@@ -74,8 +74,9 @@ class ReadAhead:
         if bound and (cursor.covers(bound) or (self._ahead and self._ahead[-1].time > bound)):
             return True
         # One more than asked for, of another time: only then is it known where the last transaction ends.
-        ahead = self._ahead
-        return bool(rows_max) and len(ahead) > rows_max and ahead[-1].time != ahead[rows_max - 1].time
+        if rows_max is None or len(self._ahead) <= rows_max:
+            return False
+        return self._ahead[-1].time != self._ahead[rows_max - 1].time
 
     def _take_in(self, tokens: list[Token], bound: Timestamp | None) -> None:
         for token in tokens:

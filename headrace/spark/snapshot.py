@@ -18,6 +18,7 @@ key of each type is a chunk of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -47,7 +48,7 @@ class SnapshotUnsettled(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The keys after `after` up to and including `upto`, as text of {"_id": key}; without `after`, the one key `upto`."""
+    """The keys after `after` up to and including `upto`, as text of {"_id": key}; without `after` just `upto`."""
 
     upto: str
     after: str = ""
@@ -86,13 +87,13 @@ class Snapshot:
     def read(self, chunk: Chunk) -> Iterator[Row]:
         """The chunk's documents; raises SnapshotUnsettled."""
         with self._feed.open(Position("latest"), stages=_KEYS_ONLY) as cursor:
-            documents, moment = self._find(chunk.filter(), cursor.token)
+            documents, moment = self._find(chunk.filter(), _before(cursor.token.time))
             for _ in range(ROUNDS_MAX):
-                stale = [key for key in _touched(cursor, moment) if key in documents]
+                stale = dict.fromkeys(key for key in _touched(cursor, moment) if key in documents)
                 if not stale or cursor.closed:
                     return self._rows(documents.values(), cursor.token)
-                keys = [documents.pop(key)["_id"] for key in dict.fromkeys(stale)]
-                again, moment = self._find({"_id": {"$in": keys}}, cursor.token)
+                keys = [documents.pop(key)["_id"] for key in stale]
+                again, moment = self._find({"_id": {"$in": keys}}, cursor.token.time)
                 documents |= again
         raise SnapshotUnsettled(f"{len(stale)} documents changed each of the {ROUNDS_MAX} times they were read")
 
@@ -115,10 +116,10 @@ class Snapshot:
         found = list(self._collection.find(query, {"_id": 1}, sort=[("_id", direction)], skip=skip, limit=1))
         return dumps({"_id": found[0]["_id"]}) if found else None
 
-    def _find(self, query: dict[str, Any], after: Token) -> tuple[dict[str, dict[str, Any]], Timestamp]:
-        """Documents by their key's text, all read at or after `after`, and a time by which they had been read."""
+    def _find(self, query: dict[str, Any], since: Timestamp) -> tuple[dict[str, dict[str, Any]], Timestamp]:
+        """Documents by their key's text, with all that happened up to `since`, and a time by which they were read."""
         with self._feed.client.start_session(causal_consistency=True) as session:
-            session.advance_operation_time(_before(after.time))
+            session.advance_operation_time(since)
             found = {dumps(document["_id"]): document for document in self._collection.find(query, session=session)}
         return found, self._feed.now()
 
@@ -145,5 +146,4 @@ def _before(moment: Timestamp) -> Timestamp:
 
 
 def _is_nan(key: Any) -> bool:
-    number = key.to_decimal() if isinstance(key, Decimal128) else key
-    return number != number
+    return key.to_decimal().is_nan() if isinstance(key, Decimal128) else isinstance(key, float) and math.isnan(key)

@@ -27,7 +27,9 @@ SCALARS: st.SearchStrategy[Any] = st.one_of(
     st.binary(min_size=16, max_size=16).map(lambda data: Binary(data, 4)),
     st.binary(min_size=12, max_size=12).map(ObjectId),
     st.integers(-(2**62), 2**62).map(DatetimeMS),
-    st.tuples(st.integers(-(10**20), 10**20), st.integers(-99, 99)).map(lambda pair: Decimal128("%dE%d" % pair)),
+    st.tuples(st.integers(-(10**20), 10**20), st.integers(-99, 99)).map(
+        lambda pair: Decimal128(f"{pair[0]}E{pair[1]}")
+    ),
     st.sampled_from([Decimal128("NaN"), Decimal128("-Infinity"), Decimal128("-0")]),
     st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)).map(lambda pair: Timestamp(*pair)),
     st.sampled_from([MinKey(), MaxKey(), Regex('^a"b', "imx"), Code("return 1"), Code("f", {"a": Int64(1)})]),

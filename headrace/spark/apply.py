@@ -1,0 +1,121 @@
+"""The document after an event, from the document before it: what keeps a mirror equal without asking the server.
+
+Why not ask (`updateLookup`): the answer is the document of now, another one at each reading, and gone after a
+delete; a mirror made so is at no one token. An event applied to the right document gives the right document, always.
+
+Three ways, the first that the event allows: its own `fullDocument`; the raw difference (`$v: 2`), exact in
+everything; `updateDescription`, exact but for this: an update by a pipeline that only moves a field within its
+document is described like one that sets it where it is. So a mirror asks for the raw one where the server has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.query.diff import apply_diff
+
+_RAW_VERSION: Final = 2
+
+Document = dict[str, Any]
+
+
+class CannotApply(ValueError):
+    """An update's description does not fit the document, or can be read in two ways."""
+
+
+def apply_update(document: Document, description: Document) -> Document:
+    """`document` changed as the description says (either form); the one given is left alone. Raises CannotApply."""
+    if "$v" in description:
+        return _apply_raw(document, description)
+    ambiguous = description.get("disambiguatedPaths")
+    changed: Document = _copied(document)
+    for path in description.get("removedFields") or ():
+        _remove(changed, _components(changed, path, ambiguous))
+    for truncated in description.get("truncatedArrays") or ():
+        _truncate(changed, _components(changed, truncated["field"], ambiguous), int(truncated["newSize"]))
+    for path, value in (description.get("updatedFields") or {}).items():
+        _set(changed, _components(changed, path, ambiguous), value)
+    return changed
+
+
+def _apply_raw(document: Document, description: Document) -> Document:
+    if description["$v"] != _RAW_VERSION or "diff" not in description:
+        raise CannotApply(f"an update entry of version {description['$v']} is not known")
+    return apply_diff(document, description["diff"])
+
+
+def _components(document: Document, path: str, ambiguous: Document | None) -> list[str | int]:
+    """The path's steps: from `disambiguatedPaths`, else at its dots, unless some field on the way has a dot itself.
+
+    Whether a number is an index or a field's name, the document tells: see `_step`.
+    """
+    if ambiguous and path in ambiguous:
+        return [step if isinstance(step, str) else int(step) for step in ambiguous[path]]
+    steps = path.split(".")
+    if ambiguous is None and _dotted_name_possible(document, steps):
+        raise CannotApply(f"the path {path!r} can be read in two ways; the stream needs showExpandedEvents")
+    return list(steps)
+
+
+def _dotted_name_possible(document: Any, steps: list[str]) -> bool:
+    for depth, step in enumerate(steps):
+        if isinstance(document, dict):
+            rest = steps[depth:]
+            if any("." in name and name.split(".") == rest[: name.count(".") + 1] for name in document):
+                return True
+            document = document.get(step)
+        elif isinstance(document, list):
+            document = document[int(step)] if step.isdigit() and int(step) < len(document) else None
+    return False
+
+
+def _parent(document: Any, steps: list[str | int]) -> Any:
+    for step in steps[:-1]:
+        try:
+            document = document[_step(document, step)]
+        except (IndexError, KeyError, TypeError, ValueError):
+            raise CannotApply(f"the document has nothing at {steps!r} to change") from None
+    if not isinstance(document, dict | list):
+        raise CannotApply(f"the document has nothing at {steps!r} to change")
+    return document
+
+
+def _step(container: Any, step: str | int) -> Any:
+    """The step as a key of this container: an index into an array, a name in a document."""
+    return int(step) if isinstance(container, list) else str(step)
+
+
+def _set(document: Document, steps: list[str | int], value: Any) -> None:
+    parent = _parent(document, steps)
+    step = _step(parent, steps[-1])
+    if isinstance(parent, list):
+        # An index beyond the end fills what lies between with null, as the server does.
+        parent.extend([None] * (step + 1 - len(parent)))
+    parent[step] = value
+
+
+def _remove(document: Document, steps: list[str | int]) -> None:
+    parent = _parent(document, steps)
+    step = _step(parent, steps[-1])
+    if not isinstance(parent, dict) or step not in parent:
+        raise CannotApply(f"the document has no field {steps!r} to remove")
+    del parent[step]
+
+
+def _truncate(document: Document, steps: list[str | int], size: int) -> None:
+    parent = _parent(document, steps)
+    try:
+        array = parent[_step(parent, steps[-1])]
+    except (IndexError, KeyError):
+        array = None
+    if not isinstance(array, list) or len(array) < size:
+        raise CannotApply(f"the document has no array of {size} elements at {steps!r}")
+    del array[size:]
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _copied(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value

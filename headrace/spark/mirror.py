@@ -1,0 +1,179 @@
+"""A job that keeps a table of files equal to a collection: a snapshot first, then every event, batch by batch.
+
+What must hold: after a run the table's rows are the collection's documents as they were at one token not before the
+run's beginning; whatever was killed, whenever, the next run goes on and ends the same way. The two halves of it:
+
+- Spark's checkpoint gives each batch a number and a range that stay the same when the batch is made again.
+- A batch changes the table in one commit that also says which batch of which query it was, and up to which token the
+  table is. A batch that is in is passed over; an event that is in is not applied again (`fold.py`), so a lost
+  checkpoint costs a new snapshot, not a wrong table.
+
+Run it as a program: python -m headrace.spark.mirror --uri … --database … --collection … --path …
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pymongo.errors import OperationFailure
+
+from headrace.clock import SystemClock
+from headrace.spark.events import Row
+from headrace.spark.feed import Feed
+from headrace.spark.fold import fold, keys_of
+from headrace.spark.options import Position, SourceOptions
+from headrace.spark.tables import MirrorTable, open_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_COLUMNS: Final = ("token", "operationType", "documentKey", "fullDocument", "updateDescription", "wallTime")
+# How updates are to be described, best first; see `apply.py` for what each leaves open.
+_DESCRIPTIONS: Final = ("showRawUpdateDescription", "showExpandedEvents")
+_REFUSED: Final = frozenset({323, 9, 40415})
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """What is mirrored to where. `kind` is that of the table; `rows_max` bounds what a batch holds in memory."""
+
+    uri: str
+    database: str
+    collection: str
+    path: Path
+    kind: str = "delta"
+    rows_max: int = 20_000
+
+    def table(self) -> MirrorTable:
+        return open_table(self.path, self.kind)
+
+    @property
+    def checkpoint(self) -> Path:
+        """Spark's own notes, inside the table's directory, under a name that readers of tables pass over."""
+        return self.path / "_checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """A batch that is in the table: its rows, its events that were new, the last one's time, the time it was in."""
+
+    batch: int
+    row_count: int
+    event_count: int
+    token: str
+    last_event_ms: int | None
+    committed_ms: int
+
+
+Listener = Callable[[BatchReport], None]
+
+
+def follow(mirror: Mirror, *, session: SparkSession | None = None, every: str = "0 seconds",
+           listener: Listener | None = None) -> StreamingQuery:  # fmt: skip
+    """Starts the job, to go on until it is stopped; batches are at least `every` apart."""
+    return _start(mirror, session, {"processingTime": every}, listener)
+
+
+def catch_up(mirror: Mirror, *, session: SparkSession | None = None, listener: Listener | None = None) -> None:
+    """Brings the table up to the collection as it is now, and returns. Raises what stopped the job."""
+    _start(mirror, session, {"availableNow": True}, listener).awaitTermination()
+
+
+def description_option(uri: str, database: str, collection: str) -> dict[str, str]:
+    """The source's option for the most exact description of updates that the server gives; none if it knows none."""
+    for option in _DESCRIPTIONS:
+        feed = Feed(SourceOptions(uri, database, collection, stream={option: True}))
+        try:
+            feed.open(Position("latest")).close()
+            return {option: "true"}
+        except OperationFailure as error:
+            if error.code not in _REFUSED:
+                raise
+    return {}
+
+
+def _start(
+    mirror: Mirror, session: SparkSession | None, trigger: dict[str, Any], listener: Listener | None
+) -> StreamingQuery:
+    from headrace.spark.session import get_session, register
+
+    session = register(session) if session else get_session()
+    mirror.path.mkdir(parents=True, exist_ok=True)
+    options = {
+        "uri": mirror.uri,
+        "database": mirror.database,
+        "collection": mirror.collection,
+        "startingPosition": "snapshot",
+        "maxRowsPerTrigger": str(mirror.rows_max),
+    } | description_option(mirror.uri, mirror.database, mirror.collection)
+    rows = session.readStream.format("headrace").options(**options).load().select(*_COLUMNS)
+    writer = rows.writeStream.foreachBatch(_applier(mirror.table(), listener))
+    writer = writer.option("checkpointLocation", str(mirror.checkpoint)).queryName(_name(mirror))
+    return writer.trigger(**trigger).start()
+
+
+def _applier(table: MirrorTable, listener: Listener | None) -> Callable[[DataFrame, int], None]:
+    def apply(batch: DataFrame, number: int) -> None:
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+        report = apply_batch(table, batch.toArrow(), query, number)
+        if report and listener:
+            listener(report)
+
+    return apply
+
+
+def apply_batch(table: MirrorTable, batch: pa.Table, query: str, number: int) -> BatchReport | None:
+    """Commits the batch's rows to the table, unless it is in already or there is nothing in it: then None."""
+    state = table.state()
+    if state.has(query, number) or not batch.num_rows:
+        return None
+    columns = {name: batch.column(name).to_pylist() for name in _COLUMNS[:-1]}
+    rows = [Row(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+    changes = fold(rows, state, table.rows(keys_of(rows)))
+    changes.state = replace(changes.state, query=query, batch=number)
+    table.commit(changes)
+    times = [moment for moment in batch.column("wallTime").to_pylist() if moment is not None]
+    last_ms = round(max(times).timestamp() * 1000) if times else None
+    return BatchReport(number, len(rows), changes.event_count, changes.state.token, last_ms, SystemClock().now_ms())
+
+
+def _name(mirror: Mirror) -> str:
+    return f"mirror {mirror.database}.{mirror.collection}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The job as a program; SIGTERM and SIGINT end it after the batch that is being made."""
+    parser = argparse.ArgumentParser(prog="python -m headrace.spark.mirror", description="Mirror a collection.")
+    for name in ("uri", "database", "collection", "path"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--kind", default="delta", choices=["delta", "parquet"])
+    parser.add_argument("--rows-max", type=int, default=20_000, help="rows a batch at most")
+    parser.add_argument("--follow", action="store_true", help="go on until stopped, not only up to now")
+    parser.add_argument("--quick", action="store_true", help="start Spark sooner, for small collections")
+    given = parser.parse_args(arguments)
+    from headrace.spark.session import get_session
+
+    session = get_session(quick=given.quick)
+    mirror = Mirror(given.uri, given.database, given.collection, Path(given.path), given.kind, given.rows_max)
+    if not given.follow:
+        catch_up(mirror, session=session, listener=_print)
+        return
+    query = follow(mirror, session=session, listener=_print)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: query.stop())
+    query.awaitTermination()
+
+
+def _print(report: BatchReport) -> None:
+    print(f"batch {report.batch}: {report.row_count} rows, at {report.token}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

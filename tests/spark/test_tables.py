@@ -1,0 +1,116 @@
+"""Both kinds of table keep the same contract: rows and state in one commit, or neither."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.spark.fold import Changes, State, Stored
+from headrace.spark.tables import KINDS, MirrorTable, NotAMirror, open_table, stored_rows
+
+
+@pytest.fixture(params=sorted(KINDS))
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> MirrorTable:
+    return open_table(tmp_path / "mirror", request.param)
+
+
+def put(
+    table: MirrorTable, token: str, *, clear: bool = False, deletes: tuple[str, ...] = (), **documents: str
+) -> None:
+    upserts = {key: Stored(document, token) for key, document in documents.items()}
+    batch = table.state().batch + 1
+    table.commit(Changes(State(token, "", "q", batch), clear, upserts, set(deletes)))
+
+
+def contents(table: MirrorTable) -> dict[str, str]:
+    return {key: row.document for key, row in stored_rows(table.read()).items()}
+
+
+def test_a_table_that_is_not_there_yet_has_the_first_state_and_no_rows(table: MirrorTable) -> None:
+    assert table.state() == State()
+    assert table.rows(["a"]) == {}
+
+
+def test_a_commit_inserts_updates_and_deletes_at_once(table: MirrorTable) -> None:
+    put(table, "1", a="A", b="B", c="C")
+    put(table, "2", b="BB", d="D", deletes=("c",))
+    assert contents(table) == {"a": "A", "b": "BB", "d": "D"}
+    assert table.rows(["a", "b", "c"]) == {"a": Stored("A", "1"), "b": Stored("BB", "2")}
+    assert table.state() == State("2", "", "q", 1)
+
+
+def test_a_clearing_commit_leaves_only_what_it_brings(table: MirrorTable) -> None:
+    put(table, "1", a="A", b="B")
+    put(table, "2", clear=True, c="C")
+    assert contents(table) == {"c": "C"}
+
+
+def test_a_commit_without_rows_still_keeps_its_state(table: MirrorTable) -> None:
+    put(table, "1", a="A")
+    put(table, "2")
+    assert (table.state().token, contents(table)) == ("2", {"a": "A"})
+
+
+def test_only_deletes_make_a_commit(table: MirrorTable) -> None:
+    put(table, "1", a="A", b="B")
+    put(table, "2", deletes=("a", "b"))
+    assert contents(table) == {}
+
+
+def test_an_empty_first_commit_makes_a_table(table: MirrorTable) -> None:
+    put(table, "1", clear=True)
+    assert contents(table) == {}
+    put(table, "2", a="A")
+    assert contents(table) == {"a": "A"}
+
+
+def test_keys_and_documents_may_be_any_text(table: MirrorTable) -> None:
+    odd = {'{"x":"\' or 1=1 --"}': "Ä\n\u2028", "": '{"a":null}'}
+    put(table, "1", **odd)
+    put(table, "2", **odd)
+    assert contents(table) == odd
+
+
+def test_many_commits_stay_readable(table: MirrorTable) -> None:
+    for number in range(52):
+        put(table, f"{number:03}", **{f"k{number % 5}": str(number)})
+    assert contents(table) == {"k0": "50", "k1": "51", "k2": "47", "k3": "48", "k4": "49"}
+    assert table.state().batch == 51
+
+
+def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="delta, parquet"):
+        open_table(tmp_path, "csv")
+
+
+def test_a_parquet_commit_interrupted_before_its_rename_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = open_table(tmp_path, "parquet")
+    put(table, "1", a="A")
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            put(table, "2", a="B")
+    assert (contents(table), table.state().token) == ({"a": "A"}, "1")
+    put(table, "2", a="C")
+    assert pq.read_table(tmp_path).column("document").to_pylist() == ["C"]
+
+
+def test_a_table_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+
+    put(open_table(tmp_path / "other", "parquet"), "1", a="A")
+    rows = open_table(tmp_path / "other", "parquet").read()
+    write_deltalake(tmp_path / "d", rows)
+    pq.write_table(rows, tmp_path / "mirror.parquet")
+    for path, kind in ((tmp_path / "d", "delta"), (tmp_path, "parquet")):
+        with pytest.raises(NotAMirror):
+            open_table(path, kind).state()
