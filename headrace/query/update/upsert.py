@@ -7,7 +7,7 @@ Rule: fields that the filter says are equal to one value are put in first, in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from bson import ObjectId, Regex, Timestamp
@@ -17,7 +17,7 @@ from headrace.query.update.update import Update
 
 
 def check_upsert_filter(filter_document: dict[str, Any]) -> None:
-    """To be called for every upsert before anything else, whether or not the filter will match: error 224."""
+    """To be called for every upsert whether or not the filter will match, after the update is parsed: error 224."""
     if _names_expr(filter_document):
         raise CommandError(224, "$expr is not allowed in the query predicate for an upsert")
 
@@ -59,12 +59,10 @@ def check_id(value: Any) -> None:
 
 def _from_filter(filter_document: dict[str, Any], *, only_id: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for path, value in _equalities(filter_document):
+    for path, value in _equalities(filter_document) or ():
         if only_id and path != "_id":
             if path.startswith("_id."):
-                raise CommandError(
-                    111, f"field at '_id' must be exactly specified, field at sub-path '{path}'found"
-                )
+                raise CommandError(111, f"field at '_id' must be exactly specified, field at sub-path '{path}'found")
             continue
         _check_conflict(found, path)
         found[path] = value
@@ -83,36 +81,63 @@ def _check_conflict(found: dict[str, Any], path: str) -> None:
         raise CommandError(54, f"cannot infer query fields to set, path '{path}' is matched twice")
     for other in found:
         if other.startswith(path + ".") or path.startswith(other + "."):
-            raise CommandError(
-                54, f"cannot infer query fields to set, both paths '{path}' and '{other}' are matched"
-            )
+            raise CommandError(54, f"cannot infer query fields to set, both paths '{path}' and '{other}' are matched")
 
 
-def _equalities(filter_document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Path and value of every equality that must hold for the whole filter to hold."""
+Equalities = list[tuple[str, Any]]
+
+
+def _equalities(filter_document: dict[str, Any]) -> Equalities | None:
+    """Path and value of every equality that must hold for the filter to hold; None if it can never hold."""
+    found: Equalities = []
     for name, value in filter_document.items():
-        if name == "$and" or (name == "$or" and len(value) == 1):
-            for part in value:
-                yield from _equalities(part)
+        if name == "$and":
+            part = _all(value)
+        elif name == "$or":
+            part = _any(value)
+        elif name == "$alwaysFalse":
+            part = None
         elif name.startswith("$") or type(value) is Regex:
             continue
         elif type(value) is dict and next(iter(value), "").startswith("$") and "$ref" not in value:
-            for condition in _conditions(value):
-                yield name, condition
+            part = _conditions(name, value)
         else:
-            yield name, value
+            part = [(name, value)]
+        if part is None:
+            return None
+        found += part
+    return found
 
 
-def _conditions(conditions: dict[str, Any]) -> Iterator[Any]:
-    """The values that conditions on one path say it is equal to."""
+def _all(filters: list[dict[str, Any]]) -> Equalities | None:
+    found: Equalities = []
+    for part in map(_equalities, filters):
+        if part is None:
+            return None
+        found += part
+    return found
+
+
+def _any(filters: list[dict[str, Any]]) -> Equalities | None:
+    """An $or says what its only branch says that can hold; with several, nothing."""
+    possible = [part for part in map(_equalities, filters) if part is not None]
+    if not possible:
+        return None
+    return possible[0] if len(possible) == 1 else []
+
+
+def _conditions(path: str, conditions: dict[str, Any]) -> Equalities | None:
+    """What conditions on one path say it is equal to; an $in or $all of nothing can never hold."""
+    found: Equalities = []
     for name, value in conditions.items():
         if name == "$eq":
-            yield value
-        elif name == "$in":
-            if len(value) == 1 and type(value[0]) is not Regex:
-                yield value[0]
-        elif name == "$all":
-            yield from (item for item in value if type(item) is not Regex and not _is_elem_match(item))
+            found.append((path, value))
+        elif name in ("$in", "$all"):
+            if not value:
+                return None
+            if name == "$all" or len(value) == 1:
+                found += [(path, item) for item in value if type(item) is not Regex and not _is_elem_match(item)]
+    return found
 
 
 def _is_elem_match(value: Any) -> bool:

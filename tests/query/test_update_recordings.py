@@ -1,0 +1,156 @@
+"""What MongoDB answered to updates and upserts, asked of the pure functions: documents, errors, diffs, descriptions."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bson import ObjectId, Timestamp
+from bson.datetime_ms import DatetimeMS
+from bson.json_util import CANONICAL_JSON_OPTIONS, dumps, loads
+
+from headrace.changes.description import describe
+from headrace.errors import CommandError
+from headrace.query.diff import apply_diff, identical
+from headrace.query.update import Diff, check_upsert_filter, parse_update, upsert_document
+from headrace.values.bson import OPTIONS, decode, encode
+
+NOW_MS = 1_900_000_000_000
+TIMESTAMP = Timestamp(1_900_000_000, 7)
+NEW_ID = ObjectId("ffffffffffffffffffffffff")
+MARKS = {"#oid": {"#oid": 0}, "#ts": {"#ts": 0}, "#wall": {"#wall": 0}}
+OUR_MARKS = ((NEW_ID, "#oid"), (TIMESTAMP, "#ts"), (DatetimeMS(NOW_MS), "#wall"))
+
+
+def recordings() -> pathlib.Path:
+    named = os.environ.get("HEADRACE_CONFORMANCE")
+    if named:
+        return pathlib.Path(named) / "recordings"
+    return pathlib.Path(__file__).resolve().parents[3] / "shared" / "conformance" / "recordings"
+
+
+def cases(family: str) -> Iterator[dict[str, Any]]:
+    path = recordings() / f"{family}.jsonl.gz"
+    if not path.exists():
+        pytest.skip("no recordings here")
+    for line in gzip.open(path, "rt"):
+        case = json.loads(line)
+        yield {"id": case["id"], "steps": [from_json(step) for step in case["steps"]], "expect": case["expect"]}
+
+
+def from_json(value: Any) -> Any:
+    """Extended JSON to the values the core works with."""
+    parsed = loads(json.dumps(value), json_options=CANONICAL_JSON_OPTIONS)
+    return decode(encode(parsed))
+
+
+def without_marks(value: Any) -> Any:
+    """The answer with every marker's number set to 0, so that order of first appearance does not matter."""
+    if isinstance(value, dict):
+        if len(value) == 1 and next(iter(value)) in MARKS:
+            return MARKS[next(iter(value))]
+        return {key: without_marks(item) for key, item in value.items()}
+    return [without_marks(item) for item in value] if isinstance(value, list) else value
+
+
+def to_json(value: Any) -> Any:
+    """A value of ours as plain extended JSON, what differs from run to run marked."""
+    return json.loads(dumps(_marked(value), json_options=CANONICAL_JSON_OPTIONS))
+
+
+def _marked(value: Any) -> Any:
+    for ours, mark in OUR_MARKS:
+        if type(value) is type(ours) and value == ours:
+            return {mark: 0}
+    if isinstance(value, dict):
+        return {key: _marked(item) for key, item in value.items()}
+    return [_marked(item) for item in value] if isinstance(value, list) else value
+
+
+def number(value: dict[str, str]) -> int:
+    return int(value["$numberInt"])
+
+
+def same(expected: Any, got: Any) -> bool:
+    """Equal as JSON, order of fields included."""
+    return json.dumps(without_marks(expected)) == json.dumps(without_marks(to_json(got)))
+
+
+def check_update(case: dict[str, Any], *, messages: bool = False) -> str | None:
+    """What is wrong with our answer to a case of the family `updates`, or None."""
+    (pre,) = case["steps"][0]["run"]["documents"]
+    (statement,) = case["steps"][2]["run"]["updates"]
+    reply, found = case["expect"][2], case["expect"][3]["cursor"]["firstBatch"]
+    events, entries = case["expect"][4]["events"], case["expect"][5]["#oplog"]
+    before = encode(pre)
+    try:
+        applied = parse_update(statement["u"]).apply(pre, now_ms=NOW_MS, timestamp=TIMESTAMP)
+    except CommandError as failure:
+        return wrong_error(failure, reply, messages)
+    finally:
+        assert encode(pre) == before, "the input was changed"
+    if failures(reply):
+        return f"no error, expected {failures(reply)}"
+    if not same(found[0], applied.document):
+        return f"document {applied.document}, expected {found[0]}"
+    if number(reply["nModified"]) != (applied.change is not None):
+        return f"change {applied.change}, expected nModified {reply['nModified']}"
+    if applied.change is None:
+        return None if not entries else "expected an entry"
+    logged = applied.change.entry if isinstance(applied.change, Diff) else applied.document
+    if not same(entries[0]["o"], logged):
+        return f"entry {logged}, expected {entries[0]['o']}"
+    if isinstance(applied.change, Diff):
+        if not same(events[0]["updateDescription"], describe(applied.change.diff)):
+            return f"description {describe(applied.change.diff)}"
+        if not identical(apply_diff(pre, applied.change.diff), applied.document):
+            return "the diff does not give the document"
+    return None
+
+
+def failures(reply: dict[str, Any]) -> list[tuple[int, str]]:
+    if "error" in reply:
+        return [(number(reply["error"]["code"]), reply["error"]["errmsg"])]
+    return [(number(error["code"]), error["errmsg"]) for error in reply.get("writeErrors", [])]
+
+
+def wrong_error(failure: CommandError, reply: dict[str, Any], messages: bool) -> str | None:
+    expected = failures(reply)
+    if not expected:
+        return f"error {failure.code} {failure.message}"
+    if failure.code != expected[0][0]:
+        return f"error {failure.code} {failure.message}, expected {expected[0]}"
+    if messages and not expected[0][1].endswith(failure.message):
+        return f"message {failure.message!r}, expected {expected[0][1]!r}"
+    return None
+
+
+def check_upsert(case: dict[str, Any], *, messages: bool = False) -> str | None:
+    """What is wrong with our answer to a case of the family `upserts`, or None."""
+    (statement,) = case["steps"][0]["run"]["updates"]
+    reply, found = case["expect"][0], case["expect"][1]["cursor"]["firstBatch"]
+    try:
+        update = parse_update(statement["u"], upsert=True)
+        check_upsert_filter(statement["q"])
+        document = upsert_document(
+            update, statement["q"], now_ms=NOW_MS, timestamp=TIMESTAMP, new_id=lambda: NEW_ID
+        )
+    except CommandError as failure:
+        return wrong_error(failure, reply, messages)
+    if failures(reply):
+        return f"no error, expected {failures(reply)}"
+    return None if same(found[0], document) else f"document {document}, expected {found[0]}"
+
+
+@pytest.mark.parametrize(("family", "check"), [("updates", check_update), ("upserts", check_upsert)])
+def test_every_recorded_case_is_answered_as_mongodb_did(family: str, check: Any) -> None:
+    wrong = [f"{case['id']}: {found}" for case in cases(family) if (found := check(case))]
+    assert not wrong, "\n".join(wrong)
+
+
+assert OPTIONS.document_class is dict
