@@ -122,7 +122,7 @@ def _checked(name: str, value: Any) -> Any:
     if name in ENUMERATIONS and value not in ENUMERATIONS[name]:
         message = f"Enumeration value '{value}' for field '$changeStream.{name}' is not a valid value."
         raise CommandError(2, message)
-    return decode_token(value) if wanted is dict else value
+    return decode_token(value) if type(value) is dict else value
 
 
 def _check_api(given: Mapping[str, Any]) -> None:

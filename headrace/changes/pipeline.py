@@ -46,8 +46,9 @@ class StreamPipeline:
     def __init__(self, spec: StreamSpec) -> None:
         tests: dict[str, list[Test]] = {"fixed": [], "header": [], "early": [], "late": []}
         rest = list(spec.stages)
-        while rest and isinstance(rest[0], Match):
-            for condition in rest.pop(0).predicate.conjuncts():
+        while rest and isinstance(first := rest[0], Match):
+            del rest[0]
+            for condition in first.predicate.conjuncts():
                 tests[_earliest(condition)].append(condition.test)
         self.fixed, self.header = tuple(tests["fixed"]), tuple(tests["header"])
         self.early, self.late = tuple(tests["early"]), tuple(tests["late"])
@@ -97,6 +98,7 @@ def _check_id(before: Document, after: Document) -> None:
     but = {"_id": after["_id"]} if "_id" in after else {}
     raise fatal(
         "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. "
-        "Modifying the _id field of an event makes it impossible to resume the stream from that point. Only transformations "
-        f"that retain the unmodified _id field are allowed. Expected: {shown({'_id': expected})} but found: {shown(but)}"
+        "Modifying the _id field of an event makes it impossible to resume the stream from that point. Only "
+        "transformations that retain the unmodified _id field are allowed. "
+        f"Expected: {shown({'_id': expected})} but found: {shown(but)}"
     )

@@ -1,6 +1,8 @@
 """Events of views: a view is a document of `system.views`, and what happens to that document happened to the view.
 
-    insert → create    replace → modify    delete → drop (all with showExpandedEvents, and never in a collection's stream)
+    insert → create    replace → modify    delete → drop
+
+Rule: they are heard with `showExpandedEvents`, and never in a collection's stream.
 
 The document's `_id` is the view's namespace; the rest of it, but for a drop, is the operationDescription.
 """
@@ -18,7 +20,7 @@ KINDS: Final = {"delete": "drop", "insert": "create", "replace": "modify"}
 
 
 def view_draft(operation: Operation, shape: Shape, version: int = 2) -> CommandDraft | None:
-    """The draft of what an operation on `system.views` did to a view; None where streams of the shape do not hear it."""
+    """The draft of what was done to a view by an operation on `system.views`; None where it is not heard."""
     assert operation.head is not None
     kind = KINDS.get(operation.head.kind)
     if kind is None or not shape.expanded:
@@ -27,7 +29,7 @@ def view_draft(operation: Operation, shape: Shape, version: int = 2) -> CommandD
     db, _, coll = definition.pop("_id").partition(".")
     description = None if kind == "drop" else definition
     ns_type = "timeseries" if "timeseries" in definition else "view"
-    told = Told(kind, db, coll, description, ns_type=ns_type)
+    told = Told(kind, db, coll, description, ns_type=ns_type if kind == "create" else None)
     raw = None if description is None else encode(description)
     start, text, document = opening(operation, kind, raw, version, shape, None)
     return CommandDraft(operation, shape, told, start, text, document, raw, version)

@@ -143,8 +143,9 @@ EXPANDED: dict[str, tuple[bytes, tuple[str, ...], dict[str, Any]]] = {
         ),
     ),
     "modify of an index": (
-        command({"collMod": "c", "index": {"name": "a_1"}}, o2={**MODIFIED_STATE, "indexOptions_old": {"hidden": False}}),
-        ALL,
+        command(
+            {"collMod": "c", "index": {"name": "a_1"}}, o2={**MODIFIED_STATE, "indexOptions_old": {"hidden": False}}
+        ), ALL,
         event(
             "modify", NS, {"operationDescription": {"index": {"name": "a_1"}}},
             {"stateBeforeChange": {"collectionOptions": {"uuid": Binary(UUID, 4)}, "indexOptions": {"hidden": False}}},
@@ -163,9 +164,9 @@ EXPANDED: dict[str, tuple[bytes, tuple[str, ...], dict[str, Any]]] = {
         ),
     ),
     "modify of a view": (
-        replace(VIEW, ns="d.system.views"), WIDE, event("modify", VIEW_NS, VIEW_DESCRIPTION, {"nsType": "view"}),
+        replace(VIEW, ns="d.system.views"), WIDE, event("modify", VIEW_NS, VIEW_DESCRIPTION),
     ),
-    "drop of a view": (delete("d.v", ns="d.system.views"), WIDE, event("drop", VIEW_NS, {"nsType": "view"})),
+    "drop of a view": (delete("d.v", ns="d.system.views"), WIDE, event("drop", VIEW_NS)),
 }  # fmt: skip
 
 ENDS = {("collection", "drop"), ("collection", "rename"), ("database", "dropDatabase")}
@@ -227,11 +228,16 @@ DESCRIBED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "set and new": ({"u": {"a": 1}, "i": {"b": 2}}, {"updatedFields": {"a": 1, "b": 2}}, {}),
     "removed": ({"d": {"a": False, "b": False}}, {"updatedFields": {}, "removedFields": ["a", "b"]}, {}),
     "removed and set": ({"d": {"a": False}, "u": {"b": 1}}, {"updatedFields": {"b": 1}, "removedFields": ["a"]}, {}),
-    "nested": ({"sa": {"u": {"b": 1}, "sc": {"d": {"e": False}}}}, {"updatedFields": {"a.b": 1}, "removedFields": ["a.c.e"]}, {}),
+    "nested": (
+        {"sa": {"u": {"b": 1}, "sc": {"d": {"e": False}}}},
+        {"updatedFields": {"a.b": 1}, "removedFields": ["a.c.e"]}, {},
+    ),
     "array item": ({"sa": {"a": True, "u2": 9}}, {"updatedFields": {"a.2": 9}}, {}),
-    "array cut": ({"sa": {"a": True, "l": 3}}, {"updatedFields": {}, "truncatedArrays": [{"field": "a", "newSize": 3}]}, {}),
+    "array cut": ({"sa": {"a": True, "l": 3}}, {"truncatedArrays": [{"field": "a", "newSize": 3}]}, {}),
     "numeric name": ({"sa": {"u": {"0": 5}}}, {"updatedFields": {"a.0": 5}}, {"a.0": ["a", "0"]}),
-    "array of numeric names": ({"sr": {"a": True, "s0": {"u": {"0": 7}}}}, {"updatedFields": {"r.0.0": 7}}, {"r.0.0": ["r", 0, "0"]}),
+    "array of numeric names": (
+        {"sr": {"a": True, "s0": {"u": {"0": 7}}}}, {"updatedFields": {"r.0.0": 7}}, {"r.0.0": ["r", 0, "0"]},
+    ),
     "dotted name": ({"u": {"a.b": 1}}, {"updatedFields": {"a.b": 1}}, {"a.b": ["a.b"]}),
 }  # fmt: skip
 
