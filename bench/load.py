@@ -96,8 +96,9 @@ def _line(name: str, servers: Sequence[Sequence[Measured]]) -> str:
         parts.append(f"{_number(rate):>9} {unit}")
         parts.append("              " if math.isnan(cpu_us) else f"{_number(cpu_us):>8} µs CPU")
     if len(servers) == 2:
-        parts.append(f"× {rates[0] / rates[1]:.2f}" if rates[1] else "")
-        parts.append("" if math.isnan(times[0] / times[1]) else f"CPU × {times[0] / times[1]:.2f}")
+        parts.append(f"× {rates[0] / rates[1]:.2f}")
+        if times[1] > 0 and not math.isnan(times[0]):
+            parts.append(f"CPU × {times[0] / times[1]:.2f}")
     return "  ".join(parts)
 
 

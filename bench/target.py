@@ -10,13 +10,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from messages import DATABASE, OK, command, reply_document
-
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Target:
@@ -35,12 +34,14 @@ class Target:
         return connection
 
     def cpu_seconds(self) -> float:
-        """User and system time of the whole process so far; not a number when it cannot be seen."""
-        try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
+        """User and system time of the whole process so far, to the nanosecond; not a number when it cannot be seen.
+
+        Linux gives every process a clock of its CPU time, whose number is made of the process id
+        (clock_getcpuclockid(3)); `/proc/PID/stat` tells the same in steps of 10 ms only.
+        """
+        if self.pid is None or not sys.platform.startswith("linux"):
             return float("nan")
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return time.clock_gettime((~self.pid << 3) | 2)
 
     def drop(self) -> None:
         """Drop the database of the load."""
