@@ -23,21 +23,27 @@ class Context:
 
     collation: Collation | None = None
     variables: Mapping[str, Any] | None = None
+    bound: Mapping[str, Any] | None = None
     top: bool = True
 
     def nested(self) -> Context:
         """The context inside `$elemMatch`."""
-        return Context(self.collation, self.variables, top=False)
+        return Context(self.collation, self.variables, self.bound, top=False)
 
 
 def parse_filter(
-    document: dict[str, Any], *, collation: Collation | None = None, variables: Mapping[str, Any] | None = None
+    document: dict[str, Any],
+    *,
+    collation: Collation | None = None,
+    variables: Mapping[str, Any] | None = None,
+    bound: Mapping[str, Any] | None = None,
 ) -> Predicate:
     """The predicate a filter spells; raises the `CommandError` of a bad one (mostly 2, BadValue).
 
-    `variables` are those `$expr` may name (`let`, NOW...) with their values.
+    `variables` are those `$expr` may name (`let`, NOW...) with their values. `bound` are more of them, read anew
+    for each document: whoever gave the mapping may change its values (a `$lookup` does).
     """
-    return Predicate(parse_node(document, Context(collation, variables)).simplified())
+    return Predicate(parse_node(document, Context(collation, variables, bound)).simplified())
 
 
 def parse_node(document: dict[str, Any], context: Context) -> Node:
@@ -123,15 +129,17 @@ def _parse_expr(name: str, value: Any, context: Context) -> Node:
 
     if not context.top:
         raise CommandError(2, "$expr can only be applied to the top-level document")
-    constants = dict(context.variables or {})
-    expression = parse_expression(value, ParseContext(constants=constants, collation=context.collation))
+    bound = {} if context.bound is None else context.bound
+    constants = {name: known for name, known in (context.variables or {}).items() if name not in bound}
+    scope = ParseContext(constants, frozenset(bound), context.collation)
+    expression = parse_expression(value, scope)
     evaluate = expression.evaluate
     if expression.is_constant:
         return Always(truthy(expression(Env({}))))
     names = expression.fields()
     return Computed(
         Kind.EXPRESSION,
-        lambda document: truthy(evaluate(Env(document, constants))),
+        lambda document: truthy(evaluate(Env(document, bound))),
         None if names is None else frozenset(names),
     )
 

@@ -20,7 +20,6 @@ class Match(Stage):
     name: str
     spec: Any
     predicate: Predicate
-    context: PipelineContext
     allowed_in_change_stream: ClassVar[bool] = True
 
     def each(self, document: Document) -> Document | None:
@@ -29,13 +28,11 @@ class Match(Stage):
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """The documents accepted, in order."""
-        if self.context.bound:
-            return filter(self.context.predicate(self.spec), documents)
-        return filter(self.predicate, documents)
+        return filter(self.predicate.test, documents)
 
 
 def parse_match(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$match: filter}`."""
     if type(spec) is not dict:
         raise CommandError(15959, "the match filter must be an expression in an object")
-    return (Match(name, spec, context.predicate(spec), context),)
+    return (Match(name, spec, context.predicate(spec)),)

@@ -59,7 +59,7 @@ class PipelineContext:
         """The filter that `value` spells."""
         from headrace.query.match import parse_filter
 
-        return parse_filter(value, collation=self.collation, variables={**self.variables, **self.bound})
+        return parse_filter(value, collation=self.collation, variables=self.variables, bound=self.bound)
 
     def projection(self, value: Document) -> Callable[[Document], Document]:
         """The projection that `value` spells."""
