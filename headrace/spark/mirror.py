@@ -32,7 +32,7 @@ from headrace.spark.tables import MirrorTable, open_table
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _COLUMNS: Final = ("token", "operationType", "documentKey", "fullDocument", "updateDescription", "wallTime")
 # How updates are to be described, best first; see `apply.py` for what each leaves open.

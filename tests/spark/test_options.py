@@ -1,0 +1,69 @@
+"""The source's options: what they mean, and what is refused with the option's name."""
+
+from __future__ import annotations
+
+import pytest
+from bson import Timestamp
+
+from headrace.spark.options import OptionError, Position, parse_options, parse_position
+from headrace.spark.tokens import Token
+
+HIGH_WATER = "8263515EAC000000022B0429296E1404"
+URI = {"uri": "mongodb://h/"}
+
+
+def test_the_case_of_a_name_does_not_matter_and_stream_options_get_theirs_back() -> None:
+    options = parse_options(
+        URI | {"DATABASE": "d", "collection": "c", "fulldocument": "whenAvailable", "showExpandedEvents": "true"}
+    )
+    assert (options.database, options.collection) == ("d", "c")
+    assert options.stream == {"fullDocument": "whenAvailable", "showExpandedEvents": True}
+
+
+def test_a_pipeline_is_extended_json() -> None:
+    options = parse_options(URI | {"pipeline": '[{"$match": {"fullDocument.n": {"$numberLong": "5"}}}]'})
+    assert options.pipeline == ({"$match": {"fullDocument.n": 5}},)
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("latest", Position("latest")),
+        ("earliest", Position("earliest")),
+        (HIGH_WATER, Position("token", token=Token(HIGH_WATER))),
+        (HIGH_WATER.lower(), Position("token", token=Token(HIGH_WATER))),
+        (f'{{"_data": "{HIGH_WATER}"}}', Position("token", token=Token(HIGH_WATER))),
+        ("2013-01-01T00:00:00Z", Position("time", time=Timestamp(1356998400, 0))),
+        ("2013-01-01T01:00:00+01:00", Position("time", time=Timestamp(1356998400, 0))),
+    ],
+)
+def test_a_position_is_a_word_a_token_or_a_time(text: str, position: Position) -> None:
+    assert parse_position(text) == position
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({}, "'uri'"),
+        (URI | {"collecton": "c"}, "'collecton'"),
+        (URI | {"collection": "c"}, "'database'"),
+        (URI | {"startingPosition": "snapshot", "database": "d"}, "snapshot"),
+        (URI | {"startingPosition": "yesterday"}, "'yesterday'"),
+        (URI | {"startingPosition": '{"_dat": 1}'}, "not a resume token"),
+        (URI | {"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger"),
+        (URI | {"maxRowsPerTrigger": "many"}, "maxRowsPerTrigger"),
+        (URI | {"pipeline": "{}"}, "'pipeline'"),
+        (URI | {"pipeline": "["}, "'pipeline'"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(given: dict[str, str], named: str) -> None:
+    with pytest.raises(OptionError, match=named):
+        parse_options(given)
+
+
+def test_a_token_tells_its_time_and_keeps_its_type_bits() -> None:
+    token = Token.of({"_data": HIGH_WATER, "_typeBits": b"\x82\x80\x00"})
+    assert token.time == Timestamp(1666277036, 2)
+    assert token.document() == {"_data": HIGH_WATER, "_typeBits": b"\x82\x80\x00"}
+    with pytest.raises(ValueError, match="not a resume token"):
+        _ = Token("6100").time
