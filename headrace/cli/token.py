@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from bson import json_util
 
 from headrace.errors import CommandError
-from headrace.values.token import decode_token
+from headrace.values.bson import decode
+from headrace.values.token import ResumeToken, decode_token
 
 
 def describe_token(text: str) -> str:
     """The parts of a token, given as its `_data` or as a JSON document; raises CommandError as a server would."""
     token = decode_token(_document(text.strip()))
-    parts = {field.name: _shown(field.name, getattr(token, field.name)) for field in dataclasses.fields(token)}
-    return json_util.dumps(parts, indent=2, json_options=json_util.RELAXED_JSON_OPTIONS)
+    return json_util.dumps(_parts(token), indent=2, json_options=json_util.RELAXED_JSON_OPTIONS)
 
 
 def _document(text: str) -> dict[str, Any]:
@@ -24,14 +24,22 @@ def _document(text: str) -> dict[str, Any]:
         return {"_data": text}
     try:
         return dict(json_util.loads(text))
-    except (json.JSONDecodeError, TypeError, ValueError) as error:
-        raise CommandError(9, f"the token is not JSON: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise CommandError(9, f"it is not JSON: {error}") from error
 
 
-def _shown(name: str, value: Any) -> Any:
-    """Bytes as hexadecimal digits; a cluster time as seconds and increment."""
-    if name == "cluster_time" and isinstance(value, int):
-        return {"seconds": value >> 32, "increment": value & 0xFFFFFFFF}
-    if isinstance(value, bytes):
-        return value.hex()
-    return value
+def _parts(token: ResumeToken) -> dict[str, Any]:
+    seconds = token.cluster_time >> 32
+    parts: dict[str, Any] = {
+        "clusterTime": {"t": seconds, "i": token.cluster_time & 0xFFFFFFFF},
+        "date": datetime.fromtimestamp(seconds, UTC).isoformat(),
+        "version": token.version,
+        "type": "high water mark" if token.is_high_water_mark else "event",
+        "operationType": token.operation_type,
+        "documentKey": None if token.document_key is None else decode(token.document_key),
+        "collectionUUID": None if token.uuid is None else str(UUID(bytes=token.uuid)),
+        "txnOpIndex": token.txn_op_index,
+        "fromInvalidate": token.from_invalidate,
+        "fragment": token.fragment,
+    }
+    return {name: value for name, value in parts.items() if value is not None}

@@ -1,0 +1,40 @@
+"""`headrace token decode` says what is in a token."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from bson import ObjectId
+
+from headrace.cli.main import main
+from headrace.values.bson import encode
+from headrace.values.token import high_water_mark, make_event_token
+
+
+def test_an_events_token_tells_the_event(capsys: pytest.CaptureFixture[str]) -> None:
+    key = encode({"_id": ObjectId("64b000000000000000000001")})
+    text, _ = make_event_token(1_700_000_000 << 32 | 7, 0, bytes(range(16)), "insert", key, None)
+    assert main(["token", "decode", text]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "clusterTime": {"t": 1_700_000_000, "i": 7},
+        "date": "2023-11-14T22:13:20+00:00",
+        "version": 2,
+        "type": "event",
+        "operationType": "insert",
+        "documentKey": {"_id": {"$oid": "64b000000000000000000001"}},
+        "collectionUUID": "00010203-0405-0607-0809-0a0b0c0d0e0f",
+        "txnOpIndex": 0,
+        "fromInvalidate": False,
+    }
+
+
+def test_a_token_document_is_taken_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["token", "decode", json.dumps({"_data": high_water_mark(5 << 32)})]) == 0
+    assert json.loads(capsys.readouterr().out)["type"] == "high water mark"
+
+
+@pytest.mark.parametrize("text", ["zz", "", "{", "{}", '{"_data": 5}'])
+def test_what_is_no_token_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["token", "decode", text]) == 1
+    assert capsys.readouterr().err.startswith("headrace: not a resume token")
