@@ -17,7 +17,7 @@ from bson import Decimal128, Int64
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
 from headrace.values.bson import MISSING
-from headrace.values.order import Key, sort_key
+from headrace.values.order import Key, number_key, sort_key
 from headrace.values.paths import array_index, split_path
 
 EMPTY_ARRAY: Final[Key] = (0, 0)
@@ -45,10 +45,15 @@ class Descending:
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """A parsed sort: `paths` with True for descending, in order of weight."""
+    """A parsed sort: `paths` with True for descending, in order of weight.
+
+    `natural` is 1 or -1 for the order of storage (`$natural`), in which case there are no paths: `key` is the
+    same for all documents, `sorted` keeps or turns round the order in which they come.
+    """
 
     paths: tuple[tuple[str, bool], ...]
     collation: Collation | None = None
+    natural: int | None = None
 
     def key(self, document: dict[str, Any]) -> tuple[Any, ...]:
         """A comparable key: documents in ascending order of it are sorted."""
@@ -57,6 +62,8 @@ class SortKey:
 
     def sorted(self, documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """The documents in order; those with equal keys stay as they came. Faster than sorting by `key`."""
+        if not self.paths:
+            return list(documents)[:: self.natural or 1]
         keyed = [(self._keys(document), document) for document in documents]
         for index in reversed(range(len(self.paths))):
             keyed.sort(key=lambda pair, index=index: pair[0][index], reverse=self.paths[index][1])  # type: ignore[misc]
@@ -166,16 +173,27 @@ def _advance(path: Pending, place: Any) -> tuple[Pending, Any]:
 def parse_sort(spec: dict[str, Any], collation: Collation | None = None) -> SortKey:
     """The sort that a specification spells; an empty one sorts nothing.
 
-    Raises 2 for an empty or too long specification part, 15974/15975 for values that are no direction,
-    16410 and 15998 for bad names, 17312 for unknown `$meta`.
+    Raises 13103 for too many paths, 15974 and 15975 for values that are no direction, 16410, 15998, 40352 and
+    40353 for bad names, 40218 for `$meta`.
     """
     if len(spec) > SORT_FIELD_COUNT_MAX:
         raise CommandError(13103, f"too many compound keys: the limit is {SORT_FIELD_COUNT_MAX}")
+    if "$natural" in spec:
+        return _parse_natural(spec, collation)
     paths = []
     for path, direction in spec.items():
         _check_path(path)
         paths.append((path, _is_descending(path, direction)))
     return SortKey(tuple(paths), collation)
+
+
+def _parse_natural(spec: dict[str, Any], collation: Collation | None) -> SortKey:
+    if len(spec) > 1:
+        raise CommandError(2, "Cannot include '$natural' in compound sort")
+    direction = spec["$natural"]
+    if type(direction) not in (int, Int64, float, Decimal128) or number_key(direction) not in (1, -1):
+        raise CommandError(2, "$natural sort cannot be set to a value other than -1 or 1.")
+    return SortKey((), collation, natural=int(number_key(direction)))
 
 
 def _check_path(path: str) -> None:
@@ -197,7 +215,7 @@ def _is_descending(path: str, direction: Any) -> bool:
         raise CommandError(15974, f"Illegal key in $sort specification: {path}: {direction}")
     if type(direction) not in (int, Int64, float, Decimal128):
         raise CommandError(15974, f"Illegal key in $sort specification: {path}: {direction!r}")
-    number = direction.to_decimal() if type(direction) is Decimal128 else direction
+    number = number_key(direction)
     if number not in (1, -1):
         raise CommandError(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)")
     return bool(number == -1)

@@ -39,7 +39,11 @@ def _parse_type(value: Any) -> frozenset[int]:
     number = whole_number(value)
     if number == 0:
         raise CommandError(2, "Invalid numerical type code: 0. Instead use {$exists:false}.")
-    if number is None or number not in ALIASES.values() or number != (value.to_decimal() if type(value) is Decimal128 else value):
+    if (
+        number is None
+        or number not in ALIASES.values()
+        or number != (value.to_decimal() if type(value) is Decimal128 else value)
+    ):
         raise CommandError(2, f"Invalid numerical type code: {value}")
     return frozenset({number})
 

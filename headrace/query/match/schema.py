@@ -1,0 +1,300 @@
+"""`$jsonSchema`: JSON Schema draft 4 as MongoDB has it, parsed to a test of a document.
+
+Rule: a keyword speaks only about values of its own type, and passes all others: `minimum` says nothing
+about a string. `bsonType` takes the names `$type` takes; `type` those of JSON. Fields that are absent
+pass everything but `required`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
+
+from bson import Decimal128, Int64
+
+from headrace.errors import CommandError
+from headrace.query.match.types import has_type, parse_types
+from headrace.query.match.values import Test, ordered, whole_number
+from headrace.query.patterns import compile_pattern
+from headrace.values.bson import MISSING
+from headrace.values.order import NAN_KEY, hash_key, number_key
+
+Keyword = Callable[[Any, dict[str, Any]], Test]
+NUMBERS: Final = (int, Int64, float, Decimal128)
+JSON_TYPES: Final = {
+    "array": {4}, "boolean": {8}, "null": {10}, "number": {1, 16, 18, 19}, "object": {3}, "string": {2},
+}  # fmt: skip
+
+
+def parse_schema(schema: dict[str, Any]) -> Test:
+    """The test a schema spells; raises 9 for unknown keywords and bad arguments, 14 for wrong types."""
+    tests = []
+    for name, argument in schema.items():
+        if name in REFUSED:
+            raise CommandError(9, f"$jsonSchema keyword '{name}' is not currently supported")
+        if name not in KEYWORDS:
+            raise CommandError(9, f"Unknown $jsonSchema keyword: {name}")
+        tests.append(KEYWORDS[name](argument, schema))
+    return lambda value: all(test(value) for test in tests)
+
+
+def _need(holds: bool, name: str, what: str, code: int = 14) -> None:
+    if not holds:
+        raise CommandError(code, f"$jsonSchema keyword '{name}' must be {what}")
+
+
+def _for(kinds: tuple[type, ...], test: Test) -> Test:
+    """The test for values of these types; all others pass."""
+    return lambda value: type(value) not in kinds or test(value)
+
+
+def _schema(name: str, argument: Any) -> Test:
+    _need(type(argument) is dict, name, "an object")
+    return parse_schema(argument)
+
+
+def _schemas(name: str, argument: Any) -> list[Test]:
+    _need(type(argument) is list, name, "an array")
+    _need(bool(argument), name, "a non-empty array", 9)
+    return [_schema(name, item) for item in argument]
+
+
+def _names(name: str, argument: Any) -> frozenset[str]:
+    _need(type(argument) is list, name, "an array")
+    _need(bool(argument), name, "a non-empty array", 9)
+    _need(all(type(item) is str for item in argument), name, "an array of strings")
+    _need(len(set(argument)) == len(argument), name, "an array of unique strings", 9)
+    return frozenset(argument)
+
+
+def _count(name: str, argument: Any) -> int:
+    _need(type(argument) in NUMBERS, name, "a number")
+    whole = whole_number(argument)
+    if whole is None or whole < 0 or whole != number_key(argument):
+        raise CommandError(9, f"$jsonSchema keyword '{name}' must be a non-negative integer")
+    return whole
+
+
+def _counted(name: str, kind: type, holds: Callable[[int, int], bool]) -> Keyword:
+    def parse(argument: Any, schema: dict[str, Any]) -> Test:
+        bound = _count(name, argument)
+        return _for((kind,), lambda value: holds(len(value), bound))
+
+    return parse
+
+
+def _bound(name: str, plain: str, strict: str, exclusive: str) -> Keyword:
+    def parse(argument: Any, schema: dict[str, Any]) -> Test:
+        _need(type(argument) in NUMBERS, name, "a number")
+        flag = schema.get(exclusive, False)
+        _need(type(flag) is bool, exclusive, "a boolean")
+        return _for(NUMBERS, ordered(strict if flag else plain, argument))
+
+    return parse
+
+
+def _exclusive(name: str, bound: str) -> Keyword:
+    def parse(argument: Any, schema: dict[str, Any]) -> Test:
+        _need(type(argument) is bool, name, "a boolean")
+        _need(bound in schema, name, f"accompanied by '{bound}'", 9)
+        return lambda value: True
+
+    return parse
+
+
+def _multiple_of(argument: Any, schema: dict[str, Any]) -> Test:
+    _need(type(argument) in NUMBERS, "multipleOf", "a number")
+    divisor = number_key(argument)
+    if divisor is NAN_KEY or divisor <= 0:
+        raise CommandError(9, "$jsonSchema keyword 'multipleOf' must have a positive value")
+    exact = Decimal(divisor)
+
+    def test(value: Any) -> bool:
+        number = number_key(value)
+        if number is NAN_KEY or not Decimal(number).is_finite():
+            return False
+        return Decimal(number) % exact == 0
+
+    return _for(NUMBERS, test)
+
+
+def _pattern(argument: Any, schema: dict[str, Any]) -> Test:
+    _need(type(argument) is str, "pattern", "a string")
+    search = compile_pattern(argument).search
+    return _for((str,), lambda value: search(value) is not None)
+
+
+def _type(argument: Any, schema: dict[str, Any]) -> Test:
+    names = argument if type(argument) is list else [argument]
+    _need(bool(names), "type", "a non-empty array", 9)
+    _need(all(type(name) is str for name in names), "type", "a string or an array of strings")
+    for name in names:
+        _need(name in JSON_TYPES, "type", f"a type of JSON Schema, not {name}", 2 if name != "integer" else 9)
+    return has_type(frozenset().union(*(JSON_TYPES[name] for name in names)))
+
+
+def _bson_type(argument: Any, schema: dict[str, Any]) -> Test:
+    _need("type" not in schema, "bsonType", "without 'type'", 9)
+    names = argument if type(argument) is list else [argument]
+    _need(all(type(name) is str for name in names), "bsonType", "a string or an array of strings")
+    return has_type(parse_types(argument, "bsonType"))
+
+
+def _enum(argument: Any, schema: dict[str, Any]) -> Test:
+    _need(type(argument) is list, "enum", "an array")
+    _need(bool(argument), "enum", "a non-empty array", 9)
+    return _is_one_of(argument)
+
+
+def _is_one_of(wanted: list[Any]) -> Test:
+    keys = frozenset(hash_key(_unordered(item)) for item in wanted)
+    return lambda value: hash_key(_unordered(value)) in keys
+
+
+def _required(argument: Any, schema: dict[str, Any]) -> Test:
+    names = _names("required", argument)
+    return _for((dict,), lambda value: names <= value.keys())
+
+
+def _properties(argument: Any, schema: dict[str, Any]) -> Test:
+    _need(type(argument) is dict, "properties", "an object")
+    tests = [(name, _schema("properties", item)) for name, item in argument.items()]
+    return _for(
+        (dict,), lambda value: all((item := value.get(name, MISSING)) is MISSING or test(item) for name, test in tests)
+    )
+
+
+def _pattern_properties(argument: Any, schema: dict[str, Any]) -> Test:
+    _need(type(argument) is dict, "patternProperties", "an object")
+    tests = [(compile_pattern(pattern).search, _schema(pattern, item)) for pattern, item in argument.items()]
+    return _for(
+        (dict,),
+        lambda value: all(test(item) for search, test in tests for name, item in value.items() if search(name)),
+    )
+
+
+def _additional_properties(argument: Any, schema: dict[str, Any]) -> Test:
+    _need(type(argument) in (bool, dict), "additionalProperties", "an object or a boolean")
+    known = frozenset(schema.get("properties", {}))
+    patterns = [compile_pattern(pattern).search for pattern in schema.get("patternProperties", {})]
+    rest = _schema("additionalProperties", argument) if type(argument) is dict else lambda value: argument
+
+    def test(value: dict[str, Any]) -> bool:
+        return all(
+            name in known or any(search(name) for search in patterns) or rest(item) for name, item in value.items()
+        )
+
+    return _for((dict,), test)
+
+
+def _dependencies(argument: Any, schema: dict[str, Any]) -> Test:
+    _need(type(argument) is dict, "dependencies", "an object")
+    tests = [
+        (name, _schema(name, item) if type(item) is dict else _required(item, schema))
+        for name, item in argument.items()
+    ]
+    return _for((dict,), lambda value: all(name not in value or test(value) for name, test in tests))
+
+
+def _items(argument: Any, schema: dict[str, Any]) -> Test:
+    _need(type(argument) in (dict, list), "items", "an object or an array")
+    if type(argument) is dict:
+        test = _schema("items", argument)
+        return _for((list,), lambda value: all(map(test, value)))
+    tests = [_schema("items", item) for item in argument]
+    return _for((list,), lambda value: all(test(item) for test, item in zip(tests, value)))
+
+
+def _additional_items(argument: Any, schema: dict[str, Any]) -> Test:
+    _need(type(argument) in (bool, dict), "additionalItems", "an object or a boolean")
+    if type(schema.get("items")) is not list:
+        return lambda value: True
+    start = len(schema["items"])
+    rest = _schema("additionalItems", argument) if type(argument) is dict else lambda value: argument
+    return _for((list,), lambda value: all(rest(item) for item in value[start:]))
+
+
+def _unique_items(argument: Any, schema: dict[str, Any]) -> Test:
+    _need(type(argument) is bool, "uniqueItems", "a boolean")
+    if not argument:
+        return lambda value: True
+    return _for((list,), lambda value: len({hash_key(_unordered(item)) for item in value}) == len(value))
+
+
+def _unordered(value: Any) -> Any:
+    """The value with the fields of its objects by name: here their order does not tell them apart."""
+    if type(value) is dict:
+        return {name: _unordered(value[name]) for name in sorted(value)}
+    return [_unordered(item) for item in value] if type(value) is list else value
+
+
+def _all_of(argument: Any, schema: dict[str, Any]) -> Test:
+    tests = _schemas("allOf", argument)
+    return lambda value: all(test(value) for test in tests)
+
+
+def _any_of(argument: Any, schema: dict[str, Any]) -> Test:
+    tests = _schemas("anyOf", argument)
+    return lambda value: any(test(value) for test in tests)
+
+
+def _one_of(argument: Any, schema: dict[str, Any]) -> Test:
+    tests = _schemas("oneOf", argument)
+    return lambda value: sum(test(value) for test in tests) == 1
+
+
+def _not(argument: Any, schema: dict[str, Any]) -> Test:
+    test = _schema("not", argument)
+    return lambda value: not test(value)
+
+
+def _text(name: str) -> Keyword:
+    def parse(argument: Any, schema: dict[str, Any]) -> Test:
+        _need(type(argument) is str, name, "a string")
+        return lambda value: True
+
+    return parse
+
+
+def _at_least(count: int, bound: int) -> bool:
+    return count >= bound
+
+
+def _at_most(count: int, bound: int) -> bool:
+    return count <= bound
+
+
+KEYWORDS: Final[dict[str, Keyword]] = {
+    "additionalItems": _additional_items,
+    "additionalProperties": _additional_properties,
+    "allOf": _all_of,
+    "anyOf": _any_of,
+    "bsonType": _bson_type,
+    "dependencies": _dependencies,
+    "description": _text("description"),
+    "enum": _enum,
+    "exclusiveMaximum": _exclusive("exclusiveMaximum", "maximum"),
+    "exclusiveMinimum": _exclusive("exclusiveMinimum", "minimum"),
+    "items": _items,
+    "maxItems": _counted("maxItems", list, _at_most),
+    "maxLength": _counted("maxLength", str, _at_most),
+    "maxProperties": _counted("maxProperties", dict, _at_most),
+    "maximum": _bound("maximum", "$lte", "$lt", "exclusiveMaximum"),
+    "minItems": _counted("minItems", list, _at_least),
+    "minLength": _counted("minLength", str, _at_least),
+    "minProperties": _counted("minProperties", dict, _at_least),
+    "minimum": _bound("minimum", "$gte", "$gt", "exclusiveMinimum"),
+    "multipleOf": _multiple_of,
+    "not": _not,
+    "oneOf": _one_of,
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "properties": _properties,
+    "required": _required,
+    "title": _text("title"),
+    "type": _type,
+    "uniqueItems": _unique_items,
+}
+
+REFUSED: Final = frozenset({"$ref", "$schema", "default", "definitions", "encrypt", "encryptMetadata", "format", "id"})
