@@ -6,6 +6,7 @@ that do not fit the number (a client may send any) are overruled rather than ref
 
 from __future__ import annotations
 
+import math
 from decimal import Context, Decimal
 from struct import Struct
 from typing import Final
@@ -37,7 +38,7 @@ from headrace.values.keystring_typebits import (
 _INT, _LONG, _DOUBLE, _DECIMAL = 0x10, 0x12, 0x01, 0x13
 _ALL_ONES: Final = (1 << 64) - 1
 _BIASED_EXPONENT_MAX: Final = 12287
-_EXACT: Final = Context(prec=80, Emin=-9999, Emax=9999)
+_EXACT: Final = Context(prec=80, Emin=-99999, Emax=99999)
 _pack_double: Final = Struct("<d").pack
 _unpack_double: Final = Struct("<d").unpack
 _DECIMAL_NAN: Final = bytes(15) + b"\x7c"
@@ -186,8 +187,8 @@ def _small(cursor: KeyCursor, kind: int, negative: bool) -> Element:
 
 def _double_or_beside(cursor: KeyCursor, kind: int, negative: bool, double: float, mark: int) -> Element:
     """The double, or the decimal that equals it or lies just beyond it."""
-    if mark == MARK_EQUAL:
-        if kind == DECIMAL:
+    if mark == MARK_EQUAL or not math.isfinite(double):  # Only a key that nobody made holds a NaN here.
+        if kind == DECIMAL and math.isfinite(double):
             return _decimal(cursor, kind, negative, Decimal(double))
         return _DOUBLE, _pack_double(-double if negative else double)
     if mark == MARK_FIFTEEN_DIGITS:

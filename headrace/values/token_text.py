@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from bson import json_util
+from bson import InvalidBSON, json_util
 
 from headrace.errors import CommandError
 from headrace.values import bson, position
@@ -71,7 +71,11 @@ def _json(document: bytes | None) -> Any:
     """A raw BSON document as relaxed Extended JSON."""
     if document is None:
         return None
-    return json.loads(json_util.dumps(bson.decode(document), json_options=json_util.RELAXED_JSON_OPTIONS))
+    try:
+        decoded = bson.decode(document)
+    except InvalidBSON as error:
+        raise CommandError(22, f"the token holds what is no BSON: {error}") from error
+    return json.loads(json_util.dumps(decoded, json_options=json_util.RELAXED_JSON_OPTIONS))
 
 
 def _line(value: Any) -> str:
