@@ -1,0 +1,49 @@
+# Everything from a fresh checkout: needs Python 3.11 or newer, and make. Java for Spark comes from PyPI if there is none.
+
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
+	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$python; break; }; \
+	done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.headrace-installed
+DAYS ?= 1
+
+.PHONY: help setup check test demo bench clean
+
+help:
+	@echo 'make setup   .venv with headrace and its tools; does nothing the second time'
+	@echo 'make check   style, types, import rules and the fast tests: under a minute'
+	@echo 'make test    everything, with servers, Spark and kill -9'
+	@echo 'make demo    DAYS=1 of flights through a server, its change stream and Spark into a table'
+	@echo 'make bench   measures the server'
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n '$(PYTHON)' || { echo 'headrace needs Python 3.11 to 3.13; none was found. Set PYTHON=/path/to/python.' >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy headrace
+	$(BIN)/python -m pytest -m 'not slow'
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy headrace
+	$(BIN)/python -m pytest
+
+demo: setup
+	@$(BIN)/python -m headrace.demo --days $(DAYS)
+
+bench: setup
+	$(BIN)/python bench/load.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
