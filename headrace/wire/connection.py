@@ -14,10 +14,10 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from headrace.limits import MESSAGE_BYTES_MAX
 from headrace.wire.compression import decompress
 from headrace.wire.message import (
     CHECKSUM_PRESENT,
-    MESSAGE_BYTES_MAX,
     MESSAGE_BYTES_MIN,
     MORE_TO_COME,
     OP_COMPRESSED,

@@ -27,8 +27,6 @@ REQUIRED_FLAGS: Final = 0xFFFF
 
 MESSAGE_BYTES_MIN: Final = 26
 """The shortest message there is: an OP_MSG with an empty document."""
-MESSAGE_BYTES_MAX: Final = 48_000_000
-"""What hello tells as maxMessageSizeBytes."""
 
 
 class ProtocolError(Exception):
