@@ -108,7 +108,7 @@ class OwnServer:
     def __enter__(self) -> Target:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if found := re.search(r"listening on .*?127\.0\.0\.1:(\d+)", line):
+            if found := re.search(r"listens on .*?127\.0\.0\.1:(\d+)", line):
                 return Target("headrace", "127.0.0.1", int(found[1]), self._process.pid)
         self.__exit__(None, None, None)
         raise RuntimeError("the server did not start")

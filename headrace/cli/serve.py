@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import logging
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +18,6 @@ from typing import Any, Final
 from headrace.cli.background import Announce, open_log, pid_file, run_in_background
 from headrace.cli.places import data_directory
 from headrace.commands.options import ServerOptions
-from headrace.errors import CommandError
 
 _NO_USERS: Final = "Headrace has no users: keep its address out of reach instead"
 _NO_FILE: Final = "Headrace reads no configuration file: give the flags themselves"
@@ -162,22 +162,26 @@ def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 def _run(options: ServerOptions, announce: Announce) -> int:
     from headrace.server import daemon
+    from headrace.store.lmdb import DirectoryInUse
 
     try:
-        options.dbpath.mkdir(parents=True, exist_ok=True)
         if options.logpath is not None:
             open_log(options.logpath, append=options.logappend)
+        _start_logging(quiet=options.quiet)
         with pid_file(options.pidfilepath):
-            daemon.run(options, listening=lambda addresses: announce(_listening(options, addresses)))
+            daemon.run(options, announce)
+    except DirectoryInUse as error:
+        return _fail(str(error), EXIT_DIRECTORY_IN_USE)
     except OSError as error:
         return _fail(str(error), EXIT_ADDRESS_IN_USE if error.errno == errno.EADDRINUSE else EXIT_FAILED)
-    except CommandError as error:
-        return _fail(error.message, EXIT_DIRECTORY_IN_USE if error.code == 98 else EXIT_FAILED)
     return 0
 
 
-def _listening(options: ServerOptions, addresses: Sequence[str]) -> str:
-    return f"headrace: listening on {', '.join(addresses)} with data in {options.dbpath}"
+def _start_logging(*, quiet: bool) -> None:
+    """Warnings, and what happens in the ordinary course unless `quiet`, to the standard error."""
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
 
 
 def _say(line: str) -> None:
