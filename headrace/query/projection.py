@@ -16,7 +16,7 @@ from headrace.query.collation import Collation
 from headrace.query.match import Predicate
 from headrace.query.projection_build import excluder, includer
 from headrace.query.projection_find import positional_picker, slicer
-from headrace.query.projection_spec import Mode, Specification, read_specification
+from headrace.query.projection_spec import Mode, Scope, Specification, read_specification
 
 Step = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -41,15 +41,20 @@ def parse_projection(
     predicate: Predicate | None = None,
     collation: Collation | None = None,
     variables: Mapping[str, Any] | None = None,
+    bound: Mapping[str, Any] | None = None,
 ) -> Projection:
     """The projection a specification spells.
 
     `kind` decides whether `$slice`, `$elemMatch` and `a.$` mean what they mean in a find; `predicate` is the
     find's filter, for `a.$`. An empty specification gives the documents themselves (51272 for `aggregate`).
+    `variables` are those expressions may name, with their values; `bound` are more, read anew for each document.
     Raises 31249 and 31250 for colliding paths, 31253 and 31254 for mixed modes, and what expressions raise.
     """
-    specification = read_specification(spec, is_find=kind == "find", collation=collation, variables=variables or {})
-    return Projection(specification.mode, _steps(specification, predicate, collation, variables or {}))
+    bound = {} if bound is None else bound
+    constants = {name: value for name, value in (variables or {}).items() if name not in bound}
+    scope = Scope(collation, constants, frozenset(bound))
+    specification = read_specification(spec, is_find=kind == "find", scope=scope)
+    return Projection(specification.mode, _steps(specification, predicate, collation, bound))
 
 
 def _steps(

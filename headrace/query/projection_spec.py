@@ -84,15 +84,22 @@ class Specification:
     positional: tuple[str, ...] | None
 
 
-def read_specification(
-    spec: dict[str, Any], *, is_find: bool, collation: Collation | None, variables: Mapping[str, Any]
-) -> Specification:
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What computed fields may refer to: variables of known value, and names bound when they are evaluated."""
+
+    collation: Collation | None
+    constants: Mapping[str, Any]
+    bound: frozenset[str]
+
+
+def read_specification(spec: dict[str, Any], *, is_find: bool, scope: Scope) -> Specification:
     """The specification read and checked; see `parse_projection` for the errors."""
     if not spec and not is_find:
         raise CommandError(
             51272, "Invalid $project :: caused by :: projection specification must have at least one field"
         )
-    reader = _Reader(is_find, collation, variables)
+    reader = _Reader(is_find, scope)
     for path, value in spec.items():
         reader.read(path, value)
     return reader.finished()
@@ -101,10 +108,9 @@ def read_specification(
 class _Reader:
     """Collects the fields of a specification, one after the other."""
 
-    def __init__(self, is_find: bool, collation: Collation | None, variables: Mapping[str, Any]) -> None:
+    def __init__(self, is_find: bool, scope: Scope) -> None:
         self.is_find = is_find
-        self.collation = collation
-        self.variables = variables
+        self.scope = scope
         self.tree = Tree()
         self.mode: Mode | None = None
         self.id_flag: bool | None = None
@@ -213,7 +219,7 @@ class _Reader:
         if len(parts) > 1:
             raise CommandError(31275, "Cannot use $elemMatch projection on a nested field")
         self.has_element_match = True
-        inner = parse_filter({path: {"$elemMatch": argument}}, collation=self.collation)
+        inner = parse_filter({path: {"$elemMatch": argument}}, collation=self.scope.collation)
         self._add(parts, ElementMatch(inner))
 
     def _read_meta(self, argument: Any) -> None:
@@ -225,12 +231,16 @@ class _Reader:
 
     def _read_expression(self, path: str, value: Any) -> None:
         from headrace.query.expressions import ParseContext, parse_expression  # plain projections need none of it
+        from headrace.query.expressions.table import OPERATORS, UNSUPPORTED
 
         if self.mode is Mode.EXCLUSION:
             raise CommandError(31252, f"Cannot use an expression {path}: ... in an exclusion projection")
         self.mode = Mode.INCLUSION
         parts = checked_path(path)
-        context = ParseContext(constants=dict(self.variables), collation=self.collation)
+        name = next(iter(value)) if type(value) is dict and len(value) == 1 else None
+        if name is not None and name not in OPERATORS and name not in UNSUPPORTED:
+            raise CommandError(31325, f"Unknown expression {name}")
+        context = ParseContext(self.scope.constants, self.scope.bound, self.scope.collation)
         self._add(parts, Computed(parse_expression(value, context)))
 
     def _reserve(self, parts: tuple[str, ...]) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from headrace.errors import CommandError
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 
 if TYPE_CHECKING:
     from headrace.query.match import Predicate
+
+_NOT_SUPPORTED: Final = 115
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +37,9 @@ def parse_match(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
     """The stage of `{$match: filter}`."""
     if type(spec) is not dict:
         raise CommandError(15959, "the match filter must be an expression in an object")
-    return (Match(name, spec, context.predicate(spec)),)
+    try:
+        return (Match(name, spec, context.predicate(spec)),)
+    except CommandError as error:
+        if error.code == _NOT_SUPPORTED:  # $where, $near: unknown to Headrace, and to MongoDB out of place here
+            raise CommandError(2, f"{error.message}; it is not allowed in this context") from error
+        raise

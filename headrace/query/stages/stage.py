@@ -65,7 +65,9 @@ class PipelineContext:
         """The projection that `value` spells."""
         from headrace.query.projection import parse_projection
 
-        return parse_projection(value, kind="aggregate", collation=self.collation)
+        return parse_projection(
+            value, kind="aggregate", collation=self.collation, variables=self.variables, bound=self.bound
+        )
 
     def subpipeline(self, value: Any, inside: str, **changes: Any) -> tuple[Stage, ...]:
         """The stages of a pipeline inside the stage named `inside`."""
