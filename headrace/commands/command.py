@@ -32,5 +32,3 @@ class Command:
     aliases: tuple[str, ...] = ()
     needs_oplog: bool = False
     """Error 76 (NoReplicationEnabled) on a server that keeps no oplog."""
-    before_hello: bool = False
-    """Part of making a connection: answered to legacy OP_QUERY too, and never compressed."""

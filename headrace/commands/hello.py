@@ -140,6 +140,6 @@ def _for_anybody(engine: ServerFacts, peer: Peer) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("hello", run, before_hello=True),
-    Command("isMaster", run, before_hello=True, aliases=("ismaster",)),
+    Command("hello", run),
+    Command("isMaster", run, aliases=("ismaster",)),
 )

@@ -43,7 +43,6 @@ REFUSED: Final[dict[str, tuple[int, str]]] = {
     "updateRole": (115, _NO_USERS),
     "updateUser": (115, _NO_USERS),
 }
-_BEFORE_HELLO: Final = frozenset({"authenticate", "saslContinue", "saslStart"})
 
 
 def _refuse(code: int, message: str) -> Any:
@@ -54,7 +53,4 @@ def _refuse(code: int, message: str) -> Any:
     return run
 
 
-COMMANDS: Final = tuple(
-    Command(name, _refuse(code, message), before_hello=name in _BEFORE_HELLO)
-    for name, (code, message) in REFUSED.items()
-)
+COMMANDS: Final = tuple(Command(name, _refuse(code, message)) for name, (code, message) in REFUSED.items())

@@ -3,8 +3,8 @@
 Rule: what comes out of a decompressor is never longer than the message said it would be, and no more
 memory than that is taken to find it out. All that can be wrong with the bytes is a `ProtocolError`.
 
-The compressors are agreed upon in hello; which requests travel compressed the client decides, and it
-never compresses those of `NEVER_COMPRESSED`. A reply goes out in the compressor of its request.
+The compressors are agreed upon in hello; which requests travel compressed the client decides. A reply goes
+out in the compressor of its request, but plain for the commands of `NEVER_COMPRESSED`.
 No compressor is kept between calls: servers in several threads may call at the same time.
 """
 
@@ -27,20 +27,8 @@ ZSTD: Final = 3
 NAMES: Final[dict[str, int]] = {"snappy": SNAPPY, "zlib": ZLIB, "zstd": ZSTD}
 
 NEVER_COMPRESSED: Final = frozenset(
-    {
-        "authenticate",
-        "copydb",
-        "copydbSaslStart",
-        "copydbgetnonce",
-        "createUser",
-        "getnonce",
-        "hello",
-        "isMaster",
-        "ismaster",
-        "saslContinue",
-        "saslStart",
-        "updateUser",
-    }
+    b"authenticate copydb copydbSaslStart copydbgetnonce createUser getnonce hello isMaster "
+    b"ismaster saslContinue saslStart updateUser".split()
 )
 """Commands whose requests and replies hold secrets, or come before a compressor is agreed upon."""
 

@@ -15,7 +15,7 @@ import struct
 from typing import Final
 
 from headrace.limits import MESSAGE_BYTES_MAX
-from headrace.wire.compression import decompress
+from headrace.wire.compression import NEVER_COMPRESSED, decompress
 from headrace.wire.message import (
     CHECKSUM_PRESENT,
     MESSAGE_BYTES_MIN,
@@ -163,7 +163,8 @@ def _parse_compressed(request_id: int, buffer: bytes, at: int, end: int) -> Mess
         raise ProtocolError(f"a compressed message of {size} bytes")
     payload = decompress(compressor, buffer[at + 9 : end], size)
     message = _parse(opcode, request_id, payload, 0, size)
-    message.compressor = compressor
+    name = message.body[5 : message.body.find(b"\0", 5)]
+    message.compressor = None if name in NEVER_COMPRESSED else compressor
     return message
 
 

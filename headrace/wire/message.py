@@ -57,7 +57,7 @@ class Message:
         self.collection = collection
         """OP_QUERY: the full name, such as `admin.$cmd`; else None."""
         self.compressor: int | None = None
-        """Id of the compressor the request came in; the reply goes out in the same."""
+        """Id of the compressor that the reply goes out in: the one the request came in, if any."""
 
     @property
     def more_to_come(self) -> bool:

@@ -118,6 +118,11 @@ def test_a_compressed_message_is_what_was_inside(compressor: int) -> None:
     assert message.compressor == compressor
 
 
+def test_a_hello_is_answered_plain_even_when_it_came_compressed() -> None:
+    (message,) = read_all(compressed(msg(b"\0" + bson.encode({"hello": 1})), 2))
+    assert message.compressor is None
+
+
 GARBAGE = {
     "length negative": struct.pack("<iiii", -1, 1, 0, OP_MSG),
     "length too small": struct.pack("<iiii", 25, 1, 0, OP_MSG) + bytes(9),
