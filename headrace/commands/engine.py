@@ -39,7 +39,8 @@ class Engine:
     """Everything that commands share. One thread drives it."""
 
     def __init__(self, store: Store, options: ServerOptions, clock: SystemClock | None = None) -> None:
-        from headrace.commands.table import COMMANDS, STARTUP_PARAMETERS
+        from headrace.commands.parameters import first_parameters
+        from headrace.commands.table import COMMANDS
 
         self.store = store
         self.options = options
@@ -48,7 +49,7 @@ class Engine:
         self.channels = Channels()
         self.feeds = Feeds(self.channels, store)
         self.cursors = Cursors(self)
-        self.parameters: dict[str, Any] = dict(STARTUP_PARAMETERS)
+        self.parameters: dict[str, Any] = first_parameters(options)
         self.failpoints = failpoints.FailPoints()
         self.sessions = retryable.Sessions()
         self.metrics: dict[str, int] = {}

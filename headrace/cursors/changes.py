@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from headrace import limits
 from headrace.changes.builder import EventBuilder
@@ -24,13 +24,23 @@ from headrace.changes.scope import Scope, ScopeKind
 from headrace.changes.stream import StreamSpec
 from headrace.cursors.feed import Feed, Feeds
 from headrace.errors import CommandError
-from headrace.store.store import INITIATING
+from headrace.store.store import INITIATING, Store
 from headrace.store.view import View
 from headrace.values.bson import decode
 
 HISTORY_LOST = (
     "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
 )
+
+
+class Source(Protocol):
+    """What a read may need of the store: the view of the moment, opened at the first look."""
+
+    @property
+    def view(self) -> View: ...
+
+    @property
+    def store(self) -> Store: ...
 
 
 class State(Enum):
@@ -61,13 +71,13 @@ class ChangeCursor:
 
     __slots__ = (
         "_after", "_builder", "_clock_ms", "_feed", "_feeds", "_guard", "_index", "_read_from", "_spec", "_token",
-        "_token_text", "id", "key", "namespace", "no_timeout", "session", "state", "used_ms",
+        "_token_text", "id", "idle", "key", "namespace", "namespace_bytes", "no_timeout", "session", "state", "used_ms",
     )  # fmt: skip
 
     is_change_stream = True
 
     def __init__(
-        self, spec: StreamSpec, builder: EventBuilder, feeds: Feeds, view: View, clock_ms: Callable[[], float]
+        self, spec: StreamSpec, builder: EventBuilder, feeds: Feeds, source: Source, clock_ms: Callable[[], float]
     ) -> None:
         """Open a stream; raises 286 where the oplog no longer has its start."""
         self._spec = spec
@@ -78,25 +88,27 @@ class ChangeCursor:
         self._index = 0
         self.key = channel_key(spec.scope)
         self.namespace = spec.scope.cursor_namespace
+        self.namespace_bytes = self.namespace.encode()
         self.id = 0
+        self.idle = False  # the last read reached the end of what there is
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.no_timeout = False
         self.state = State.BEHIND
         self._guard = ResumeGuard(spec) if spec.resume is not None else None
-        last = view.store.last_position
+        last = source.store.last_position
         self._token = spec.first_token(last + 1)
         self._token_text = ""  # text of the last token handed out, once there was one
         self._after = ""  # no event with this token or an earlier one is handed out
         self._read_from = last + 1 if spec.start is None else spec.start
         if spec.start is not None:
-            _check_history(view, spec.start)
+            _check_history(source.view, spec.start)
         else:
-            self._catch_up(view)
+            self._catch_up()
 
     # What commands use.
 
-    def next_batch(self, view: View, count_max: int) -> Batch:
+    def next_batch(self, source: Source, count_max: int) -> Batch:
         """The next events, at most `count_max`; none if there are none now. Raises what a stream can die of."""
         if count_max == 0 or self.state is State.CLOSED:
             return Batch([], self._token)
@@ -104,7 +116,7 @@ class ChangeCursor:
             batch = self._from_feed(count_max)
             if batch is not None:
                 return batch
-        return self._from_oplog(view, count_max)
+        return self._from_oplog(source.view, count_max)
 
     @property
     def closed(self) -> bool:
@@ -116,7 +128,7 @@ class ChangeCursor:
 
     # Caught up.
 
-    def _catch_up(self, view: View) -> None:
+    def _catch_up(self) -> None:
         """Everything committed was read: from here on the feed tells."""
         self._feed = self._feeds.join(self._spec.share_key, self._builder, self.key)
         self._index = self._feed.end
@@ -131,6 +143,7 @@ class ChangeCursor:
             self._fall_behind()
             return None
         if self._index == feed.end:
+            self.idle = True
             self._advance_mark(self._feeds.last_position())
             return Batch([], self._token)
         first = self._index
@@ -167,6 +180,7 @@ class ChangeCursor:
     def _from_oplog(self, view: View, count_max: int) -> Batch:
         """A batch from the oplog: bounded in events, bytes, entries looked at and time."""
         _check_read(view, self._read_from)
+        self.idle = False
         documents: list[bytes] = []
         size, seen = 0, 0
         until_ms = self._clock_ms() + limits.SCAN_MS_MAX
@@ -214,12 +228,13 @@ class ChangeCursor:
     def _reached_end(self, view: View) -> None:
         """Nothing is left to read: say so in the token, and join the feed unless the start is yet to come."""
         last = view.store.last_position
+        self.idle = True
         self._advance_mark(last)
         if self._read_from <= last + 1:
             self._read_from = last + 1
             if self._guard is None or self._guard.settled:
                 self._guard = None
-                self._catch_up(view)
+                self._catch_up()
 
     # The token.
 

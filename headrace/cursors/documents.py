@@ -20,7 +20,7 @@ _CHUNK_COUNT: Final = 256
 class Scan:
     """An iterator of a collection's raw documents that survives its views: it asks for the one of the moment."""
 
-    __slots__ = ("_backward", "_buffer", "_collection", "_done", "_last", "_view")
+    __slots__ = ("_backward", "_buffer", "_collection", "_last", "_view")
 
     def __init__(self, view: Callable[[], View], collection: Collection, *, backward: bool = False) -> None:
         self._view = view
@@ -28,7 +28,6 @@ class Scan:
         self._backward = backward
         self._last: bytes | None = None
         self._buffer: Iterator[bytes] = iter(())
-        self._done = False
 
     def __iter__(self) -> Scan:
         return self
@@ -36,11 +35,8 @@ class Scan:
     def __next__(self) -> bytes:
         for document in self._buffer:
             return document
-        if self._done:
-            raise StopIteration
         walk = self._view().scan(self._collection, after=self._last, backward=self._backward)
         chunk = list(islice(walk, _CHUNK_COUNT))
-        self._done = len(chunk) < _CHUNK_COUNT
         if not chunk:
             raise StopIteration
         self._last = chunk[-1][0]
@@ -51,18 +47,24 @@ class Scan:
 class DocumentCursor:
     """Batches of raw documents from an iterator."""
 
-    __slots__ = ("_documents", "_held", "exhausted", "id", "namespace", "no_timeout", "session", "used_ms")
+    __slots__ = ("_documents", "_held", "_left", "awaits", "exhausted", "id", "namespace", "no_timeout", "session",
+                 "tails", "used_ms")  # fmt: skip
 
     is_change_stream = False
 
-    def __init__(self, namespace: str, documents: Iterator[bytes], *, no_timeout: bool = False) -> None:
+    def __init__(
+        self, namespace: str, documents: Iterator[bytes], *, no_timeout: bool = False, limit: int | None = None
+    ) -> None:
         self.namespace = namespace
         self.id = 0
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.no_timeout = no_timeout
         self.exhausted = False
+        self.tails = False  # stays open at its end: what is inserted later comes later
+        self.awaits = False  # and a getMore waits for it
         self._documents = documents
+        self._left = limit  # documents it may still give out; None: no bound
         self._held: bytes | None = None  # read, but too large for the batch before
 
     def next_batch(self, count_max: int | None) -> list[bytes]:
@@ -70,6 +72,16 @@ class DocumentCursor:
         batch: list[bytes] = []
         if count_max == 0:
             return batch
+        if self._left is not None:
+            count_max = self._left if count_max is None else min(count_max, self._left)
+        batch = self._take(count_max)
+        if self._left is not None:
+            self._left -= len(batch)
+            self.exhausted = self.exhausted or self._left == 0
+        return batch
+
+    def _take(self, count_max: int | None) -> list[bytes]:
+        batch: list[bytes] = []
         size = 0
         if self._held is not None:
             batch.append(self._held)
@@ -77,7 +89,7 @@ class DocumentCursor:
         while count_max is None or len(batch) < count_max:
             document: Any = next(self._documents, None)
             if document is None:
-                self.exhausted = True
+                self.exhausted = not self.tails
                 return batch
             size += len(document)
             if batch and size > limits.BATCH_BYTES_MAX:

@@ -20,6 +20,7 @@ from bson import Binary
 from headrace.store import unique
 from headrace.store.catalog import Collection, Index
 from headrace.store.entries import crud_head, entry, tail
+from headrace.store.view import View
 from headrace.store.writes import WriteTransaction
 from headrace.values.bson import encode
 
@@ -57,13 +58,13 @@ def _log_view(
 ) -> None:
     namespace = f"{view.database}.system.views"
     position = txn.reserve(1)
-    head = crud_head(operation, namespace, _views_uuid(view.database))
+    head = crud_head(operation, namespace, views_uuid(view.database))
     second = {"_id": view.namespace} if operation == "i" else o2
     made = entry(head, encode(o), None if second is None else encode(second), tail(position, txn.wall_ms))
     txn.log(position, made, (namespace, f"{view.database}.$cmd"))
 
 
-def _views_uuid(database: str) -> bytes:
+def views_uuid(database: str) -> bytes:
     """A stable UUID for `<database>.system.views`, which is a name here and not a collection."""
     import uuid
 
@@ -85,6 +86,12 @@ def _discard(txn: WriteTransaction, collection: Collection) -> None:
     for index in collection.unique_indexes:
         unique.clear(txn, index)
     txn.kv.put(_GARBAGE + collection.number_key, b"", db=txn.tables["meta"])
+
+
+def has_garbage(view: View) -> bool:
+    """Whether documents of dropped collections are still there."""
+    with view.kv.cursor(view.tables["meta"]) as cursor:
+        return bool(cursor.set_range(_GARBAGE) and cursor.key().startswith(_GARBAGE))
 
 
 def collect_garbage(txn: WriteTransaction, count_max: int) -> bool:

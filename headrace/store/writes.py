@@ -210,6 +210,10 @@ class WriteTransaction(View):
         if collection.images:
             images.put(self, collection, position, 0, self.wall_ms, old)
 
+    def forget(self, collection: Collection) -> None:
+        """One document went that no entry tells of (a capped collection's)."""
+        self._counted(collection, -1)
+
     def _counted(self, collection: Collection, change: int) -> None:
         if collection.document_count is not None:
             collection.document_count += change

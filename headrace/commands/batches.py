@@ -1,0 +1,46 @@
+"""Opening a cursor on documents and cutting its first batch: the end of find, aggregate and the list commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from headrace import limits
+from headrace.commands import reply
+from headrace.commands.request import Request
+from headrace.commands.retryable import session_id
+from headrace.cursors.documents import DocumentCursor
+from headrace.errors import CommandError
+from headrace.values.bson import type_name
+
+if TYPE_CHECKING:
+    from headrace.commands.engine import Engine
+
+
+def batch_size(body: dict[str, Any], command: str) -> int | None:
+    """The `batchSize` of `cursor` (aggregate) or of the command itself; None if there is none. Raises 14, 2."""
+    value = body.get("batchSize")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CommandError(
+            14,
+            f"BSON field '{command}.batchSize' is the wrong type '{type_name(value)}', "
+            "expected types '[long, int, decimal, double']",
+        )
+    if value < 0:
+        raise CommandError(2, f"BatchSize value must be non-negative, but received: {value}")
+    return int(value)
+
+
+def open_cursor(
+    engine: Engine, request: Request, namespace: str, documents: Iterator[bytes], size: int | None, *,
+    single_batch: bool = False, limit: int | None = None,
+) -> bytes:  # fmt: skip
+    """The reply with the first batch; the cursor is kept if more may come."""
+    no_timeout = bool(request.body.get("noCursorTimeout"))
+    cursor = DocumentCursor(namespace, documents, no_timeout=no_timeout, limit=limit)
+    batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
+    keep = not (cursor.exhausted or single_batch)
+    cursor_id = engine.cursors.add(cursor, session_id(request)) if keep else 0
+    return reply.cursor_elements(b"firstBatch", reply.array(batch), cursor_id, namespace.encode(), None)

@@ -1,0 +1,89 @@
+"""delete: documents that match a filter, one or all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.commands.command import Command
+from headrace.commands.insert import retryable_of
+from headrace.commands.namespaces import flag, object_field, raw_documents, target, writable, write_errors
+from headrace.commands.plan import Finder, collation_of
+from headrace.commands.request import Request
+from headrace.errors import CommandError
+from headrace.store.catalog import Collection
+from headrace.store.writes import RetryableWrite
+from headrace.values.bson import decode, type_name
+
+if TYPE_CHECKING:
+    from headrace.commands.engine import Engine
+
+
+def run(engine: Engine, request: Request) -> dict[str, Any]:
+    namespace = target(request)
+    statements = [decode(raw) for raw in raw_documents(request, "deletes")]
+    for statement in statements:
+        _check(statement)
+    collection = writable(engine, namespace)
+    retryable = retryable_of(request)
+    ordered = flag(request.body, "ordered", True, "delete")
+    removed = 0
+    failures: list[tuple[int, CommandError]] = []
+    for index, statement in enumerate(statements):
+        try:
+            if collection is not None:
+                removed += _delete(engine, collection, statement, request.body.get("let"), retryable)
+        except CommandError as error:
+            failures.append((index, error))
+            if ordered:
+                break
+    engine.count("document.deleted", removed)
+    reply: dict[str, Any] = {"n": removed}
+    if failures:
+        reply["writeErrors"] = write_errors(failures)
+    return reply
+
+
+def _check(statement: dict[str, Any]) -> None:
+    for field in ("q", "limit"):
+        if field not in statement:
+            raise CommandError(40414, f"BSON field 'delete.deletes.{field}' is missing but a required field")
+    if isinstance(statement["limit"], bool) or not isinstance(statement["limit"], int | float):
+        kind = type_name(statement["limit"])
+        raise CommandError(
+            14,
+            f"BSON field 'delete.deletes.limit' is the wrong type '{kind}', "
+            "expected types '[long, int, decimal, double']",
+        )
+    if statement["limit"] not in (0, 1):
+        raise CommandError(
+            9, f"The limit field in delete objects must be 0 or 1. Got {statement['limit']}"
+        )
+    object_field(statement, "q", "delete.deletes")
+
+
+def _delete(
+    engine: Engine, collection: Collection, statement: dict[str, Any], let: Any, retryable: RetryableWrite | None
+) -> int:
+    txn = engine.txn
+    finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
+    if finder.is_by_id:
+        found = finder.by_id(txn)
+        matches = [] if found is None else [found]
+    elif statement["limit"]:
+        matches = [(record, raw) for record, raw, _ in _first(finder, txn)]
+    else:
+        matches = [(record, raw) for record, raw, _ in finder.find(txn)]
+    for record, raw in matches:
+        txn.delete(collection, record, raw, retryable)
+    return len(matches)
+
+
+def _first(finder: Finder, txn: Any) -> list[Any]:
+    """The first match, the walk closed before anything is written."""
+    walk = finder.find(txn)
+    found = next(walk, None)
+    walk.close()  # type: ignore[attr-defined]
+    return [] if found is None else [found]
+
+
+COMMAND: Final = Command("delete", run, writes=True)

@@ -1,0 +1,68 @@
+"""insert: documents into a collection, which is made if it is not there.
+
+The hot path: one document or a thousand go from the socket to the store as bytes; nothing is decoded.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.commands.command import Command
+from headrace.commands.namespaces import flag, raw_documents, target, writable, write_errors
+from headrace.commands.request import Request
+from headrace.commands.retryable import lsid_document, session_id
+from headrace.commands.validation import checker
+from headrace.errors import CommandError
+from headrace.store import capped, schema
+from headrace.store.writes import RetryableWrite
+
+if TYPE_CHECKING:
+    from headrace.commands.engine import Engine
+
+_INT32 = Struct("<i").pack
+_N: Final = b"\x10n\x00"
+
+
+def retryable_of(request: Request) -> RetryableWrite | None:
+    """What a retryable write's entries carry of its session."""
+    number = request.body.get("txnNumber")
+    if number is None or "autocommit" in request.body:
+        return None
+    session = session_id(request)
+    return None if session is None else RetryableWrite(lsid_document(session), number)
+
+
+def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
+    namespace = target(request)
+    documents = raw_documents(request, "documents")
+    collection = writable(engine, namespace)
+    txn = engine.txn
+    if collection is None:
+        collection = schema.create(txn, namespace, {})
+    retryable = retryable_of(request)
+    options = collection.options
+    plain = "validator" not in options and "capped" not in options
+    engine.count("document.inserted", len(documents))
+    if len(documents) > 1 and plain and txn.insert_many(collection, documents, retryable) is not None:
+        return _N + _INT32(len(documents))
+    check = checker(collection, request.body)
+    ordered = flag(request.body, "ordered", True, "insert")
+    failures: list[tuple[int, CommandError]] = []
+    for index, document in enumerate(documents):
+        try:
+            check(document)
+            txn.insert(collection, document, retryable)
+        except CommandError as error:
+            failures.append((index, error))
+            if ordered:
+                break
+    if not plain:
+        capped.enforce(txn, collection)
+    if not failures:
+        return _N + _INT32(len(documents))
+    done = failures[-1][0] - len(failures) + 1 if ordered else len(documents) - len(failures)
+    return {"n": done, "writeErrors": write_errors(failures)}
+
+
+COMMAND: Final = Command("insert", run, writes=True)

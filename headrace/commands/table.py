@@ -1,0 +1,45 @@
+"""All commands by name, sorted: those about the server itself, and those about data."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.commands import (
+    aggregate,
+    collmod,
+    count,
+    create,
+    delete,
+    drop,
+    find,
+    findandmodify,
+    getmore,
+    images,
+    indexes,
+    insert,
+    killcursors,
+    listing,
+    update,
+)
+from headrace.commands.command import Command
+from headrace.commands.table_static import STATIC_COMMANDS
+
+_ONE: Final = (aggregate, collmod, create, delete, find, findandmodify, getmore, insert, killcursors, update)
+_MANY: Final = (count, drop, images, indexes, listing)
+
+DATA_COMMANDS: Final = sorted(
+    [module.COMMAND for module in _ONE] + [command for module in _MANY for command in module.COMMANDS],
+    key=lambda command: command.name,
+)
+
+
+def _by_name() -> dict[str, Command]:
+    """Every spelling of every command."""
+    table: dict[str, Command] = {}
+    for command in (*STATIC_COMMANDS.values(), *DATA_COMMANDS):
+        for name in (command.name, *command.aliases):
+            table[name] = command
+    return dict(sorted(table.items()))
+
+
+COMMANDS: Final = _by_name()

@@ -1,0 +1,190 @@
+"""update: documents that match a filter are changed by operators, replaced, or changed by a pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Timestamp
+
+from headrace import limits
+from headrace.commands.command import Command
+from headrace.commands.find import check_hint
+from headrace.commands.insert import retryable_of
+from headrace.commands.namespaces import flag, object_field, raw_documents, target, writable, write_errors
+from headrace.commands.plan import Finder, collation_of
+from headrace.commands.request import Request
+from headrace.commands.validation import checker
+from headrace.errors import CommandError
+from headrace.query.update import Diff, Update, check_upsert_filter, parse_update, upsert_document
+from headrace.store import schema
+from headrace.store.catalog import Collection
+from headrace.store.writes import RetryableWrite, WriteTransaction
+from headrace.values.bson import decode, encode, type_name
+
+if TYPE_CHECKING:
+    from headrace.commands.engine import Engine
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one statement did."""
+
+    matched: int = 0
+    modified: int = 0
+    upserted: Any = None  # {_id} of the inserted document, if there was one
+
+
+def run(engine: Engine, request: Request) -> dict[str, Any]:
+    namespace = target(request)
+    statements = [decode(raw) for raw in raw_documents(request, "updates")]
+    for statement in statements:
+        _check(statement)
+    writable(engine, namespace)
+    retryable = retryable_of(request)
+    ordered = flag(request.body, "ordered", True, "update")
+    matched = modified = 0
+    upserted: list[dict[str, Any]] = []
+    failures: list[tuple[int, CommandError]] = []
+    for index, statement in enumerate(statements):
+        try:
+            outcome = run_statement(engine, request, namespace, statement, retryable)
+        except CommandError as error:
+            failures.append((index, error))
+            if ordered:
+                break
+            continue
+        matched, modified = matched + outcome.matched, modified + outcome.modified
+        if outcome.upserted is not None:
+            matched += 1
+            upserted.append({"index": index, "_id": outcome.upserted["_id"]})
+    engine.count("document.updated", modified)
+    reply: dict[str, Any] = {"n": matched, "nModified": modified}
+    if upserted:
+        reply["upserted"] = upserted
+    if failures:
+        reply["writeErrors"] = write_errors(failures)
+    return reply
+
+
+def _check(statement: dict[str, Any]) -> None:
+    for field in ("q", "u"):
+        if field not in statement:
+            raise CommandError(40414, f"BSON field 'update.updates.{field}' is missing but a required field")
+    object_field(statement, "q", "update.updates")
+    if type(statement["u"]) not in (dict, list):
+        raise CommandError(9, "Update argument must be either an object or an array")
+    for field in ("upsert", "multi"):
+        value = statement.get(field, False)
+        if type(value) is not bool and not isinstance(value, int | float):
+            kind = type_name(value)
+            raise CommandError(
+                14, f"BSON field 'update.updates.{field}' is the wrong type '{kind}', expected type 'bool'"
+            )
+
+
+def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -> Update:
+    """The update of a statement, checked; raises what is wrong with it before anything is looked for."""
+    return parse_update(
+        statement["u"],
+        array_filters=statement.get("arrayFilters"),
+        variables={**(let or {}), **(statement.get("c") or {})} or None,
+        collation=collation_of(collection, statement.get("collation")),
+        multi=bool(statement.get("multi")),
+        upsert=bool(statement.get("upsert")),
+    )
+
+
+def run_statement(
+    engine: Engine, request: Request, namespace: str, statement: dict[str, Any], retryable: RetryableWrite | None
+) -> Outcome:
+    """One of the statements of an update command."""
+    txn = engine.txn
+    collection = txn.collection(namespace)
+    let = request.body.get("let")
+    update = parsed(statement, collection, let)
+    upsert = bool(statement.get("upsert"))
+    if upsert:
+        check_upsert_filter(statement["q"])
+    check_hint(collection, statement.get("hint"))
+    if collection is None:
+        if upsert:
+            collection = schema.create(txn, namespace, {})
+        else:
+            Finder(_nowhere(namespace), statement["q"], collation_of(None, statement.get("collation")), let)
+            return Outcome()
+    finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
+    outcome = Outcome()
+    applier = Applier(txn, collection, update, finder, request.body, retryable)
+    for record, raw, document in matches(finder, txn, multi=bool(statement.get("multi"))):
+        outcome.matched += 1
+        outcome.modified += applier.change(record, raw, document) is not None
+    if not outcome.matched and upsert:
+        outcome.upserted = applier.insert(statement["q"])
+    return outcome
+
+
+def _nowhere(namespace: str) -> Collection:
+    """A collection that is not there, for checking a filter against nothing."""
+    return Collection(namespace, 0, None, "collection", {}, [])
+
+
+def matches(finder: Finder, txn: WriteTransaction, *, multi: bool) -> list[tuple[bytes, bytes, dict[str, Any]]]:
+    """The matches to be changed, all found before the first is changed."""
+    if finder.is_by_id:
+        found = finder.by_id(txn)
+        return [] if found is None else [(found[0], found[1], decode(found[1]))]
+    walk = finder.find(txn)
+    if multi:
+        return list(walk)
+    first = next(walk, None)
+    walk.close()  # type: ignore[attr-defined]
+    return [] if first is None else [first]
+
+
+class Applier:
+    """An update being applied to matches of one statement."""
+
+    __slots__ = ("_check", "_collection", "_finder", "_retryable", "_txn", "_update")
+
+    def __init__(
+        self, txn: WriteTransaction, collection: Collection, update: Update, finder: Finder, body: dict[str, Any],
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        self._txn = txn
+        self._collection = collection
+        self._update = update
+        self._finder = finder
+        self._retryable = retryable
+        self._check = checker(collection, body)
+
+    def _time(self) -> Timestamp:
+        position = max(self._txn.clock_position, (self._txn.wall_ms // 1000) << 32) + 1
+        return Timestamp(position >> 32, position & 0xFFFFFFFF)
+
+    def change(self, record: bytes, raw: bytes, document: dict[str, Any]) -> dict[str, Any] | None:
+        """Change one document; returns it as it is now, or None if nothing changed."""
+        update = self._update
+        positional = self._finder.positional(document) if update.needs_position else None
+        applied = update.apply(document, positional=positional, now_ms=self._txn.wall_ms, timestamp=self._time())
+        if applied.change is None:
+            return None
+        new = encode(applied.document)
+        if len(new) > limits.DOCUMENT_BYTES_MAX:
+            raise CommandError(
+                17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}"
+            )
+        self._check(new)
+        logged = encode(applied.change.entry) if type(applied.change) is Diff else new
+        self._txn.replace(self._collection, record, raw, new, logged, self._retryable)
+        return applied.document
+
+    def insert(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """Insert what an upsert makes of filter and update; returns it as stored."""
+        made = upsert_document(self._update, spec, now_ms=self._txn.wall_ms, timestamp=self._time())
+        raw = encode(made)
+        self._check(raw)
+        return decode(self._txn.insert(self._collection, raw, self._retryable))
+
+
+COMMAND: Final = Command("update", run, writes=True)

@@ -1,0 +1,140 @@
+"""What the server does by itself: prune the oplog, expire images and sessions, collect garbage, note that time passes.
+
+Every job is a write of its own through the `Writer`, in bounded pieces, so that no client's write waits long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace import limits
+from headrace.commands import retryable
+from headrace.store import schema
+from headrace.store.retention import Retention, expire_images, first_to_keep, prune
+
+if TYPE_CHECKING:
+    from headrace.server.core import Core
+
+LOG = logging.getLogger("headrace.server")
+TICK_MS: Final = 1000
+PIECE_COUNT: Final = 2000  # entries or documents removed in one transaction
+
+
+def retention_of(core: Core) -> Retention:
+    """The bounds in force: parameters set at run time, else the options, else MongoDB-like defaults."""
+    parameters = core.engine.parameters
+    size_mb = parameters["oplogSizeMB"]
+    if size_mb is not None:
+        bytes_max = int(size_mb * 1024 * 1024)
+    else:
+        free = shutil.disk_usage(core.store.environment.path).free
+        bytes_max = max(limits.OPLOG_BYTES_MIN, int(free * limits.OPLOG_DISK_SHARE_DEFAULT))
+    return Retention(parameters["oplogMinRetentionHours"], bytes_max, parameters["oplogEntriesMax"])
+
+
+class Background:
+    """The ticking task."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._task: asyncio.Task[None] | None = None
+        self._noop_due_ms = 0.0
+
+    def start(self) -> None:
+        self._noop_due_ms = self._core.engine.clock.monotonic_ms() + limits.NOOP_INTERVAL_MS
+        self._task = self._core.loop.create_task(self._run())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            try:
+                await self.tick()
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                LOG.exception("a background job failed; it is tried again")
+
+    async def tick(self) -> None:
+        """One round of all jobs."""
+        core, clock = self._core, self._core.engine.clock
+        core.engine.cursors.remove_idle(clock.monotonic_ms())
+        await self._noop(clock.monotonic_ms())
+        await self.prune(clock.now_ms())
+        await self._expire(clock.now_ms())
+        await self._collect()
+
+    async def _noop(self, monotonic_ms: float) -> None:
+        """An oplog quiet for ten seconds gets an entry, so that the tokens of quiet streams move on."""
+        store = self._core.store
+        if not store.oplog_enabled:
+            return
+        quiet_ms = self._core.engine.clock.now_ms() - store.last_wall_ms
+        if quiet_ms >= limits.NOOP_INTERVAL_MS and monotonic_ms >= self._noop_due_ms:
+            self._noop_due_ms = monotonic_ms + limits.NOOP_INTERVAL_MS
+            await self._core.writer.add_job(lambda txn: store.log_noop(txn, "periodic noop"))
+
+    async def prune(self, now_ms: int) -> int:
+        """Prune the oplog to its bounds as of `now_ms`; returns how many entries went."""
+        store = self._core.store
+        if not store.oplog_enabled:
+            return 0
+        with store.reading() as view:
+            keep = first_to_keep(view, retention_of(self._core), now_ms)
+            oldest = view.oldest()
+        removed = 0
+        while oldest is not None and keep > oldest[0]:
+            piece: list[int] = []
+            await self._core.writer.add_job(lambda txn, piece=piece: piece.append(prune(txn, keep, PIECE_COUNT)))  # type: ignore[misc]
+            removed += piece[-1]
+            if piece[-1] < PIECE_COUNT:
+                break
+        return removed
+
+    async def _expire(self, now_ms: int) -> None:
+        """Images by `expireAfterSeconds`, and the records of sessions that have ended."""
+        core = self._core
+        with core.store.reading() as view:
+            old = _oldest_session_ms(view)
+        before_ms = now_ms - limits.SESSION_MINUTES * 60_000
+        if old is not None and old < before_ms:
+            await core.writer.add_job(lambda txn: _ignore(retryable.forget_old(txn, before_ms, PIECE_COUNT)))
+        seconds = _image_seconds(core.store.cluster_parameters)
+        if seconds is not None:
+            await core.writer.add_job(lambda txn: _ignore(expire_images(txn, seconds, now_ms)))
+
+    async def _collect(self) -> None:
+        """Remove the documents of dropped collections, a piece at a time."""
+        store = self._core.store
+        with store.reading() as view:
+            there = schema.has_garbage(view)
+        while there:
+            left: list[bool] = []
+            await self._core.writer.add_job(lambda txn, left=left: left.append(schema.collect_garbage(txn, PIECE_COUNT)))  # type: ignore[misc]
+            there = left[-1]
+
+
+def _ignore(removed: int) -> None:
+    return None
+
+
+def _oldest_session_ms(view: Any) -> int | None:
+    """When the first session of the table was last used; a sample is enough to know whether to look."""
+    from headrace.values.bson import decode
+
+    with view.kv.cursor(view.tables["sessions"]) as cursor:
+        return int(decode(cursor.value())["usedAt"]) if cursor.first() else None
+
+
+def _image_seconds(parameters: dict[str, Any]) -> int | None:
+    """`expireAfterSeconds` of the pre-images, None for "off"."""
+    found = parameters.get("changeStreamOptions", {}).get("preAndPostImages", {}).get("expireAfterSeconds", "off")
+    return None if found == "off" else int(found)
+
+

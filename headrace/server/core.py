@@ -1,0 +1,129 @@
+"""The server of one store: listener, peers, writer, notifier and the background jobs, on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from headrace.clock import SystemClock
+from headrace.commands.engine import Engine
+from headrace.commands.options import ServerOptions
+from headrace.commands.request import Peer as PeerFacts
+from headrace.server.background import Background
+from headrace.server.notifier import Notifier
+from headrace.server.peer import Peer
+from headrace.server.writer import Writer
+from headrace.store.store import Store
+
+LOG = logging.getLogger("headrace.server")
+BACKLOG = 4096
+
+
+class Core:
+    """A running server. Made, started and stopped on its loop's thread."""
+
+    def __init__(self, options: ServerOptions, *, throw_away: bool = False, clock: SystemClock | None = None) -> None:
+        """Open the store; raises `DirectoryInUse`. `throw_away`: a temporary directory, removed by `stop`."""
+        self.options = options
+        self.loop = asyncio.get_running_loop()
+        self.store = Store(None if throw_away else options.dbpath, oplog=options.oplog, clock=clock)
+        self.engine = Engine(self.store, options)
+        self.commit_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
+        self.writer = Writer(self)
+        self.notifier = Notifier(self)
+        self.background = Background(self)
+        self.peers: set[Peer] = set()
+        self.port = options.port
+        self._servers: list[asyncio.AbstractServer] = []
+        self._socket_path: Path | None = None
+
+    async def start(self) -> None:
+        """Listen; raises OSError where an address cannot be had, and then nothing is left open."""
+        try:
+            for address in self.options.bind_ips:
+                await self._listen(address)
+            if self.options.unix_socket_prefix is not None:
+                await self._listen_unix(self.options.unix_socket_prefix)
+        except BaseException:
+            await self.stop()
+            raise
+        self.background.start()
+
+    async def _listen(self, address: str) -> None:
+        server = await self.loop.create_server(
+            lambda: Peer(self), address, self.port, backlog=BACKLOG, reuse_address=True
+        )
+        self._servers.append(server)
+        if self.port == 0:  # the port picked for the first address is everybody's
+            self.port = server.sockets[0].getsockname()[1]
+
+    async def _listen_unix(self, prefix: Path) -> None:
+        path = prefix / f"mongodb-{self.port}.sock"
+        if path.is_socket() and not _answers(path):
+            path.unlink()  # what a killed server left behind
+        server = await self.loop.create_unix_server(lambda: Peer(self), str(path), backlog=BACKLOG)
+        self._servers.append(server)
+        self._socket_path = path
+
+    async def stop(self) -> None:
+        """Take no more clients, finish the writes that have come, close everything. Called once."""
+        for server in self._servers:
+            server.close()
+        self.background.stop()
+        await self.writer.drained()
+        for peer in list(self.peers):
+            peer.drop()
+        await asyncio.sleep(0)
+        self.engine.cursors.remove_all()
+        self.commit_thread.shutdown()
+        self.store.close()
+        if self._socket_path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._socket_path.unlink()
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens, as drivers write it."""
+        found = []
+        for server in self._servers:
+            for bound in server.sockets:
+                name = bound.getsockname()
+                if bound.family == socket.AF_UNIX:
+                    found.append(str(name))
+                else:
+                    found.append(f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}")
+        return found
+
+    # What peers call.
+
+    def welcome(self, peer: Peer, transport: Any) -> PeerFacts:
+        """A client has connected."""
+        self.peers.add(peer)
+        self.engine.connections_open += 1
+        self.engine.connections_created += 1
+        remote, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if isinstance(remote, tuple):
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return PeerFacts(self.engine.connections_created, f"{remote[0]}:{remote[1]}", (local[0], local[1]))
+        return PeerFacts(self.engine.connections_created, "anonymous unix socket", str(local))
+
+    def farewell(self, peer: Peer) -> None:
+        self.peers.discard(peer)
+        self.engine.connections_open -= 1
+        self.notifier.leave(peer)
+
+
+def _answers(path: Path) -> bool:
+    """Whether a server listens on a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,129 @@
+"""`headrace.Server`: the whole server inside a Python process, on a thread of its own.
+
+    with headrace.Server() as server:
+        client = pymongo.MongoClient(server.uri)
+
+Without a path it is a throw-away server whose data are gone when it is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from headrace.clock import SystemClock
+from headrace.commands.options import ServerOptions
+from headrace.server.core import Core
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """An event loop: uvloop's where that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+class Server:
+    """A Headrace server in this process.
+
+    `path`: the data directory, made if it is not there; None or ":memory:" for a throw-away one. `port`: 0 picks
+    a free one. `oplog=False`: a standalone without change streams. `oplog_hours`, `oplog_bytes_max` and
+    `oplog_entries_max` bound the history that is kept. Other keyword arguments are fields of `ServerOptions`.
+
+    Usable as a context manager, or with `start` and `close`. Raises `headrace.DirectoryInUse` where another
+    process has the directory, and OSError where the address cannot be had. Acknowledged writes survive a
+    crash of the process and, at default settings, of the machine; those of a throw-away server do not.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, host: str = "127.0.0.1", port: int = 0,
+        oplog: bool = True, clock: SystemClock | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        self._throw_away = path is None or path == ":memory:"
+        dbpath = Path(os.devnull) if self._throw_away or path is None else Path(path)
+        self.options = ServerOptions(dbpath=dbpath, bind_ips=(host,), port=port, oplog=oplog, **options)
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._core: Core | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        return f"{self.options.bind_ips[0]}:{self._running.port}"
+
+    @property
+    def uri(self) -> str:
+        """The connection string for any driver."""
+        name = f"?replicaSet={self.options.replica_set}" if self.options.oplog else ""
+        return f"mongodb://{self.address}/{name}"
+
+    @property
+    def _running(self) -> Core:
+        if self._core is None:
+            raise RuntimeError("the server is not running; use it in a `with`, or call start()")
+        return self._core
+
+    def start(self) -> Server:
+        """Open the store and listen; returns when clients can connect."""
+        if self._core is not None:
+            raise RuntimeError("the server is running already")
+        ready = threading.Event()
+        self._failure = None
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="headrace", daemon=True)
+        self._thread.start()
+        ready.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+        return self
+
+    def close(self) -> None:
+        """Finish the writes that have come, and stop; a throw-away server's data are removed."""
+        if self._core is None or self._loop is None or self._thread is None:
+            return
+        core, self._core = self._core, None
+        asyncio.run_coroutine_threadsafe(core.stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def prune(self, now_ms: int | None = None) -> int:
+        """Prune the oplog to its bounds as of `now_ms` (wall-clock ms; None: now); returns how many entries went."""
+        core = self._running
+        assert self._loop is not None
+        moment = core.engine.clock.now_ms() if now_ms is None else now_ms
+        return asyncio.run_coroutine_threadsafe(core.background.prune(moment), self._loop).result()
+
+    def _run(self, ready: threading.Event) -> None:
+        loop = self._loop = new_loop()
+        try:
+            self._core = loop.run_until_complete(self._start())
+        except BaseException as error:
+            self._failure = error
+            loop.close()
+            ready.set()
+            return
+        ready.set()
+        loop.run_forever()
+        loop.close()
+
+    async def _start(self) -> Core:
+        core = Core(self.options, throw_away=self._throw_away, clock=self._clock)
+        await core.start()
+        return core
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,39 @@
+"""Capped collections: the oldest documents make room for the newest.
+
+What goes this way has no oplog entry and no event, as in MongoDB: every member of a set would cap by itself.
+"""
+
+from __future__ import annotations
+
+from headrace.store import unique
+from headrace.store.catalog import Collection
+from headrace.store.identity import identify
+from headrace.store.view import bounded_key
+from headrace.store.writes import WriteTransaction
+
+
+def enforce(txn: WriteTransaction, collection: Collection) -> None:
+    """Delete the oldest documents until the collection is within its `max` documents and `size` bytes."""
+    if not collection.options.get("capped"):
+        return
+    count_max = int(collection.options.get("max", 0)) or None
+    bytes_max = int(collection.options.get("size", 0)) or None
+    sizes = [(record, len(document)) for record, document in txn.scan(collection)]
+    total = sum(size for _, size in sizes)
+    for gone, (record, size) in enumerate(sizes):
+        over_count = count_max is not None and len(sizes) - gone > count_max
+        over_bytes = bytes_max is not None and total > bytes_max
+        if not (over_count or over_bytes) or gone == len(sizes) - 1:
+            return
+        _remove(txn, collection, record)
+        total -= size
+
+
+def _remove(txn: WriteTransaction, collection: Collection, record: bytes) -> None:
+    document = txn.by_record(collection, record)
+    assert document is not None
+    if collection.unique_indexes:
+        unique.change(txn, collection, record, document, None)
+    txn.kv.delete(bounded_key(collection.number_key, identify(document)[0]), db=txn.tables["ids"])
+    txn.kv.delete(collection.number_key + record, db=txn.tables["documents"])
+    txn.forget(collection)
