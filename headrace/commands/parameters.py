@@ -63,6 +63,10 @@ class Parameter:
     check: Callable[[str, Any], Any] | None = None
 
 
+def _size_mb(options: ServerOptions) -> float | None:
+    return None if options.oplog_bytes_max is None else options.oplog_bytes_max / 1024**2
+
+
 PARAMETERS: Final = {
     parameter.name: parameter
     for parameter in (
@@ -71,7 +75,7 @@ PARAMETERS: Final = {
         Parameter("featureCompatibilityVersion", lambda options: {"version": FEATURE_VERSION}),
         Parameter("oplogEntriesMax", lambda options: options.oplog_entries_max, _count),
         Parameter("oplogMinRetentionHours", lambda options: options.oplog_hours, _hours),
-        Parameter("oplogSizeBytes", lambda options: options.oplog_bytes_max, _count),
+        Parameter("oplogSizeMB", _size_mb, _bound),
         Parameter("quiet", lambda options: options.quiet, _boolean),
         Parameter("requireApiVersion", lambda options: False),
         Parameter("transactionLifetimeLimitSeconds", lambda options: limits.TRANSACTION_SECONDS_MAX),
@@ -129,8 +133,7 @@ def resize_oplog(engine: ServerFacts, request: Request) -> dict[str, Any]:
     """replSetResizeOplog: the same bounds under MongoDB's own command; `size` is in megabytes, null for the default."""
     changes: dict[str, Any] = {}
     if "size" in request.body:
-        size = _bound("size", request.body["size"])
-        changes["oplogSizeBytes"] = None if size is None else max(1, int(size * 1024 * 1024))
+        changes["oplogSizeMB"] = _bound("size", request.body["size"])
     if "minRetentionHours" in request.body:
         changes["oplogMinRetentionHours"] = _checked("oplogMinRetentionHours", request.body["minRetentionHours"])
     if not changes:

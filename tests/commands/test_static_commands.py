@@ -179,8 +179,8 @@ def test_parameters_are_set_all_or_none() -> None:
     ("change", "code"),
     [
         ({}, 72), ({"nosuch": 1}, 72), ({"enableTestCommands": 1}, 20), ({"oplogEntriesMax": 0}, 2),
-        ({"oplogEntriesMax": 1.5}, 2), ({"oplogSizeBytes": "x"}, 2), ({"oplogMinRetentionHours": -1}, 2),
-        ({"oplogSizeBytes": float("nan")}, 2), ({"quiet": "x"}, 2),
+        ({"oplogEntriesMax": 1.5}, 2), ({"oplogSizeMB": "x"}, 2), ({"oplogMinRetentionHours": -1}, 2),
+        ({"oplogSizeMB": float("nan")}, 2), ({"quiet": "x"}, 2),
     ],
 )  # fmt: skip
 def test_a_bad_parameter_is_refused(change: dict[str, Any], code: int) -> None:
@@ -190,7 +190,7 @@ def test_a_bad_parameter_is_refused(change: dict[str, Any], code: int) -> None:
 def test_the_oplog_is_resized_by_mongodbs_own_command() -> None:
     facts = Facts()
     assert ask({"replSetResizeOplog": 1, "size": 2000.0, "minRetentionHours": 1.5}, facts) == {}
-    assert facts.parameters["oplogSizeBytes"] == 2000 * 1024**2 and facts.parameters["oplogMinRetentionHours"] == 1.5
+    assert facts.parameters["oplogSizeMB"] == 2000.0 and facts.parameters["oplogMinRetentionHours"] == 1.5
     assert refused({"replSetResizeOplog": 1}) == 2
 
 
