@@ -1,0 +1,116 @@
+"""`make demo`: server, flights, Spark and the check, in one process and its JVM; ends with status 1 if the check fails."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from pymongo import MongoClient
+from tqdm import tqdm
+
+import headrace
+from headrace.demo.flights import Write, writes
+from headrace.demo.replay import replay
+from headrace.spark.mirror import BatchReport, Mirror, follow
+from headrace.spark.session import get_session
+from headrace.spark.verify import compare
+
+DATABASE: Final = "airline"
+COLLECTION: Final = "flights"
+# A day is written in about so long, however the clock in the flights runs.
+REPLAY_S: Final = 15.0
+
+
+class Figures:
+    """What the job reports while it runs: it counts, and keeps the lag of every batch."""
+
+    def __init__(self) -> None:
+        self.started = Event()
+        self.event_count = 0
+        self.lags_ms: list[int] = []
+
+    def __call__(self, report: BatchReport) -> None:
+        self.event_count += report.event_count
+        if report.last_event_ms is not None:
+            self.lags_ms.append(report.committed_ms - report.last_event_ms)
+        self.started.set()
+
+    @property
+    def lag(self) -> str:
+        return f"{self.lags_ms[-1]} ms" if self.lags_ms else "-"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m headrace.demo", description="Flights from server to table.")
+    parser.add_argument("--days", type=int, default=1, choices=range(1, 366), metavar="1..365")
+    parser.add_argument("--keep", type=Path, help="directory for the table; without it, it is removed in the end")
+    parser.add_argument("--kind", choices=["delta", "parquet"], default="delta", help="the table's format")
+    parser.add_argument("--uri", help="a MongoDB-compatible server to use instead of an embedded one")
+    given = parser.parse_args(arguments)
+    place: AbstractContextManager[str] = nullcontext(str(given.keep)) if given.keep else tempfile.TemporaryDirectory()
+    server = nullcontext(given.uri) if given.uri else headrace.Server()
+    with place as directory, server as running:
+        uri = given.uri or running.uri
+        say(f"Server listens at {uri}")
+        mirror = Mirror(uri, DATABASE, COLLECTION, Path(directory) / COLLECTION, given.kind)
+        return run(mirror, writes(given.days), given.days)
+
+
+def run(mirror: Mirror, planned: list[Write], days: int) -> int:
+    """Writes the flights, with the job beside it, and checks; the process's status."""
+    say("Spark starts…")
+    session = get_session(quick=True)
+    figures = Figures()
+    client: MongoClient[dict[str, object]] = MongoClient(mirror.uri)
+    client.drop_database(mirror.database)
+    query = follow(mirror, session=session, listener=figures)
+    while not figures.started.wait(0.1):
+        if not query.isActive:
+            query.awaitTermination()
+    flights = sum(write.kind == "insert" for write in planned)
+    with tqdm(total=len(planned), unit=" events", desc=f"{flights} flights", miniters=1) as bar:
+
+        def written() -> None:
+            bar.set_postfix_str(f"in the table {figures.event_count}, lag {figures.lag}", refresh=False)
+            bar.update()
+
+        took_s = replay(
+            client[mirror.database][mirror.collection], planned, a_second=len(planned) / REPLAY_S, written=written
+        )
+    query.processAllAvailable()
+    query.stop()
+    return tell(mirror, figures, len(planned), took_s, days)
+
+
+def tell(mirror: Mirror, figures: Figures, event_count: int, took_s: float, days: int) -> int:
+    """Prints what was done and whether table and collection are equal; the process's status."""
+    comparison = compare(mirror)
+    lags_ms = sorted(figures.lags_ms) or [0]
+    worst = lags_ms[min(len(lags_ms) - 1, round(0.95 * len(lags_ms)))]
+    say(
+        f"events    {event_count} in {took_s:.1f} s, {event_count / took_s:.0f} a second ({days} day{'s' * (days > 1)})"
+    )
+    say(
+        f"lag       {statistics.median(lags_ms):.0f} ms median, {worst} ms 95th percentile, over {len(lags_ms)} batches,"
+    )
+    say("          from an event's write to its commit in the table")
+    say(f"applied   {figures.event_count} events, each once")
+    say(
+        f"checked   table and collection are {'equal, row for row: ' if comparison.equal else 'NOT EQUAL: '}{comparison}"
+    )
+    return 0 if comparison.equal else 1
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""A server for the whole process, a database for each test, and one Spark session for all slow tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+import headrace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def uri() -> Iterator[str]:
+    with headrace.Server() as server:
+        yield server.uri
+
+
+@pytest.fixture
+def database(uri: str, request: pytest.FixtureRequest) -> Iterator[Database[dict[str, Any]]]:
+    """A database of the test's own, empty before and dropped after."""
+    with MongoClient[dict[str, Any]](uri) as client:
+        name = f"t{abs(hash(request.node.nodeid)):x}"[:20]
+        client.drop_database(name)
+        yield client[name]
+        client.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def spark() -> SparkSession:
+    from headrace.spark.session import get_session
+
+    return get_session(quick=True)

@@ -1,0 +1,110 @@
+"""Ranges of events from a real server: complete, in order, the same at every reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+from pymongo.errors import OperationFailure
+
+from headrace.spark.feed import Feed
+from headrace.spark.options import Position, SourceOptions
+from headrace.spark.readahead import ReadAhead
+from headrace.spark.tokens import Token
+
+Db = Database[dict[str, Any]]
+
+
+def feed_of(uri: str, database: Db, **more: Any) -> Feed:
+    return Feed(SourceOptions(uri, database.name, "c", **more))
+
+
+def reach(feed: Feed, start: Token) -> Token:
+    return ReadAhead(feed).advance(start, rows_max=None, until=feed.now(), wait_ms=20).token
+
+
+def told(feed: Feed, start: Token, end: Token) -> list[tuple[str, Any]]:
+    return [(event["operationType"], event.get("documentKey", {}).get("_id")) for event in feed.read(start, end)]
+
+
+def test_a_range_holds_what_happened_in_it_and_gives_the_same_again(uri: str, database: Db) -> None:
+    feed = feed_of(uri, database)
+    start = feed.resolve(Position("latest"))
+    database.c.insert_many([{"_id": number} for number in range(250)])
+    database.c.update_one({"_id": 3}, {"$set": {"a": 1}})
+    database.c.delete_one({"_id": 4})
+    end = reach(feed, start)
+    expected = [("insert", number) for number in range(250)] + [("update", 3), ("delete", 4)]
+    assert told(feed, start, end) == expected
+    database.c.insert_one({"_id": "later"})
+    assert told(feed, start, end) == expected
+
+
+def test_ranges_follow_one_another_without_gap_or_overlap(uri: str, database: Db) -> None:
+    feed = feed_of(uri, database, batch_rows=7)
+    start = feed.resolve(Position("latest"))
+    database.c.insert_many([{"_id": number} for number in range(50)])
+    ahead, found, last = ReadAhead(feed), [], start
+    while len(found) < 50:
+        end = ahead.advance(last, rows_max=11, until=None, wait_ms=20).token
+        found += told(feed, last, end)
+        last = end
+    assert found == [("insert", number) for number in range(50)]
+
+
+def test_what_happens_elsewhere_moves_a_quiet_stream_on(uri: str, database: Db) -> None:
+    feed = feed_of(uri, database)
+    start = feed.resolve(Position("latest"))
+    for number in range(3):
+        database.other.insert_one({"_id": number})
+    end = reach(feed, start)
+    assert end > start
+    assert told(feed, start, end) == []
+    database.c.insert_one({"_id": 1})
+    assert told(feed, end, reach(feed, end)) == [("insert", 1)]
+
+
+def test_a_range_goes_on_behind_an_invalidate(uri: str, database: Db) -> None:
+    feed = feed_of(uri, database)
+    start = feed.resolve(Position("latest"))
+    database.c.insert_one({"_id": 1})
+    database.c.drop()
+    database.c.insert_one({"_id": 2})
+    middle = ReadAhead(feed).advance(start, rows_max=None, until=feed.now(), wait_ms=20)
+    assert middle.closed
+    end = reach(feed, middle.token)
+    assert told(feed, start, end) == [("insert", 1), ("drop", None), ("invalidate", None), ("insert", 2)]
+    assert told(feed, middle.token, end) == [("insert", 2)]
+
+
+def test_the_servers_pipeline_decides_what_is_in_a_range(uri: str, database: Db) -> None:
+    feed = feed_of(uri, database, pipeline=({"$match": {"operationType": "delete"}},))
+    start = feed.resolve(Position("latest"))
+    database.c.insert_many([{"_id": number} for number in range(20)])
+    database.c.delete_one({"_id": 4})
+    assert told(feed, start, reach(feed, start)) == [("delete", 4)]
+
+
+def test_a_database_and_a_deployment_are_streams_too(uri: str, database: Db) -> None:
+    for options in (SourceOptions(uri, database.name), SourceOptions(uri)):
+        feed = Feed(options)
+        start = feed.resolve(Position("latest"))
+        database.one.insert_one({"_id": 1})
+        database.two.insert_one({"_id": 2})
+        assert told(feed, start, reach(feed, start)) == [("insert", 1), ("insert", 2)]
+        database.one.drop()
+        database.two.drop()
+
+
+def test_the_earliest_position_is_before_everything_that_is_kept(uri: str, database: Db) -> None:
+    feed = feed_of(uri, database)
+    database.c.insert_one({"_id": 1})
+    start = feed.resolve(Position("earliest"))
+    assert told(feed, start, reach(feed, start)) == [("insert", 1)]
+
+
+def test_what_the_server_refuses_is_told_as_it_says_it(uri: str, database: Db) -> None:
+    feed = feed_of(uri, database, pipeline=({"$group": {"_id": None}},))
+    with pytest.raises(OperationFailure):
+        feed.resolve(Position("latest"))
