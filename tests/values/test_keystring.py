@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Context, Decimal
 from typing import Any
 
 import pytest
@@ -94,6 +95,18 @@ def test_a_key_cut_short_is_refused_with_overflow(value: Any, data: st.DataObjec
         with pytest.raises(CommandError) as caught:
             decode_value(whole[:cut])
         assert caught.value.code == 15
+
+
+@pytest.mark.parametrize(
+    "text", "0.1 1.1 3.3 -0.7 123456.789 1E+23 2.5E-100 9007199254740993.5 -36028797018963969.5".split()
+)
+def test_the_close_neighbours_of_a_decimal_order_exactly(text: str) -> None:
+    middle = Context(prec=34).create_decimal(text)
+    steps = [Decimal(sign).scaleb(middle.adjusted() - digits) for digits in range(13, 34) for sign in (-1, 1)]
+    near = [Decimal128(Context(prec=34).add(middle, step)) for step in steps]
+    values = [Decimal128(middle), float(middle), *near]
+    values += [float(str(value)) for value in near]
+    assert sorted(map(key, values)) == [key(value) for value in sorted(values, key=model_key)]
 
 
 @pytest.mark.parametrize("one", [1, 1.0, Int64(1), Decimal128("1"), Decimal128("1.00"), Decimal128("10E-1")])

@@ -1,0 +1,115 @@
+"""Our tokens are read by the npm package `mongodb-resumetoken-decoder` as what they are.
+
+Set HEADRACE_NODE_MODULES to a folder that holds the package (`npm install --prefix FOLDER
+mongodb-resumetoken-decoder`, then FOLDER/node_modules); without it, or without node, this is skipped.
+The package knows no type bits and no decimals: whole numbers come as int or long, decimals as the double
+towards zero.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, json_util
+from bson.datetime_ms import DatetimeMS
+
+from headrace.values import bson
+from headrace.values.token import high_water_mark, make_event_token
+
+PACKAGE = "mongodb-resumetoken-decoder"
+MODULES = Path(os.environ.get("HEADRACE_NODE_MODULES", "node_modules")).resolve()
+UUID_BYTES = bytes(range(16))
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed"),
+    pytest.mark.skipif(not (MODULES / PACKAGE).is_dir(), reason=f"{PACKAGE} is not installed"),
+]
+
+SCRIPT = """
+const { decodeResumeToken } = require('mongodb-resumetoken-decoder');
+const { EJSON } = require('bson');
+for (const token of require('fs').readFileSync(0, 'utf8').split('\\n'))
+  console.log(EJSON.stringify(decodeResumeToken(token), { relaxed: false }));
+"""
+
+IDS: list[Any] = [
+    0, 1, -1, 63, 64, 127, 128, -128, 255, 256, 65535, 2**31 - 1, -(2**31), Int64(2**40), Int64(-(2**40)),
+    1.5, -1.5, 0.1, -0.1, 123456.789, 2.0**70, -(2.0**70), 1e-100, -1e-300, 5e-324, math.inf, -math.inf,
+    "", "a", "a\0b", "ünï→🙂", "x" * 300, {}, {"a": 1, "b": {"c": "x"}}, {"list": [1, "b", None, [True]]},
+    None, True, False, ObjectId("635019a078be67426d7cf4d2"), b"", b"abc", Binary(b"x" * 300, 128),
+    Binary(UUID_BYTES, 4), Timestamp(1, 2), Timestamp(2**32 - 1, 2**32 - 1), DatetimeMS(0), DatetimeMS(1577836800000),
+    Regex("^a.*b$", "i"), Code("f()"), MinKey(), MaxKey(),
+]  # fmt: skip
+
+
+def decode_in_node(tokens: list[str]) -> list[dict[str, Any]]:
+    answer = subprocess.run(
+        ["node", "-e", SCRIPT],
+        input="\n".join(tokens),
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"NODE_PATH": str(MODULES)},
+    )
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def canonical(value: Any) -> Any:
+    data = bson.decode(bson.encode({"": value}))
+    told = json.loads(json_util.dumps(data, json_options=json_util.CANONICAL_JSON_OPTIONS))[""]
+    return without_number_types(told)
+
+
+def without_number_types(told: Any) -> Any:
+    if isinstance(told, list):
+        return [without_number_types(item) for item in told]
+    if not isinstance(told, dict):
+        return told
+    for kind in ("$numberInt", "$numberLong", "$numberDouble"):
+        if set(told) == {kind}:
+            return float(told[kind])
+    return {name: item if name.startswith("$") else without_number_types(item) for name, item in told.items()}
+
+
+def token(value: Any, version: int) -> str:
+    key = bson.encode({"_id": value})
+    return make_event_token(5 << 32 | 7, 300, UUID_BYTES, "insert", key, None, version=version)[0]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_package_reads_ids_of_every_type(version: int) -> None:
+    decoded = decode_in_node([token(value, version) for value in IDS])
+    assert len(decoded) == len(IDS)
+    for value, told in zip(IDS, decoded, strict=True):
+        key = told["documentKey"] if version == 1 else told["eventIdentifier"]["documentKey"]
+        assert without_number_types(key) == {"_id": canonical(value)}, value
+
+
+def test_the_package_reads_the_other_parts() -> None:
+    mark = high_water_mark(9 << 32 | 2)
+    key = bson.encode({"_id": 1})
+    invalidate, _ = make_event_token(1 << 32, 0, None, "dropDatabase", None, None, True)
+    fragment, _ = make_event_token(1 << 32, 0, UUID_BYTES, "update", key, None, fragment=3)
+    told = decode_in_node([token(1, 2), mark, invalidate, fragment])
+    assert told[0]["timestamp"] == {"$timestamp": {"t": 5, "i": 7}}
+    assert told[0]["txnOpIndex"] == {"$numberInt": "300"}
+    assert told[0]["uuid"] == canonical(Binary(UUID_BYTES, 4))
+    assert [without_number_types(item["tokenType"]) for item in told] == [128, 0, 128, 128]
+    assert [item["fromInvalidate"] for item in told] == [False, False, True, False]
+    assert told[2]["eventIdentifier"] == {"operationType": "dropDatabase"}
+
+
+@pytest.mark.parametrize("text", ["0.1", "-0.1", "1.1", "3.333333333333333333333333333333333", "1E+23", "-2.5E-100"])
+def test_the_package_reads_the_double_beside_a_decimal(text: str) -> None:
+    told = decode_in_node([token(Decimal128(text), 2)])[0]
+    number = without_number_types(told["eventIdentifier"]["documentKey"]["_id"])
+    assert math.isclose(number, float(text), rel_tol=1e-15)
+    assert abs(number) <= abs(float(text))
