@@ -8,7 +8,7 @@ from typing import Any, Final
 from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
-from headrace.query.update.leaf import KEEP, Leaf, Moment, Path, depth
+from headrace.query.update.leaf import KEEP, Appended, Leaf, Moment, Path, depth
 from headrace.query.update.text import document_text, element_text
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import equal, hash_key
@@ -22,7 +22,10 @@ CONDITIONS: Final = frozenset({
 
 
 class AddToSet(Leaf):
-    """Adds at the end those of the values that no element equals; the oplog keeps the whole array."""
+    """Adds at the end those of the values that no element equals.
+
+    As MongoDB 8 does, the oplog keeps just what was added (before it kept the whole array: reference §3.4).
+    """
 
     __slots__ = ("collation", "values")
 
@@ -44,7 +47,7 @@ class AddToSet(Leaf):
                 f"has non-array type {type_name(old)}",
             )
         added = [value for value in self.values if not any(equal(value, has, self.collation) for has in old)]
-        return [*old, *added] if added else KEEP
+        return Appended([*old, *added], len(added)) if added else KEEP
 
 
 class Pop(Leaf):

@@ -90,7 +90,8 @@ def parse_current_date(field: str, argument: Any, collation: Any) -> Leaf:
     if kind not in ("date", "timestamp"):
         raise CommandError(
             2,
-            "The '$type' string field is required to be 'date' or 'timestamp': {$currentDate: {field : {$type: 'date'}}}",
+            "The '$type' string field is required to be 'date' or 'timestamp': "
+            "{$currentDate: {field : {$type: 'date'}}}",
         )
     return CurrentDate(kind == "timestamp")
 

@@ -12,7 +12,7 @@ from headrace.query.update.field_path import parse_field_path
 from headrace.query.update.leaf import KEEP, Appended, Leaf, Moment
 from headrace.query.update.modifiers import MODIFIERS
 from headrace.query.update.rename import Rename, parse_rename
-from headrace.query.update.text import element_text
+from headrace.query.update.text import element_text, value_text
 from headrace.query.update.tree import ArrayFilters, Fields, add
 from headrace.query.update.update import Applied, Diff, Update
 from headrace.query.update.walk import DOCUMENT_DEPTH_MAX, Walk
@@ -120,7 +120,8 @@ def parse_operators(update: Mapping[str, Any], filters: ArrayFilters, collation:
     for identifier in filters:
         if identifier not in used:
             raise CommandError(
-                9, f"The array filter for identifier '{identifier}' was not used in the update {element_text('', update)[2:]}"
+                9,
+                f"The array filter for identifier '{identifier}' was not used in the update {value_text(update)}",
             )
     return _closed(tree)
 

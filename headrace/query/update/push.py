@@ -77,7 +77,9 @@ def parse_push(field: str, argument: Any, collation: Any) -> Leaf:
             raise CommandError(2, f"Unrecognized clause in $push: {name}")
     values = argument["$each"]
     if type(values) is not list:
-        raise CommandError(2, f"The argument to $each in $push must be an array but it was of type: {type_name(values)}")
+        raise CommandError(
+            2, f"The argument to $each in $push must be an array but it was of type: {type_name(values)}"
+        )
     cut = _clause(argument, "$slice")
     sort = _parse_sort(argument["$sort"], collation) if "$sort" in argument else None
     return Push(values, _clause(argument, "$position"), sort, cut)
@@ -100,8 +102,7 @@ def _parse_sort(pattern: Any, collation: Any) -> Sorter:
         if whole_number(pattern) not in (1, -1):
             raise CommandError(
                 2,
-                "The $sort is invalid: use 1/-1 to sort the whole element, "
-                "or {field:1/-1} to sort embedded fields",
+                "The $sort is invalid: use 1/-1 to sort the whole element, or {field:1/-1} to sort embedded fields",
             )
         return _by_value(whole_number(pattern) == -1, collation)
     if not pattern:

@@ -17,7 +17,10 @@ from headrace.values.order import equal
 
 
 class Replacement(Update):
-    """The old `_id` stays if the new document has none; Timestamp(0, 0) at the top becomes the time of the update."""
+    """The old `_id` stays if the new document has none; Timestamp(0, 0) at the top becomes the time of the update.
+
+    Only a replacement that names the `_id` can be no change: MongoDB compares it as the client sent it.
+    """
 
     __slots__ = ("_document", "_stamped")
     kind = "replacement"
@@ -38,8 +41,9 @@ class Replacement(Update):
         new = self._document
         if self._stamped:
             new = {name: timestamp if _is_blank(name, value) else value for name, value in new.items()}
-        new = with_old_id(document, new)
-        return Applied(document, None) if identical(document, new) else Applied(new, REPLACED)
+        if identical(document, new):
+            return Applied(document, None)
+        return Applied(with_old_id(document, new), REPLACED)
 
 
 def _is_blank(name: str, value: Any) -> bool:

@@ -6,6 +6,7 @@ Not JSON, and never read back: only for people.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
 from typing import Any, Final
 
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
@@ -40,7 +41,7 @@ def _array(array: list[Any]) -> str:
 
 
 def _double(number: float) -> str:
-    if number != number:
+    if isnan(number):
         return "nan.0"
     if number in (float("inf"), float("-inf")):
         return "inf.0" if number > 0 else "-inf.0"

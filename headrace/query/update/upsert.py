@@ -1,8 +1,8 @@
 """The document an upsert inserts when its filter matched nothing.
 
 Rule: fields that the filter says are equal to one value are put in first, in the order of their paths: `{a: 1}`,
-`$eq`, an `$in` or `$all` of one, under `$and` or an `$or` of one. Two such for a path, or for one inside another, are error 54
-(NotSingleValueField). Then the update is applied. A replacement takes nothing but `_id` from the filter.
+`$eq`, an `$in` or `$all` of one, under `$and` or an `$or` of one. Two such for a path, or for one inside another,
+are error 54 (NotSingleValueField). Then the update is applied. A replacement takes nothing but `_id` from the filter.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from bson import ObjectId, Regex, Timestamp
 
 from headrace.errors import CommandError
 from headrace.query.update.update import Update
+from headrace.values.order import hash_key
 
 
 def check_upsert_filter(filter_document: dict[str, Any]) -> None:
@@ -132,12 +133,21 @@ def _conditions(path: str, conditions: dict[str, Any]) -> Equalities | None:
     for name, value in conditions.items():
         if name == "$eq":
             found.append((path, value))
-        elif name in ("$in", "$all"):
+        elif name in ("$all", "$in"):
             if not value:
                 return None
-            if name == "$all" or len(value) == 1:
-                found += [(path, item) for item in value if type(item) is not Regex and not _is_elem_match(item)]
+            values = value if name == "$all" else _distinct(value)
+            if name == "$all" or len(values) == 1:
+                found += [(path, item) for item in values if type(item) is not Regex and not _is_elem_match(item)]
     return found
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    """The values of an $in, of equal ones the first."""
+    distinct: dict[Any, Any] = {}
+    for value in values:
+        distinct.setdefault(hash_key(value), value)
+    return list(distinct.values())
 
 
 def _is_elem_match(value: Any) -> bool:

@@ -30,7 +30,7 @@ DOCUMENT_DEPTH_MAX: Final = 180
 class Walk:
     """One run over one document. `document` is the new one; `log` is None while nobody writes down."""
 
-    __slots__ = ("copies", "document", "log", "moment", "positional")
+    __slots__ = ("_moved", "copies", "document", "log", "moment", "positional")
 
     def __init__(self, document: dict[str, Any], moment: Moment, positional: str | None, has_rename: bool) -> None:
         self.copies = not has_rename
@@ -38,6 +38,7 @@ class Walk:
         self.log: DiffLog | None = None if moment.inserting else DiffLog()
         self.moment = moment
         self.positional = positional
+        self._moved: list[Rename] = []
 
     def fields(self, node: Fields, container: Any, path: Path) -> bool:
         """Apply a node to an object or array that may be written to; whether anything changed."""
@@ -64,9 +65,7 @@ class Walk:
             return self._change(node, container, part, old, here)
         if type(node) is Elements:
             if type(old) is not list:
-                raise CommandError(
-                    2, f"Cannot apply array updates to non-array element {element_text(str(part), old)}"
-                )
+                raise CommandError(2, f"Cannot apply array updates to non-array element {element_text(str(part), old)}")
             return self._elements(node, self._writable(container, part, old), here)
         if type(old) is dict or type(old) is list:
             return self.fields(node, self._writable(container, part, old), here)
@@ -158,8 +157,8 @@ class Walk:
                 self.log.updated(here, value)
             else:
                 self.log.inserted(here, value)
-        if type(node) is Rename:
-            self._remove_source(node)
+        while self._moved:
+            self._remove_source(self._moved.pop(0))
         return True
 
     def _made(self, node: Any, container: Any, path: Path, rest: tuple[str, ...]) -> Any:
@@ -201,6 +200,7 @@ class Walk:
         if value is not MISSING:
             leaf.check_target(self.document, path, type(container) is list)
             leaf.check_depth(value, DOCUMENT_DEPTH_MAX)
+            self._moved.append(leaf)
         return value
 
     def _rename_over(self, leaf: Rename, container: Any, part: Any, old: Any, here: Path) -> bool:
