@@ -23,10 +23,10 @@ from headrace.values.token_make import (
     HIGH_WATER_MARK,
     VERSION_LATEST,
     TokenMaker,
+    assemble,
     event_identifier,
     high_water_mark,
     make_event_token,
-    token_text,
 )
 
 __all__ = [
@@ -85,9 +85,12 @@ class ResumeToken:
             return None
         return _object_in(self.event_identifier, b"operationDescription")
 
-    def text(self, *, fragment: bool = True) -> str:
-        """The token in canonical form, as we would have made it; without `fragment`, of the unsplit event."""
-        return token_text(
+    def text(self, *, fragment: bool = True, version: int | None = None) -> str:
+        """The token in canonical form, as we would have made it; without `fragment`, of the unsplit event.
+
+        `version` 1 for a token of version 0 gives what a stream that answers it with version 1 compares with.
+        """
+        return assemble(
             self.cluster_time,
             self.token_type,
             self.txn_op_index,
@@ -95,7 +98,7 @@ class ResumeToken:
             self.uuid,
             self.event_identifier,
             self.fragment if fragment else None,
-            self.version,
+            self.version if version is None else version,
         )
 
     def document(self) -> dict[str, Any]:

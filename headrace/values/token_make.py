@@ -56,7 +56,7 @@ def make_event_token(
     there is a key. An invalidate has the token of the event before it, with `from_invalidate`.
     """
     identifier = event_identifier(operation_type, document_key, operation_description, version)
-    text = token_text(cluster_time, EVENT, txn_op_index, from_invalidate, uuid, identifier, fragment, version)
+    text = assemble(cluster_time, EVENT, txn_op_index, from_invalidate, uuid, identifier, fragment, version)
     bits = _leading_bits(version)
     if identifier is not None:
         bits.add_element(_OBJECT, identifier)
@@ -67,10 +67,10 @@ def make_event_token(
 
 def high_water_mark(cluster_time: int, version: int = VERSION_LATEST) -> str:
     """The token that says: everything before this position was seen, and nothing at it."""
-    return token_text(cluster_time, HIGH_WATER_MARK, 0, False, None, None, None, version)
+    return assemble(cluster_time, HIGH_WATER_MARK, 0, False, None, None, None, version)
 
 
-def token_text(
+def assemble(
     cluster_time: int,
     token_type: int,
     txn_op_index: int,

@@ -252,6 +252,13 @@ def test_version_1_tells_new_events_by_their_type() -> None:
     assert (drop.from_invalidate, drop.event_identifier) == (True, None)
 
 
+def test_a_version_0_token_can_be_told_as_version_1() -> None:
+    key = bson.encode({"_id": 1})
+    old = decode_token({"_data": make_event_token(9, 2, IDENTITY, "insert", key, None, version=0)[0]})
+    assert old.text(version=1) == make_event_token(9, 2, IDENTITY, "insert", key, None, version=1)[0]
+    assert decode_token({"_data": high_water_mark(9, 0)}).text(version=1) == high_water_mark(9, 1)
+
+
 def test_a_token_is_explained_for_a_person() -> None:
     told = explain(INSERT)
     assert told == explain(json.dumps({"_data": INSERT}))
