@@ -218,3 +218,11 @@ def test_the_stages_of_later_releases_are_placed_in_a_change_stream(pipeline: li
     except CommandError as error:
         found = error.code
     assert found == code
+
+
+@pytest.mark.parametrize("stage", [{"$collStats": {}}, {"$indexStats": {}}])
+def test_a_stage_about_the_server_never_takes_a_collections_documents_for_its_own(stage: Any) -> None:
+    stages = parse_pipeline([stage], context=CONTEXT)
+    with pytest.raises(CommandError) as raised:
+        list(run_pipeline(stages, [{"_id": 1}]))
+    assert raised.value.code == 238

@@ -1,7 +1,7 @@
 """First stages whose documents come from the server, not from a collection.
 
-Rule: where such a stage stands alone or first, the command gives its documents to `run_pipeline` as input, and
-the stage lets them pass. A command that has none for it answers `not_available(stage)`.
+Rule: a command that has documents for such a stage takes the stage off and runs the stages after it over them.
+The stage itself, when run, refuses: whoever does not know it must not take a collection's documents for its own.
 """
 
 from __future__ import annotations
@@ -23,13 +23,8 @@ class ServerStage(Stage):
     spec: Any
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """The documents the command gave."""
-        return documents
-
-
-def not_available(stage: Stage) -> CommandError:
-    """What a command answers that has no documents for the stage."""
-    return CommandError(238, f"{stage.name} is not available on this server")
+        """Never gives any: raises 238."""
+        raise CommandError(238, f"{self.name} is not available on this server")
 
 
 def parse_server_stage(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
