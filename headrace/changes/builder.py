@@ -7,15 +7,14 @@ sees every event in scope before conditions and lookups do.
 
 from __future__ import annotations
 
-from typing import Any
-
 from headrace import limits
 from headrace.changes import commands, crud, split, views
 from headrace.changes.commands import CommandDraft
 from headrace.changes.draft import Draft
 from headrace.changes.entry import HEADS_MAX, DecodedEntry, Head, History, Operation
-from headrace.changes.event import Event
+from headrace.changes.event import Event, PartlyTold
 from headrace.changes.images import Lookup
+from headrace.changes.options import Shape
 from headrace.changes.pipeline import StreamPipeline, passes
 from headrace.changes.resume import ResumeGuard, Verdict
 from headrace.changes.scope import VIEWS, ScopeKind
@@ -46,33 +45,45 @@ class EventBuilder:
         self._shape = spec.shape
         self._lookup = lookup
         self._history = history
-        self._pipeline = StreamPipeline(spec)
+        self._pipeline = pipeline = StreamPipeline(spec)
+        self._plain = not (pipeline.header or pipeline.early or pipeline.late or pipeline.changes or spec.split)
         self._routes: dict[Head, Route] = {}
 
     def build(self, entry: DecodedEntry, guard: ResumeGuard | None = None) -> list[Event]:
         """The events this entry means to the stream, in order; mostly none or one.
 
         `guard` is the guard of the one stream that asks, as long as it is not settled. Raises `CommandError` where
-        an event cannot be told (280, 47, 10334, 286, and whatever the client's expressions raise); the entry's
-        position is past then, so that a stream that is opened again behind it goes on.
+        an event cannot be told (280, 47, 10334, 286, and whatever the client's expressions raise): `PartlyTold` when
+        other events of the same entry go before it.
         """
         operations = entry.operations(self._history)
-        if guard is not None and not guard.settled:
-            return self._guarded(operations, guard)
         events: list[Event] = []
-        for operation in operations:
-            head = operation.head
-            if head is None:
-                self._add_command(commands_draft(operation, self._shape), events)
-                continue
-            route = self._routes.get(head) or self._learn(head)
-            if not route.in_scope or (operation.migrated and not self._shape.migration):
-                continue
-            if route.view:
-                self._add_command(views_draft(operation, self._shape), events)
-            elif route.heard:
-                self._add_crud(operation, events)
+        try:
+            if guard is not None and not guard.settled:
+                for operation in operations:
+                    self._add_guarded(operation, guard, events)
+            else:
+                for operation in operations:
+                    self._add(operation, events)
+        except CommandError as error:
+            if events:
+                raise PartlyTold(error, events) from error
+            raise
         return events
+
+    def _add(self, operation: Operation, events: list[Event]) -> None:
+        """The events of one operation."""
+        head = operation.head
+        if head is None:
+            self._add_command(commands_draft(operation, self._shape), events)
+            return
+        route = self._routes.get(head) or self._learn(head)
+        if not route.in_scope or (operation.migrated and not self._shape.migration):
+            return
+        if route.view:
+            self._add_command(views.view_draft(operation, self._shape), events)
+        elif route.heard:
+            self._add_crud(operation, events)
 
     def _learn(self, head: Head) -> Route:
         """The route of a head not met before."""
@@ -88,6 +99,13 @@ class EventBuilder:
 
     def _add_crud(self, operation: Operation, events: list[Event]) -> None:
         """The event of a changed document, if the conditions are met; the cheap ones are asked first."""
+        if self._plain:
+            made = kept(operation, self._shape)
+            if made is None and (fresh := crud.event(operation, self._shape)) is not None:
+                made = self._keep(operation, fresh)
+            if made is not None:
+                events.append(made)
+                return
         pipeline = self._pipeline
         if pipeline.header and not passes(pipeline.header, crud.header(operation)):
             return
@@ -97,6 +115,16 @@ class EventBuilder:
         if pipeline.late and not passes(pipeline.late, draft.final_fields(self._lookup)):
             return
         self._finish(draft, events)
+
+    def _keep(self, operation: Operation, event: Event) -> Event:
+        """The event, checked and kept for the next stream of this shape."""
+        if len(event.document or b"") > limits.INTERNAL_DOCUMENT_BYTES_MAX:
+            raise too_large(event.document or b"")
+        if operation.told is None:
+            operation.told = {self._shape: event}
+        else:
+            operation.told[self._shape] = event
+        return event
 
     def _add_command(self, draft: CommandDraft | None, events: list[Event]) -> None:
         """The event of a command, if it is in scope and wanted, and what it ends."""
@@ -115,23 +143,21 @@ class EventBuilder:
 
     def _finish(self, draft: Draft, events: list[Event]) -> None:
         """The event of a draft that met all conditions."""
-        if not self._pipeline.changes and draft.event is not None:
-            events.append(draft.event)
+        operation, closes = draft.operation, draft.kind == "invalidate"
+        as_it_is = draft.shared and not self._pipeline.changes and not self._spec.split
+        if as_it_is and (made := kept(operation, self._shape)) is not None:
+            events.append(made)
             return
         document = self._document(draft)
-        closes = draft.kind == "invalidate"
-        if document is None:
-            if closes:
-                events.append(Event(draft.token, draft.token_document, draft.operation.position, None, True))
+        if document is None and not closes:
             return
-        if self._spec.split and split.must_split(document, draft.token_document):
+        if document is not None and self._spec.split and split.must_split(document, draft.token_document):
             events += _as_events(draft, split.fragments(document, draft.fragment_token))
             return
-        _check_size(document)
-        event = Event(draft.token, draft.token_document, draft.operation.position, document, closes)
-        if not self._pipeline.changes:
-            draft.event = event
-        events.append(event)
+        if document is not None and len(document) > limits.INTERNAL_DOCUMENT_BYTES_MAX:
+            raise too_large(document)
+        event = Event(draft.token, draft.token_document, operation.position, document, closes)
+        events.append(self._keep(operation, event) if as_it_is else event)
 
     def _document(self, draft: Draft) -> bytes | None:
         """The event after the client's stages; None when they dropped it."""
@@ -139,17 +165,14 @@ class EventBuilder:
             return draft.final(self._lookup)
         return self._pipeline.run(draft.final_fields(self._lookup))
 
-    def _guarded(self, operations: tuple[Operation, ...], guard: ResumeGuard) -> list[Event]:
+    def _add_guarded(self, operation: Operation, guard: ResumeGuard, events: list[Event]) -> None:
         """The events for the one stream of this guard, which decides on each before anything is asked about it."""
-        events: list[Event] = []
-        for operation in operations:
-            for draft in self._drafts_in_scope(operation, guard.version_at(operation.position, operation.index)):
-                verdict = Verdict.PASS if guard.settled else guard.admit(draft.token)
-                if verdict is Verdict.PASS:
-                    self._add_admitted(draft, events)
-                elif verdict is Verdict.SWALLOW and guard.fragment is not None:
-                    self._add_other_fragments(draft, guard, events)
-        return events
+        for draft in self._drafts_in_scope(operation, guard.version_at(operation.position, operation.index)):
+            verdict = guard.admit(draft.token)
+            if verdict is Verdict.PASS:
+                self._add_admitted(draft, events)
+            elif verdict is Verdict.SWALLOW and guard.fragment is not None:
+                self._add_other_fragments(draft, guard, events)
 
     def _drafts_in_scope(self, operation: Operation, version: int) -> list[Draft]:
         """The drafts of an operation, wanted or not, with tokens of this version."""
@@ -195,29 +218,29 @@ class EventBuilder:
         events += _as_events(draft, split.after_fragment(made, guard.fragment, guard.client_token))
 
 
-def drafted(operation: Operation, shape: Any) -> Draft:
+def drafted(operation: Operation, shape: Shape) -> Draft:
     """The draft of a changed document in this shape, made once for all streams."""
+    if operation.drafts is None:
+        operation.drafts = {}
     draft: Draft | None = operation.drafts.get(shape)
     if draft is None:
         draft = operation.drafts[shape] = crud.crud_draft(operation, shape)
     return draft
 
 
-def commands_draft(operation: Operation, shape: Any) -> CommandDraft | None:
+def commands_draft(operation: Operation, shape: Shape) -> CommandDraft | None:
     """The draft of a command in this shape, made once for all streams."""
+    if operation.drafts is None:
+        operation.drafts = {}
     if shape not in operation.drafts:
         operation.drafts[shape] = commands.command_draft(operation, shape)
     draft: CommandDraft | None = operation.drafts[shape]
     return draft
 
 
-def views_draft(operation: Operation, shape: Any) -> CommandDraft | None:
-    """The draft of what happened to a view, made once for all streams."""
-    key = (shape, "view")
-    if key not in operation.drafts:
-        operation.drafts[key] = views.view_draft(operation, shape)
-    draft: CommandDraft | None = operation.drafts[key]
-    return draft
+def kept(operation: Operation, shape: Shape) -> Event | None:
+    """The event of this shape as it is, if some stream was told it before."""
+    return None if operation.told is None else operation.told.get(shape)
 
 
 def _as_events(draft: Draft, made: list[split.Fragment]) -> list[Event]:
@@ -225,13 +248,11 @@ def _as_events(draft: Draft, made: list[split.Fragment]) -> list[Event]:
     return [Event(text, token, position, document) for text, token, document in made]
 
 
-def _check_size(document: bytes) -> None:
-    """Error 10334 for an event that no reply can hold."""
+def too_large(document: bytes) -> CommandError:
+    """Error 10334: an event that no reply can hold."""
     size = len(document)
-    if size <= limits.INTERNAL_DOCUMENT_BYTES_MAX:
-        return
     name, value = next(iter(decode(document).items()))
-    raise CommandError(
+    return CommandError(
         10334,
         f"BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and "
         f"{limits.INTERNAL_DOCUMENT_BYTES_MAX}(16MB) First element: {name}: {shown(value)}",

@@ -11,6 +11,7 @@ from typing import Any, Final
 from headrace.changes.description import describe
 from headrace.changes.draft import Draft, token_document
 from headrace.changes.entry import Head, Operation, document_element, string_element
+from headrace.changes.event import Event
 from headrace.changes.images import KINDS_WITH_PRE_IMAGE
 from headrace.changes.options import Shape
 from headrace.values.bson import decode, encode
@@ -19,13 +20,15 @@ from headrace.values.token import TokenMaker, make_event_token
 _PACK = Struct("<i").pack
 _INT32 = Struct("<i").unpack_from
 _NOTHING_ELSE: Final = encode({"removedFields": [], "truncatedArrays": []})[4:]  # and the document's end
+_ID: Final = b"\x03_id\0"
+_FULL: Final = b"\x03fullDocument\0"
 _PLAIN_DIFF: Final = (b"\x03diff\0", b"\x03u\0", b"\x03i\0")
 
 
 class Layout:
     """What all events of one head in one shape have in common, worked out once."""
 
-    __slots__ = ("before_time", "before_wall", "maker", "needs_lookup", "ns", "shape", "shows_document")
+    __slots__ = ("before_time", "before_wall", "fixed_bytes", "maker", "needs_lookup", "ns", "shape", "shows_document")
 
     def __init__(self, head: Head, shape: Shape) -> None:
         kind = head.kind
@@ -40,6 +43,8 @@ class Layout:
         self.needs_lookup = (kind in KINDS_WITH_PRE_IMAGE and shape.before_change != "off") or (
             kind == "update" and shape.full_document != "default"
         )
+        fixed = (_ID, self.before_time, self.before_wall, self.ns, _FULL if self.shows_document else b"")
+        self.fixed_bytes = 4 + sum(map(len, fixed)) + 8 + 8 + 1
 
 
 def layout_of(head: Head, shape: Shape) -> Layout:
@@ -68,21 +73,21 @@ class CrudDraft(Draft):
         return self.operation.o2, None, False
 
     def full(self) -> bytes:
-        return b"\x03fullDocument\0" + self.operation.o if self.layout.shows_document else b""
+        return _FULL + self.operation.o if self.layout.shows_document else b""
 
     def rest(self) -> bytes:
         parts = self.layout.ns + self.operation.o2
-        return parts + self._description() if self.kind == "update" else parts
+        return parts + description(self.operation.o, self.shape) if self.kind == "update" else parts
 
-    def _description(self) -> bytes:
-        """The element `updateDescription`, or `rawUpdateDescription` where the shape wants the oplog's own."""
-        o, shape = self.operation.o, self.shape
-        if shape.raw_update:
-            return document_element(b"rawUpdateDescription", o)
-        described = None if shape.expanded else plain_description(o)
-        if described is None:
-            described = encode(describe(decode(o)["diff"], expanded=shape.expanded))
-        return document_element(b"updateDescription", described)
+
+def description(o: bytes, shape: Shape) -> bytes:
+    """The element `updateDescription`, or `rawUpdateDescription` where the shape wants the oplog's own."""
+    if shape.raw_update:
+        return document_element(b"rawUpdateDescription", o)
+    described = None if shape.expanded else plain_description(o)
+    if described is None:
+        described = encode(describe(decode(o)["diff"], expanded=shape.expanded))
+    return document_element(b"updateDescription", described)
 
 
 def plain_description(o: bytes) -> bytes | None:
@@ -116,13 +121,43 @@ def crud_draft(operation: Operation, shape: Shape, version: int = 2) -> Draft:
             operation.position, operation.index, head.uuid, head.kind, key, None, version=version
         )
     document = token_document(text, bits)
-    start = b"".join(
-        (b"\x03_id\0", document, layout.before_time, operation.ts, layout.before_wall, operation.wall)
-    )  # fmt: skip
+    start = b"".join((_ID, document, layout.before_time, operation.ts, layout.before_wall, operation.wall))
     if operation.session is not None:
         session = operation.session
         start = b"".join((b"\x12txnNumber\0", session.txn_number, b"\x03lsid\0", session.lsid, start))
-    return CrudDraft(operation, layout, head.kind, start, text, document)
+    draft = CrudDraft(operation, layout, head.kind, start, text, document)
+    draft.shared = version == 2
+    return draft
+
+
+def event(operation: Operation, shape: Shape) -> Event | None:
+    """The event as streams hear it that leave it as it is, in one step; None where it takes more than the entry.
+
+    It is larger than a reply can hold only if the document itself is; the caller checks.
+    """
+    head = operation.head
+    assert head is not None
+    layout: Layout = head.layouts.get(shape) or layout_of(head, shape)
+    key, maker = operation.o2, layout.maker
+    if layout.needs_lookup or maker is None or operation.session is not None:
+        return None
+    position = operation.position
+    text, bits = maker.crud(position, key[4], key[9:-1], operation.index)
+    token = token_document(text, bits)
+    size = layout.fixed_bytes + len(token) + len(key)
+    if layout.shows_document:
+        o = operation.o
+        parts: tuple[bytes, ...] = (
+            _PACK(size + len(o)), _ID, token, layout.before_time, operation.ts, layout.before_wall, operation.wall,
+            _FULL, o, layout.ns, key, b"\0",
+        )  # fmt: skip
+    else:
+        told = description(operation.o, shape) if head.kind == "update" else b""
+        parts = (
+            _PACK(size + len(told)), _ID, token, layout.before_time, operation.ts, layout.before_wall, operation.wall,
+            layout.ns, key, told, b"\0",
+        )  # fmt: skip
+    return Event(text, token, position, b"".join(parts))
 
 
 def header(operation: Operation) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from struct import Struct
 from typing import Any
 
 from headrace.changes.entry import Operation, document_element, document_of
-from headrace.changes.event import Event
 from headrace.changes.images import Lookup, after_image, before_image
 from headrace.changes.options import Shape
 from headrace.values.bson import decode
@@ -24,12 +23,20 @@ from headrace.values.token import make_event_token
 _PACK = Struct("<i").pack
 
 
+_BEFORE_DATA: dict[int, bytes] = {}  # what stands before the text of a token without type bits, by its length
+
+
 def token_document(text: str, type_bits: bytes | None) -> bytes:
     """`{_data[, _typeBits]}` as BSON."""
     data = text.encode()
     size = len(data)
     if type_bits is None:
-        return b"".join((_PACK(size + 17), b"\x02_data\0", _PACK(size + 1), data, b"\0\0"))
+        before = _BEFORE_DATA.get(size)
+        if before is None:
+            before = _PACK(size + 17) + b"\x02_data\0" + _PACK(size + 1)
+            if size < 1000:
+                _BEFORE_DATA[size] = before
+        return b"".join((before, data, b"\0\0"))
     bits = b"".join((b"\x05_typeBits\0", _PACK(len(type_bits)), b"\0", type_bits))
     return b"".join((_PACK(size + 17 + len(bits)), b"\x02_data\0", _PACK(size + 1), data, b"\0", bits, b"\0"))
 
@@ -38,7 +45,7 @@ class Draft:
     """The event of one operation in one shape. Subclasses know `full` and `rest`."""
 
     __slots__ = (
-        "_core", "_core_fields", "_final", "_final_fields", "event", "kind", "operation", "shape", "start", "token",
+        "_core", "_core_fields", "_final", "_final_fields", "kind", "operation", "shape", "shared", "start", "token",
         "token_document",
     )  # fmt: skip
 
@@ -50,10 +57,10 @@ class Draft:
         self.kind = kind
         """The operationType."""
         self.start = start
+        self.shared = False
+        """Whether the event is the only one of its operation and shape, so that it may be kept for other streams."""
         self.token = token
         self.token_document = token_document
-        self.event: Event | None = None
-        """The event as streams without stages that change it hear it, once one was built."""
         self._core: bytes | None = None
         self._core_fields: dict[str, Any] | None = None
         self._final: bytes | None = None

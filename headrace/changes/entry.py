@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 from bson import Timestamp
 
+from headrace.changes.event import Event
 from headrace.values.bson import decode
 from headrace.values.elements import find_element
 from headrace.values.position import Position
@@ -75,9 +76,16 @@ class Operation:
     """One change as the oplog tells it. `head` is None for a command (`op: "c"`)."""
 
     __slots__ = (
-        "command_namespace", "drafts", "head", "image_index", "image_position", "index", "migrated", "o", "o2",
-        "position", "seen_header", "session", "ts", "uuid", "wall",
+        "drafts", "head", "image_position", "o", "o2", "position", "seen_header", "told", "ts", "uuid", "wall",
     )  # fmt: skip
+
+    index: int = 0
+    """The place in its transaction, as tokens count it (txnOpIndex)."""
+    session: Session | None = None
+    migrated: bool = False
+    command_namespace: str = ""
+    """The `ns` of a command, `db.$cmd`."""
+    image_index: int = 0
 
     def __init__(self, head: Head | None, o: bytes, o2: bytes, ts: bytes, wall: bytes) -> None:
         self.head = head
@@ -89,19 +97,30 @@ class Operation:
         self.wall = wall
         """Value bytes of the wallTime."""
         self.position: Position = _UINT64(ts)[0]
-        self.index = 0
-        """The place in its transaction, as tokens count it (txnOpIndex)."""
         self.image_position = self.position
-        """Position and place of the entry the pre-image is kept under."""
-        self.image_index = 0
-        self.session: Session | None = None
+        """With `image_index`, what the pre-image is kept under."""
+        self.uuid = head.uuid if head is not None else None
+        """The collection's; None where the entry names none."""
+        self.told: dict[Any, Event] | None = None
+        """By shape, the event as streams hear it that leave it as it is."""
+        self.drafts: dict[Any, Any] | None = None
+        """By shape, the event in the making."""
+        self.seen_header: dict[str, Any] | None = None
+
+
+class UnwoundOperation(Operation):
+    """An operation of a transaction, or a command: what is the same for all others may differ here."""
+
+    __slots__ = ("command_namespace", "image_index", "index", "migrated", "session")
+
+    def __init__(self, head: Head | None, o: bytes, o2: bytes, ts: bytes, wall: bytes, uuid: bytes | None) -> None:
+        super().__init__(head, o, o2, ts, wall)
+        self.uuid = uuid
+        self.index = 0
+        self.session = None
         self.migrated = False
         self.command_namespace = ""
-        """The `ns` of a command, `db.$cmd`."""
-        self.uuid = head.uuid if head is not None else None
-        self.drafts: dict[Any, Any] = {}
-        """Drafts of this operation's event by shape."""
-        self.seen_header: dict[str, Any] | None = None
+        self.image_index = 0
 
 
 class DecodedEntry:

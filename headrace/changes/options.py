@@ -7,7 +7,7 @@ in which the client wrote them. `null` means "not given" except for booleans, wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from bson import Timestamp
@@ -42,9 +42,12 @@ TYPES: Final[dict[str, tuple[type, str]]] = {
 NOT_IN_API_V1: Final = ("showExpandedEvents", "showRawUpdateDescription", "showSystemEvents")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What of the options decides how an event looks: equal shapes get the same bytes for the same entry."""
+    """What of the options decides how an event looks: one shape gets the same bytes for the same entry.
+
+    Compared by identity, since it is looked up for every event; `intern` sees to it that there is one of each kind.
+    """
 
     full_document: str = "default"
     before_change: str = "off"
@@ -69,12 +72,12 @@ class StreamOptions:
     start_at: Timestamp | None = None
 
 
-_SHAPES: dict[Shape, Shape] = {}
+_SHAPES: dict[tuple[object, ...], Shape] = {}
 
 
 def intern(shape: Shape) -> Shape:
-    """The one object of all equal shapes, so that they can be compared and looked up by identity."""
-    return _SHAPES.setdefault(shape, shape)
+    """The one object of all shapes that say the same."""
+    return _SHAPES.setdefault(astuple(shape), shape)
 
 
 def parse_options(spec: Any, *, api_strict: bool = False) -> StreamOptions:

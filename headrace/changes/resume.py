@@ -75,13 +75,13 @@ class ResumeGuard:
         raise self._not_found()
 
     def _meet(self) -> None:
-        self._found = True
-        self.settled = self._version == VERSION
         if self.fragment is not None and not self._spec.split:
             raise fatal(
                 "To resume from a split event, the $changeStream pipeline must include a $changeStreamSplitLargeEvent "
                 "stage"
             )
+        self._found = True
+        self.settled = self._version == VERSION
 
     def _not_found(self) -> CommandError:
         token = self._spec.resume

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from headrace.changes.entry import History, Operation, Session, crud_head, document_of, position_of
+from headrace.changes.entry import History, Session, UnwoundOperation, crud_head, document_of, position_of
 from headrace.errors import CommandError
 from headrace.values.elements import elements, find_element
 
@@ -34,7 +34,7 @@ def text_of(value: bytes) -> str:
     return value[4:-1].decode()
 
 
-def unwound(data: bytes, history: History | None) -> tuple[Operation, ...]:
+def unwound(data: bytes, history: History | None) -> tuple[UnwoundOperation, ...]:
     """The operations of an entry that slicing does not understand, in order."""
     entry = fields_of(data)
     if text_of(entry[b"op"]) == "n":
@@ -47,7 +47,7 @@ def unwound(data: bytes, history: History | None) -> tuple[Operation, ...]:
     return tuple(_transaction(entry, command, history))
 
 
-def _transaction(entry: Fields, command: bytes, history: History | None) -> list[Operation]:
+def _transaction(entry: Fields, command: bytes, history: History | None) -> list[UnwoundOperation]:
     """The operations of a transaction, if this is the entry that completes it."""
     o = fields_of(entry[b"o"])
     several_inserts = entry.get(b"multiOpType") == b"\x01\0\0\0"
@@ -59,7 +59,7 @@ def _transaction(entry: Fields, command: bytes, history: History | None) -> list
     parts = [entry] if command == b"applyOps" else []
     if not several_inserts:
         parts = [*_earlier(entry, history), *parts]
-    made: list[Operation] = []
+    made: list[UnwoundOperation] = []
     for part in parts:
         array = fields_of(part[b"o"])[b"applyOps"]
         for place, item in enumerate(array[start:end] for _, _, start, end in elements(array)):
@@ -91,7 +91,7 @@ def _earlier(entry: Fields, history: History | None) -> list[Fields]:
         found.append(entry)
 
 
-def _operation(item: Fields, entry: Fields) -> Operation:
+def _operation(item: Fields, entry: Fields) -> UnwoundOperation:
     """The operation that `item` spells, with the times of `entry`."""
     op, namespace = text_of(item[b"op"]), text_of(item[b"ns"])
     o, o2 = item[b"o"], item.get(b"o2", b"")
@@ -105,8 +105,7 @@ def _operation(item: Fields, entry: Fields) -> Operation:
         o2 = _key_of(o)
     ts = entry[b"ts"]
     wall = entry.get(b"wall") or (int.from_bytes(ts[4:], "little") * 1000).to_bytes(8, "little")
-    operation = Operation(head, o, o2, ts, wall)
-    operation.uuid = uuid
+    operation = UnwoundOperation(head, o, o2, ts, wall, uuid)
     operation.migrated = item.get(b"fromMigrate") == _TRUE
     if op == "c":
         operation.command_namespace = namespace
