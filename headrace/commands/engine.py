@@ -87,12 +87,15 @@ class Engine:
     # Running.
 
     def command(self, request: Request) -> Command:
-        """The command a request names; raises 59 for an unknown one, 13 for one that belongs on admin."""
+        """The command a request names; raises 59 for an unknown one, 13 for one that belongs
+        on admin, 76 for one that needs the oplog this server does not keep."""
         command = self.commands.get(request.name)
         if command is None:
             raise CommandError(59, f"no such command: '{request.name}'")
         if command.admin_only and request.db != "admin":
             raise CommandError(13, f"{command.name} may only be run against the admin database.")
+        if command.needs_oplog and not self.store.oplog_enabled:
+            raise CommandError(76, "not running with --replSet")
         return command
 
     def run_read(self, command: Command, request: Request) -> bytes | Wait:
