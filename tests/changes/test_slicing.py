@@ -1,0 +1,114 @@
+"""The store's entries are taken apart by slicing, and everything else by walking, with the same result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from bson import Int64, ObjectId
+
+from headrace.changes.entry import DecodedEntry, sliced
+from headrace.store import entries
+from headrace.values.bson import encode
+from tests.changes.oplog import (
+    SESSION,
+    UUID,
+    at,
+    command,
+    delete,
+    documents,
+    entry,
+    heard,
+    insert,
+    replace,
+    stream,
+    update,
+)  # fmt: skip
+
+WALL_MS = 1_700_000_000_123
+DOCUMENT = {"_id": ObjectId("64b000000000000000000001"), "a": [1, {"b": "ü"}], "o2": {"ts": 1}}
+KEY = encode({"_id": DOCUMENT["_id"]})
+HEADS = {op: entries.crud_head(op, "d.c", UUID) for op in "iud"}
+TAIL = entries.tail(at(1), WALL_MS)
+
+
+@pytest.mark.parametrize("statement", [None, 0, 5])
+@pytest.mark.parametrize("session", [False, True])
+def test_entries_as_the_store_writes_them_are_sliced(statement: int | None, session: bool) -> None:
+    before = entries.session_head(encode(SESSION), 3) if session else b""
+    diff = encode({"$v": 2, "diff": {"u": {"a": 2}}})
+    made = {
+        "insert": entries.entry(before + HEADS["i"], encode(DOCUMENT), KEY, TAIL, statement),
+        "update": entries.entry(before + HEADS["u"], diff, KEY, TAIL, statement),
+        "replace": entries.entry(before + HEADS["u"], encode(DOCUMENT), KEY, TAIL, statement),
+        "delete": entries.entry(before + HEADS["d"], KEY, None, TAIL, statement),
+    }
+    for kind, data in made.items():
+        operation = sliced(data)
+        assert operation is not None, kind
+        assert operation.head is not None
+        assert operation.head.kind == kind
+        assert operation.o2 == KEY
+        (found,) = documents(heard(stream(), data))
+        assert found["operationType"] == kind
+        assert found["documentKey"] == {"_id": DOCUMENT["_id"]}
+
+
+def test_many_inserts_of_one_batch_are_sliced() -> None:
+    keys = [encode({"_id": number}) for number in range(3)]
+    made = entries.insert_entries(HEADS["i"], keys, keys, at(1), WALL_MS, 4)
+    found = documents(heard(stream(), *made))
+    assert [document["fullDocument"]["_id"] for document in found] == [0, 1, 2]
+
+
+UNUSUAL = [
+    insert({"_id": 1}, middle={"destinedRecipient": "x"}),
+    insert({"_id": 1}, before={"tid": 1}),
+    entry("i", "d.c", {"_id": 1, "a": 2}),
+    insert({"_id": 1}, middle={"needsRetryImage": "preImage", "stmtId": 1}),
+]
+
+
+@pytest.mark.parametrize("data", UNUSUAL)
+def test_entries_of_another_shape_are_walked_to_the_same_event(data: bytes) -> None:
+    assert sliced(data) is None
+    (found,) = documents(heard(stream(), data))
+    assert list(found) == ["_id", "operationType", "clusterTime", "wallTime", "fullDocument", "ns", "documentKey"]
+    assert found["documentKey"] == {"_id": 1}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        command({"drop": "c"}), entry("n", "", {"msg": "periodic noop"}, uuid=None),
+        entry("c", "admin.$cmd", {"applyOps": []}),
+    ],
+)  # fmt: skip
+def test_what_is_no_change_of_a_document_is_not_sliced(data: bytes) -> None:
+    assert sliced(data) is None
+    assert DecodedEntry(data).position == at(1)
+
+
+def test_the_head_of_a_collection_is_learnt_once() -> None:
+    first, second = sliced(insert({"_id": 1})), sliced(insert({"_id": 2}, increment=2))
+    assert first is not None
+    assert second is not None
+    assert first.head is second.head
+
+
+def test_a_replacement_with_a_field_like_an_updates_is_still_a_replacement() -> None:
+    data = [replace({"_id": 1, "$v": 2}), replace({"_id": 1, "diff": {"u": {}}}), update(1, {"u": {"a": 1}})]
+    kinds = [document["operationType"] for document in documents(heard(stream(), *data))]
+    assert kinds == ["replace", "replace", "update"]
+
+
+def test_two_shapes_of_one_entry_do_not_disturb_each_other() -> None:
+    from headrace.changes.builder import EventBuilder
+    from tests.changes.oplog import Documents
+
+    wrapped = DecodedEntry(delete(Int64(1)))
+    builders = [EventBuilder(stream(**options), Documents()) for options in ({}, {"showExpandedEvents": True}) * 2]
+    found: list[Any] = [builder.build(wrapped)[0] for builder in builders]
+    assert found[0] is found[2]
+    assert found[1] is found[3]
+    assert found[0].document != found[1].document
