@@ -104,17 +104,20 @@ def _metrics(engine: ServerFacts, request: Request) -> dict[str, Any]:
     return section
 
 
-def _network(engine: ServerFacts, request: Request) -> dict[str, Any]:
-    return {
-        "bytesIn": Int64(engine.metrics.get("network.bytesIn", 0)),
-        "bytesOut": Int64(engine.metrics.get("network.bytesOut", 0)),
-        "numRequests": Int64(sum(_totals(engine).values())),
-    }
-
-
-def _opcounters(engine: ServerFacts, request: Request) -> dict[str, Any]:
-    """The commands counted, under the six names of opcounters."""
+def _network(engine: ServerFacts, request: Request) -> dict[str, Any] | None:
+    """What is counted of `network.bytesIn` and `.bytesOut`, and the number of commands."""
+    counts = {name.split(".")[1]: count for name, count in engine.metrics.items() if name.startswith("network.")}
     totals = _totals(engine)
+    if totals:
+        counts["numRequests"] = sum(totals.values())
+    return {name: Int64(count) for name, count in sorted(counts.items())} or None
+
+
+def _opcounters(engine: ServerFacts, request: Request) -> dict[str, Any] | None:
+    """The commands counted, under the six names of opcounters; none where none is counted."""
+    totals = _totals(engine)
+    if not totals:
+        return None
     counts = {name: sum(totals.get(command, 0) for command in of) for name, of in _OPERATIONS.items()}
     counts["command"] = sum(totals.values()) - sum(counts.values())
     return {name: Int64(count) for name, count in counts.items()}

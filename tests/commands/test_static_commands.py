@@ -239,7 +239,7 @@ def test_server_status_counts_commands_under_mongodbs_names() -> None:
 
 
 def test_sections_of_server_status_can_be_left_out() -> None:
-    reply = ask({"serverStatus": 1, "metrics": 0, "repl": False})
+    reply = ask({"serverStatus": 1, "metrics": 0, "repl": False}, Facts(metrics={"network.bytesIn": 1}))
     assert "metrics" not in reply and "repl" not in reply and "network" in reply
     assert "repl" not in ask({"serverStatus": 1}, Facts(options=replace(OPTIONS, oplog=False)))
 
