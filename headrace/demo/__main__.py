@@ -1,4 +1,4 @@
-"""`make demo`: server, flights, Spark and the check, in one process and its JVM; ends with status 1 if the check fails."""
+"""`make demo`: server, flights, Spark and the check, in one process and its JVM; status 1 if the check fails."""
 
 from __future__ import annotations
 
@@ -94,17 +94,13 @@ def tell(mirror: Mirror, figures: Figures, event_count: int, took_s: float, days
     comparison = compare(mirror)
     lags_ms = sorted(figures.lags_ms) or [0]
     worst = lags_ms[min(len(lags_ms) - 1, round(0.95 * len(lags_ms)))]
-    say(
-        f"events    {event_count} in {took_s:.1f} s, {event_count / took_s:.0f} a second ({days} day{'s' * (days > 1)})"
-    )
-    say(
-        f"lag       {statistics.median(lags_ms):.0f} ms median, {worst} ms 95th percentile, over {len(lags_ms)} batches,"
-    )
+    verdict = "equal, row for row: " if comparison.equal else "NOT EQUAL: "
+    plural = "s" if days > 1 else ""
+    say(f"events    {event_count} of {days} day{plural} in {took_s:.1f} s, {event_count / took_s:.0f} a second")
+    say(f"applied   {figures.event_count} events, in {len(lags_ms)} batches")
+    say(f"lag       {statistics.median(lags_ms):.0f} ms median, {worst} ms 95th percentile,")
     say("          from an event's write to its commit in the table")
-    say(f"applied   {figures.event_count} events, each once")
-    say(
-        f"checked   table and collection are {'equal, row for row: ' if comparison.equal else 'NOT EQUAL: '}{comparison}"
-    )
+    say(f"checked   table and collection are {verdict}{comparison}")
     return 0 if comparison.equal else 1
 
 

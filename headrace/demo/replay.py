@@ -15,7 +15,7 @@ from headrace.demo.flights import Write
 def replay(
     collection: Collection[dict[str, Any]], writes: Iterable[Write], *, a_second: float, written: Callable[[], object]
 ) -> float:
-    """Makes the writes, at most `a_second` of them a second; calls `written` after each. Returns the seconds it took."""
+    """Makes the writes, at most `a_second` of them a second, and calls `written` after each; the seconds it took."""
     clock = SystemClock()
     start_ms = clock.monotonic_ms()
     for number, write in enumerate(writes):

@@ -42,7 +42,7 @@ class PositionLost(RuntimeError):
 def _client(uri: str, process: int) -> MongoClient[dict[str, Any]]:
     # Spark forks its workers, and a client does not survive a fork: hence the process id in the key.
     return MongoClient(
-        uri, appname="headrace-spark", datetime_conversion="datetime_ms", uuidRepresentation="unspecified"
+        uri, appname="headrace-spark", datetime_conversion="DATETIME_MS", uuidRepresentation="unspecified"
     )
 
 
@@ -97,23 +97,19 @@ class Feed:
                         return
                     yield event
 
-    def aggregate(
-        self, stream: dict[str, Any], pipeline: list[dict[str, Any]], batch_rows: int, session: ClientSession
-    ) -> Event:
+    def aggregate(self, stream: Event, pipeline: list[Event], batch_rows: int, session: ClientSession) -> Event:
         stages = [{"$changeStream": self._stream | stream}, *pipeline]
-        return self._database.command(
-            "aggregate", self._aggregate, pipeline=stages, cursor={"batchSize": batch_rows}, session=session
-        )
+        return self._command(session, "aggregate", self._aggregate, pipeline=stages, cursor={"batchSize": batch_rows})
 
-    def get_more(self, cursor: dict[str, Any], batch_rows: int, wait_ms: int, session: ClientSession) -> Event:
-        collection = cursor["ns"].partition(".")[2]
-        return self._database.command(
-            "getMore", cursor["id"], collection=collection, batchSize=batch_rows, maxTimeMS=wait_ms, session=session
-        )
+    def get_more(self, cursor: Event, batch_rows: int, wait_ms: int, session: ClientSession) -> Event:
+        name = cursor["ns"].partition(".")[2]
+        return self._command(session, "getMore", cursor["id"], collection=name, batchSize=batch_rows, maxTimeMS=wait_ms)
 
-    def kill(self, cursor: dict[str, Any], session: ClientSession) -> None:
-        collection = cursor["ns"].partition(".")[2]
-        self._database.command("killCursors", collection, cursors=[cursor["id"]], session=session)
+    def kill(self, cursor: Event, session: ClientSession) -> None:
+        self._command(session, "killCursors", cursor["ns"].partition(".")[2], cursors=[cursor["id"]])
+
+    def _command(self, session: ClientSession, name: str, value: Any, **fields: Any) -> Event:
+        return self._database.command(name, value, codec_options=OPTIONS, session=session, **fields)
 
     def _oldest(self) -> Timestamp:
         entry = self.client.local["oplog.rs"].find_one(sort=[("$natural", 1)], projection={"ts": 1})
@@ -193,7 +189,9 @@ class ChangeCursor:
 
     def _open(self, stream: dict[str, Any]) -> None:
         try:
-            reply = self._feed.aggregate(stream, self._pipeline, self._batch_rows, self._session)["cursor"]
+            # Without a token the answer must say where the stream begins, not where its first events end.
+            rows = self._batch_rows if self.token.text else 0
+            reply = self._feed.aggregate(stream, self._pipeline, rows, self._session)["cursor"]
         except OperationFailure as error:
             raise _told(error, self.token) from error
         self._cursor = {"id": reply["id"], "ns": reply["ns"], "postBatchResumeToken": reply["postBatchResumeToken"]}

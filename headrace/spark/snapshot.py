@@ -32,10 +32,14 @@ from headrace.spark.extjson import dumps, loads
 from headrace.spark.feed import ChangeCursor, Feed
 from headrace.spark.options import Position, SourceOptions
 from headrace.spark.tokens import Token
-from headrace.values.bson import OPTIONS
+from headrace.values.bson import OPTIONS, type_number
 
 # How often a document may change under our hands before we say that it cannot be read. Each round takes milliseconds.
 ROUNDS_MAX: Final = 200
+# The types of BSON that a key can have, by number, in MongoDB's order; those within one pair of brackets are compared.
+_TYPE_ORDER: Final = (
+    (-1,), (10,), (1, 16, 18, 19), (2, 14), (3,), (5,), (7,), (8,), (9,), (17,), (13,), (15,), (127,),
+)  # fmt: skip
 _KEYS_ONLY: Final = (
     {"$match": {"operationType": {"$in": ["delete", "insert", "replace", "update"]}}},
     {"$project": {"documentKey": 1}},
@@ -77,12 +81,12 @@ class Snapshot:
         if not after:
             return self._single({})
         key = loads(after)["_id"]
-        if not isinstance(key, MinKey) and not _is_nan(key):
-            within = {"_id": {"$gt": key}}
+        # Nothing is greater than NaN, though every number comes after it.
+        within = {"_id": {"$gt": key}}
+        last = None
+        if not _is_nan(key) and not isinstance(key, MinKey):
             last = self._key(within, 1, skip=rows_max - 1) or self._key(within, -1)
-            if last:
-                return Chunk(last, after)
-        return self._single({"$expr": {"$gt": ["$_id", {"$literal": key}]}})
+        return Chunk(last, after) if last else self._single(_beyond(key))
 
     def read(self, chunk: Chunk) -> Iterator[Row]:
         """The chunk's documents; raises SnapshotUnsettled."""
@@ -143,6 +147,14 @@ def _touched(cursor: ChangeCursor, moment: Timestamp) -> Iterator[str]:
 def _before(moment: Timestamp) -> Timestamp:
     # A stream that is opened stands one tick after what the server has; nothing may have that time yet.
     return Timestamp(moment.time, moment.inc - 1) if moment.inc else moment
+
+
+def _beyond(key: Any) -> dict[str, Any]:
+    """The filter for keys of the types that come after this key's; behind NaN, for the other numbers too."""
+    place = next(place for place, types in enumerate(_TYPE_ORDER) if type_number(key) in types)
+    later = [number for types in _TYPE_ORDER[place + (0 if _is_nan(key) else 1) :] for number in types]
+    # Of no type at all: the filter of nothing.
+    return {"_id": {"$type": later, "$ne": key}} if later else {"_id": {"$in": []}}
 
 
 def _is_nan(key: Any) -> bool:
