@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.query.projection_spec import Computed, Dropped, ElementMatch, Kept, Tree
+from headrace.query.projection_spec import Computed, Dropped, ElementMatch, Kept, Sliced, Tree
 from headrace.values.bson import MISSING
 
 Step = Callable[[dict[str, Any]], dict[str, Any]]
@@ -35,7 +35,7 @@ def includer(tree: Tree, variables: Mapping[str, Any]) -> Step:
 
 
 def _taker(tree: Tree) -> Step:
-    kept = frozenset(name for name, item in tree.fields.items() if isinstance(item, Kept))
+    kept = frozenset(name for name, item in tree.fields.items() if isinstance(item, (Kept, Sliced)))
     below = {name: _value_taker(item) for name, item in tree.fields.items() if isinstance(item, Tree)}
     if not below:
         return lambda document: {name: value for name, value in document.items() if name in kept}

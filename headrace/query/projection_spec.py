@@ -56,7 +56,12 @@ class Dropped:
     """A leaf that is excluded."""
 
 
-Leaf = Computed | ElementMatch | Kept | Dropped
+@dataclass(frozen=True, slots=True)
+class Sliced:
+    """A leaf whose arrays are cut afterwards (`slices`): included by an inclusion, left alone by an exclusion."""
+
+
+Leaf = Computed | ElementMatch | Kept | Dropped | Sliced
 
 
 @dataclass(slots=True)
@@ -127,8 +132,6 @@ class _Reader:
                 self.tree.fields["_id"] = Kept()
             elif isinstance(self.tree.fields["_id"], Dropped):
                 del self.tree.fields["_id"]
-            for path, _, _ in self.slices:
-                self._add(path, Kept())
         if self.positional is not None and self.has_element_match:
             raise CommandError(31255, "Cannot specify positional operator and $elemMatch.")
         return Specification(mode, self.tree, tuple(self.slices), self.positional)
@@ -198,7 +201,7 @@ class _Reader:
         parts = checked_path(path)
         if type(argument) in FLAGS and type(argument) is not bool:
             self.slices.append((parts, None, clamped(argument)))
-            self._reserve(parts)
+            self._add(parts, Sliced())
             return
         numeric = type(argument) is list and len(argument) == 2 and all(type(x) in FLAGS[1:] for x in argument)
         if numeric:
@@ -206,7 +209,7 @@ class _Reader:
             if limit <= 0:
                 raise CommandError(28667, f"{SLICE_SYNTAX}: the limit must be positive")
             self.slices.append((parts, skip, limit))
-            self._reserve(parts)
+            self._add(parts, Sliced())
             return
         if type(argument) is not list or not 2 <= len(argument) <= 3:
             raise CommandError(28667, SLICE_SYNTAX)
@@ -242,15 +245,6 @@ class _Reader:
             raise CommandError(31325, f"Unknown expression {name}")
         context = ParseContext(self.scope.constants, self.scope.bound, self.scope.collation)
         self._add(parts, Computed(parse_expression(value, context)))
-
-    def _reserve(self, parts: tuple[str, ...]) -> None:
-        """Refuses a sliced path that collides with another; it becomes part of the tree only in an inclusion."""
-        node: Tree | Leaf | None = self.tree
-        for part in parts:
-            if isinstance(node, Tree):
-                node = node.fields.get(part)
-        if node is not None:
-            raise CommandError(31250, f"Path collision at {'.'.join(parts)}")
 
     def _add(self, parts: tuple[str, ...], leaf: Leaf) -> None:
         tree = self.tree

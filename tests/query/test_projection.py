@@ -1,0 +1,114 @@
+"""Projections of finds and of `$project`: what is kept, dropped, computed, and refused."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from headrace.errors import CommandError
+from headrace.query.match import parse_filter
+from headrace.query.projection import parse_projection
+
+NESTED = {"_id": 1, "x": 9, "a": [1, {"b": 2, "c": 3}, [{"b": 4}, 5]], "s": {"b": 6}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "document", "result"),
+    [
+        ({}, {"_id": 1, "a": 2}, {"_id": 1, "a": 2}),
+        ({"b": 1, "a": 1}, {"_id": 1, "a": 2, "b": 3, "c": 4}, {"_id": 1, "a": 2, "b": 3}),
+        ({"a": True, "_id": 0.0}, {"_id": 1, "a": 2, "b": 3}, {"a": 2}),
+        ({"a": 0}, {"_id": 1, "a": 2, "b": 3}, {"_id": 1, "b": 3}),
+        ({"_id": 0}, {"_id": 1, "a": 2}, {"a": 2}),
+        ({"_id": 1}, {"_id": 1, "a": 2}, {"_id": 1}),
+        ({"a.b": 1}, NESTED, {"_id": 1, "a": [{"b": 2}, [{"b": 4}]]}),
+        ({"a.b": 0}, NESTED, {"_id": 1, "x": 9, "a": [1, {"c": 3}, [{}, 5]], "s": {"b": 6}}),
+        ({"x.b": 1}, NESTED, {"_id": 1}),
+        ({"s": {"b": 1}}, NESTED, {"_id": 1, "s": {"b": 6}}),
+        ({"x": "$s.b"}, NESTED, {"_id": 1, "x": 6}),
+        ({"y": "$nope", "x": 1}, NESTED, {"_id": 1, "x": 9}),
+        ({"x.y": "$s.b"}, NESTED, {"_id": 1, "x": {"y": 6}}),
+        ({"a.z": "$x"}, {"_id": 1, "x": 9, "a": [1, {"b": 2}]}, {"_id": 1, "a": [{"z": 9}, {"z": 9}]}),
+        (
+            {"a.z": "$x", "a.b": 1},
+            {"_id": 1, "x": 9, "a": [1, {"b": 2}]},
+            {"_id": 1, "a": [{"z": 9}, {"b": 2, "z": 9}]},
+        ),
+        ({"a": {"$slice": 2}}, {"_id": 1, "a": [1, 2, 3], "b": 4}, {"_id": 1, "a": [1, 2], "b": 4}),
+        ({"a": {"$slice": -2}, "b": 1}, {"_id": 1, "a": [1, 2, 3], "b": 4, "c": 5}, {"_id": 1, "a": [2, 3], "b": 4}),
+        ({"a": {"$slice": [1, 1]}, "c": 0}, {"_id": 1, "a": [1, 2, 3], "c": 5}, {"_id": 1, "a": [2]}),
+        ({"a": {"$slice": [-9, 2]}}, {"_id": 1, "a": [1, 2, 3]}, {"_id": 1, "a": [1, 2]}),
+        ({"a.b": {"$slice": 1}}, {"_id": 1, "a": [{"b": [1, 2]}, 3]}, {"_id": 1, "a": [{"b": [1]}, 3]}),
+        ({"a": {"$elemMatch": {"$gt": 1}}}, {"_id": 1, "a": [1, 2, 3], "b": 1}, {"_id": 1, "a": [2]}),
+        ({"a": {"$elemMatch": {"$gt": 5}}}, {"_id": 1, "a": [1]}, {"_id": 1}),
+        (
+            {"a": {"$elemMatch": {"b": 2}}, "x": 1},
+            {"_id": 1, "a": [{"b": 2}], "x": 3},
+            {"_id": 1, "x": 3, "a": [{"b": 2}]},
+        ),
+    ],
+)
+def test_find_projection(spec: dict[str, Any], document: dict[str, Any], result: dict[str, Any]) -> None:
+    before = repr(document)
+    got = parse_projection(spec, kind="find")(document)
+    assert (got, list(got)) == (result, list(result))
+    assert repr(document) == before
+
+
+@pytest.mark.parametrize(
+    ("criteria", "spec", "document", "result"),
+    [
+        ({"a": {"$gt": 1}}, {"a.$": 1}, {"_id": 1, "a": [1, 2, 3]}, {"_id": 1, "a": [2]}),
+        ({"a.b": 2}, {"a.$": 1}, {"_id": 1, "a": [{"b": 1}, {"b": 2}]}, {"_id": 1, "a": [{"b": 2}]}),
+        ({"a": 1}, {"a.$": 1}, {"_id": 1, "a": 1}, {"_id": 1, "a": 1}),
+        ({"s.a": 2}, {"s.a.$": 1}, {"_id": 1, "s": {"a": [1, 2], "b": 1}}, {"_id": 1, "s": {"a": [2]}}),
+    ],
+)
+def test_the_positional_projection_gives_the_element_that_matched(
+    criteria: dict[str, Any], spec: dict[str, Any], document: dict[str, Any], result: dict[str, Any]
+) -> None:
+    assert parse_projection(spec, kind="find", predicate=parse_filter(criteria))(document) == result
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "code"),
+    [
+        ("find", {"a": 1, "b": 0}, 31254),
+        ("find", {"a": 0, "b": 1}, 31253),
+        ("find", {"a": 0, "b": "$c"}, 31252),
+        ("find", {"a": 1, "a.b": 1}, 31249),
+        ("find", {"a.b": 1, "a": 1}, 31250),
+        ("find", {"a": {"$slice": 1}, "a.b": 1}, 31249),
+        ("find", {"a": {}}, 51270),
+        ("find", {"a.$": 0}, 31395),
+        ("find", {"a.$": 1, "b": 0}, 31254),
+        ("find", {"a.$": 1, "b.$": 1}, 31276),
+        ("find", {"a.$": 1, "b": {"$elemMatch": {"c": 1}}}, 31255),
+        ("find", {"a.$": "x"}, 31271),
+        ("find", {"a": {"$elemMatch": 1}}, 31274),
+        ("find", {"a.b": {"$elemMatch": {"c": 1}}}, 31275),
+        ("find", {"a": {"$slice": "x"}}, 28667),
+        ("find", {"a": {"$slice": [1, -1]}}, 28667),
+        ("find", {"a..b": 1}, 15998),
+        ("find", {"a.": 1}, 40353),
+        ("find", {"$a": 1}, 16410),
+        ("find", {"a": {"$meta": "textScore"}}, 40218),
+        ("find", {"a": {"$meta": "nope"}}, 17308),
+        ("aggregate", {}, 51272),
+        ("aggregate", {"a.$": 1}, 31324),
+    ],
+)
+def test_a_bad_projection_is_refused_with_its_code(
+    kind: Literal["find", "aggregate"], spec: dict[str, Any], code: int
+) -> None:
+    with pytest.raises(CommandError) as raised:
+        parse_projection(spec, kind=kind)
+    assert raised.value.code == code
+
+
+def test_a_positional_projection_needs_an_element_that_matched() -> None:
+    projection = parse_projection({"a.$": 1}, kind="find", predicate=parse_filter({"b": 1}))
+    with pytest.raises(CommandError) as raised:
+        projection({"_id": 1, "a": [1], "b": 1})
+    assert raised.value.code == 51246
