@@ -66,6 +66,11 @@ def test_what_a_diff_is_applied_to_is_left_alone(pre: dict[str, Any], post: dict
         ({"a": {"b": 1, "p": LONG}}, {"a": {"b": 2, "p": LONG}}, {"sa": {"u": {"b": 2}}}),
         ({"a": {"b": 1}, "p": LONG}, {"a": {"b": 2}, "p": LONG}, {"u": {"a": {"b": 2}}}),
         ({"a": 1}, {"a": 2}, None),
+        (
+            {"a": [{"x": number} for number in range(6)]},
+            {"a": [{"x": 0}, {"x": 77}, {"x": 2}, {"x": 3}]},
+            {"sa": {"a": True, "l": 4, "u1": {"x": 77}}},
+        ),
     ],
 )
 def test_diffs_of_documents(pre: dict[str, Any], post: dict[str, Any], diff: dict[str, Any] | None) -> None:

@@ -14,7 +14,6 @@ from headrace.query.update.field_path import is_array_part
 from headrace.query.update.leaf import Leaf
 from headrace.values.paths import is_index
 
-Node = "Fields | Elements | Leaf"
 ArrayFilters = dict[str, Callable[[dict[str, Any]], bool]]
 
 
