@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def batch_size(body: dict[str, Any], command: str) -> int | None:
-    """The `batchSize` of `cursor` (aggregate) or of the command itself; None if there is none. Raises 14, 2."""
+    """The `batchSize` of `cursor` (aggregate) or of the command itself; None if there is none. Raises 14, 51024."""
     value = body.get("batchSize")
     if value is None:
         return None
@@ -29,18 +29,21 @@ def batch_size(body: dict[str, Any], command: str) -> int | None:
             "expected types '[long, int, decimal, double']",
         )
     if value < 0:
-        raise CommandError(2, f"BatchSize value must be non-negative, but received: {value}")
+        raise CommandError(
+            51024, f"BSON field 'batchSize' value must be >= 0, actual value '{int(value)}'"
+        )
     return int(value)
 
 
 def open_cursor(
     engine: Engine, request: Request, namespace: str, documents: Iterator[bytes], size: int | None, *,
-    single_batch: bool = False, limit: int | None = None,
+    single_batch: bool = False, limit: int | None = None, id_first: bool = False,
 ) -> bytes:  # fmt: skip
-    """The reply with the first batch; the cursor is kept if more may come."""
+    """The reply with the first batch; the cursor is kept if more may come. `id_first`: the order of some replies."""
     no_timeout = bool(request.body.get("noCursorTimeout"))
     cursor = DocumentCursor(namespace, documents, no_timeout=no_timeout, limit=limit)
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     keep = not (cursor.exhausted or single_batch)
     cursor_id = engine.cursors.add(cursor, session_id(request)) if keep else 0
-    return reply.cursor_elements(b"firstBatch", reply.array(batch), cursor_id, namespace.encode(), None)
+    build = reply.cursor_elements_id_first if id_first else reply.cursor_elements
+    return build(b"firstBatch", reply.array(batch), cursor_id, namespace.encode(), None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.command import Command
 from headrace.commands.insert import retryable_of
-from headrace.commands.namespaces import flag, object_field, raw_documents, target, writable, write_errors
+from headrace.commands.namespaces import flag, for_writing, object_field, raw_documents, refused, target, write_errors
 from headrace.commands.plan import Finder, collation_of
 from headrace.commands.request import Request
 from headrace.errors import CommandError
@@ -23,9 +23,13 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
     statements = [decode(raw) for raw in raw_documents(request, "deletes")]
     for statement in statements:
         _check(statement)
-    collection = writable(engine, namespace)
+    for_writing(engine, namespace)
+    collection = engine.txn.collection(namespace)
     retryable = retryable_of(request)
     ordered = flag(request.body, "ordered", True, "delete")
+    errors = refused(collection, len(statements), ordered=ordered)
+    if errors is not None:
+        return {"n": 0, "writeErrors": errors}
     removed = 0
     failures: list[tuple[int, CommandError]] = []
     for index, statement in enumerate(statements):

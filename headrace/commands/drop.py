@@ -60,9 +60,10 @@ def rename(engine: Engine, request: Request) -> dict[str, Any]:
         raise CommandError(166, f"cannot rename view: {source if collection.is_view else goal}")
     if existing is not None and not flag(body, "dropTarget", False, "renameCollection"):
         raise CommandError(48, "target namespace exists")
-    if collection.database != goal.partition(".")[0]:
-        raise CommandError(115, "renameCollection to another database is not supported; copy the documents instead")
-    schema.rename(txn, collection, goal, existing)
+    if collection.database == goal.partition(".")[0]:
+        schema.rename(txn, collection, goal, existing)
+    else:
+        schema.move(txn, collection, goal, existing)
     return {}
 
 

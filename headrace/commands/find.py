@@ -14,7 +14,7 @@ from headrace.commands.namespaces import OPLOG, flag, object_field, target, whol
 from headrace.commands.plan import Finder, collation_of
 from headrace.commands.request import Request
 from headrace.commands.retryable import session_id
-from headrace.commands.sources import documents, resolve
+from headrace.commands.sources import documents, is_virtual, resolve
 from headrace.cursors.documents import DocumentCursor
 from headrace.errors import CommandError
 from headrace.query.match import parse_filter
@@ -55,7 +55,10 @@ def run(engine: Engine, request: Request) -> bytes:
     found_all = _selected(engine, request, namespace, spec, collection, skip, limit)
     size = batch_size(body, "find")
     single = flag(body, "singleBatch", False, "find")
-    return open_cursor(engine, request, namespace, found_all, size, single_batch=single, limit=limit)
+    is_there = collection is not None or is_virtual(engine, namespace)
+    return open_cursor(
+        engine, request, namespace, found_all, size, single_batch=single, limit=limit, id_first=not is_there
+    )
 
 
 def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool:

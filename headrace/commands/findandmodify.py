@@ -109,7 +109,7 @@ def _modify(
             return {"lastErrorObject": {"n": 0, "updatedExisting": False}, "value": None}
         collection = schema.create(engine.txn, namespace, {})
     finder = Finder(collection, spec, collation_of(collection, body.get("collation")), body.get("let"))
-    applier = Applier(engine.txn, collection, update, finder, body, retryable_of(request))
+    applier = Applier(engine.txn, collection, statement, update, finder, body, retryable_of(request))
     found = _pick(engine, finder, collection, body)
     if found is not None:
         record, raw, document = found

@@ -47,10 +47,10 @@ def create(engine: Engine, request: Request) -> dict[str, Any]:
         raise CommandError(67, f"add index fails, too many indexes for {namespace}")
     if wanted:
         schema.create_indexes(engine.txn, collection, wanted)
-    reply = {"numIndexesBefore": before, "numIndexesAfter": len(collection.indexes)}
+    reply: dict[str, Any] = {"numIndexesBefore": before, "numIndexesAfter": len(collection.indexes)}
     if not wanted:
         return {**reply, "note": "all indexes already exist"}
-    return {**reply, "createdCollectionAutomatically": made_now}
+    return {"createdCollectionAutomatically": made_now, **reply, "commitQuorum": "votingMembers"}
 
 
 def _specs(body: dict[str, Any]) -> list[Any]:
@@ -168,7 +168,7 @@ def list_indexes(engine: Engine, request: Request) -> bytes:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     size = batch_size(object_field(request.body, "cursor", "listIndexes"), "listIndexes.cursor")
     specs = iter([encode(index.spec) for index in collection.indexes])
-    return open_cursor(engine, request, namespace, specs, size)
+    return open_cursor(engine, request, namespace, specs, size, id_first=True)
 
 
 def drop(engine: Engine, request: Request) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.command import Command
-from headrace.commands.namespaces import flag, raw_documents, target, writable, write_errors
+from headrace.commands.namespaces import flag, for_writing, raw_documents, refused, target, write_errors
 from headrace.commands.request import Request
 from headrace.commands.retryable import lsid_document, session_id
 from headrace.commands.validation import checker
@@ -36,8 +36,13 @@ def retryable_of(request: Request) -> RetryableWrite | None:
 def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
     namespace = target(request)
     documents = raw_documents(request, "documents")
-    collection = writable(engine, namespace)
+    for_writing(engine, namespace)
     txn = engine.txn
+    collection = txn.collection(namespace)
+    ordered = flag(request.body, "ordered", True, "insert")
+    errors = refused(collection, len(documents), ordered=ordered)
+    if errors is not None:
+        return {"n": 0, "writeErrors": errors}
     if collection is None:
         collection = schema.create(txn, namespace, {})
     retryable = retryable_of(request)
@@ -47,7 +52,6 @@ def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
     if len(documents) > 1 and plain and txn.insert_many(collection, documents, retryable) is not None:
         return _N + _INT32(len(documents))
     check = checker(collection, request.body)
-    ordered = flag(request.body, "ordered", True, "insert")
     failures: list[tuple[int, CommandError]] = []
     for index, document in enumerate(documents):
         try:

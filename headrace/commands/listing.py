@@ -52,7 +52,7 @@ def list_collections(engine: Engine, request: Request) -> bytes:
         shown = [{"name": item["name"], "type": item["type"]} for item in shown]
     size = batch_size(object_field(request.body, "cursor", "listCollections"), "listCollections.cursor")
     namespace = f"{database}.$cmd.listCollections"
-    return open_cursor(engine, request, namespace, iter([encode(item) for item in shown]), size)
+    return open_cursor(engine, request, namespace, iter([encode(item) for item in shown]), size, id_first=True)
 
 
 def _oplog(engine: Engine) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def check_namespace(namespace: str) -> str:
     """`db.coll`, or error 73."""
     database, _, name = namespace.partition(".")
     check_database(database)
-    if not name or name.startswith(".") or name.endswith(".") or "\x00" in name or "$" in name:
+    if not name or name.startswith(".") or name.endswith(".") or "\x00" in name:
         raise CommandError(73, f"Invalid namespace specified '{namespace}'")
     if len(namespace.encode()) > limits.NAMESPACE_BYTES_MAX:
         raise CommandError(
@@ -52,6 +52,8 @@ def target(request: Request) -> str:
 
 def for_writing(engine: Engine, namespace: str) -> None:
     """Refuse what no client may write: the oplog, and the tables that only look like collections."""
+    if "$" in namespace:
+        raise CommandError(73, f"Invalid collection name: {namespace.partition('.')[2]}")
     if namespace == OPLOG or namespace == PRE_IMAGES:
         raise CommandError(13, f"not authorized on {namespace.partition('.')[0]} to write to {namespace}")
     if namespace.endswith(".system.views"):
@@ -65,6 +67,14 @@ def writable(engine: Engine, namespace: str) -> Collection | None:
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     return collection
+
+
+def refused(collection: Collection | None, count: int, *, ordered: bool) -> list[dict[str, Any]] | None:
+    """The `writeErrors` of a write to a view: one, or one for each statement; None for a collection."""
+    if collection is None or not collection.is_view:
+        return None
+    error = CommandError(166, f"Namespace {collection.namespace} is a view, not a collection")
+    return write_errors([(index, error) for index in range(1 if ordered else count)])
 
 
 def raw_documents(request: Request, field: str) -> list[bytes]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from bson import ObjectId
+from bson import ObjectId, Timestamp
 
 from headrace.commands.namespaces import check_namespace, writable
 from headrace.commands.plan import Finder
 from headrace.errors import CommandError
+from headrace.query.update import Diff, Update, parse_update
 from headrace.store import schema
 from headrace.store.catalog import Collection
 from headrace.values.bson import encode
@@ -64,8 +65,21 @@ def _merge(engine: Engine, goal: str, writes: Any, document: dict[str, Any]) -> 
     record, raw, existing = found
     if result.get("_id") != existing["_id"]:
         raise CommandError(66, "$merge failed to update the matching document, did you attempt to modify the _id?")
-    new = encode(result)
-    txn.replace(collection, record, raw, new, new)
+    applied = _change(writes, document, result).apply(existing, now_ms=txn.wall_ms, timestamp=Timestamp(0, 0))
+    if applied.change is None:
+        return
+    new = encode(applied.document)
+    logged = encode(applied.change.entry) if type(applied.change) is Diff else new
+    txn.replace(collection, record, raw, new, logged)
+
+
+def _change(writes: Any, document: dict[str, Any], result: dict[str, Any]) -> Update:
+    """The update that a merge of `document` is, as MongoDB logs it: fields set, a replacement, or a pipeline."""
+    if writes.when_matched == "merge":
+        return parse_update({"$set": {name: value for name, value in document.items() if name != "_id"}})
+    if writes.when_matched == "replace":
+        return parse_update(result)
+    return parse_update([{"$replaceWith": {"$literal": result}}])
 
 
 def _check_on(collection: Collection, on: tuple[str, ...]) -> None:

@@ -79,3 +79,15 @@ def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: 
     parts += (b"\x12id\x00", _INT64(cursor_id), b"\x02ns\x00", _INT32(len(namespace) + 1), namespace, b"\x00\x00")
     body = b"".join(parts)
     return b"\x03cursor\x00" + _INT32(len(body) + 4) + body
+
+
+def cursor_elements_id_first(
+    batch_name: bytes, batch: bytes, cursor_id: int, namespace: bytes, token: bytes | None
+) -> bytes:
+    """As `cursor_elements`, in the order in which MongoDB answers lists, and a find where there is no collection."""
+    parts = (
+        b"\x12id\x00", _INT64(cursor_id), b"\x02ns\x00", _INT32(len(namespace) + 1), namespace, b"\x00\x04",
+        batch_name, b"\x00", batch, b"\x00",
+    )  # fmt: skip
+    body = b"".join(parts)
+    return b"\x03cursor\x00" + _INT32(len(body) + 4) + body

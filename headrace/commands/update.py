@@ -11,7 +11,7 @@ from headrace import limits
 from headrace.commands.command import Command
 from headrace.commands.find import check_hint
 from headrace.commands.insert import retryable_of
-from headrace.commands.namespaces import flag, object_field, raw_documents, target, writable, write_errors
+from headrace.commands.namespaces import flag, for_writing, object_field, raw_documents, refused, target, write_errors
 from headrace.commands.plan import Finder, collation_of
 from headrace.commands.request import Request
 from headrace.commands.validation import checker
@@ -40,9 +40,12 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
     statements = [decode(raw) for raw in raw_documents(request, "updates")]
     for statement in statements:
         _check(statement)
-    writable(engine, namespace)
+    for_writing(engine, namespace)
     retryable = retryable_of(request)
     ordered = flag(request.body, "ordered", True, "update")
+    errors = refused(engine.txn.collection(namespace), len(statements), ordered=ordered)
+    if errors is not None:
+        return {"n": 0, "nModified": 0, "writeErrors": errors}
     matched = modified = 0
     upserted: list[dict[str, Any]] = []
     failures: list[tuple[int, CommandError]] = []
@@ -115,7 +118,7 @@ def run_statement(
             return Outcome()
     finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
     outcome = Outcome()
-    applier = Applier(txn, collection, update, finder, request.body, retryable)
+    applier = Applier(txn, collection, statement, update, finder, request.body, retryable)
     for record, raw, document in matches(finder, txn, multi=bool(statement.get("multi"))):
         outcome.matched += 1
         outcome.modified += applier.change(record, raw, document) is not None
@@ -145,13 +148,16 @@ def matches(finder: Finder, txn: WriteTransaction, *, multi: bool) -> list[tuple
 class Applier:
     """An update being applied to matches of one statement."""
 
-    __slots__ = ("_check", "_collection", "_finder", "_retryable", "_txn", "_update")
+    __slots__ = ("_check", "_collection", "_finder", "_retryable", "_takes_time", "_txn", "_update")
 
     def __init__(
-        self, txn: WriteTransaction, collection: Collection, update: Update, finder: Finder, body: dict[str, Any],
-        retryable: RetryableWrite | None,
+        self, txn: WriteTransaction, collection: Collection, statement: dict[str, Any], update: Update,
+        finder: Finder, body: dict[str, Any], retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
         self._txn = txn
+        spec = statement["u"]
+        empty = Timestamp(0, 0)
+        self._takes_time = type(spec) is dict and ("$currentDate" in spec or empty in spec.values())
         self._collection = collection
         self._update = update
         self._finder = finder
@@ -159,7 +165,8 @@ class Applier:
         self._check = checker(collection, body)
 
     def _time(self) -> Timestamp:
-        position = max(self._txn.clock_position, (self._txn.wall_ms // 1000) << 32) + 1
+        """What an update writes as the present timestamp: a tick of its own, as in MongoDB, if it may write one."""
+        position = self._txn.reserve(1) if self._takes_time else self._txn.clock_position
         return Timestamp(position >> 32, position & 0xFFFFFFFF)
 
     def change(self, record: bytes, raw: bytes, document: dict[str, Any]) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """The `_id` of a raw document: found, checked, put first or made, without decoding the rest.
 
 Source of the rules: MongoDB puts `_id` first in what it stores, makes an ObjectId where a client sent none,
-and refuses arrays, regular expressions and undefined (error 53).
+and refuses arrays, regular expressions and undefined (error 2).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.values.elements import elements, find_element, value_size
 from headrace.values.keystring import encode_element
 
 _INT32 = Struct("<i")
-_REFUSED: Final = {0x04: "array", 0x0B: "regex", 0x06: "undefined"}
+_REFUSED: Final = {0x04: "an array", 0x0B: "a regex", 0x06: "an undefined"}
 _ID_NAME: Final = b"_id\x00"
 _ZERO_TIMESTAMP: Final = bytes(8)
 
@@ -41,7 +41,7 @@ def identify(document: bytes) -> tuple[bytes, bytes]:
 
 
 def with_id_first(document: bytes) -> bytes:
-    """The document with its `_id` as first element, made if it has none. Raises 2, 53, 22, 10334."""
+    """The document with its `_id` as first element, made if it has none. Raises 2, 22, 52, 10334."""
     size = len(document)
     if size > limits.DOCUMENT_BYTES_MAX:
         raise CommandError(
@@ -55,7 +55,7 @@ def with_id_first(document: bytes) -> bytes:
     if kind == 0x07:
         return document
     if kind in _REFUSED:
-        raise CommandError(53, f"The '_id' value cannot be of type {_REFUSED[kind]}")
+        raise CommandError(2, f"can't use {_REFUSED[kind]} for _id")
     if kind == 0x03:
         _check_id_object(document)
     return document

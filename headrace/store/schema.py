@@ -13,6 +13,7 @@ Source of the entries' shapes: MongoDB's oplog, as listed in the change streams 
 
 from __future__ import annotations
 
+import uuid as uuids
 from typing import Any, Final
 
 from bson import Binary
@@ -66,9 +67,7 @@ def _log_view(
 
 def views_uuid(database: str) -> bytes:
     """A stable UUID for `<database>.system.views`, which is a name here and not a collection."""
-    import uuid
-
-    return uuid.uuid5(uuid.NAMESPACE_URL, f"headrace:{database}.system.views").bytes
+    return uuids.uuid5(uuids.NAMESPACE_URL, f"headrace:{database}.system.views").bytes
 
 
 def drop(txn: WriteTransaction, collection: Collection) -> None:
@@ -136,6 +135,19 @@ def rename(txn: WriteTransaction, source: Collection, namespace: str, target: Co
     txn.log_command(database, uuid, o, o2, also=(source.database,))
 
 
+def move(txn: WriteTransaction, source: Collection, namespace: str, target: Collection | None) -> None:
+    """Rename into another database: a copy under a temporary name, renamed there, and the source dropped."""
+    temporary = f"{namespace.partition('.')[0]}.tmp{uuids.uuid4().hex[:5]}.renameCollection"
+    copy = create(txn, temporary, dict(source.options))
+    indexes = [index.spec for index in source.indexes if index.name != "_id_"]
+    if indexes:
+        create_indexes(txn, copy, indexes)
+    for _, document in list(txn.scan(source)):
+        txn.insert(copy, document)
+    rename(txn, copy, namespace, target)
+    drop(txn, source)
+
+
 def modify(
     txn: WriteTransaction, collection: Collection, change: dict[str, Any], options: dict[str, Any],
     index_before: dict[str, Any] | None = None,
@@ -162,14 +174,18 @@ def create_indexes(txn: WriteTransaction, collection: Collection, specs: list[di
     txn.catalog.save(txn.kv, collection)
     if empty:
         for spec in specs:
-            txn.log_command(collection.database, collection.uuid, {"createIndexes": collection.name, **spec})
+            o = {"createIndexes": collection.name, **logged_spec(spec)}
+            txn.log_command(collection.database, collection.uuid, o)
         return
-    import uuid
-
-    build = Binary(uuid.uuid4().bytes, 4)
+    build = Binary(uuids.uuid4().bytes, 4)
     for name in ("startIndexBuild", "commitIndexBuild"):
-        o = {name: collection.name, "indexBuildUUID": build, "indexes": specs}
+        o = {name: collection.name, "indexBuildUUID": build, "indexes": [logged_spec(spec) for spec in specs]}
         txn.log_command(collection.database, collection.uuid, o)
+
+
+def logged_spec(spec: dict[str, Any]) -> dict[str, Any]:
+    """An index specification in the order the oplog has it: `unique` before the key."""
+    return {"v": spec["v"], "unique": True, **spec} if spec.get("unique") else spec
 
 
 def drop_index(txn: WriteTransaction, collection: Collection, index: Index) -> None:
@@ -178,5 +194,5 @@ def drop_index(txn: WriteTransaction, collection: Collection, index: Index) -> N
     collection.set_indexes([item for item in collection.indexes if item is not index])
     txn.catalog.save(txn.kv, collection)
     txn.log_command(
-        collection.database, collection.uuid, {"dropIndexes": collection.name, "index": index.name}, index.spec
+        collection.database, collection.uuid, {"dropIndexes": collection.name, "index": index.name}, logged_spec(index.spec)
     )

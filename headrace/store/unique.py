@@ -17,6 +17,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.view import bounded_key
 from headrace.values.bson import MISSING, decode
 from headrace.values.keystring import encode_values
+from headrace.values.shown import shown
 
 if TYPE_CHECKING:
     from headrace.store.writes import WriteTransaction
@@ -27,9 +28,7 @@ def duplicate_id(collection: Collection, key_document: bytes) -> CommandError:
 
 
 def _duplicate(collection: Collection, name: str, pattern: dict[str, Any], value: dict[str, Any]) -> CommandError:
-    from headrace.values.shell_text import shell_text
-
-    message = f"E11000 duplicate key error collection: {collection.namespace} index: {name} dup key: {shell_text(value)}"
+    message = f"E11000 duplicate key error collection: {collection.namespace} index: {name} dup key: {shown(value)}"
     return CommandError(11000, message, extra={"keyPattern": pattern, "keyValue": value})
 
 
