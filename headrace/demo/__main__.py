@@ -38,8 +38,8 @@ class Figures:
 
     def __call__(self, report: BatchReport) -> None:
         self.event_count += report.event_count
-        if report.last_event_ms is not None:
-            self.lags_ms.append(report.committed_ms - report.last_event_ms)
+        if report.first_event_ms is not None:
+            self.lags_ms.append(report.committed_ms - report.first_event_ms)
         self.started.set()
 
     @property
@@ -75,7 +75,7 @@ def run(mirror: Mirror, planned: list[Write], days: int) -> int:
         if not query.isActive:
             query.awaitTermination()
     flights = sum(write.kind == "insert" for write in planned)
-    with tqdm(total=len(planned), unit=" events", desc=f"{flights} flights", miniters=1) as bar:
+    with tqdm(total=len(planned), unit=" events", desc=f"{flights} flights", mininterval=0.25) as bar:
 
         def written() -> None:
             bar.set_postfix_str(f"in the table {figures.event_count}, lag {figures.lag}", refresh=False)
@@ -94,13 +94,13 @@ def tell(mirror: Mirror, figures: Figures, event_count: int, took_s: float, days
     comparison = compare(mirror)
     lags_ms = sorted(figures.lags_ms) or [0]
     worst = lags_ms[min(len(lags_ms) - 1, round(0.95 * len(lags_ms)))]
-    verdict = "equal, row for row: " if comparison.equal else "NOT EQUAL: "
+    verdict = "equal, row for row" if comparison.equal else "NOT EQUAL"
     plural = "s" if days > 1 else ""
     say(f"events    {event_count} of {days} day{plural} in {took_s:.1f} s, {event_count / took_s:.0f} a second")
     say(f"applied   {figures.event_count} events, in {len(lags_ms)} batches")
-    say(f"lag       {statistics.median(lags_ms):.0f} ms median, {worst} ms 95th percentile,")
-    say("          from an event's write to its commit in the table")
-    say(f"checked   table and collection are {verdict}{comparison}")
+    say(f"lag       {statistics.median(lags_ms):.0f} ms median, {worst} ms 95th percentile over the batches,")
+    say("          from the write of a batch's first event to its commit in the table")
+    say(f"checked   table and collection are {verdict} ({comparison})")
     return 0 if comparison.equal else 1
 
 

@@ -62,13 +62,13 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """A batch that is in the table: its rows, its events that were new, the last one's time, the time it was in."""
+    """A batch that is in the table: its rows, its events that were new, when the first was written, when it was in."""
 
     batch: int
     row_count: int
     event_count: int
     token: str
-    last_event_ms: int | None
+    first_event_ms: int | None
     committed_ms: int
 
 
@@ -140,8 +140,8 @@ def apply_batch(table: MirrorTable, batch: pa.Table, query: str, number: int) ->
     changes.state = replace(changes.state, query=query, batch=number)
     table.commit(changes)
     times = [moment for moment in batch.column("wallTime").to_pylist() if moment is not None]
-    last_ms = round(max(times).timestamp() * 1000) if times else None
-    return BatchReport(number, len(rows), changes.event_count, changes.state.token, last_ms, SystemClock().now_ms())
+    first_ms = round(min(times).timestamp() * 1000) if times else None
+    return BatchReport(number, len(rows), changes.event_count, changes.state.token, first_ms, SystemClock().now_ms())
 
 
 def _name(mirror: Mirror) -> str:

@@ -34,7 +34,7 @@ class Comparison:
 
     def __str__(self) -> str:
         if self.equal:
-            return f"equal: {self.row_count} rows, {self.document_count} documents"
+            return f"{self.row_count} rows, {self.document_count} documents"
         kinds = (("missing", self.missing), ("extra", self.extra), ("different", self.different))
         told = "; ".join(f"{name} {', '.join(keys)}" for name, keys in kinds if keys)
         return f"{self.unequal_count} unequal of {self.row_count} rows and {self.document_count} documents: {told}"
