@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from headrace import limits
 from headrace.changes.builder import EventBuilder
 from headrace.changes.entry import DecodedEntry
-from headrace.changes.event import Event
+from headrace.changes.event import Event, PartlyTold
 from headrace.changes.resume import ResumeGuard
 from headrace.changes.scope import Scope, ScopeKind
 from headrace.changes.stream import StreamSpec
@@ -185,22 +185,22 @@ class ChangeCursor:
         size, seen = 0, 0
         until_ms = self._clock_ms() + limits.SCAN_MS_MAX
         for position, raw in self._entries(view):
-            try:
-                for event in self._builder.build(DecodedEntry(raw), self._guard):
-                    if event.token <= self._after:
-                        continue
-                    size += len(event.document) if event.document is not None else 0
-                    if documents and (size > limits.BATCH_BYTES_MAX or len(documents) == count_max):
-                        self._read_from = position
-                        return Batch(documents, self._token)
-                    self._hand_out(event, documents)
-                    if event.closes:
-                        return Batch(documents, self._token)
-            except CommandError:
+            events, failure = self._built(raw)
+            for event in events:
+                if event.token <= self._after:
+                    continue
+                size += len(event.document) if event.document is not None else 0
+                if documents and (size > limits.BATCH_BYTES_MAX or len(documents) == count_max):
+                    self._read_from = position
+                    return Batch(documents, self._token)
+                self._hand_out(event, documents)
+                if event.closes:
+                    return Batch(documents, self._token)
+            if failure is not None:
                 self._read_from = position
                 if documents:
                     return Batch(documents, self._token)
-                raise
+                raise failure
             self._read_from = position + 1
             if self._guard is not None and self._guard.settled:
                 self._guard = None
@@ -212,6 +212,15 @@ class ChangeCursor:
                 return Batch(documents, self._token)
         self._reached_end(view)
         return Batch(documents, self._token)
+
+    def _built(self, raw: bytes) -> tuple[list[Event], CommandError | None]:
+        """The events of an entry, and the error that stands behind them if not all of them can be told."""
+        try:
+            return self._builder.build(DecodedEntry(raw), self._guard), None
+        except PartlyTold as error:
+            return error.events, error
+        except CommandError as error:
+            return [], error
 
     def _entries(self, view: View) -> Iterator[tuple[int, bytes]]:
         """Entries from where the stream stands, only those of namespaces that concern it."""

@@ -9,11 +9,12 @@ An event that cannot be told (too large, its image missing) stands in the feed a
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from headrace import limits
-from headrace.changes.event import Event
+from headrace.changes.event import Event, PartlyTold
 from headrace.changes.stream import mark_document
 from headrace.cursors.channels import Channel, Channels
 from headrace.errors import CommandError
@@ -50,18 +51,18 @@ class Feed:
         if self._read < channel.start:
             self._forget()
             return
-        build, append = self.builder.build, self._items.append
+        build = self.builder.build
         for _, entry in channel.since(self._read):
             self._read += 1
+            items: Sequence[Item]
             try:
-                events = build(entry)
+                items = build(entry)
+            except PartlyTold as error:
+                items = [*error.events, error]
             except CommandError as error:
-                append(error)
-                self.end += 1
-                continue
-            for event in events:
-                append(event)
-                self.end += 1
+                items = [error]
+            self._items.extend(items)
+            self.end += len(items)
         while len(self._items) > limits.FEED_EVENT_COUNT_MAX:
             self._items.popleft()
             self.start += 1
