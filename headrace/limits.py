@@ -19,6 +19,7 @@ FIRST_BATCH_COUNT: Final = 101  # documents in a first batch when the client nam
 BATCH_BYTES_MAX: Final = DOCUMENT_BYTES_MAX  # bytes of documents in one reply
 CURSOR_IDLE_MS_MAX: Final = 10 * 60 * 1000  # a cursor nobody reads is closed after MongoDB's ten minutes
 SORT_BYTES_MAX: Final = 100 * 1024 * 1024  # what a sort without an index may hold in memory
+EXPRESSION_ARRAY_LENGTH_MAX: Final = 4_000_000  # elements $range may make: about what fits the 100 MB of memory MongoDB grants
 AWAIT_MS_DEFAULT: Final = 1000  # how long a getMore on a tailing cursor waits when the client does not say
 AWAIT_MS_MAX: Final = 2**31 - 1
 

@@ -1,7 +1,7 @@
 """Aggregation expressions: parsed once into closures, evaluated against a document.
 
-    expression = parse_expression({"$add": ["$a", 1]})
-    expression(Env({"a": 2}))        -> 3, or MISSING where MongoDB yields no value
+expression = parse_expression({"$add": ["$a", 1]})
+expression(Env({"a": 2}))        -> 3, or MISSING where MongoDB yields no value
 """
 
 from headrace.query.expressions.node import Env, Expression, ParseContext

@@ -9,8 +9,9 @@ operands are constant; associative operators merge neighbouring constants, commu
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from headrace.errors import CommandError
@@ -43,17 +44,19 @@ class ParseContext:
     `constants` are variables whose values are known for the whole command (`let`, NOW, CLUSTER_TIME, $redact's
     KEEP...): they fold. `defined` are names bound at evaluation time through `Env.variables`.
     `rebound_current` says that CURRENT is one of the latter, so that "$a" is not a field of the root.
+    `chance` is where $rand takes its numbers from.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
     defined: frozenset[str] = frozenset()
     collation: Any = None
     rebound_current: bool = False
+    chance: Callable[[], float] = random.random
 
     def binding(self, *names: str) -> ParseContext:
         """The context inside an expression that binds `names`."""
         rebound = self.rebound_current or "CURRENT" in names
-        return ParseContext(self.constants, self.defined | set(names), self.collation, rebound)
+        return replace(self, defined=self.defined | set(names), rebound_current=rebound)
 
 
 class Node:
@@ -90,15 +93,15 @@ class Constant(Node):
 NULL: Final = Constant(None)
 ABSENT: Final = Constant(MISSING)
 
-Simplify: TypeAlias = "Callable[[Call], Node]"
-
 
 @dataclass(frozen=True, slots=True)
 class Operator:
     """How a call is folded and compiled.
 
     `make` takes one closure an operand (None for an optional operand not given) and returns the call's closure.
-    `simplify` is applied to the call after its operands were folded. `folds_first` does the whole folding itself.
+    `folds` says that a call whose operands are all constant becomes one. `associative_alone` is False where a
+    single operand means something else (an array's elements), so that such a call is neither merged nor flattened.
+    `simplify` is applied to the call after its operands were folded and it did not become a constant.
     """
 
     name: str
@@ -106,8 +109,8 @@ class Operator:
     folds: bool = True
     associative: bool = False
     commutative: bool = False
+    associative_alone: bool = True
     simplify: Callable[[Call], Node] | None = None
-    fold_operands: Callable[[Call], Node] | None = None
 
 
 class Call(Node):
@@ -133,20 +136,22 @@ class Call(Node):
         return found
 
     def folded(self) -> Node:
-        if self.operator.fold_operands is not None:
-            return self.operator.fold_operands(self)
         node: Node = Call(self.operator, [None if o is None else o.folded() for o in self.operands])
-        if isinstance(node, Call) and self.operator.folds:
+        if self.operator.folds and isinstance(node, Call):
             node = node.folded_constants()
         if isinstance(node, Call) and self.operator.simplify is not None:
-            node = self.operator.simplify(node)
+            return self.operator.simplify(node)
         return node
+
+    @property
+    def is_associative(self) -> bool:
+        return self.operator.associative and (self.operator.associative_alone or len(self.operands) > 1)
 
     def folded_constants(self) -> Node:
         """This call, whose operands are folded already, as one constant, or with its constants merged."""
         if all(o is None or type(o) is Constant for o in self.operands):
             return self.evaluated()
-        if self.operator.associative:
+        if self.is_associative:
             return Call(self.operator, self._merged_operands())
         return self
 
@@ -178,7 +183,7 @@ class Call(Node):
     def _flattened(self) -> list[Node | None]:
         flat: list[Node | None] = []
         for operand in self.operands:
-            if isinstance(operand, Call) and operand.operator.name == self.operator.name and operand.operator.associative:
+            if isinstance(operand, Call) and operand.operator.name == self.operator.name and operand.is_associative:
                 flat.extend(operand.operands)
             else:
                 flat.append(operand)

@@ -8,7 +8,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Expression, Node, Operator, ParseContext, folded
+from headrace.query.expressions.node import (
+    Call,
+    Constant,
+    Env,
+    Evaluate,
+    Expression,
+    Node,
+    Operator,
+    ParseContext,
+    folded,
+)
 from headrace.query.expressions.paths import check_field_name, parse_path
 from headrace.values.bson import MISSING
 

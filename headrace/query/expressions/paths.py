@@ -148,7 +148,10 @@ def check_field_name(name: str) -> None:
     if not name:
         raise CommandError(15998, "FieldPath field names may not be empty strings.")
     if name[0] == "$":
-        raise CommandError(16410, f"FieldPath field names may not start with '$'. Consider using $getField or $setField. Found: '{name}'")
+        raise CommandError(
+            16410,
+            f"FieldPath field names may not start with '$'. Consider using $getField or $setField. Found: '{name}'",
+        )
     if "\0" in name:
         raise CommandError(16411, "FieldPath field names may not contain '\\0'.")
     if "." in name:

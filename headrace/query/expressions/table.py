@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from headrace.query.expressions.node import Node, ParseContext
+from headrace.query.expressions import (
+    accumulating,
+    arithmetic,
+    arrays,
+    bitwise,
+    conversion,
+    date_arithmetic,
+    dates,
+    iteration,
+    logic,
+    objects,
+    regexes,
+    rounding,
+    sets,
+    strings,
+    trigonometry,
+    values,
+)
+from headrace.query.expressions.operators import Parse
 
-OPERATORS: Final[dict[str, Callable[[Any, ParseContext], Node]]] = {}
+_FAMILIES: Final = (
+    accumulating, arithmetic, arrays, bitwise, conversion, date_arithmetic, dates, iteration, logic, objects, regexes,
+    rounding, sets, strings, trigonometry, values,
+)  # fmt: skip
 
-UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {}
+OPERATORS: Final[dict[str, Parse]] = dict(sorted(item for family in _FAMILIES for item in family.OPERATORS.items()))
+
+_JAVASCRIPT: Final = "needs server-side JavaScript, which is not supported"
+_ENCRYPTION: Final = "works on encrypted fields, which are not supported"
+
+UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
+    "$encStrContains": (115, f"$encStrContains {_ENCRYPTION}"),
+    "$encStrEndsWith": (115, f"$encStrEndsWith {_ENCRYPTION}"),
+    "$encStrNormalizedEq": (115, f"$encStrNormalizedEq {_ENCRYPTION}"),
+    "$encStrStartsWith": (115, f"$encStrStartsWith {_ENCRYPTION}"),
+    "$function": (31264, f"$function {_JAVASCRIPT}"),
+    "$toHashedIndexKey": (115, "$toHashedIndexKey belongs to hashed indexes, which are not supported"),
+}
+"""What a known operator that is not supported answers: code and message."""

@@ -1,0 +1,83 @@
+"""What accumulators of several arguments are told: `n`, an order to sort by, percentiles and their method."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.expressions.numbers import NUMBERS, double_of, int64_of
+from headrace.values.bson import type_name
+
+METHODS: Final = ("approximate", "continuous", "discrete")
+
+
+def check_n(value: Any) -> int:
+    """The number `n`: whole and positive, of whatever type."""
+    number = int64_of(value)
+    if number is None:
+        code = 5787903 if type(value) in NUMBERS else 5787902
+        raise CommandError(code, f"Value for 'n' must be of integral type, but found {value}")
+    if number <= 0:
+        raise CommandError(5787908, f"'n' must be greater than 0, found {number}")
+    return number
+
+
+def read_n_arguments(name: str, argument: Any, *extra: str) -> dict[str, Any]:
+    """`{n, input}` of $firstN and its kin, checked for its fields."""
+    if type(argument) is not dict:
+        raise CommandError(5787801, f"specification must be an object; found {name}: {type_name(argument)}")
+    for field in argument:
+        if field not in ("n", "input", *extra):
+            raise CommandError(5787901, f"Unknown argument for 'n' operator: {field}")
+    if "n" not in argument:
+        raise CommandError(5787906, "Missing value for 'n'")
+    if "input" not in argument:
+        raise CommandError(5787907, "Missing value for 'input'")
+    return argument
+
+
+def read_rank_arguments(name: str, argument: Any) -> dict[str, Any]:
+    """`{sortBy, output}` of $top and $bottom, with `n` of $topN and $bottomN, checked for its fields."""
+    names = ("n", "output", "sortBy") if name.endswith("N") else ("output", "sortBy")
+    if type(argument) is not dict:
+        raise CommandError(5788001, f"specification must be an object; found {name}: {type_name(argument)}")
+    for field in argument:
+        if field not in names:
+            raise CommandError(5788002, f"Unknown argument to {name} '{field}'")
+    for field, code in (("n", 5788003), ("output", 5788004), ("sortBy", 5788005)):
+        if field in names and field not in argument:
+            raise CommandError(code, f"Missing value for '{field}'")
+    if type(argument["sortBy"]) is not dict:
+        raise CommandError(5788604, f"expected 'sortBy' to already be an object in the arguments to {name}")
+    return argument
+
+
+def read_percentile_arguments(name: str, argument: Any) -> dict[str, Any]:
+    """`{input, p, method}` of $percentile, without `p` for $median, checked for its fields."""
+    names = ("input", "p", "method") if name == "$percentile" else ("input", "method")
+    if type(argument) is not dict:
+        raise CommandError(7429703, f"specification must be an object; found {name}: {type_name(argument)}")
+    for field in argument:
+        if field not in names:
+            raise CommandError(40415, f"BSON field '{name}.{field}' is an unknown field.")
+    for field in names:
+        if field not in argument:
+            raise CommandError(40414, f"BSON field '{name}.{field}' is missing but a required field")
+    if argument["method"] not in METHODS:
+        message = "Currently only 'approximate', 'discrete' and 'continuous' can be used as percentile 'method'."
+        raise CommandError(2, message)
+    return argument
+
+
+def check_fractions(value: Any) -> tuple[float, ...]:
+    """The percentiles asked for: a list of numbers from 0 to 1."""
+    if type(value) is not list or not value:
+        raise CommandError(7750300, "The $percentile 'p' field must be an array of numbers from [0.0, 1.0]")
+    fractions = []
+    for item in value:
+        if type(item) not in NUMBERS:
+            raise CommandError(7750302, f"The $percentile 'p' field must be an array of numbers, but found: {item}")
+        if not 0 <= double_of(item) <= 1:
+            raise CommandError(7750303, f"The $percentile 'p' field must be numbers from [0.0, 1.0]; found: {item}")
+        fractions.append(double_of(item))
+    return tuple(fractions)

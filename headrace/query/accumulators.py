@@ -1,0 +1,122 @@
+"""Accumulators of `$group` and of window functions, parsed.
+
+    accumulator = parse_accumulator("$sum", "$a")
+    state = accumulator.new_state(); accumulator.add(state, Env(document)); accumulator.result(state)
+
+Rule: `result` gives MISSING where there is no value, and more may be added after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.accumulator_arguments import (
+    check_fractions,
+    check_n,
+    read_n_arguments,
+    read_percentile_arguments,
+    read_rank_arguments,
+)
+from headrace.query.accumulator_states import SIMPLE, ExtremeN, FirstN, LastN, Percentiles, Ranked, State, Sum
+from headrace.query.expressions import Env, Expression, ParseContext, parse_expression
+from headrace.query.expressions.node import Evaluate
+from headrace.query.sort import parse_sort
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """One accumulator: `new_state` starts a group, `evaluate` computes what a document adds to it."""
+
+    new_state: Callable[[], State]
+    evaluate: Evaluate
+
+    def add(self, state: State, env: Env) -> None:
+        """Takes another document, or the error its expression raises."""
+        state.add(self.evaluate(env))
+
+    def result(self, state: State) -> Any:
+        """What the state has come to; MISSING if there is no value."""
+        return state.result()
+
+
+def parse_accumulator(name: str, spec: Any, context: ParseContext | None = None) -> Accumulator:
+    """The accumulator that `{name: spec}` spells; 15952 for a name nobody knows."""
+    context = context or ParseContext()
+    if name in SIMPLE:
+        if type(spec) is list:
+            raise CommandError(40237, f"The {name} accumulator is a unary operator")
+        new_state = SIMPLE[name]
+        return Accumulator(lambda: new_state(context.collation), parse_expression(spec, context).evaluate)
+    if name in _PARSERS:
+        return _PARSERS[name](name, spec, context)
+    if name in UNSUPPORTED:
+        code, message = UNSUPPORTED[name]
+        raise CommandError(code, message)
+    raise CommandError(15952, f"unknown group operator '{name}'")
+
+
+def _parse_count(name: str, spec: Any, context: ParseContext) -> Accumulator:
+    if spec != {} or type(spec) is not dict:
+        raise CommandError(9, "$count takes no arguments, i.e. $count:{}")
+    return Accumulator(Sum, lambda env: 1)
+
+
+def _read_n(value: Any, context: ParseContext) -> int:
+    """`n`, which must not depend on documents."""
+    expression: Expression = parse_expression(value, context)
+    if not expression.is_constant:
+        raise CommandError(5787902, "Value for 'n' must be of integral type, but found an expression of the documents")
+    return check_n(expression(Env({})))
+
+
+def _parse_first_n(name: str, spec: Any, context: ParseContext) -> Accumulator:
+    given = read_n_arguments(name, spec)
+    n = _read_n(given["n"], context)
+    makers: dict[str, Callable[[], State]] = {
+        "$firstN": lambda: FirstN(n),
+        "$lastN": lambda: LastN(n),
+        "$maxN": lambda: ExtremeN(n, -1, context.collation),
+        "$minN": lambda: ExtremeN(n, 1, context.collation),
+    }
+    return Accumulator(makers[name], parse_expression(given["input"], context).evaluate)
+
+
+def _parse_ranked(name: str, spec: Any, context: ParseContext) -> Accumulator:
+    given = read_rank_arguments(name, spec)
+    single = not name.endswith("N")
+    n = 1 if single else _read_n(given["n"], context)
+    key = parse_sort(given["sortBy"], context.collation).key
+    output = parse_expression(given["output"], context).evaluate
+    bottom = name.startswith("$bottom")
+    return Accumulator(lambda: Ranked(n, bottom, single), lambda env: (key(env.root), output(env)))
+
+
+def _parse_percentiles(name: str, spec: Any, context: ParseContext) -> Accumulator:
+    given = read_percentile_arguments(name, spec)
+    single = name == "$median"
+    fractions = (0.5,) if single else check_fractions(parse_expression(given["p"], context)(Env({})))
+    continuous = given["method"] == "continuous"
+    source = parse_expression(given["input"], context).evaluate
+    return Accumulator(lambda: Percentiles(fractions, continuous, single), source)
+
+
+_PARSERS: Final[dict[str, Callable[[str, Any, ParseContext], Accumulator]]] = {
+    "$bottom": _parse_ranked,
+    "$bottomN": _parse_ranked,
+    "$count": _parse_count,
+    "$firstN": _parse_first_n,
+    "$lastN": _parse_first_n,
+    "$maxN": _parse_first_n,
+    "$median": _parse_percentiles,
+    "$minN": _parse_first_n,
+    "$percentile": _parse_percentiles,
+    "$top": _parse_ranked,
+    "$topN": _parse_ranked,
+}
+
+UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
+    "$accumulator": (31264, "$accumulator needs server-side JavaScript, which is not supported"),
+}

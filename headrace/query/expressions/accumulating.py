@@ -1,0 +1,114 @@
+"""Accumulators as expressions: over the operands, or over the elements of a single array.
+
+Rule: {$sum: x} sums the elements if x is an array, else x; {$sum: [x, y]} sums x and y, and an array among them is
+one value like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.accumulator_arguments import (
+    check_fractions,
+    check_n,
+    read_n_arguments,
+    read_percentile_arguments,
+)
+from headrace.query.accumulator_states import SIMPLE, ExtremeN, FirstN, LastN, Percentiles, State
+from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.operators import Parse, variadic
+from headrace.query.expressions.parse import parse_node
+
+
+def _simple(name: str, *, merges: bool = False) -> Parse:
+    """`merges`: neighbouring constants may be accumulated ahead."""
+    new_state = SIMPLE[name]
+
+    def make(*operands: Evaluate, collation: Any) -> Evaluate:
+        if len(operands) == 1:
+            return partial(_over_elements, lambda: new_state(collation), operands[0])
+
+        def evaluate(env: Env) -> Any:
+            state = new_state(collation)
+            for operand in operands:
+                state.add(operand(env))
+            return state.result()
+
+        return evaluate
+
+    operator = Operator(name, make, associative=merges, commutative=merges, associative_alone=False)
+    return variadic(operator, collated=True)
+
+
+def _over_elements(new_state: Callable[[], State], operand: Evaluate, env: Env) -> Any:
+    state = new_state()
+    value = operand(env)
+    if type(value) is list:
+        for item in value:
+            state.add(item)
+    else:
+        state.add(value)
+    return state.result()
+
+
+def _several(name: str, new_state: Callable[[int, Any], State]) -> Parse:
+    """$firstN and its kin: of the elements of an array."""
+
+    def parse(argument: Any, context: ParseContext) -> Node:
+        given = read_n_arguments(name, argument)
+
+        def make(n: Evaluate, source: Evaluate) -> Evaluate:
+            def evaluate(env: Env) -> Any:
+                state = new_state(check_n(n(env)), context.collation)
+                array = source(env)
+                if type(array) is not list:
+                    raise CommandError(5788200, "Input must be an array")
+                for item in array:
+                    state.add(item)
+                return state.result()
+
+            return evaluate
+
+        operator = Operator(name, make, folds=False)
+        return Call(operator, [parse_node(given["n"], context), parse_node(given["input"], context)])
+
+    return parse
+
+
+def _percentiles(name: str) -> Parse:
+    def parse(argument: Any, context: ParseContext) -> Node:
+        given = read_percentile_arguments(name, argument)
+        single = name == "$median"
+        wanted = Constant([0.5]) if single else parse_node(given["p"], context).folded()
+        if type(wanted) is not Constant:
+            raise CommandError(7750300, "The $percentile 'p' field must be a constant array of numbers")
+        fractions = check_fractions(wanted.value)
+
+        def make(source: Evaluate) -> Evaluate:
+            return partial(
+                _over_elements, lambda: Percentiles(fractions, given["method"] == "continuous", single), source
+            )
+
+        return Call(Operator(name, make, folds=False), [parse_node(given["input"], context)])
+
+    return parse
+
+
+OPERATORS: Final[dict[str, Parse]] = {
+    "$avg": _simple("$avg"),
+    "$firstN": _several("$firstN", lambda n, collation: FirstN(n)),
+    "$lastN": _several("$lastN", lambda n, collation: LastN(n)),
+    "$max": _simple("$max", merges=True),
+    "$maxN": _several("$maxN", lambda n, collation: ExtremeN(n, -1, collation)),
+    "$median": _percentiles("$median"),
+    "$mergeObjects": _simple("$mergeObjects"),
+    "$min": _simple("$min", merges=True),
+    "$minN": _several("$minN", lambda n, collation: ExtremeN(n, 1, collation)),
+    "$percentile": _percentiles("$percentile"),
+    "$stdDevPop": _simple("$stdDevPop"),
+    "$stdDevSamp": _simple("$stdDevSamp"),
+    "$sum": _simple("$sum", merges=True),
+}

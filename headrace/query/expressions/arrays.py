@@ -1,0 +1,299 @@
+"""Operators on arrays that need no variables: elements, slices, ranges, searching, sorting, zipping."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.limits import EXPRESSION_ARRAY_LENGTH_MAX
+from headrace.query.expressions.node import NULL, Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish
+from headrace.query.expressions.operators import (
+    Parse,
+    binary,
+    of_values,
+    positional,
+    unary,
+    variadic,
+)
+from headrace.query.expressions.parse import parse_node
+from headrace.query.expressions.paths import split_path, walk_value
+from headrace.values.bson import MISSING, type_name
+from headrace.values.order import equal, sort_key
+
+
+def _element(name: str, array: Any, index: Any) -> Any:
+    if is_nullish(array) or is_nullish(index):
+        return None
+    if type(array) is not list:
+        raise CommandError(28689, f"{name}'s argument must be an array, but is {type_name(array)}")
+    if type(index) not in NUMBERS:
+        raise CommandError(28690, f"{name}'s second argument must be a numeric value, but is {type_name(index)}")
+    place = int32_of(index)
+    if place is None:
+        raise CommandError(28691, f"{name}'s second argument must be representable as a 32-bit integer: {index}")
+    return array[place] if -len(array) <= place < len(array) else MISSING
+
+
+def _make_concat_arrays(*operands: Evaluate) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        joined: list[Any] = []
+        for operand in operands:
+            value = operand(env)
+            if is_nullish(value):
+                return None
+            if type(value) is not list:
+                raise CommandError(28664, f"$concatArrays only supports arrays, not {type_name(value)}")
+            joined += value
+        return joined
+
+    return evaluate
+
+
+def _make_in(value: Evaluate, array: Evaluate, *, collation: Any) -> Evaluate:
+    def evaluate(env: Env) -> bool:
+        sought, items = value(env), array(env)
+        if type(items) is not list:
+            raise CommandError(40081, f"$in requires an array as a second argument, found: {type_name(items)}")
+        return any(equal(sought, item, collation) for item in items)
+
+    return evaluate
+
+
+def _make_index_of(
+    array: Evaluate, sought: Evaluate, start: Evaluate | None = None, end: Evaluate | None = None, *, collation: Any
+) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        items = array(env)
+        if is_nullish(items):
+            return None
+        if type(items) is not list:
+            raise CommandError(40090, f"$indexOfArray requires an array as a first argument, found: {type_name(items)}")
+        first = 0 if start is None else search_bound("$indexOfArray", start(env), "starting index")
+        last = len(items)
+        if end is not None:
+            last = min(last, search_bound("$indexOfArray", end(env), "ending index"))
+        target = sought(env)
+        return next((place for place in range(first, last) if equal(items[place], target, collation)), -1)
+
+    return evaluate
+
+
+def _simplify_index_of(call: Call) -> Node:
+    array = call.operands[0]
+    if type(array) is not Constant:
+        return call
+    if is_nullish(array.value):
+        return NULL
+    if type(array.value) is not list:
+        message = (
+            f"First operand of $indexOfArray must be an array. First argument is of type: {type_name(array.value)}"
+        )
+        raise CommandError(50809, message)
+    return call
+
+
+def search_bound(name: str, value: Any, what: str) -> int:
+    """A bound of a search: a whole number of 32 bits that is not negative."""
+    number = int32_of(value)
+    if number is None:
+        raise CommandError(40096, f"{name}requires an integral {what}, found a value of type: {type_name(value)}")
+    if number < 0:
+        raise CommandError(40097, f"{name} requires a nonnegative {what}, found: {number}")
+    return number
+
+
+def _size(value: Any) -> int:
+    if type(value) is not list:
+        raise CommandError(17124, f"The argument to $size must be an array, but was of type: {type_name(value)}")
+    return len(value)
+
+
+def _reversed(value: Any) -> Any:
+    if is_nullish(value):
+        return None
+    if type(value) is not list:
+        message = f"The argument to $reverseArray must be an array, but was of type: {type_name(value)}"
+        raise CommandError(34435, message)
+    return value[::-1]
+
+
+def _range(start: Any, end: Any, step: Any = 1) -> list[int]:
+    first = _whole("starting value", 34443, start)
+    last = _whole("ending value", 34445, end)
+    stride = _whole("step value", 34447, step)
+    if stride == 0:
+        raise CommandError(34449, "$range requires a non-zero step value")
+    numbers = range(first, last, stride)
+    if len(numbers) > EXPRESSION_ARRAY_LENGTH_MAX:
+        raise CommandError(146, "$range would use too much memory")
+    return list(numbers)
+
+
+def _whole(what: str, code: int, value: Any) -> int:
+    if type(value) not in NUMBERS:
+        raise CommandError(code, f"$range requires a numeric {what}, found value of type: {type_name(value)}")
+    number = int32_of(value)
+    if number is None:
+        message = f"$range requires a {what} that can be represented as a 32-bit integer, found value: {value}"
+        raise CommandError(code + 1, message)
+    return number
+
+
+def _make_slice(array: Evaluate, second: Evaluate, third: Evaluate | None = None) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        items, place = array(env), second(env)
+        if is_nullish(items) or is_nullish(place):
+            return None
+        if type(items) is not list:
+            raise CommandError(28724, f"First argument to $slice must be an array, but is of type: {type_name(items)}")
+        number = _slice_number("Second", 28725, place)
+        if third is None:
+            return items[:number] if number >= 0 else items[number:]
+        count = third(env)
+        if is_nullish(count):
+            return None
+        length = _slice_number("Third", 28727, count)
+        if length <= 0:
+            raise CommandError(28729, f"Third argument to $slice must be positive: {length}")
+        start = max(0, len(items) + number) if number < 0 else number
+        return items[start : start + length]
+
+    return evaluate
+
+
+def _slice_number(which: str, code: int, value: Any) -> int:
+    if type(value) not in NUMBERS:
+        raise CommandError(code, f"{which} argument to $slice must be numeric, but is of type: {type_name(value)}")
+    number = int32_of(value)
+    if number is None:
+        raise CommandError(code + 1, f"{which} argument to $slice can't be represented as a 32-bit integer: {value}")
+    return number
+
+
+def _parse_zip(argument: Any, context: ParseContext) -> Node:
+    if type(argument) is not dict:
+        raise CommandError(34460, f"$zip only supports an object as an argument, found {type_name(argument)}")
+    inputs: list[Any] = []
+    defaults: list[Any] = []
+    longest = False
+    for name, value in argument.items():
+        if name == "inputs":
+            inputs = _zip_list(34461, name, value)
+        elif name == "defaults":
+            defaults = _zip_list(34462, name, value)
+        elif name == "useLongestLength":
+            if type(value) is not bool:
+                raise CommandError(34463, f"useLongestLength must be a bool, found {type_name(value)}")
+            longest = value
+        else:
+            raise CommandError(34464, f"$zip found an unknown argument: {name}")
+    if not inputs:
+        raise CommandError(34465, "$zip requires at least one input array")
+    if defaults and not longest:
+        raise CommandError(34466, "cannot specify defaults unless useLongestLength is true")
+    if defaults and len(defaults) != len(inputs):
+        raise CommandError(34467, "defaults and inputs must have the same length")
+    operands = [parse_node(item, context) for item in inputs + defaults]
+    return Call(_zip(len(inputs), longest), operands)
+
+
+def _zip_list(code: int, name: str, value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise CommandError(code, f"{name} must be an array of expressions, found {type_name(value)}")
+    return value
+
+
+def _zip(input_count: int, longest: bool) -> Operator:
+    def make(*operands: Evaluate) -> Evaluate:
+        inputs, defaults = operands[:input_count], operands[input_count:]
+
+        def evaluate(env: Env) -> Any:
+            arrays = []
+            for operand in inputs:
+                value = operand(env)
+                if is_nullish(value):
+                    return None
+                if type(value) is not list:
+                    raise CommandError(34468, f"$zip found a non-array expression in input: {value}")
+                arrays.append(value)
+            lengths = [len(array) for array in arrays]
+            fill: list[Any] = [None] * input_count
+            if defaults and min(lengths) != max(lengths):
+                fill = [None if (value := default(env)) is MISSING else value for default in defaults]
+            rows = range(max(lengths) if longest else min(lengths))
+            return [[array[row] if row < len(array) else other for array, other in zip(arrays, fill)] for row in rows]
+
+        return evaluate
+
+    return Operator("$zip", make, folds=False)
+
+
+def _parse_sort_array(argument: Any, context: ParseContext) -> Node:
+    if type(argument) is not dict:
+        raise CommandError(2942500, f"$sortArray requires an object as an argument, found: {type_name(argument)}")
+    for name in argument:
+        if name not in ("input", "sortBy"):
+            raise CommandError(2942501, f"$sortArray found an unknown argument: {name}")
+    if "input" not in argument:
+        raise CommandError(2942502, "$sortArray requires 'input' to be specified")
+    if "sortBy" not in argument:
+        raise CommandError(2942503, "$sortArray requires 'sortBy' to be specified")
+    keys = _sort_keys(argument["sortBy"])
+
+    def sort(value: Any) -> Any:
+        if is_nullish(value):
+            return None
+        if type(value) is not list:
+            message = f"The input argument to $sortArray must be an array, but was of type: {type_name(value)}"
+            raise CommandError(2942504, message)
+        items = list(value)
+        for steps, descending in reversed(keys):
+            items.sort(key=lambda item: _sort_part(item, steps, context.collation), reverse=descending)
+        return items
+
+    return Call(Operator("$sortArray", unary(sort), folds=False), [parse_node(argument["input"], context)])
+
+
+def _sort_part(item: Any, steps: tuple[str, ...], collation: Any) -> Any:
+    value = walk_value(item, steps) if steps else item
+    return sort_key(None if value is MISSING else value, collation)
+
+
+def _sort_keys(pattern: Any) -> list[tuple[tuple[str, ...], bool]]:
+    """The paths to sort by (no steps: the whole element), most significant first, and whether each descends."""
+    if type(pattern) is not dict:
+        return [((), _descends(pattern))]
+    if not pattern:
+        raise CommandError(15976, "$sort stage must have at least one sort key")
+    return [(split_path(path), _descends(direction)) for path, direction in pattern.items()]
+
+
+def _descends(direction: Any) -> bool:
+    if type(direction) not in NUMBERS:
+        raise CommandError(15974, f"Illegal key in $sort specification: {direction}")
+    number = int32_of(direction)
+    if number not in (1, -1):
+        raise CommandError(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)")
+    return number == -1
+
+
+_INDEX_OF: Final = Operator("$indexOfArray", _make_index_of, simplify=_simplify_index_of)
+
+OPERATORS: Final[dict[str, Parse]] = {
+    "$arrayElemAt": positional(
+        Operator("$arrayElemAt", binary(lambda array, index: _element("$arrayElemAt", array, index))), 2
+    ),
+    "$concatArrays": variadic(Operator("$concatArrays", _make_concat_arrays, associative=True)),
+    "$first": positional(Operator("$first", unary(lambda array: _element("$first", array, 0))), 1),
+    "$in": positional(Operator("$in", _make_in), 2, collated=True),
+    "$indexOfArray": positional(_INDEX_OF, 2, 4, collated=True),
+    "$isArray": positional(Operator("$isArray", unary(lambda value: type(value) is list)), 1),
+    "$last": positional(Operator("$last", unary(lambda array: _element("$last", array, -1))), 1),
+    "$range": positional(Operator("$range", of_values(_range)), 2, 3),
+    "$reverseArray": positional(Operator("$reverseArray", unary(_reversed)), 1),
+    "$size": positional(Operator("$size", unary(_size)), 1),
+    "$slice": positional(Operator("$slice", _make_slice), 2, 3),
+    "$sortArray": _parse_sort_array,
+    "$zip": _parse_zip,
+}

@@ -1,0 +1,291 @@
+"""$convert and its short forms: one function for each pair of types that converts.
+
+Rule: null converts to null (or `onNull`); a pair that does not convert, and a value that cannot be held, is error
+241, which `onError` catches. Numbers are cut towards zero; a double becomes a decimal of 15 digits.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from bson.datetime_ms import DatetimeMS
+from bson.errors import InvalidId
+
+from headrace.errors import CommandError
+from headrace.query.expressions.binary_conversion import Options, binary_conversion
+from headrace.query.expressions.date_format import iso_text
+from headrace.query.expressions.date_parse import parse_date
+from headrace.query.expressions.dates import date_of
+from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.numbers import (
+    CONTEXT,
+    INT32_MAX,
+    INT32_MIN,
+    NUMBERS,
+    decimal_of,
+    decimal_value,
+    fits_long,
+    int32_of,
+    is_nan,
+    is_nullish,
+    truthy,
+    wrap,
+)
+from headrace.query.expressions.operators import Named, Parse, parse_operands
+from headrace.query.expressions.texts import double_text
+from headrace.values.bson import type_name
+
+Convert = Callable[[Any], Any]
+
+_TYPE_NAMES: Final[dict[int, str]] = {
+    -1: "minKey", 1: "double", 2: "string", 3: "object", 4: "array", 5: "binData", 6: "undefined", 7: "objectId",
+    8: "bool", 9: "date", 10: "null", 11: "regex", 12: "dbPointer", 13: "javascript", 14: "symbol",
+    15: "javascriptWithScope", 16: "int", 17: "timestamp", 18: "long", 19: "decimal", 127: "maxKey",
+}  # fmt: skip
+_KNOWN_NAMES: Final = frozenset((*_TYPE_NAMES.values(), "missing"))
+
+
+def failure(message: str) -> CommandError:
+    """What `onError` catches."""
+    return CommandError(241, f"{message} in $convert with no onError value")
+
+
+def _whole(value: Any) -> int:
+    """A double or decimal cut to a whole number."""
+    number = decimal_value(value) if type(value) is Decimal128 else value
+    if is_nan(number):
+        raise failure("Attempt to convert NaN value to integer type")
+    if number in (math.inf, -math.inf):
+        raise failure("Attempt to convert infinity value to integer type")
+    return int(number)
+
+
+def _to_int(value: Any) -> int:
+    number = _whole(value)
+    if not INT32_MIN <= number <= INT32_MAX or (type(value) is float and not INT32_MIN <= value <= INT32_MAX):
+        raise failure("Conversion would overflow target type")
+    return number
+
+
+def _to_long(value: Any) -> Int64:
+    number = _whole(value)
+    if not fits_long(number):
+        raise failure("Conversion would overflow target type")
+    return Int64(number)
+
+
+def _decimal_to_double(value: Decimal128) -> float:
+    number = decimal_value(value)
+    double = float(number)
+    if number.is_finite() and (math.isinf(double) or (double == 0 and not number.is_zero())):
+        raise failure("Conversion would overflow target type")
+    return double
+
+
+def _unparsed(text: str, why: str) -> CommandError:
+    return CommandError(241, f"Failed to parse number '{text}' in $convert with no onError value: {why}")
+
+
+def _check_hexadecimal(text: str) -> None:
+    if text.startswith("0x"):
+        raise CommandError(241, f"Illegal hexadecimal input in $convert with no onError value: {text}")
+
+
+def _parse_whole(low: int, high: int, result: Callable[[int], Any]) -> Convert:
+    def parse(text: str) -> Any:
+        _check_hexadecimal(text)
+        if not re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII):
+            raise _unparsed(text, "Did not consume whole string." if text else "No digits")
+        number = int(text)
+        if not low <= number <= high:
+            raise _unparsed(text, "Overflow")
+        return result(number)
+
+    return parse
+
+
+def _parse_double(text: str) -> float:
+    _check_hexadecimal(text)
+    if not re.fullmatch(
+        r"[+-]?([0-9]+\.?[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?|inf(inity)?|nan)", text, re.I
+    ):
+        raise _unparsed(text, "Did not consume whole string." if text else "Empty string")
+    number = float(text)
+    if math.isinf(number) and "inf" not in text.lower():
+        raise _unparsed(text, "Out of range")
+    return number
+
+
+def _parse_decimal(text: str) -> Decimal128:
+    _check_hexadecimal(text)
+    try:
+        if "_" in text or text != text.strip():
+            raise InvalidOperation
+        number = Decimal(text)
+    except InvalidOperation:
+        raise _unparsed(text, "Failed to parse string to decimal") from None
+    if number.is_finite() and CONTEXT.create_decimal(number).is_infinite():
+        raise _unparsed(text, "Conversion from string to decimal would overflow")
+    return wrap(number)
+
+
+def _parse_object_id(text: str) -> ObjectId:
+    try:
+        return ObjectId(text)
+    except InvalidId:
+        message = (
+            f"Failed to parse objectId '{text}' in $convert with no onError value: Invalid string for parsing to OID"
+        )
+        raise CommandError(241, message) from None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _always(value: Any) -> bool:
+    return True
+
+
+def _decimal(value: Any) -> Decimal128:
+    return wrap(decimal_of(value))
+
+
+def _date(value: Any) -> DatetimeMS:
+    return DatetimeMS(date_of(value))
+
+
+_CONVERSIONS: Final[dict[str, dict[type, Convert]]] = {
+    "bool": {
+        **dict.fromkeys((bool, DatetimeMS, Decimal128, Int64, float, int), truthy),
+        **dict.fromkeys((Binary, Code, MaxKey, MinKey, ObjectId, Regex, Timestamp, bytes, dict, list, str), _always),
+    },
+    "date": {
+        DatetimeMS: _same, Decimal128: lambda value: DatetimeMS(_to_long(value)), Int64: DatetimeMS,
+        ObjectId: _date, Timestamp: _date, float: lambda value: DatetimeMS(_to_long(value)),
+        str: lambda value: DatetimeMS(parse_date(value)),
+    },
+    "decimal": {
+        DatetimeMS: lambda value: _decimal(int(value)), Decimal128: _same, Int64: _decimal,
+        bool: lambda value: _decimal(int(value)), float: _decimal, int: _decimal, str: _parse_decimal,
+    },
+    "double": {
+        DatetimeMS: lambda value: float(int(value)), Decimal128: _decimal_to_double, Int64: float, bool: float,
+        float: _same, int: float, str: _parse_double,
+    },
+    "int": {
+        Decimal128: _to_int, Int64: _to_int, bool: int, float: _to_int, int: _same,
+        str: _parse_whole(INT32_MIN, INT32_MAX, int),
+    },
+    "long": {
+        DatetimeMS: lambda value: Int64(int(value)), Decimal128: _to_long, Int64: _same, bool: Int64, float: _to_long,
+        int: Int64, str: _parse_whole(-(2**63), 2**63 - 1, Int64),
+    },
+    "objectId": {ObjectId: _same, str: _parse_object_id},
+    "string": {
+        DatetimeMS: lambda value: iso_text(int(value)), Decimal128: str, Int64: str, ObjectId: str,
+        bool: lambda value: "true" if value else "false", float: double_text, int: str, str: _same,
+    },
+}  # fmt: skip
+
+
+def convert(value: Any, target: str, options: Options) -> Any:
+    """The value, which is not null, as `target`; error 241 if it does not convert."""
+    function = _CONVERSIONS.get(target, {}).get(type(value)) or binary_conversion(type(value), target, options)
+    if function is None:
+        raise failure(f"Unsupported conversion from {type_name(value)} to {target}")
+    return function(value)
+
+
+def _target(value: Any) -> tuple[str | None, Any]:
+    """The type a `to` names, None if null, and the binary subtype if it says one."""
+    if type(value) is dict:
+        unknown = set(value) - {"type", "subtype"}
+        if unknown or "type" not in value:
+            raise CommandError(9, "$convert's 'to' argument must be an object with 'type' and optionally 'subtype'")
+        return _type_named(value["type"]), value.get("subtype")
+    return _type_named(value), None
+
+
+def _type_named(value: Any) -> str | None:
+    if is_nullish(value):
+        return None
+    if type(value) is str:
+        if value not in _KNOWN_NAMES:
+            raise CommandError(2, f"Unknown type name: {value}")
+        return value
+    if type(value) not in NUMBERS:
+        raise CommandError(9, f"$convert's 'to' argument must be a string or number, but is {type_name(value)}")
+    number = int32_of(value)
+    if number is None:
+        raise CommandError(9, "In $convert, numeric 'to' argument is not an integer")
+    if number == 0:
+        return "missing"
+    if number not in _TYPE_NAMES:
+        raise CommandError(9, f"In $convert, numeric value for 'to' does not correspond to a BSON type: {number}")
+    return _TYPE_NAMES[number]
+
+
+def _make_convert(
+    source: Evaluate,
+    to: Evaluate,
+    on_error: Evaluate | None,
+    on_null: Evaluate | None,
+    layout: Evaluate | None,
+    byte_order: Evaluate | None,
+) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        wanted, value = to(env), source(env)
+        target, subtype = _target(wanted)
+        if is_nullish(value):
+            return None if on_null is None else on_null(env)
+        if target is None:
+            return None
+        try:
+            chosen = None if layout is None else layout(env)
+            order = None if byte_order is None else byte_order(env)
+            return convert(value, target, Options(chosen, order, subtype))
+        except CommandError as error:
+            if error.code != 241 or on_error is None:
+                raise
+            return on_error(env)
+
+    return evaluate
+
+
+_CONVERT: Final = Operator("$convert", _make_convert)
+
+
+def _short(name: str, target: str, layout: Any = None) -> Parse:
+    """The form of `$convert` that takes only what is to be converted."""
+
+    def parse(argument: Any, context: ParseContext) -> Node:
+        operands = parse_operands(argument, context)
+        if len(operands) != 1:
+            raise CommandError(50723, f"{name} requires a single argument, got {len(operands)}")
+        to = {"type": "binData", "subtype": 4} if layout else target
+        shape = Constant(layout) if layout else None
+        return Call(_CONVERT, [operands[0], Constant(to), None, None, shape, None])
+
+    return parse
+
+
+OPERATORS: Final[dict[str, Parse]] = {
+    "$convert": Named(
+        _CONVERT, ("input", "to", "onError", "onNull", "format", "byteOrder"), {"input": 9, "to": 9}, 9, 9
+    ).parse,
+    "$toBool": _short("$toBool", "bool"),
+    "$toDate": _short("$toDate", "date"),
+    "$toDecimal": _short("$toDecimal", "decimal"),
+    "$toDouble": _short("$toDouble", "double"),
+    "$toInt": _short("$toInt", "int"),
+    "$toLong": _short("$toLong", "long"),
+    "$toObjectId": _short("$toObjectId", "objectId"),
+    "$toString": _short("$toString", "string"),
+    "$toUUID": _short("$toUUID", "binData", "uuid"),
+}

@@ -1,0 +1,147 @@
+"""Dates as text: the formats of $dateToString."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.errors import CommandError
+from headrace.query.expressions.calendar_days import DAY_MS, UTC, Zone, civil_of, days_of, iso_week_of, weekday_of
+
+ISO_UTC: Final = "%Y-%m-%dT%H:%M:%S.%LZ"
+ISO_LOCAL: Final = "%Y-%m-%dT%H:%M:%S.%L"
+MONTHS: Final = (
+    "January February March April May June July August September October November December".split()
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A moment on a local clock, taken apart; `days` counts from 1970-01-01, `offset` is seconds ahead of UTC."""
+
+    days: int
+    milliseconds: int
+    offset: int
+
+    @property
+    def civil(self) -> tuple[int, int, int]:
+        return civil_of(self.days)
+
+    @property
+    def hour(self) -> int:
+        return self.milliseconds // 3_600_000
+
+    @property
+    def minute(self) -> int:
+        return self.milliseconds // 60_000 % 60
+
+    @property
+    def second(self) -> int:
+        return self.milliseconds // 1000 % 60
+
+    @property
+    def millisecond(self) -> int:
+        return self.milliseconds % 1000
+
+    @property
+    def day_of_year(self) -> int:
+        return self.days - days_of(self.civil[0], 1, 1) + 1
+
+    @property
+    def day_of_week(self) -> int:
+        """1 for Sunday to 7 for Saturday."""
+        return (weekday_of(self.days) + 1) % 7 + 1
+
+    @property
+    def iso_day_of_week(self) -> int:
+        """1 for Monday to 7 for Sunday."""
+        return weekday_of(self.days) + 1
+
+    @property
+    def week(self) -> int:
+        """Weeks begin on Sundays; days before the year's first Sunday are in week 0."""
+        return (self.day_of_year + 7 - self.day_of_week) // 7
+
+    @property
+    def iso_week(self) -> tuple[int, int]:
+        """ISO 8601 year and week."""
+        return iso_week_of(self.days)
+
+
+def parts_of(utc_ms: int, zone: Zone) -> Parts:
+    """The moment as the clock of the zone shows it."""
+    offset = zone.offset(utc_ms)
+    days, rest = divmod(utc_ms + 1000 * offset, DAY_MS)
+    return Parts(days, rest, offset)
+
+
+def _offset(parts: Parts) -> str:
+    hours, minutes = divmod(abs(parts.offset) // 60, 60)
+    return f"{'-' if parts.offset < 0 else '+'}{hours:02d}{minutes:02d}"
+
+
+_FIELDS: Final[dict[str, Callable[[Parts], str]]] = {
+    "%": lambda parts: "%",
+    "B": lambda parts: MONTHS[parts.civil[1] - 1],
+    "G": lambda parts: f"{_printable(parts.iso_week[0]):04d}",
+    "H": lambda parts: f"{parts.hour:02d}",
+    "L": lambda parts: f"{parts.millisecond:03d}",
+    "M": lambda parts: f"{parts.minute:02d}",
+    "S": lambda parts: f"{parts.second:02d}",
+    "U": lambda parts: f"{parts.week:02d}",
+    "V": lambda parts: f"{parts.iso_week[1]:02d}",
+    "Y": lambda parts: f"{_printable(parts.civil[0]):04d}",
+    "Z": lambda parts: f"{parts.offset // 60:+d}" if parts.offset else "+0",
+    "b": lambda parts: MONTHS[parts.civil[1] - 1][:3],
+    "d": lambda parts: f"{parts.civil[2]:02d}",
+    "j": lambda parts: f"{parts.day_of_year:03d}",
+    "m": lambda parts: f"{parts.civil[1]:02d}",
+    "u": lambda parts: f"{parts.iso_day_of_week}",
+    "w": lambda parts: f"{parts.day_of_week}",
+    "z": _offset,
+}
+
+
+def _printable(year: int) -> int:
+    if not 0 <= year <= 9999:
+        raise CommandError(18537, f"$dateToString is only defined on year 0-9999, tried to use year {year}")
+    return year
+
+
+def check_format(text: str, fields: str) -> None:
+    """Raises unless every % in the format is followed by one of `fields`."""
+    place = 0
+    while (place := text.find("%", place)) >= 0:
+        if place + 1 == len(text):
+            raise CommandError(18535, "Unmatched '%' at end of format string")
+        if text[place + 1] not in fields:
+            raise CommandError(18536, f"Invalid format character '%{text[place + 1]}' in format string")
+        place += 2
+
+
+def check_output_format(text: str) -> None:
+    """Raises for a format that $dateToString does not know."""
+    check_format(text, "".join(_FIELDS))
+
+
+def formatted(utc_ms: int, text: str, zone: Zone) -> str:
+    """The moment in a format that was checked."""
+    parts = parts_of(utc_ms, zone)
+    _printable(parts.civil[0])
+    pieces = text.split("%")
+    written = [pieces[0]]
+    place = 1
+    while place < len(pieces):
+        if pieces[place]:
+            written.append(_FIELDS[pieces[place][0]](parts) + pieces[place][1:])
+            place += 1
+        else:  # "%%" leaves an empty piece, and what follows it is plain text
+            written.append("%" + (pieces[place + 1] if place + 1 < len(pieces) else ""))
+            place += 2
+    return "".join(written)
+
+
+def iso_text(utc_ms: int) -> str:
+    """The moment as ISO 8601 in UTC, as conversions to string write it."""
+    return formatted(utc_ms, ISO_UTC, UTC)

@@ -1,0 +1,160 @@
+"""Text as dates: what $dateFromString and conversions to date understand.
+
+Rule: what cannot be read is error 241, so that `onError` applies. Without a format, ISO 8601 in its usual forms
+is understood, and dates written with slashes or with the name of the month. The server's own parser knows more
+(weekdays, ordinals, words like "midnight"): those are refused here.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from headrace.errors import CommandError
+from headrace.query.expressions.calendar_days import DAY_MS, UTC, Zone, days_of, days_of_iso_week, month_length, zone_of
+from headrace.query.expressions.date_format import MONTHS, check_format
+
+_CLOCK: Final = (
+    r"(?:[Tt ]\s*(?P<hour>\d{1,2})(?::?(?P<minute>\d{2})(?::?(?P<second>\d{2})(?:[.,:](?P<fraction>\d{1,9}))?)?)?)?"
+)
+_ZONE: Final = r"\s*(?P<zone>Z|z|UTC|GMT|(?:UTC|GMT)?[+-]\d{1,2}(?::?\d{2})?)?"
+_MONTH: Final = r"(?P<name>[A-Za-z]{3,9})\.?"
+_FORMS: Final = tuple(
+    re.compile(rf"\s*{date}{_CLOCK}{_ZONE}\s*\Z")
+    for date in (
+        r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})",
+        r"(?P<year>\d{4})(?P<month>\d{2})(?P<day>\d{2})",
+        r"(?P<year>\d{4})/(?P<month>\d{1,2})/(?P<day>\d{1,2})",
+        r"(?P<year>\d{4})-?W(?P<week>\d{2})(?:-?(?P<weekday>[1-7]))?",
+        r"(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4})",
+        r"(?P<day>\d{1,2})[-.](?P<month>\d{1,2})[-.](?P<year>\d{4})",
+        rf"(?P<day>\d{{1,2}})[ -]?{_MONTH}[ -]?,?\s*(?P<year>\d{{4}})",
+        rf"{_MONTH}\s*(?P<day>\d{{1,2}}),?\s+(?P<year>\d{{4}})",
+        rf"(?P<year>\d{{4}})-{_MONTH}-(?P<day>\d{{1,2}})",
+    )
+)
+_SECONDS: Final = re.compile(r"@(-?\d+)\Z")
+_MONTH_NUMBERS: Final = {name.lower(): number for number, name in enumerate(MONTHS, 1)} | {
+    name[:3].lower(): number for number, name in enumerate(MONTHS, 1)
+}
+
+_FIELD_PATTERNS: Final = {
+    "%": "%", "B": r"(?P<B>[A-Za-z]+)", "G": r"(?P<G>\d{1,4})", "H": r"(?P<H>\d{1,2})", "L": r"(?P<L>\d{1,3})",
+    "M": r"(?P<M>\d{1,2})", "S": r"(?P<S>\d{1,2})", "V": r"(?P<V>\d{1,2})", "Y": r"(?P<Y>\d{4})",
+    "Z": r"(?P<Z>[+-]?\d{1,4})", "b": r"(?P<b>[A-Za-z]{3})", "d": r"(?P<d>\d{1,2})", "j": r"(?P<j>\d{1,3})",
+    "m": r"(?P<m>\d{1,2})", "u": r"(?P<u>[1-7])", "z": r"(?P<z>[A-Za-z]+|[+-]\d{1,2}(?::?\d{2})?)",
+}  # fmt: skip
+
+
+def parse_date(text: str, zone: Zone = UTC) -> int:
+    """The instant in milliseconds; `zone` is where a text without a zone is from."""
+    seconds = _SECONDS.match(text.strip())
+    if seconds is not None:
+        return int(seconds.group(1)) * 1000
+    for form in _FORMS:
+        found = form.match(text)
+        if found is not None and (local := _local(found.groupdict())) is not None:
+            return _instant(text, local, found["zone"], zone)
+    raise _failure(text)
+
+
+def _failure(text: str) -> CommandError:
+    return CommandError(241, f"Error parsing date string '{text}'")
+
+
+def _local(found: dict[str, str | None]) -> int | None:
+    """The local moment the parts stand for, or None if they are out of range."""
+    days = _days(found)
+    hour, minute, second = (int(found[name] or 0) for name in ("hour", "minute", "second"))
+    if days is None or hour > 24 or minute > 59 or second > 59:
+        return None
+    milliseconds = int(((found["fraction"] or "") + "000")[:3])
+    return days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + milliseconds
+
+
+def _days(found: dict[str, str | None]) -> int | None:
+    year = int(found["year"] or 0)
+    if found.get("week"):
+        week = int(found["week"] or 0)
+        return days_of_iso_week(year, week, int(found["weekday"] or 1)) if 1 <= week <= 53 else None
+    name = found.get("name")
+    month = _MONTH_NUMBERS.get(name.lower(), 0) if name else int(found.get("month") or 0)
+    day = int(found["day"] or 0)
+    return days_of(year, month, day) if 1 <= month <= 12 and 1 <= day <= 31 else None
+
+
+def _instant(text: str, local: int, written: str | None, zone: Zone) -> int:
+    if written is None:
+        return zone.utc(local)
+    if not zone.is_utc:
+        message = "you cannot pass in a date/time string with time zone information"
+        raise CommandError(241, f"{message} ('{written}') together with a timezone argument")
+    return _written_zone(text, written).utc(local)
+
+
+def _written_zone(text: str, written: str) -> Zone:
+    if written.upper() in ("Z", "UTC", "GMT"):
+        return UTC
+    sign, digits = written.removeprefix("UTC").removeprefix("GMT")[0], re.sub(r"\D", "", written)
+    hours, minutes = (digits, "00") if len(digits) <= 2 else (digits[:-2], digits[-2:])
+    try:
+        return zone_of(f"{sign}{int(hours):02d}:{minutes}")
+    except CommandError as error:
+        raise _failure(text) from error
+
+
+def check_input_format(text: str) -> None:
+    """Raises for a format that $dateFromString does not know."""
+    check_format(text, "".join(_FIELD_PATTERNS))
+
+
+@lru_cache(maxsize=256)
+def _form(layout: str) -> re.Pattern[str] | None:
+    """The pattern of a checked format; None if it names a field twice."""
+    pieces, place = [], 0
+    while place < len(layout):
+        if layout[place] == "%":
+            pieces.append(_FIELD_PATTERNS[layout[place + 1]])
+            place += 2
+        else:
+            pieces.append(re.escape(layout[place]))
+            place += 1
+    try:
+        return re.compile("".join(pieces) + r"\Z")
+    except re.error:
+        return None
+
+
+def parse_formatted_date(text: str, layout: str, zone: Zone = UTC) -> int:
+    """The instant that a text in a checked format stands for."""
+    form = _form(layout)
+    found = None if form is None else form.match(text)
+    if found is None:
+        raise _failure(text)
+    parts = {name: value for name, value in found.groupdict().items() if value is not None}
+    days = _formatted_days(text, parts)
+    hour, minute, second = (int(parts.get(name, 0)) for name in "HMS")
+    if hour > 24 or minute > 59 or second > 59:
+        raise _failure(text)
+    fraction = int((parts.get("L", "0") + "00")[:3]) if "L" in parts else 0
+    local = days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + fraction
+    if "Z" in parts:
+        return local - int(parts["Z"]) * 60_000
+    return _instant(text, local, parts.get("z"), zone)
+
+
+def _formatted_days(text: str, parts: dict[str, str]) -> int:
+    if "G" in parts:
+        return days_of_iso_week(int(parts["G"]), int(parts.get("V", 1)), int(parts.get("u", 1)))
+    if "Y" not in parts:
+        raise CommandError(241, f'an incomplete date/time string has been found, with elements missing: "{text}"')
+    year = int(parts["Y"])
+    if "j" in parts:
+        return days_of(year, 1, int(parts["j"]))
+    name = parts.get("B") or parts.get("b")
+    month = _MONTH_NUMBERS.get(name.lower(), 0) if name else int(parts.get("m", 0))
+    day = int(parts.get("d", 0))
+    if not (1 <= month <= 12 and 1 <= day <= month_length(year, month)):
+        raise _failure(text)
+    return days_of(year, month, day)

@@ -1,0 +1,285 @@
+"""Date operators: the parts of a date, dates from parts, to text and from text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from bson import Int64, ObjectId, Timestamp
+from bson.datetime_ms import DatetimeMS
+
+from headrace.errors import CommandError
+from headrace.query.expressions.calendar_days import DAY_MS, UTC, Zone, days_of, days_of_iso_week, zone_of
+from headrace.query.expressions.date_format import (
+    ISO_LOCAL,
+    ISO_UTC,
+    Parts,
+    check_output_format,
+    formatted,
+    parts_of,
+)
+from headrace.query.expressions.date_parse import check_input_format, parse_date, parse_formatted_date
+from headrace.query.expressions.node import Call, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.numbers import int64_of, int_or_long, is_nullish
+from headrace.query.expressions.operators import Named, Parse
+from headrace.query.expressions.parse import parse_node
+from headrace.values.bson import type_name
+
+
+def is_date_like(value: Any) -> bool:
+    """Whether the value tells a time: a date, a timestamp, or an object id."""
+    return type(value) in (DatetimeMS, ObjectId, Timestamp)
+
+
+def date_of(value: Any) -> int:
+    """The instant a date, timestamp or object id tells, in milliseconds; error 16006 for anything else."""
+    kind = type(value)
+    if kind is DatetimeMS:
+        return int(value)
+    if kind is Timestamp:
+        return int(value.time) * 1000
+    if kind is ObjectId:
+        return int.from_bytes(value.binary[:4], "big") * 1000
+    raise CommandError(16006, f"can't convert from BSON type {type_name(value)} to Date")
+
+
+def read_zone(evaluate: Evaluate | None, env: Env) -> Zone | None:
+    """The zone an operand names: UTC if there is none, None if it is null; error 40517 if it is no string."""
+    if evaluate is None:
+        return UTC
+    name = evaluate(env)
+    if is_nullish(name):
+        return None
+    if type(name) is not str:
+        raise CommandError(40517, f"timezone must evaluate to a string, found {type_name(name)}")
+    return zone_of(name)
+
+
+def _part(name: str, read: Callable[[Parts], int], *, long: bool = False) -> Parse:
+    def make(date: Evaluate, timezone: Evaluate | None) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            value = date(env)
+            if is_nullish(value):
+                return None
+            instant = date_of(value)
+            zone = read_zone(timezone, env)
+            if zone is None:
+                return None
+            number = read(parts_of(instant, zone))
+            return Int64(number) if long else int_or_long(number)
+
+        return evaluate
+
+    operator = Operator(name, make)
+    named = Named(operator, ("date", "timezone"), {"date": 40539}, not_object=40535, unknown=40535)
+
+    def parse(argument: Any, context: ParseContext) -> Node:
+        if type(argument) is dict and not next(iter(argument), "").startswith("$"):
+            return named.parse(argument, context)
+        if type(argument) is list:
+            if len(argument) != 1:
+                message = f"{name} accepts exactly one argument if given an array, but was given {len(argument)}"
+                raise CommandError(40536, message)
+            argument = argument[0]
+        return Call(operator, [parse_node(argument, context), None])
+
+    return parse
+
+
+_FROM_PARTS: Final = (
+    "year", "month", "day", "hour", "minute", "second", "millisecond", "isoWeekYear", "isoWeek", "isoDayOfWeek",
+    "timezone",
+)  # fmt: skip
+
+
+def _make_from_parts(*operands: Evaluate | None) -> Evaluate:
+    *numbers, timezone = operands
+    read = dict(zip(_FROM_PARTS, numbers))
+
+    def evaluate(env: Env) -> Any:
+        clock = [_number(name, read[name], env, 0, bounded=name in ("hour", "minute")) for name in _FROM_PARTS[3:7]]
+        if None in clock:
+            return None
+        zone = read_zone(timezone, env)
+        if zone is None:
+            return None
+        days = _civil_days(read, env) if read["year"] is not None else _iso_days(read, env)
+        if days is None:
+            return None
+        hour, minute, second, millisecond = (number or 0 for number in clock)
+        return DatetimeMS(zone.utc(days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + millisecond))
+
+    return evaluate
+
+
+def _civil_days(read: dict[str, Evaluate | None], env: Env) -> int | None:
+    year = _number("year", read["year"], env, 1970, bounded=False)
+    month = None if year is None else _number("month", read["month"], env, 1)
+    day = None if month is None else _number("day", read["day"], env, 1)
+    if year is None or month is None or day is None:
+        return None
+    if not 1 <= year <= 9999:
+        raise CommandError(40523, f"'year' must evaluate to an integer in the range 1 to 9999, found {year}")
+    return days_of(year, month, day)
+
+
+def _iso_days(read: dict[str, Evaluate | None], env: Env) -> int | None:
+    year = _number("isoWeekYear", read["isoWeekYear"], env, 1970, bounded=False)
+    week = None if year is None else _number("isoWeek", read["isoWeek"], env, 1)
+    day = None if week is None else _number("isoDayOfWeek", read["isoDayOfWeek"], env, 1)
+    if year is None or week is None or day is None:
+        return None
+    if not 1 <= year <= 9999:
+        raise CommandError(31095, f"'isoWeekYear' must evaluate to an integer in the range 1 to 9999, found {year}")
+    return days_of_iso_week(year, week, day)
+
+
+def _number(name: str, evaluate: Evaluate | None, env: Env, default: int, *, bounded: bool = True) -> int | None:
+    """A part that was given, or its default; None if it is null."""
+    if evaluate is None:
+        return default
+    value = evaluate(env)
+    if is_nullish(value):
+        return None
+    number = int64_of(value)
+    if number is None:
+        raise CommandError(40515, f"'{name}' must evaluate to an integer, found {type_name(value)} with value {value}")
+    if bounded and not -32768 <= number <= 32767:
+        raise CommandError(31034, f"'{name}' must evaluate to a value in the range [-32768, 32767]; got {number}")
+    return number
+
+
+def _parse_from_parts(argument: Any, context: ParseContext) -> Node:
+    operator = Operator("$dateFromParts", _make_from_parts)
+    named = Named(operator, _FROM_PARTS, {}, not_object=40519, unknown=40518)
+    given = set(named.read(argument))
+    if not given & {"year", "isoWeekYear"}:
+        raise CommandError(40516, "$dateFromParts requires either 'year' or 'isoWeekYear' to be present")
+    if "year" in given and given & {"isoWeekYear", "isoWeek", "isoDayOfWeek"}:
+        raise CommandError(40489, "$dateFromParts does not allow mixing natural dates with ISO dates")
+    if "isoWeekYear" in given and given & {"month", "day"}:
+        raise CommandError(40525, "$dateFromParts does not allow mixing ISO dates with natural dates")
+    return named.parse(argument, context)
+
+
+def _make_to_parts(date: Evaluate, timezone: Evaluate | None, iso8601: Evaluate | None) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        value = date(env)
+        zone = read_zone(timezone, env)
+        if zone is None:
+            return None
+        iso = False if iso8601 is None else iso8601(env)
+        if is_nullish(iso):
+            return None
+        if type(iso) is not bool:
+            raise CommandError(40521, f"iso8601 must evaluate to a bool, found {type_name(iso)}")
+        if is_nullish(value):
+            return None
+        parts = parts_of(date_of(value), zone)
+        if iso:
+            year, week = parts.iso_week
+            day = {"isoWeekYear": year, "isoWeek": week, "isoDayOfWeek": parts.iso_day_of_week}
+        else:
+            day = dict(zip(("year", "month", "day"), parts.civil))
+        clock = {name: getattr(parts, name) for name in ("hour", "minute", "second", "millisecond")}
+        return {**day, **clock}
+
+    return evaluate
+
+
+def _make_to_string(
+    date: Evaluate, layout: Evaluate | None, timezone: Evaluate | None, on_null: Evaluate | None
+) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        value = date(env)
+        text = ... if layout is None else _layout(18533, "$dateToString", layout(env), check_output_format)
+        zone = read_zone(timezone, env)
+        if is_nullish(value):
+            return None if on_null is None else on_null(env)
+        if zone is None or text is None:
+            return None
+        if text is ...:
+            text = ISO_UTC if zone.is_utc else ISO_LOCAL
+        return formatted(date_of(value), text, zone)
+
+    return evaluate
+
+
+def _layout(code: int, name: str, value: Any, check: Callable[[str], None]) -> Any:
+    """The format, checked; None if it is null."""
+    if is_nullish(value):
+        return None
+    if type(value) is not str:
+        raise CommandError(code, f"{name} requires that 'format' be a string, found: {type_name(value)}")
+    check(value)
+    return value
+
+
+def _make_from_string(
+    date_string: Evaluate,
+    timezone: Evaluate | None,
+    layout: Evaluate | None,
+    on_null: Evaluate | None,
+    on_error: Evaluate | None,
+) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        value = date_string(env)
+        text = ... if layout is None else _layout(40684, "$dateFromString", layout(env), check_input_format)
+        zone = read_zone(timezone, env)
+        if is_nullish(value):
+            return None if on_null is None else on_null(env)
+        try:
+            return _from_string(value, text, zone)
+        except CommandError as error:
+            if error.code != 241 or on_error is None:
+                raise
+            return on_error(env)
+
+    return evaluate
+
+
+def _from_string(value: Any, layout: Any, zone: Zone | None) -> Any:
+    if type(value) is not str:
+        raise CommandError(241, f"$dateFromString requires that 'dateString' be a string, found: {type_name(value)}")
+    if zone is None or layout is None:
+        return None
+    return DatetimeMS(parse_date(value, zone) if layout is ... else parse_formatted_date(value, layout, zone))
+
+
+OPERATORS: Final[dict[str, Parse]] = {
+    "$dateFromParts": _parse_from_parts,
+    "$dateFromString": Named(
+        Operator("$dateFromString", _make_from_string),
+        ("dateString", "timezone", "format", "onNull", "onError"),
+        {"dateString": 40542},
+        not_object=40540,
+        unknown=40541,
+    ).parse,
+    "$dateToParts": Named(
+        Operator("$dateToParts", _make_to_parts),
+        ("date", "timezone", "iso8601"),
+        {"date": 40522},
+        not_object=40524,
+        unknown=40520,
+    ).parse,
+    "$dateToString": Named(
+        Operator("$dateToString", _make_to_string),
+        ("date", "format", "timezone", "onNull"),
+        {"date": 18628},
+        not_object=18629,
+        unknown=18534,
+    ).parse,
+    "$dayOfMonth": _part("$dayOfMonth", lambda parts: parts.civil[2]),
+    "$dayOfWeek": _part("$dayOfWeek", lambda parts: parts.day_of_week),
+    "$dayOfYear": _part("$dayOfYear", lambda parts: parts.day_of_year),
+    "$hour": _part("$hour", lambda parts: parts.hour),
+    "$isoDayOfWeek": _part("$isoDayOfWeek", lambda parts: parts.iso_day_of_week),
+    "$isoWeek": _part("$isoWeek", lambda parts: parts.iso_week[1]),
+    "$isoWeekYear": _part("$isoWeekYear", lambda parts: parts.iso_week[0], long=True),
+    "$millisecond": _part("$millisecond", lambda parts: parts.millisecond),
+    "$minute": _part("$minute", lambda parts: parts.minute),
+    "$month": _part("$month", lambda parts: parts.civil[1]),
+    "$second": _part("$second", lambda parts: parts.second),
+    "$week": _part("$week", lambda parts: parts.week),
+    "$year": _part("$year", lambda parts: parts.civil[0]),
+}

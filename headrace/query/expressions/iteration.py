@@ -1,0 +1,154 @@
+"""Operators that bind a variable to each element of an array: $filter, $map, $reduce.
+
+Rule: they are not computed when the pipeline is parsed, even of constants; only their operands are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.expressions.node import Call, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.numbers import int32_of, is_nullish, truthy
+from headrace.query.expressions.operators import Parse, scoped
+from headrace.query.expressions.parse import parse_node
+from headrace.query.expressions.paths import check_variable_name
+from headrace.values.bson import MISSING, type_name
+
+
+def _variable(argument: dict[str, Any]) -> str:
+    name = argument.get("as", "this")
+    name = name if type(name) is str else ""
+    check_variable_name(name, for_writing=True)
+    return name
+
+
+def _parse_map(argument: Any, context: ParseContext) -> Node:
+    if type(argument) is not dict:
+        raise CommandError(16878, "$map only supports an object as its argument")
+    for name in argument:
+        if name not in ("input", "as", "in"):
+            raise CommandError(16879, f"Unrecognized parameter to $map: {name}")
+    if "input" not in argument:
+        raise CommandError(16880, "Missing 'input' parameter to $map")
+    if "in" not in argument:
+        raise CommandError(16882, "Missing 'in' parameter to $map")
+    source = parse_node(argument["input"], context)
+    variable = _variable(argument)
+    return Call(_map(variable), [source, parse_node(argument["in"], context.binding(variable))])
+
+
+def _map(variable: str) -> Operator:
+    def make(source: Evaluate, each: Evaluate) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            array = source(env)
+            if is_nullish(array):
+                return None
+            if type(array) is not list:
+                raise CommandError(16883, f"input to $map must be an array not {type_name(array)}")
+            inner, variables = scoped(env, (variable,))
+            mapped = []
+            for item in array:
+                variables[variable] = item
+                value = each(inner)
+                mapped.append(None if value is MISSING else value)
+            return mapped
+
+        return evaluate
+
+    return Operator("$map", make, folds=False)
+
+
+def _parse_filter(argument: Any, context: ParseContext) -> Node:
+    if type(argument) is not dict:
+        raise CommandError(28646, "$filter only supports an object as its argument")
+    for name in argument:
+        if name not in ("input", "as", "cond", "limit"):
+            raise CommandError(28647, f"Unrecognized parameter to $filter: {name}")
+    if "input" not in argument:
+        raise CommandError(28648, "Missing 'input' parameter to $filter")
+    if "cond" not in argument:
+        raise CommandError(28650, "Missing 'cond' parameter to $filter")
+    source = parse_node(argument["input"], context)
+    variable = _variable(argument)
+    condition = parse_node(argument["cond"], context.binding(variable))
+    limit = parse_node(argument["limit"], context) if "limit" in argument else None
+    return Call(_filter(variable), [source, condition, limit])
+
+
+def _filter(variable: str) -> Operator:
+    def make(source: Evaluate, condition: Evaluate, limit: Evaluate | None) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            array = source(env)
+            if is_nullish(array):
+                return None
+            if type(array) is not list:
+                raise CommandError(28651, f"input to $filter must be an array not {type_name(array)}")
+            wanted = None if limit is None else _limit(limit(env))
+            inner, variables = scoped(env, (variable,))
+            kept: list[Any] = []
+            for item in array:
+                variables[variable] = item
+                if truthy(condition(inner)):
+                    kept.append(item)
+                    if len(kept) == wanted:
+                        break
+            return kept
+
+        return evaluate
+
+    return Operator("$filter", make, folds=False)
+
+
+def _limit(value: Any) -> int | None:
+    """How many elements to keep; None for all."""
+    if is_nullish(value):
+        return None
+    number = int32_of(value)
+    if number is None:
+        raise CommandError(327391, f"$filter: limit must be represented as a 32-bit integral value: {value}")
+    if number <= 0:
+        raise CommandError(327392, f"$filter: limit must be greater than 0: {number}")
+    return number
+
+
+def _parse_reduce(argument: Any, context: ParseContext) -> Node:
+    if type(argument) is not dict:
+        raise CommandError(40075, f"$reduce requires an object as an argument, found: {type_name(argument)}")
+    inside = context.binding("this", "value")
+    parsed: dict[str, Node] = {}
+    for name, value in argument.items():
+        if name not in ("input", "initialValue", "in"):
+            raise CommandError(40076, f"$reduce found an unknown argument: {name}")
+        parsed[name] = parse_node(value, inside if name == "in" else context)
+    for name, code in (("input", 40077), ("initialValue", 40078), ("in", 40079)):
+        if name not in parsed:
+            raise CommandError(code, f"$reduce requires '{name}' to be specified")
+    return Call(_REDUCE, [parsed["input"], parsed["initialValue"], parsed["in"]])
+
+
+def _make_reduce(source: Evaluate, initial: Evaluate, step: Evaluate) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        array = source(env)
+        if is_nullish(array):
+            return None
+        if type(array) is not list:
+            raise CommandError(40080, f"$reduce requires that 'input' be an array, found: {array}")
+        value = initial(env)
+        inner, variables = scoped(env, ("this", "value"))
+        for item in array:
+            variables["this"] = item
+            variables["value"] = value
+            value = step(inner)
+        return value
+
+    return evaluate
+
+
+_REDUCE: Final = Operator("$reduce", _make_reduce, folds=False)
+
+OPERATORS: Final[dict[str, Parse]] = {
+    "$filter": _parse_filter,
+    "$map": _parse_map,
+    "$reduce": _parse_reduce,
+}

@@ -1,0 +1,147 @@
+"""Numbers of the four BSON types: which type a result has, and exact steps between them.
+
+Rule: the result of an operation has the widest type of its operands (decimal, double, long, int in that order),
+and an int result that does not fit 32 bits becomes a long. Decimals have 34 digits.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from decimal import Decimal
+from typing import Any, Final
+
+from bson import Decimal128, Int64
+
+from headrace.errors import CommandError
+from headrace.values.bson import MISSING, type_name
+
+INT32_MIN: Final = -(2**31)
+INT32_MAX: Final = 2**31 - 1
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+
+NUMBERS: Final = frozenset((int, float, Int64, Decimal128))
+INTEGERS: Final = frozenset((int, Int64))
+
+CONTEXT: Final = decimal.Context(
+    prec=34, rounding=decimal.ROUND_HALF_EVEN, Emin=-6143, Emax=6144, clamp=1, capitals=1, traps=[]
+)
+_FIFTEEN: Final = decimal.Context(prec=15, rounding=decimal.ROUND_HALF_EVEN, traps=[])
+
+
+def is_number(value: Any) -> bool:
+    return type(value) in NUMBERS
+
+
+def is_nan(number: float | Decimal) -> bool:
+    return number.is_nan() if isinstance(number, Decimal) else math.isnan(number)
+
+
+def is_nullish(value: Any) -> bool:
+    """Null or no value at all."""
+    return value is None or value is MISSING
+
+
+def int_or_long(number: int) -> int:
+    """An int if it fits 32 bits, else a long; the caller has seen to it that it fits 64."""
+    return int(number) if INT32_MIN <= number <= INT32_MAX else Int64(number)
+
+
+def fits_long(number: int) -> bool:
+    return INT64_MIN <= number <= INT64_MAX
+
+
+def decimal_of(value: Any) -> Decimal:
+    """Any number as a decimal; a double is rounded to 15 digits, as the server converts doubles."""
+    kind = type(value)
+    if kind is Decimal128:
+        return decimal_value(value)
+    if kind is float:
+        return decimal_of_double(value)
+    return Decimal(int(value))
+
+
+def decimal_value(value: Decimal128) -> Decimal:
+    return value.to_decimal()
+
+
+def decimal_of_double(value: float) -> Decimal:
+    """The double with exactly 15 significant digits, trailing zeros kept; zero, NaN and infinities as they are."""
+    if value == 0.0 or not math.isfinite(value):
+        return Decimal(value)
+    rounded = _FIFTEEN.create_decimal_from_float(value)
+    digits = len(rounded.as_tuple().digits)
+    exponent = rounded.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return rounded.quantize(Decimal((0, (1,), exponent - (15 - digits))), context=CONTEXT)
+
+
+def exact_decimal(value: float) -> Decimal:
+    """The double with all its digits, up to 34."""
+    return CONTEXT.create_decimal_from_float(value)
+
+
+def wrap(value: Decimal) -> Decimal128:
+    """The BSON decimal of a result, rounded to what a decimal can hold."""
+    rounded = CONTEXT.create_decimal(value)
+    return Decimal128(Decimal("NaN") if rounded.is_nan() else rounded)
+
+
+def double_of(value: Any) -> float:
+    """Any number as a double."""
+    return float(decimal_value(value)) if type(value) is Decimal128 else float(value)
+
+
+def truthy(value: Any) -> bool:
+    """Whether the value counts as true: all but false, null, missing and zero."""
+    kind = type(value)
+    if kind is bool:
+        return bool(value)
+    if value is None or value is MISSING:
+        return False
+    if kind is Decimal128:
+        return not decimal_value(value).is_zero()
+    return bool(value != 0) if kind in NUMBERS else True
+
+
+def integral(value: Any) -> int | None:
+    """The number as a Python integer if it is whole and finite, else None; also None for what is no number."""
+    kind = type(value)
+    if kind in INTEGERS:
+        return int(value)
+    if kind is float:
+        return int(value) if math.isfinite(value) and value == math.floor(value) else None
+    if kind is Decimal128:
+        number = decimal_value(value)
+        return int(number) if number.is_finite() and number == number.to_integral_value() else None
+    return None
+
+
+def int32_of(value: Any) -> int | None:
+    """The number as an integer of 32 bits if it is one in whatever type, else None."""
+    number = integral(value)
+    return number if number is not None and INT32_MIN <= number <= INT32_MAX else None
+
+
+def int64_of(value: Any) -> int | None:
+    """The number as an integer of 64 bits if it is one in whatever type, else None."""
+    number = integral(value)
+    return number if number is not None and fits_long(number) else None
+
+
+def to_long(value: Any) -> int:
+    """The number cut to a 64-bit integer, saturating, as the server coerces to long."""
+    kind = type(value)
+    if kind in INTEGERS:
+        return int(value)
+    if kind is float:
+        if math.isnan(value):
+            return 0
+        return INT64_MAX if value >= INT64_MAX else INT64_MIN if value <= INT64_MIN else int(value)
+    if kind is Decimal128:
+        number = decimal_value(value)
+        if number.is_nan():
+            return 0
+        return INT64_MAX if number >= INT64_MAX else INT64_MIN if number <= INT64_MIN else int(number)
+    raise CommandError(16004, f"can't convert from BSON type {type_name(value)} to long")

@@ -1,0 +1,150 @@
+"""Operators on objects: to and from arrays of pairs, single fields by any name."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.expressions.node import ABSENT, Call, Constant, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.numbers import is_nullish
+from headrace.query.expressions.operators import Named, Parse, binary, positional, unary
+from headrace.query.expressions.parse import parse_node
+from headrace.values.bson import MISSING, type_name
+
+
+def _to_array(value: Any) -> Any:
+    if is_nullish(value):
+        return None
+    if type(value) is not dict:
+        raise CommandError(40390, f"$objectToArray requires a document input, found: {type_name(value)}")
+    return [{"k": name, "v": item} for name, item in value.items()]
+
+
+def _from_array(value: Any) -> Any:
+    if is_nullish(value):
+        return None
+    if type(value) is not list:
+        raise CommandError(40386, f"$arrayToObject requires an array input, found: {type_name(value)}")
+    if not value:
+        return {}
+    first = type(value[0])
+    if first not in (list, dict):
+        raise CommandError(40398, f"Unrecognised input type format for $arrayToObject: {type_name(value[0])}")
+    pairs = [_listed_pair(item) if first is list else _named_pair(item) for item in value]
+    for name, _ in pairs:
+        if "\0" in name:
+            raise CommandError(4940400, "Key field cannot contain an embedded null byte")
+    return dict(pairs)
+
+
+def _listed_pair(item: Any) -> tuple[str, Any]:
+    if type(item) is not list:
+        raise CommandError(40396, f"$arrayToObject requires a consistent input format, found: {type_name(item)}")
+    if len(item) != 2:
+        raise CommandError(40397, f"$arrayToObject requires an array of size 2 arrays,found array of size: {len(item)}")
+    if type(item[0]) is not str:
+        raise CommandError(40395, f"$arrayToObject requires a key of type string. Found key type: {type_name(item[0])}")
+    return item[0], item[1]
+
+
+def _named_pair(item: Any) -> tuple[str, Any]:
+    if type(item) is not dict:
+        raise CommandError(40391, f"$arrayToObject requires a consistent input format, found: {type_name(item)}")
+    if len(item) != 2:
+        raise CommandError(40392, f"$arrayToObject requires an object keys of 'k' and 'v'. Found {len(item)} keys")
+    if "k" not in item or "v" not in item:
+        raise CommandError(40393, "$arrayToObject requires an object with keys 'k' and 'v'")
+    if type(item["k"]) is not str:
+        raise CommandError(40394, f"$arrayToObject requires 'k' to be a string. Found type: {type_name(item['k'])}")
+    return item["k"], item["v"]
+
+
+def _get_field(name: Any, source: Any) -> Any:
+    if type(name) is not str:
+        raise CommandError(3041704, f"$getField requires 'field' to evaluate to type String, but got {type_name(name)}")
+    if source is None:
+        return None
+    return source.get(name, MISSING) if type(source) is dict else MISSING
+
+
+_GET_FIELD: Final = Operator("$getField", binary(_get_field), folds=False)
+_GET_NAMED: Final = Named(
+    _GET_FIELD, ("field", "input"), {"field": 3041702, "input": 3041703}, not_object=3041701, unknown=3041701
+)
+
+
+def _parse_get_field(argument: Any, context: ParseContext) -> Node:
+    """`{field, input}`, or only the field's name (or an expression for it) to be taken from the current document."""
+    if type(argument) is dict and argument and not next(iter(argument)).startswith("$"):
+        call = _GET_NAMED.parse(argument, context)
+        assert isinstance(call, Call)
+        name, source = call.operands
+    else:
+        name, source = parse_node(argument, context), parse_node("$$CURRENT", context)
+    if type(name) is Constant and type(name.value) is not str:
+        message = f"$getField requires 'field' to evaluate to type String, but got {type_name(name.value)}"
+        raise CommandError(5654602, message)
+    return Call(_GET_FIELD, [name, source])
+
+
+def _set_field(operator: str) -> Operator:
+    def make(name: Evaluate, source: Evaluate, value: Evaluate) -> Evaluate:
+        def evaluate(env: Any) -> Any:
+            document = source(env)
+            if is_nullish(document):
+                return None
+            if type(document) is not dict:
+                message = f"{operator} requires 'input' to evaluate to type Object, but got {type_name(document)}"
+                raise CommandError(4161105, message)
+            field, new = name(env), value(env)
+            changed = dict(document)
+            if new is MISSING:
+                changed.pop(field, None)
+            else:
+                changed[field] = new
+            return changed
+
+        return evaluate
+
+    return Operator(operator, make, folds=False)
+
+
+_SET_NAMED: Final = Named(
+    _set_field("$setField"), ("field", "input", "value"), {"field": 4161102, "input": 4161109, "value": 4161103},
+    not_object=4161100, unknown=4161101,
+)  # fmt: skip
+_UNSET_NAMED: Final = Named(
+    _set_field("$unsetField"), ("field", "input"), {"field": 4161102, "input": 4161109},
+    not_object=4161100, unknown=4161101,
+)  # fmt: skip
+
+
+def _parse_set_field(argument: Any, context: ParseContext) -> Node:
+    call = _SET_NAMED.parse(argument, context)
+    assert isinstance(call, Call)
+    return Call(call.operator, [_constant_name("$setField", call.operands[0]), *call.operands[1:]])
+
+
+def _parse_unset_field(argument: Any, context: ParseContext) -> Node:
+    call = _UNSET_NAMED.parse(argument, context)
+    assert isinstance(call, Call)
+    return Call(call.operator, [_constant_name("$unsetField", call.operands[0]), call.operands[1], ABSENT])
+
+
+def _constant_name(operator: str, name: Node | None) -> Node:
+    folded = name.folded() if name is not None else ABSENT
+    if type(folded) is not Constant:
+        raise CommandError(4161108, f"{operator} requires 'field' to evaluate to a constant")
+    if type(folded.value) is not str:
+        message = f"{operator} requires 'field' to evaluate to type String, but got {type_name(folded.value)}"
+        raise CommandError(4161107, message)
+    return folded
+
+
+OPERATORS: Final[dict[str, Parse]] = {
+    "$arrayToObject": positional(Operator("$arrayToObject", unary(_from_array)), 1),
+    "$getField": _parse_get_field,
+    "$objectToArray": positional(Operator("$objectToArray", unary(_to_array)), 1),
+    "$setField": _parse_set_field,
+    "$unsetField": _parse_unset_field,
+}

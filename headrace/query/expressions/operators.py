@@ -1,0 +1,143 @@
+"""How an operator's argument becomes a call: by position, by name, with how many operands.
+
+Rule: a list is a list of operands, anything else is the only operand: {$abs: x} is {$abs: [x]}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from headrace.errors import CommandError
+from headrace.query.expressions.node import Call, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.parse import parse_node
+from headrace.values.bson import type_name
+
+Parse: TypeAlias = Callable[[Any, ParseContext], Node]
+Make: TypeAlias = Callable[..., Evaluate]
+
+
+def positional(operator: Operator, low: int, high: int | None = None, *, collated: bool = False) -> Parse:
+    """Takes `low` to `high` operands (exactly `low` if no `high`); `collated` gives `make` a keyword `collation`."""
+    top = low if high is None else high
+
+    def parse(argument: Any, context: ParseContext) -> Node:
+        operands = parse_operands(argument, context)
+        if not low <= len(operands) <= top:
+            raise _wrong_count(operator.name, low, top, len(operands))
+        return Call(with_collation(operator, context) if collated else operator, operands)
+
+    return parse
+
+
+def variadic(operator: Operator, *, collated: bool = False) -> Parse:
+    """Takes any number of operands."""
+
+    def parse(argument: Any, context: ParseContext) -> Node:
+        return Call(with_collation(operator, context) if collated else operator, parse_operands(argument, context))
+
+    return parse
+
+
+def parse_operands(argument: Any, context: ParseContext) -> list[Node]:
+    """The operands of a positional operator."""
+    if type(argument) is list:
+        return [parse_node(item, context) for item in argument]
+    return [parse_node(argument, context)]
+
+
+def with_collation(operator: Operator, context: ParseContext) -> Operator:
+    """The operator whose `make` knows the collation of the command."""
+    return replace(operator, make=partial(operator.make, collation=context.collation))
+
+
+def _wrong_count(name: str, low: int, high: int, count: int) -> CommandError:
+    if low == high:
+        return CommandError(16020, f"Expression {name} takes exactly {low} arguments. {count} were passed in.")
+    return CommandError(
+        28667, f"Expression {name} takes at least {low} arguments, and at most {high}, but {count} were passed in."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The named arguments of an operator, in the order its `make` takes them, and the codes of what may be wrong.
+
+    `required` maps a name to the code answered when it is missing.
+    """
+
+    operator: Operator
+    names: tuple[str, ...]
+    required: Mapping[str, int]
+    not_object: int
+    unknown: int
+
+    def parse(self, argument: Any, context: ParseContext) -> Node:
+        found = self.read(argument)
+        return Call(self.operator, [parse_node(found[name], context) if name in found else None for name in self.names])
+
+    def read(self, argument: Any) -> dict[str, Any]:
+        """The arguments, checked for being an object with known names, all required ones among them."""
+        name = self.operator.name
+        if type(argument) is not dict:
+            message = f"{name} only supports an object as an argument, found: {type_name(argument)}"
+            raise CommandError(self.not_object, message)
+        for key in argument:
+            if key not in self.names:
+                raise CommandError(self.unknown, f"Unrecognized parameter to {name}: {key}")
+        for key, code in self.required.items():
+            if key not in argument:
+                raise CommandError(code, f"Missing '{key}' parameter to {name}")
+        return argument
+
+
+def unary(function: Callable[[Any], Any]) -> Make:
+    """`make` of a function of one value."""
+
+    def make(operand: Evaluate) -> Evaluate:
+        return lambda env: function(operand(env))
+
+    return make
+
+
+def binary(function: Callable[[Any, Any], Any]) -> Make:
+    """`make` of a function of two values, both always computed."""
+
+    def make(left: Evaluate, right: Evaluate) -> Evaluate:
+        return lambda env: function(left(env), right(env))
+
+    return make
+
+
+def of_values(function: Callable[..., Any]) -> Make:
+    """`make` of a function of the values of all operands, all always computed."""
+
+    def make(*operands: Evaluate) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            return function(*[operand(env) for operand in operands])
+
+        return evaluate
+
+    return make
+
+
+def of_optional_values(function: Callable[..., Any]) -> Make:
+    """As `of_values`, where an operand that was not given is passed as Python's `...`."""
+
+    def make(*operands: Evaluate | None) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            return function(*[... if operand is None else operand(env) for operand in operands])
+
+        return evaluate
+
+    return make
+
+
+def scoped(env: Env, names: tuple[str, ...]) -> tuple[Env, dict[str, Any]]:
+    """An environment inside `env` and its variables, which the caller sets for each element; `names` start as null."""
+    variables = dict(env.variables)
+    for name in names:
+        variables[name] = None
+    return Env(env.root, variables), variables

@@ -1,0 +1,134 @@
+"""$regexFind, $regexFindAll and $regexMatch.
+
+Rule: a constant pattern is compiled when the pipeline is parsed, and a bad one is an error then; the call itself
+is never computed ahead. Positions are code points.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from bson import Regex
+
+from headrace.errors import CommandError
+from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Node, Operator
+from headrace.query.expressions.numbers import is_nullish
+from headrace.query.expressions.operators import Named, Parse
+from headrace.query.patterns import compile_pattern
+from headrace.values.order import regex_options
+
+Apply = Callable[[re.Pattern[str] | None, str | None], Any]
+
+
+def _compile(name: str, pattern: Any, options: Any) -> re.Pattern[str] | None:
+    """The pattern, or None where none is given; options are checked all the same."""
+    if not is_nullish(pattern) and type(pattern) not in (str, Regex):
+        raise CommandError(51105, f"{name} needs 'regex' to be of type string or regex")
+    if not is_nullish(options) and type(options) is not str:
+        raise CommandError(51106, f"{name} needs 'options' to be of type string")
+    flags = "" if is_nullish(options) else options
+    if type(pattern) is Regex:
+        own = regex_options(pattern)
+        if own and not is_nullish(options):
+            message = f"{name}: found regex option(s) specified in both 'regex' and 'option' fields"
+            raise CommandError(51107, message)
+        flags, pattern = own or flags, pattern.pattern
+    text = "" if is_nullish(pattern) else pattern
+    if "\0" in text:
+        raise CommandError(51109, f"{name}: regular expression cannot contain an embedded null byte")
+    if "\0" in flags:
+        raise CommandError(51110, f"{name}: regular expression options cannot contain an embedded null byte")
+    compiled = _compiled(name, text, flags)
+    return None if is_nullish(pattern) else compiled
+
+
+def _compiled(name: str, text: str, flags: str) -> re.Pattern[str]:
+    try:
+        return compile_pattern(text, flags)
+    except CommandError as error:
+        if error.code == 51091:
+            raise CommandError(51111, f"Invalid Regex in {name}: {error.message}") from error
+        raise
+
+
+def _operator(name: str, apply: Apply) -> Operator:
+    def make(source: Evaluate, pattern: Evaluate, options: Evaluate | None) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            text, regex = source(env), pattern(env)
+            flags = None if options is None else options(env)
+            return apply_checked(_compile(name, regex, flags) if _is_text(name, text) else None, text)
+
+        return evaluate
+
+    def make_compiled(compiled: re.Pattern[str] | None) -> Callable[[Evaluate], Evaluate]:
+        def make_constant(source: Evaluate) -> Evaluate:
+            def evaluate(env: Env) -> Any:
+                text = source(env)
+                _is_text(name, text)
+                return apply_checked(compiled, text)
+
+            return evaluate
+
+        return make_constant
+
+    def apply_checked(compiled: re.Pattern[str] | None, text: Any) -> Any:
+        return apply(compiled, None if is_nullish(text) else text)
+
+    def simplify(call: Call) -> Node:
+        source, pattern, options = call.operands
+        if type(pattern) is not Constant or not (options is None or type(options) is Constant):
+            return call
+        compiled = _compile(name, pattern.value, options.value if type(options) is Constant else None)
+        return Call(Operator(name, make_compiled(compiled), folds=False), [source])
+
+    return Operator(name, make, folds=False, simplify=simplify)
+
+
+def _is_text(name: str, text: Any) -> bool:
+    """Always true; raises for what is neither text nor null."""
+    if type(text) is not str and not is_nullish(text):
+        raise CommandError(51104, f"{name} needs 'input' to be of type string")
+    return True
+
+
+def _match(found: re.Match[str]) -> dict[str, Any]:
+    return {"match": found.group(), "idx": found.start(), "captures": list(found.groups())}
+
+
+def _find(pattern: re.Pattern[str] | None, text: str | None) -> Any:
+    if pattern is None or text is None:
+        return None
+    found = pattern.search(text)
+    return None if found is None else _match(found)
+
+
+def _find_all(pattern: re.Pattern[str] | None, text: str | None) -> list[Any]:
+    """Matches that do not overlap; an empty one moves on by a character, and none is sought at the very end."""
+    if pattern is None or text is None:
+        return []
+    matches, start = [], 0
+    while start < len(text) or start == 0:
+        found = pattern.search(text, start)
+        if found is None:
+            break
+        matches.append(_match(found))
+        start = found.end() if found.group() else found.start() + 1
+    return matches
+
+
+def _matches(pattern: re.Pattern[str] | None, text: str | None) -> bool:
+    return pattern is not None and text is not None and pattern.search(text) is not None
+
+
+def _named(name: str, apply: Apply) -> Parse:
+    required = {"input": 31022, "regex": 31023}
+    return Named(_operator(name, apply), ("input", "regex", "options"), required, not_object=51103, unknown=31024).parse
+
+
+OPERATORS: Final[dict[str, Parse]] = {
+    "$regexFind": _named("$regexFind", _find),
+    "$regexFindAll": _named("$regexFindAll", _find_all),
+    "$regexMatch": _named("$regexMatch", _matches),
+}

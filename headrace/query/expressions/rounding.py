@@ -1,0 +1,102 @@
+"""Rounding operators: $ceil, $floor, $round, $trunc."""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
+
+from bson import Decimal128, Int64
+
+from headrace.errors import CommandError
+from headrace.query.expressions.arithmetic import numeric
+from headrace.query.expressions.node import Operator
+from headrace.query.expressions.numbers import (
+    CONTEXT,
+    NUMBERS,
+    decimal_value,
+    exact_decimal,
+    fits_long,
+    int32_of,
+    int_or_long,
+    is_nullish,
+    wrap,
+)
+from headrace.query.expressions.operators import Parse, of_values, positional, unary
+from headrace.values.bson import type_name
+
+
+def _to_whole(rounding: str) -> Callable[[Any], Any]:
+    def apply(value: Any) -> Any:
+        if type(value) is float:
+            if not math.isfinite(value):
+                return value
+            rounded = math.ceil(value) if rounding == decimal.ROUND_CEILING else math.floor(value)
+            return math.copysign(float(rounded), value)
+        if type(value) is Decimal128:
+            return wrap(decimal_value(value).to_integral_value(rounding, CONTEXT))
+        return value
+
+    return apply
+
+
+def _to_place(name: str, rounding: str) -> Callable[..., Any]:
+    def apply(value: Any, place: Any = 0) -> Any:
+        if is_nullish(value):
+            return None
+        if type(value) not in NUMBERS:
+            raise CommandError(51081, f"{name} only supports numeric types, not {type_name(value)}")
+        if is_nullish(place):
+            return None
+        return _rounded(name, value, _checked_place(name, place), rounding)
+
+    return apply
+
+
+def _checked_place(name: str, place: Any) -> int:
+    number = int32_of(place)
+    if number is None:
+        raise CommandError(51082, f"precision argument to  {name} must be a integral value")
+    if not -20 <= number <= 100:
+        message = f"cannot apply {name} with precision value {number} value must be in [-20, 100]"
+        raise CommandError(51083, message)
+    return number
+
+
+def _rounded(name: str, value: Any, place: int, rounding: str) -> Any:
+    if type(value) is float:
+        if not math.isfinite(value) or (place == 0 and abs(value) >= 2**53):
+            return value
+        return float(_quantized(exact_decimal(value), place, rounding))
+    if type(value) is Decimal128:
+        number = decimal_value(value)
+        return wrap(_quantized(number, place, rounding)) if number.is_finite() else value
+    if place >= 0:
+        return value
+    whole = int(_quantized(Decimal(int(value)), place, rounding))
+    if not fits_long(whole):
+        raise CommandError(51080, f"invalid conversion from Decimal128 result in {name} resulting from arguments")
+    return Int64(whole) if type(value) is Int64 else int_or_long(whole)
+
+
+def _quantized(number: Decimal, place: int, rounding: str) -> Decimal:
+    """`number` with `place` digits after the point; NaN where that takes more than 34 digits."""
+    return number.quantize(Decimal((0, (1,), -place)), rounding, CONTEXT)
+
+
+def _single(name: str, rounding: str) -> Parse:
+    return positional(Operator(name, unary(numeric(name, _to_whole(rounding)))), 1)
+
+
+def _placed(name: str, rounding: str) -> Parse:
+    return positional(Operator(name, of_values(_to_place(name, rounding))), 1, 2)
+
+
+OPERATORS: Final[dict[str, Parse]] = {
+    "$ceil": _single("$ceil", decimal.ROUND_CEILING),
+    "$floor": _single("$floor", decimal.ROUND_FLOOR),
+    "$round": _placed("$round", decimal.ROUND_HALF_EVEN),
+    "$trunc": _placed("$trunc", decimal.ROUND_DOWN),
+}

@@ -1,0 +1,160 @@
+"""Set operators: arrays as sets of values, equal as MongoDB compares (1 and 1.0 are one element).
+
+Rule: unions and intersections come out sorted, differences in the order of the first array; of equal elements
+the first stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.numbers import is_nullish, truthy
+from headrace.query.expressions.operators import Parse, parse_operands, positional, unary, variadic, with_collation
+from headrace.values.bson import type_name
+from headrace.values.order import hash_key, sort_key
+
+Keyed = dict[Hashable, Any]
+
+
+def _keyed(array: list[Any], collation: Any) -> Keyed:
+    keyed: Keyed = {}
+    for item in array:
+        keyed.setdefault(hash_key(item, collation), item)
+    return keyed
+
+
+def _sorted(keyed: Keyed, collation: Any) -> list[Any]:
+    return sorted(keyed.values(), key=lambda item: sort_key(item, collation))
+
+
+def _make_union(*operands: Evaluate, collation: Any) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        union: Keyed = {}
+        for operand in operands:
+            value = operand(env)
+            if is_nullish(value):
+                return None
+            for key, item in _keyed(_array(17043, "$setUnion", value), collation).items():
+                union.setdefault(key, item)
+        return _sorted(union, collation)
+
+    return evaluate
+
+
+def _make_intersection(*operands: Evaluate, collation: Any) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        common: Keyed = {}
+        for place, operand in enumerate(operands):
+            value = operand(env)
+            if is_nullish(value):
+                return None
+            other = _keyed(_array(17047, "$setIntersection", value), collation)
+            if place == 0:
+                common = other
+                continue
+            if len(common) > len(other):
+                common, other = other, common
+            common = {key: item for key, item in common.items() if key in other}
+        return _sorted(common, collation)
+
+    return evaluate
+
+
+def _array(code: int, name: str, value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise CommandError(code, f"All operands of {name} must be arrays. One argument is of type: {type_name(value)}")
+    return value
+
+
+def _make_difference(left: Evaluate, right: Evaluate, *, collation: Any) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        kept, dropped = left(env), right(env)
+        if is_nullish(kept) or is_nullish(dropped):
+            return None
+        _check_both("$setDifference", 17048, kept, 17049, dropped)
+        keys = set(_keyed(dropped, collation))
+        return [item for key, item in _keyed(kept, collation).items() if key not in keys]
+
+    return evaluate
+
+
+def _check_both(name: str, first_code: int, first: Any, second_code: int, second: Any) -> None:
+    for which, code, value in (("First", first_code, first), ("Second", second_code, second)):
+        if type(value) is not list:
+            message = f"both operands of {name} must be arrays. {which} argument is of type: {type_name(value)}"
+            raise CommandError(code, message)
+
+
+def _make_equals(*operands: Evaluate, collation: Any) -> Evaluate:
+    def evaluate(env: Env) -> bool:
+        first: set[Hashable] | None = None
+        for operand in operands:
+            keys = set(_keyed(_array(17044, "$setEquals", operand(env)), collation))
+            if first is None:
+                first = keys
+            elif first != keys:
+                return False
+        return True
+
+    return evaluate
+
+
+_EQUALS: Final = Operator("$setEquals", _make_equals)
+
+
+def _parse_equals(argument: Any, context: ParseContext) -> Node:
+    operands = parse_operands(argument, context)
+    if len(operands) < 2:
+        raise CommandError(17045, f"$setEquals needs at least two arguments had: {len(operands)}")
+    return Call(with_collation(_EQUALS, context), operands)
+
+
+def _make_subset(left: Evaluate, right: Evaluate, *, collation: Any, first_code: int = 17046) -> Evaluate:
+    def evaluate(env: Env) -> bool:
+        part, whole = left(env), right(env)
+        _check_both("$setIsSubset", first_code, part, 17042, whole)
+        return set(_keyed(part, collation)) <= set(_keyed(whole, collation))
+
+    return evaluate
+
+
+def _simplify_subset(call: Call) -> Node:
+    """The server computes the set of a constant second operand once, and numbers the errors anew."""
+    whole = call.operands[1]
+    if type(whole) is not Constant:
+        return call
+    if type(whole.value) is not list:
+        _check_both("$setIsSubset", 17311, [], 17311, whole.value)
+    make = call.operator.make
+
+    def remake(left: Evaluate, right: Evaluate) -> Evaluate:
+        return make(left, right, first_code=17310)
+
+    return Call(Operator("$setIsSubset", remake), call.operands)
+
+
+def _elements(name: str, code: int, decisive: bool) -> Parse:
+    def apply(value: Any) -> bool:
+        if type(value) is not list:
+            raise CommandError(code, f"{name}'s argument must be an array, but is {type_name(value)}")
+        return decisive if any(truthy(item) is decisive for item in value) else not decisive
+
+    return positional(Operator(name, unary(apply)), 1)
+
+
+_SUBSET: Final = Operator("$setIsSubset", _make_subset, simplify=_simplify_subset)
+
+OPERATORS: Final[dict[str, Parse]] = {
+    "$allElementsTrue": _elements("$allElementsTrue", 17040, False),
+    "$anyElementTrue": _elements("$anyElementTrue", 17041, True),
+    "$setDifference": positional(Operator("$setDifference", _make_difference), 2, collated=True),
+    "$setEquals": _parse_equals,
+    "$setIntersection": variadic(
+        Operator("$setIntersection", _make_intersection, associative=True, commutative=True), collated=True
+    ),
+    "$setIsSubset": positional(_SUBSET, 2, collated=True),
+    "$setUnion": variadic(Operator("$setUnion", _make_union, associative=True, commutative=True), collated=True),
+}

@@ -1,0 +1,213 @@
+"""String operators: joining, cutting, searching, trimming, replacing, case.
+
+Rule: positions are bytes of UTF-8 for the operators named Bytes, code points for those named CP. Case is changed
+in ASCII letters only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.query.expressions.arrays import search_bound
+from headrace.query.expressions.node import Env, Evaluate, Operator
+from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish, to_long
+from headrace.query.expressions.operators import (
+    Named,
+    Parse,
+    binary,
+    of_values,
+    positional,
+    unary,
+    variadic,
+)
+from headrace.query.expressions.texts import coerced_text
+from headrace.values.bson import type_name
+
+_LOWER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+_UPPER: Final = {code: code - 32 for code in range(ord("a"), ord("z") + 1)}
+_WHITESPACE: Final = "\0 \t\n\v\f\r\u00a0\u1680" + "".join(chr(code) for code in range(0x2000, 0x200B))
+
+
+def _make_concat(*operands: Evaluate) -> Evaluate:
+    def evaluate(env: Env) -> Any:
+        parts = []
+        for operand in operands:
+            value = operand(env)
+            if is_nullish(value):
+                return None
+            if type(value) is not str:
+                raise CommandError(16702, f"$concat only supports strings, not {type_name(value)}")
+            parts.append(value)
+        return "".join(parts)
+
+    return evaluate
+
+
+def _compare_ignoring_case(left: Any, right: Any) -> int:
+    first = coerced_text(left).translate(_UPPER).encode()
+    second = coerced_text(right).translate(_UPPER).encode()
+    return (first > second) - (first < second)
+
+
+def _length(name: str, code: int, measure: Callable[[str], int]) -> Parse:
+    def apply(value: Any) -> int:
+        if type(value) is not str:
+            raise CommandError(code, f"{name} requires a string argument, found: {type_name(value)}")
+        return measure(value)
+
+    return positional(Operator(name, unary(apply)), 1)
+
+
+def _continues(data: bytes, place: int) -> bool:
+    """Whether the byte at `place` is inside a character; never past the end."""
+    return place < len(data) and data[place] & 0xC0 == 0x80
+
+
+def _substring_bytes(value: Any, start: Any, length: Any) -> str:
+    data = coerced_text(value).encode()
+    _check_offset(16034, "starting index", start)
+    _check_offset(16035, "length", length)
+    first, count = to_long(start), to_long(length)
+    if first < 0:
+        raise CommandError(50752, f"$substrBytes:  starting index must be non-negative (got: {first})")
+    count = len(data) if count < 0 else count
+    if _continues(data, first):
+        raise CommandError(28656, "$substrBytes:  Invalid range, starting index is a UTF-8 continuation byte.")
+    if _continues(data, first + count):
+        message = "$substrBytes:  Invalid range, ending index is in the middle of a UTF-8 character."
+        raise CommandError(28657, message)
+    return data[first : first + count].decode()
+
+
+def _check_offset(code: int, what: str, value: Any) -> None:
+    if type_name(value) not in ("double", "int", "long"):
+        raise CommandError(code, f"$substrBytes:  {what} must be a numeric type (is BSON type {type_name(value)})")
+
+
+def _substring_points(value: Any, start: Any, length: Any) -> str:
+    text = coerced_text(value)
+    first, count = _point(34450, "starting index", start), _point(34452, "length", length)
+    if count < 0:
+        raise CommandError(34454, "$substrCP: length must be a nonnegative integer.")
+    if first < 0:
+        raise CommandError(34455, "$substrCP: the starting index must be nonnegative integer.")
+    return text[first : first + count]
+
+
+def _point(code: int, what: str, value: Any) -> int:
+    if type(value) not in NUMBERS:
+        raise CommandError(code, f"$substrCP: {what} must be a numeric type (is BSON type {type_name(value)})")
+    number = int32_of(value)
+    if number is None:
+        raise CommandError(code + 1, f"$substrCP: {what} cannot be represented as a 32-bit integral value: {value}")
+    return number
+
+
+def _searcher(name: str, code: int, find: Callable[[str, str, int, int | None], int]) -> Parse:
+    def make(text: Evaluate, token: Evaluate, start: Evaluate | None = None, end: Evaluate | None = None) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            within = text(env)
+            if is_nullish(within):
+                return None
+            if type(within) is not str:
+                raise CommandError(code, f"{name} requires a string as the first argument, found: {type_name(within)}")
+            sought = token(env)
+            if type(sought) is not str:
+                message = f"{name} requires a string as the second argument, found: {type_name(sought)}"
+                raise CommandError(code + 1, message)
+            first = 0 if start is None else search_bound(name, start(env), "starting index")
+            last = None if end is None else search_bound(name, end(env), "ending index")
+            return find(within, sought, first, last)
+
+        return evaluate
+
+    return positional(Operator(name, make), 2, 4)
+
+
+def _find_bytes(text: str, token: str, first: int, last: int | None) -> int:
+    data = text.encode()
+    last = len(data) if last is None else min(last, len(data))
+    return -1 if first > len(data) or last < first else data.find(token.encode(), first, last)
+
+
+def _find_points(text: str, token: str, first: int, last: int | None) -> int:
+    """A match must start before `last`, but may end after it; nothing starts at the end but in an empty text."""
+    if not text and not token:
+        return 0
+    last = len(text) if last is None else min(last, len(text))
+    return next((place for place in range(first, last) if text.startswith(token, place)), -1)
+
+
+def _split(text: Any, separator: Any) -> Any:
+    if is_nullish(text) or is_nullish(separator):
+        return None
+    for value, which, code in ((text, "first", 40085), (separator, "second", 40086)):
+        if type(value) is not str:
+            message = f"$split requires an expression that evaluates to a string as a {which} argument, found: "
+            raise CommandError(code, message + type_name(value))
+    if not separator:
+        raise CommandError(40087, "$split requires a non-empty separator")
+    return text.split(separator)
+
+
+def _trim(name: str, strip: Callable[[str, str], str]) -> Parse:
+    def make(source: Evaluate, characters: Evaluate | None) -> Evaluate:
+        def evaluate(env: Env) -> Any:
+            text = source(env)
+            if is_nullish(text):
+                return None
+            if type(text) is not str:
+                message = f"{name} requires its input to be a string, got {text} (of type {type_name(text)}) instead."
+                raise CommandError(50699, message)
+            if characters is None:
+                return strip(text, _WHITESPACE)
+            chars = characters(env)
+            if is_nullish(chars):
+                return None
+            if type(chars) is not str:
+                message = f"{name} requires 'chars' to be a string, got {chars} (of type {type_name(chars)}) instead."
+                raise CommandError(50700, message)
+            return strip(text, chars) if chars else text
+
+        return evaluate
+
+    return Named(Operator(name, make), ("input", "chars"), {"input": 50695}, not_object=50696, unknown=50694).parse
+
+
+def _replacer(name: str, count: int) -> Parse:
+    def replace(text: Any, find: Any, replacement: Any) -> Any:
+        for value, what, code in ((text, "input", 51746), (find, "find", 51745), (replacement, "replacement", 51744)):
+            if type(value) is not str and not is_nullish(value):
+                raise CommandError(code, f"{name} requires that '{what}' be a string, found: {value}")
+        if is_nullish(text) or is_nullish(find) or is_nullish(replacement):
+            return None
+        return text.replace(find, replacement, count)
+
+    required = {"input": 51749, "find": 51748, "replacement": 51747}
+    operator = Operator(name, of_values(replace), folds=False)
+    return Named(operator, ("input", "find", "replacement"), required, not_object=51751, unknown=51750).parse
+
+
+_SUBSTRING_BYTES: Final = positional(Operator("$substrBytes", of_values(_substring_bytes)), 3)
+
+OPERATORS: Final[dict[str, Parse]] = {
+    "$concat": variadic(Operator("$concat", _make_concat, associative=True)),
+    "$indexOfBytes": _searcher("$indexOfBytes", 40091, _find_bytes),
+    "$indexOfCP": _searcher("$indexOfCP", 40093, _find_points),
+    "$ltrim": _trim("$ltrim", str.lstrip),
+    "$replaceAll": _replacer("$replaceAll", -1),
+    "$replaceOne": _replacer("$replaceOne", 1),
+    "$rtrim": _trim("$rtrim", str.rstrip),
+    "$split": positional(Operator("$split", binary(_split)), 2),
+    "$strLenBytes": _length("$strLenBytes", 34473, lambda text: len(text.encode())),
+    "$strLenCP": _length("$strLenCP", 34471, len),
+    "$strcasecmp": positional(Operator("$strcasecmp", binary(_compare_ignoring_case)), 2),
+    "$substr": _SUBSTRING_BYTES,
+    "$substrBytes": _SUBSTRING_BYTES,
+    "$substrCP": positional(Operator("$substrCP", of_values(_substring_points)), 3),
+    "$toLower": positional(Operator("$toLower", unary(lambda value: coerced_text(value).translate(_LOWER))), 1),
+    "$toUpper": positional(Operator("$toUpper", unary(lambda value: coerced_text(value).translate(_UPPER))), 1),
+    "$trim": _trim("$trim", str.strip),
+}

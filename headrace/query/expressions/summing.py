@@ -1,0 +1,94 @@
+"""Sums of numbers of mixed types: integers exactly, doubles without losing small parts, decimals apart.
+
+Rule: the result is a decimal if any term was, else a double if any was, else an integer, as a double
+when it does not fit 64 bits. The server adds doubles in twice the precision; here the sum is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+from bson import Decimal128, Int64
+
+from headrace.query.expressions.numbers import CONTEXT, decimal_value, exact_decimal, fits_long, int_or_long, wrap
+
+
+class Total:
+    """A running sum; `add` takes numbers only."""
+
+    __slots__ = ("count", "decimals", "doubles", "has_decimal", "has_double", "has_long", "whole")
+
+    def __init__(self) -> None:
+        self.whole = 0
+        self.doubles: list[float] = []
+        self.decimals = Decimal(0)
+        self.has_long = self.has_double = self.has_decimal = False
+        self.count = 0
+
+    def add(self, value: Any) -> None:
+        self.count += 1
+        kind = type(value)
+        if kind is int:
+            self.whole += value
+        elif kind is float:
+            self.has_double = True
+            self.doubles.append(value)
+            if len(self.doubles) > 64:
+                self._shorten()
+        elif kind is Int64:
+            self.has_long = True
+            self.whole += int(value)
+        else:
+            self.has_decimal = True
+            self.decimals = CONTEXT.add(self.decimals, decimal_value(value))
+
+    def _shorten(self) -> None:
+        """Keeps two terms that stand for all: the sum and what it lost."""
+        high = _sum(self.doubles)
+        low = _sum([*self.doubles, -high]) if math.isfinite(high) else 0.0
+        self.doubles = [high, low]
+
+    def as_double(self) -> float:
+        """The sum of all but the decimals, as a double."""
+        if not self.doubles:
+            return _float(self.whole)
+        high = _float(self.whole)
+        return _sum([*self.doubles, high, _float(self.whole - int(high))])
+
+    def as_decimal(self) -> Decimal:
+        """The sum of everything as a decimal."""
+        rest = CONTEXT.create_decimal(self.whole)
+        if self.doubles:
+            high = self.as_double()
+            low = _sum([*self.doubles, _float(self.whole), -high]) if math.isfinite(high) else 0.0
+            rest = CONTEXT.add(exact_decimal(high), exact_decimal(low)) if low else exact_decimal(high)
+        return CONTEXT.add(self.decimals, rest)
+
+    def result(self) -> Any:
+        """The sum in the type the terms call for."""
+        if self.has_decimal:
+            return wrap(self.as_decimal())
+        if self.has_double or not fits_long(self.whole):
+            return self.as_double()
+        return Int64(self.whole) if self.has_long else int_or_long(self.whole)
+
+    def mean(self) -> float | Decimal128 | None:
+        """The average: a decimal if any term was, else a double; None of nothing."""
+        if not self.count:
+            return None
+        if self.has_decimal:
+            return wrap(CONTEXT.divide(self.as_decimal(), Decimal(self.count)))
+        return self.as_double() / self.count
+
+
+def _float(number: int) -> float:
+    return float(number)
+
+
+def _sum(terms: list[float]) -> float:
+    try:
+        return math.fsum(terms)
+    except (OverflowError, ValueError):  # a partial sum left the range, or +inf met -inf
+        return sum(terms)

@@ -1,0 +1,47 @@
+"""How values turn into text without being converted: for $toUpper, $substr and their kin."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from bson import Code, Decimal128, Int64, Timestamp
+from bson.datetime_ms import DatetimeMS
+
+from headrace.errors import CommandError
+from headrace.query.expressions.date_format import iso_text
+from headrace.query.expressions.numbers import is_nullish
+from headrace.values.bson import type_name
+
+
+def double_text(value: float) -> str:
+    """A double as the server prints it: sixteen digits at most, no point where none is needed."""
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return "NaN" if math.isnan(value) else f"{value:.16g}"
+
+
+def coerced_text(value: Any) -> str:
+    """The value as text; empty of null and missing, error 16007 of what has no text."""
+    kind = type(value)
+    if kind is str:
+        return str(value)
+    if is_nullish(value):
+        return ""
+    if kind is float:
+        return double_text(value)
+    if kind in (int, Int64, Decimal128):
+        return str(value)
+    if kind is DatetimeMS:
+        return iso_text(int(value))
+    if kind is Timestamp:
+        return _timestamp_text(value)
+    if kind is Code and value.scope is None:
+        return str(value)
+    raise CommandError(16007, f"can't convert from BSON type {type_name(value)} to String")
+
+
+def _timestamp_text(value: Timestamp) -> str:
+    """As "Jan  1 00:00:05:1": the second, without its year, and the increment."""
+    moment = value.as_datetime()
+    return f"{moment:%b} {moment.day:2d} {moment:%H:%M:%S}:{value.inc}"

@@ -1,0 +1,124 @@
+"""Operators about values as such: literals, variables, types, sizes, chance."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import bson
+from bson import Binary, Timestamp
+
+from headrace.errors import CommandError
+from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.numbers import NUMBERS, is_nullish
+from headrace.query.expressions.operators import Parse, positional, unary
+from headrace.query.expressions.parse import parse_node
+from headrace.query.expressions.paths import check_variable_name
+from headrace.values.bson import MISSING, encode, type_name
+
+_METADATA: Final[dict[str, str]] = {
+    "geoNearDistance": "$geoNear distance", "geoNearPoint": "$geoNear point", "indexKey": "", "randVal": "",
+    "recordId": "", "searchHighlights": "", "searchScore": "", "sortKey": "", "textScore": "text score",
+}  # fmt: skip
+
+
+def _parse_literal(argument: Any, context: ParseContext) -> Node:
+    return Constant(argument)
+
+
+def _parse_let(argument: Any, context: ParseContext) -> Node:
+    if type(argument) is not dict:
+        raise CommandError(16874, "$let only supports an object as its argument")
+    for name in argument:
+        if name not in ("vars", "in"):
+            raise CommandError(16875, f"Unrecognized parameter to $let: {name}")
+    if "vars" not in argument:
+        raise CommandError(16876, "Missing 'vars' parameter to $let")
+    if "in" not in argument:
+        raise CommandError(16877, "Missing 'in' parameter to $let")
+    variables = argument["vars"]
+    if type(variables) is not dict:
+        raise CommandError(10065, f"invalid parameter: expected an object (vars), found {type_name(variables)}")
+    operands = [parse_node(value, context) for value in variables.values()]
+    for name in variables:
+        check_variable_name(name, for_writing=True)
+    inner = parse_node(argument["in"], context.binding(*variables))
+    return Call(_let(tuple(variables)), [*operands, inner]) if variables else inner
+
+
+def _let(names: tuple[str, ...]) -> Operator:
+    def make(*closures: Evaluate) -> Evaluate:
+        *values, inner = closures
+
+        def evaluate(env: Env) -> Any:
+            variables = dict(env.variables)
+            for name, value in zip(names, values):
+                variables[name] = value(env)
+            return inner(Env(env.root, variables))
+
+        return evaluate
+
+    return Operator("$let", make, folds=False)
+
+
+def _parse_meta(argument: Any, context: ParseContext) -> Node:
+    if type(argument) is not str:
+        raise CommandError(17307, "$meta only supports string arguments")
+    if argument not in _METADATA:
+        raise CommandError(17308, f"Unsupported argument to $meta: {argument}")
+    if _METADATA[argument]:
+        raise CommandError(40218, f"query requires {_METADATA[argument]} metadata, but it is not available")
+    return Constant(MISSING)
+
+
+def _parse_rand(argument: Any, context: ParseContext) -> Node:
+    if argument not in ({}, []):
+        raise CommandError(3040501, "$rand does not currently accept arguments")
+    chance = context.chance
+    return Call(Operator("$rand", lambda: lambda env: chance(), folds=False), [])
+
+
+def _bson_size(value: Any) -> Any:
+    if is_nullish(value):
+        return None
+    if type(value) is not dict:
+        raise CommandError(31393, f"$bsonSize requires a document input, found: {type_name(value)}")
+    try:
+        return len(encode(value))
+    except bson.errors.InvalidDocument as error:
+        raise CommandError(17419, str(error)) from error
+
+
+def _binary_size(value: Any) -> Any:
+    if is_nullish(value):
+        return None
+    if type(value) is str:
+        return len(value.encode())
+    if type(value) in (bytes, Binary):
+        return len(value)
+    raise CommandError(51276, f"$binarySize requires a string or BinData argument, found: {type_name(value)}")
+
+
+def _timestamp_part(name: str, code: int, part: str) -> Parse:
+    def apply(value: Any) -> Any:
+        if is_nullish(value):
+            return None
+        if type(value) is not Timestamp:
+            raise CommandError(code, f" Argument to {name} must be a timestamp, but is {type_name(value)}")
+        return bson.Int64(getattr(value, part))
+
+    return positional(Operator(name, unary(apply)), 1)
+
+
+OPERATORS: Final[dict[str, Parse]] = {
+    "$binarySize": positional(Operator("$binarySize", unary(_binary_size)), 1),
+    "$bsonSize": positional(Operator("$bsonSize", unary(_bson_size)), 1),
+    "$const": _parse_literal,
+    "$isNumber": positional(Operator("$isNumber", unary(lambda value: type(value) in NUMBERS)), 1),
+    "$let": _parse_let,
+    "$literal": _parse_literal,
+    "$meta": _parse_meta,
+    "$rand": _parse_rand,
+    "$tsIncrement": _timestamp_part("$tsIncrement", 5687302, "inc"),
+    "$tsSecond": _timestamp_part("$tsSecond", 5687301, "time"),
+    "$type": positional(Operator("$type", unary(type_name)), 1),
+}
