@@ -279,6 +279,6 @@ def _check_history(view: View, start: int) -> None:
 
 def _check_read(view: View, read_from: int) -> None:
     """At a later read: lost if an entry at or after `read_from` was pruned."""
-    if read_from <= view.store.pruned_through:
+    if 0 < view.store.pruned_through >= read_from:
         raise CommandError(286, "Executor error during getMore :: caused by :: " + HISTORY_LOST)
 
