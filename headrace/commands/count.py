@@ -36,7 +36,10 @@ def count(engine: Engine, request: Request) -> dict[str, Any]:
         collation = collation_of(collection, body.get("collation"))
         found = sum(1 for _ in _matches(engine, namespace, spec, collation, body))
     found = max(0, found - skip)
-    return {"n": min(found, limit) if limit else found}
+    reply: dict[str, Any] = {"n": min(found, limit) if limit else found}
+    if collection is not None and collection.is_view:
+        reply["ok"] = 1  # an int, as MongoDB answers for a view
+    return reply
 
 
 def _matches(

@@ -66,7 +66,7 @@ class Store:
         self.catalog = Catalog(self.tables)
         self.last_position = 0
         self.last_wall_ms = 0
-        self.pruned_through = 0  # the newest position that was pruned
+        self.pruned_through = -1  # the newest position that was pruned
         self.listeners: list[Callable[[Committed], None]] = []
         self.cluster_parameters: dict[str, Any] = {}
         self._open_transaction: WriteTransaction | None = None
@@ -85,7 +85,8 @@ class Store:
             parameters = kv.get(b"parameters", db=self.tables["meta"])
             self.cluster_parameters = decode(parameters) if parameters else {}
             newest = View(self, kv).newest()
-            self.pruned_through = int.from_bytes(kv.get(b"pruned", db=self.tables["meta"]) or b"", "big")
+            pruned = kv.get(b"pruned", db=self.tables["meta"])
+            self.pruned_through = -1 if pruned is None else int.from_bytes(pruned, "big")
             lost = kv.get(b"history-lost", db=self.tables["meta"]) is not None
         if newest is not None:
             self.last_position = newest[0]
