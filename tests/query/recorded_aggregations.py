@@ -9,6 +9,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.json_util import CANONICAL_JSON_OPTIONS, JSONMode, JSONOptions, dumps, loads
 
 from headrace.errors import CommandError
@@ -18,6 +20,7 @@ from headrace.values.bson import decode, encode
 _SIBLING = pathlib.Path(__file__).resolve().parents[3] / "shared" / "conformance"
 FOLDER = pathlib.Path(os.environ.get("HEADRACE_CONFORMANCE", _SIBLING)) / "recordings"
 OPTIONS = JSONOptions(json_mode=JSONMode.CANONICAL, tz_aware=True, uuid_representation=0)
+_WIDE = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO, tz_aware=True)
 
 
 def recorded(family: str) -> Iterator[dict[str, Any]]:
@@ -31,21 +34,12 @@ def recorded(family: str) -> Iterator[dict[str, Any]]:
 
 def values(extended: Any) -> dict[str, Any]:
     """A command as Headrace sees it: Extended JSON to BSON to our values."""
-    import bson
-
     return decode(bson.encode(loads(json.dumps(extended), json_options=OPTIONS)))
 
 
 def spelled(value: Any) -> Any:
     """Our values as canonical Extended JSON."""
-    import bson
-
     return json.loads(dumps(bson.decode(encode({"v": value}), _WIDE), json_options=CANONICAL_JSON_OPTIONS))["v"]
-
-
-_WIDE = __import__("bson").codec_options.CodecOptions(
-    datetime_conversion=__import__("bson").codec_options.DatetimeConversion.DATETIME_AUTO, tz_aware=True
-)
 
 
 class Collections:
