@@ -43,7 +43,8 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
     for name in change:
         if name in _CHANGEABLE:
             options[name] = change[name]
-    before, reply = None, {}
+    before: dict[str, Any] | None = None
+    reply: dict[str, Any] = {}
     if index_change is not None:
         before, reply = _index(collection, index_change)
     if change:

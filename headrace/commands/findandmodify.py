@@ -98,9 +98,8 @@ def _modify(
 ) -> dict[str, Any]:
     body = request.body
     upsert, new = flag(body, "upsert", False, "findAndModify"), flag(body, "new", False, "findAndModify")
-    statement = {"q": spec, "u": body["update"], **{
-        name: body[name] for name in ("arrayFilters", "collation") if name in body
-    }, "upsert": upsert}  # fmt: skip
+    statement = {"q": spec, "u": body["update"], "upsert": upsert}
+    statement |= {name: body[name] for name in ("arrayFilters", "collation") if name in body}
     update = parsed(statement, collection, body.get("let"))
     if upsert:
         check_upsert_filter(spec)

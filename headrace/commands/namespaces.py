@@ -6,6 +6,7 @@ Source: MongoDB's restrictions on names; codes as recorded.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
@@ -29,6 +30,7 @@ def check_database(name: str) -> str:
     return name
 
 
+@lru_cache(4096)
 def check_namespace(namespace: str) -> str:
     """`db.coll`, or error 73."""
     database, _, name = namespace.partition(".")

@@ -21,6 +21,7 @@ from headrace.store import schema
 from headrace.store.catalog import Collection
 from headrace.store.writes import RetryableWrite, WriteTransaction
 from headrace.values.bson import decode, encode, type_name
+from headrace.values.elements import find_element
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
@@ -35,13 +36,18 @@ class Outcome:
     upserted: Any = None  # {_id} of the inserted document, if there was one
 
 
-def run(engine: Engine, request: Request) -> dict[str, Any]:
+def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
     namespace = target(request)
-    statements = [decode(raw) for raw in raw_documents(request, "updates")]
-    for statement in statements:
-        _check(statement)
+    raw = raw_documents(request, "updates")
+    statements = [decode(item) for item in raw]
     for_writing(engine, namespace)
     retryable = retryable_of(request)
+    if len(statements) == 1:
+        answer = _by_id(engine, request, namespace, raw[0], statements[0], retryable)
+        if answer is not None:
+            return answer
+    for statement in statements:
+        _check(statement)
     ordered = flag(request.body, "ordered", True, "update")
     errors = refused(engine.txn.collection(namespace), len(statements), ordered=ordered)
     if errors is not None:
@@ -68,6 +74,60 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
     if failures:
         reply["writeErrors"] = write_errors(failures)
     return reply
+
+
+_PLAIN_FIELDS: Final = frozenset({"multi", "q", "u", "upsert"})
+_parsed: dict[bytes, Update] = {}
+"""Updates that came before, by their raw bytes: `{$inc: {n: 1}}` is the same for every document."""
+
+
+def _by_id(
+    engine: Engine, request: Request, namespace: str, raw: bytes, statement: dict[str, Any],
+    retryable: RetryableWrite | None,
+) -> bytes | None:  # fmt: skip
+    """The commonest update, the short way: operators on one plain `_id`. None where it is not that, or finds nothing."""
+    spec, change = statement.get("q"), statement.get("u")
+    if type(spec) is not dict or "_id" not in spec or len(spec) != 1 or type(change) is not dict or not change:
+        return None
+    if statement.get("multi") or statement.keys() - _PLAIN_FIELDS or "let" in request.body:
+        return None
+    collection = engine.txn.collection(namespace)
+    if collection is None or collection.options.keys() - _HARMLESS:
+        return None
+    finder = Finder(collection, spec, None)
+    found = finder.by_id(engine.txn) if finder.is_by_id else None
+    if found is None:
+        return None
+    try:
+        update = _cached(raw, change)
+        applier = Applier(engine.txn, collection, statement, update, finder, request.body, retryable)
+        modified = applier.change(found[0], found[1], decode(found[1])) is not None
+    except CommandError:
+        return None  # said again, with its place, by the long way
+    engine.count("document.updated", modified)
+    return _ONE_CHANGED if modified else _ONE_MATCHED
+
+
+_HARMLESS: Final = frozenset({"changeStreamPreAndPostImages"})
+_ONE_CHANGED: Final = encode({"n": 1, "nModified": 1})[4:-1]
+_ONE_MATCHED: Final = encode({"n": 1, "nModified": 0})[4:-1]
+_CACHED_COUNT_MAX: Final = 1024
+_CACHED_BYTES_MAX: Final = 1024
+
+
+def _cached(raw: bytes, change: dict[str, Any]) -> Update:
+    """The update parsed, or as it was parsed before."""
+    place = find_element(raw, b"u")
+    assert place is not None
+    key = raw[place[1] : place[2]]
+    update = _parsed.get(key)
+    if update is None:
+        update = parse_update(change)
+        if len(key) <= _CACHED_BYTES_MAX:
+            if len(_parsed) >= _CACHED_COUNT_MAX:
+                _parsed.clear()
+            _parsed[key] = update
+    return update
 
 
 def _check(statement: dict[str, Any]) -> None:
@@ -145,6 +205,9 @@ def matches(finder: Finder, txn: WriteTransaction, *, multi: bool) -> list[tuple
     return [] if first is None else [first]
 
 
+_NO_TIME: Final = Timestamp(0, 0)
+
+
 class Applier:
     """An update being applied to matches of one statement."""
 
@@ -156,8 +219,7 @@ class Applier:
     ) -> None:  # fmt: skip
         self._txn = txn
         spec = statement["u"]
-        empty = Timestamp(0, 0)
-        self._takes_time = type(spec) is dict and ("$currentDate" in spec or empty in spec.values())
+        self._takes_time = type(spec) is dict and ("$currentDate" in spec or _NO_TIME in spec.values())
         self._collection = collection
         self._update = update
         self._finder = finder
@@ -166,6 +228,8 @@ class Applier:
 
     def _time(self) -> Timestamp:
         """What an update writes as the present timestamp: a tick of its own, as in MongoDB, if it may write one."""
+        if not self._takes_time and self._update.kind != "pipeline":
+            return _NO_TIME
         position = self._txn.reserve(1) if self._takes_time else self._txn.clock_position
         return Timestamp(position >> 32, position & 0xFFFFFFFF)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Run the command again when something after `after` was committed in `scope`, or when the time is up.
