@@ -161,6 +161,11 @@ class ChangeCursor:
                 self._cursor = None
         raise AssertionError("unreachable: the last wait raises")
 
+    @property
+    def cursor_id(self) -> int:
+        """The server's number of it; 0 while it has none."""
+        return self._cursor["id"] if self._cursor else 0
+
     def covers(self, moment: Timestamp) -> bool:
         """Whether everything that happened up to and at `moment` was handed out."""
         return self.token.time > moment or (self.drained and self.token.time == moment)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from headrace.spark.feed import Feed
+import headrace
+from headrace.spark.feed import Feed, PositionLost
 from headrace.spark.options import Position, SourceOptions
 from headrace.spark.readahead import ReadAhead
 from headrace.spark.tokens import Token
@@ -108,3 +110,42 @@ def test_what_the_server_refuses_is_told_as_it_says_it(uri: str, database: Db) -
     feed = feed_of(uri, database, pipeline=({"$group": {"_id": None}},))
     with pytest.raises(OperationFailure):
         feed.resolve(Position("latest"))
+
+
+def test_a_position_that_the_oplog_has_left_is_an_error_that_says_so() -> None:
+    with headrace.Server(oplog_entries_max=5) as server:
+        feed = Feed(SourceOptions(server.uri, "d", "c"))
+        start = feed.resolve(Position("latest"))
+        for number in range(20):
+            feed.client.d.c.insert_one({"_id": number})
+        end = reach(feed, start)
+        server.prune()
+        with pytest.raises(PositionLost, match=start.text):
+            list(feed.read(start, end))
+
+
+def test_a_cursor_goes_on_after_the_server_lost_it(uri: str, database: Db) -> None:
+    feed = feed_of(uri, database, batch_rows=3)
+    start = feed.resolve(Position("latest"))
+    database.c.insert_many([{"_id": number} for number in range(10)])
+    found = []
+    with feed.open(Position("token", token=start)) as cursor:
+        while len(found) < 10:
+            found += [event["documentKey"]["_id"] for event in cursor.next_batch(wait_ms=20)]
+            cursor_id = cursor.cursor_id
+            if cursor_id:
+                database.command("killCursors", "c", cursors=[cursor_id])
+    assert found == list(range(10))
+
+
+def test_a_cursor_goes_on_after_the_server_was_started_again(tmp_path: Path) -> None:
+    with headrace.Server(tmp_path) as server:
+        port = server.options.port or int(server.address.rpartition(":")[2])
+        feed = Feed(SourceOptions(server.uri, "d", "c"))
+        cursor = feed.open(Position("latest"))
+        feed.client.d.c.insert_one({"_id": 1})
+        assert [event["documentKey"] for event in cursor.next_batch(wait_ms=1000)] == [{"_id": 1}]
+    with headrace.Server(tmp_path, port=port):
+        feed.client.d.c.insert_one({"_id": 2})
+        assert [event["documentKey"] for event in cursor.next_batch(wait_ms=1000)] == [{"_id": 2}]
+        cursor.close()

@@ -68,6 +68,19 @@ def test_after_every_run_the_table_is_the_collection(
     assert compare(mirror).row_count > 20
 
 
+def test_fields_that_an_update_moves_are_where_the_collection_has_them(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    mirror = mirror_of(uri, database, tmp_path)
+    database.c.insert_one({"_id": 1, "a": 1, "b": {"x": 1, "y": 2}, "text": "t" * 500})
+    catch_up(mirror, session=spark)
+    moved = {"$replaceWith": {"$mergeObjects": [{"_id": 1, "b": {"y": 3, "x": "$b.x"}, "text": "$text"}, {"a": 1}]}}
+    database.c.update_one({"_id": 1}, [moved])
+    catch_up(mirror, session=spark)
+    assert list(database.c.find_one({})["b"]) == ["y", "x"]  # type: ignore[index]
+    assert compare(mirror).equal, compare(mirror)
+
+
 @pytest.mark.parametrize("option", ["showRawUpdateDescription", "showExpandedEvents"])
 def test_however_updates_are_described_the_table_is_the_collection(
     spark: SparkSession, uri: str, database: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
