@@ -1,0 +1,1 @@
+"""Events: an oplog entry, told the way a client hears it."""

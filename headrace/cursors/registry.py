@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from headrace import limits
+from headrace.clock import SystemClock
 from headrace.errors import CommandError
 
-if TYPE_CHECKING:
-    from headrace.commands.engine import Engine
+
+class Timed(Protocol):
+    """What the registry asks of the engine: a clock, for when a cursor was last read."""
+
+    @property
+    def clock(self) -> SystemClock: ...
 
 
 class Cursor(Protocol):
@@ -32,7 +37,7 @@ class Cursor(Protocol):
 class Cursors:
     """All open cursors by id."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Timed) -> None:
         self._engine = engine
         self._open: dict[int, Any] = {}
 

@@ -1,0 +1,1 @@
+"""The language: match, update, projection, sort, expressions, stages. Pure functions over documents."""

@@ -39,7 +39,7 @@ class Core:
         self.background = Background(self)
         self.peers: set[Peer] = set()
         self.port = options.port
-        self._servers: list[asyncio.AbstractServer] = []
+        self._servers: list[asyncio.Server] = []
         self._socket_path: Path | None = None
 
     async def start(self) -> None:

@@ -44,8 +44,8 @@ class Peer(asyncio.Protocol):
 
     # What asyncio calls.
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport: Any = transport
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
         self.facts = self._core.welcome(self, transport)
 

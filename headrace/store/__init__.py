@@ -1,0 +1,1 @@
+"""What is kept: documents, indexes, catalog, images and the oplog, changed in one key-value transaction."""

@@ -1,0 +1,1 @@
+"""What is shipped for the tests of programs that use Headrace."""

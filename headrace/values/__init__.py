@@ -1,0 +1,1 @@
+"""Order, paths, keystrings, positions and resume tokens."""

@@ -1,0 +1,1 @@
+"""Bytes to messages and back: a state machine that does no I/O."""
