@@ -11,13 +11,15 @@ from headrace import limits
 from headrace.changes import commands, crud, split, views
 from headrace.changes.commands import CommandDraft
 from headrace.changes.draft import Draft
-from headrace.changes.entry import HEADS_MAX, DecodedEntry, Head, History, Operation
+from headrace.changes.entry import DecodedEntry, History
 from headrace.changes.event import Event, PartlyTold
 from headrace.changes.images import Lookup
+from headrace.changes.operation import Head, Operation
 from headrace.changes.options import Shape
 from headrace.changes.pipeline import StreamPipeline, passes
 from headrace.changes.resume import ResumeGuard, Verdict
 from headrace.changes.scope import VIEWS, ScopeKind
+from headrace.changes.slicing import HEADS_MAX
 from headrace.changes.stream import StreamSpec
 from headrace.errors import CommandError
 from headrace.values.bson import decode

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from headrace.changes.description import describe
 from headrace.changes.draft import Draft, token_document
-from headrace.changes.entry import Head, Operation, document_element, string_element
 from headrace.changes.event import Event
 from headrace.changes.images import KINDS_WITH_PRE_IMAGE
+from headrace.changes.operation import Head, Operation
 from headrace.changes.options import Shape
+from headrace.changes.parts import document_element, string_element
 from headrace.values.bson import decode, encode
 from headrace.values.token import TokenMaker, make_event_token
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
-from headrace.changes.entry import Operation, document_element, document_of
 from headrace.changes.images import Lookup, after_image, before_image
+from headrace.changes.operation import Operation
 from headrace.changes.options import Shape
+from headrace.changes.parts import document_element, document_of
 from headrace.values.bson import decode
 from headrace.values.token import make_event_token
 

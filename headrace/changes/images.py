@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from headrace.changes.entry import Operation, document_element, timestamp
+from headrace.changes.operation import Operation
+from headrace.changes.parts import document_element
 from headrace.errors import CommandError
 from headrace.query.diff import apply_diff
 from headrace.values.bson import decode, encode
-from headrace.values.position import Position
+from headrace.values.position import Position, to_timestamp
 from headrace.values.shown import shown_tight
 
 if TYPE_CHECKING:
@@ -91,6 +92,6 @@ def _described(draft: Draft) -> str:
     ns = shown_tight({"db": operation.head.db, "coll": operation.head.coll})
     number = "MISSING" if operation.session is None else str(int.from_bytes(operation.session.txn_number, "little"))
     return (
-        f'{{operationType: "{draft.kind}", ns: {ns}, clusterTime: {shown_tight(timestamp(operation.position))}, '
+        f'{{operationType: "{draft.kind}", ns: {ns}, clusterTime: {shown_tight(to_timestamp(operation.position))}, '
         f"txnNumber: {number}}}"
     )

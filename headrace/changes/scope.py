@@ -57,10 +57,6 @@ class Scope:
             return db == self.db
         return self.kind is ScopeKind.DEPLOYMENT and db not in INTERNAL_DATABASES
 
-    def matches_views_of(self, db: str) -> bool:
-        """Whether the views of `db` are in this scope: never for a collection."""
-        return self.matches_database(db)
-
     def topics(self) -> tuple[tuple[str, str], ...]:
         """What of the oplog's index has to be read: ("coll", namespace), ("db", database) or ("all", "").
 
@@ -71,13 +67,6 @@ class Scope:
         if self.kind is ScopeKind.DATABASE:
             return (("db", self.db),)
         return (("all", ""),)
-
-    def wants_topic(self, namespace: str) -> bool:
-        """Whether entries indexed under `namespace` may concern this scope; true more often than `matches`."""
-        if self.kind is ScopeKind.COLLECTION:
-            return namespace in (f"{self.db}.{self.coll}", f"{self.db}.$cmd")
-        db = namespace.partition(".")[0]
-        return self.matches_database(db)
 
 
 def is_hidden(coll: str, show_system: bool) -> bool:

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Final
 
 from headrace import limits
-from headrace.changes.entry import document_element, document_of
+from headrace.changes.parts import document_element, document_of
 from headrace.changes.resume import fatal
 from headrace.errors import CommandError
 from headrace.values.elements import elements
@@ -25,6 +25,19 @@ Fragment = tuple[str, bytes, bytes]
 """(the token's text, the token's document, the fragment)."""
 
 _PACK = Struct("<i").pack
+
+
+class Counts:
+    """How often events were split since the process began, for `serverStatus` (`metrics.changeStreams`)."""
+
+    __slots__ = ("failed", "split")
+
+    def __init__(self) -> None:
+        self.split = 0
+        self.failed = 0
+
+
+COUNTS: Final = Counts()
 
 
 def must_split(document: bytes, token: bytes, bytes_max: int = SPLIT_BYTES) -> bool:
@@ -39,6 +52,16 @@ def fragments(
 
     Raises 7182500 where a field is larger than a fragment, 7182502 where there is nothing to split.
     """
+    try:
+        made = _split(document, token, bytes_max)
+    except CommandError:
+        COUNTS.failed += 1
+        raise
+    COUNTS.split += 1
+    return made
+
+
+def _split(document: bytes, token: Callable[[int], tuple[str, bytes]], bytes_max: int) -> list[Fragment]:
     parts = sorted(
         (end - start + len(name) + 2, name, document[start - len(name) - 2 : end])
         for _, name, start, end in elements(document)

@@ -17,7 +17,7 @@ from headrace.query.collation import parse_collation
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.query.stages.stage import Stage
 from headrace.values import position
-from headrace.values.bson import decode, encode
+from headrace.values.bson import encode
 from headrace.values.position import Position
 from headrace.values.token import ResumeToken, high_water_mark
 
@@ -166,8 +166,3 @@ def _share_key(
     }
     head = (scope.kind.value, scope.db, scope.coll, *(getattr(shape, name) for name in shape.__slots__))
     return encode({"head": list(head), "collation": collation, "let": variables}) + stages
-
-
-def token_of(document: bytes) -> dict[str, Any]:
-    """A token's BSON document as a dict, for replies that are built as dicts."""
-    return decode(document)

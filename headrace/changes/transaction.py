@@ -11,18 +11,27 @@ not. What `applyOps` a client sends itself, without a session, is not heard.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from headrace.changes.entry import History, Session, UnwoundOperation, crud_head, document_of, position_of
+from headrace.changes.operation import Session, UnwoundOperation
+from headrace.changes.parts import document_of
+from headrace.changes.slicing import UPDATE, crud_head
 from headrace.errors import CommandError
 from headrace.values.elements import elements, find_element
+from headrace.values.position import Position
 
 Fields: TypeAlias = dict[bytes, bytes]
 """Value bytes by field name."""
 
 _NO_TIME: Final = b"\0" * 8
 _TRUE: Final = b"\x01"
-_UPDATE: Final = b"\x10$v\0\x02\0\0\0"
+
+
+class History(Protocol):
+    """Earlier oplog entries, which a transaction's last entry may need."""
+
+    def entry(self, position: Position) -> bytes | None:
+        """The entry at exactly this position, or None when the oplog no longer has it."""
 
 
 def fields_of(data: bytes) -> Fields:
@@ -97,7 +106,7 @@ def _operation(item: Fields, entry: Fields) -> UnwoundOperation:
     o, o2 = item[b"o"], item.get(b"o2", b"")
     uuid = item[b"ui"][5:] if b"ui" in item else None
     head = crud_head(op, namespace, uuid) if op in "idu" else None
-    if op == "u" and head is not None and not o.startswith(_UPDATE, 4):
+    if op == "u" and head is not None and not o.startswith(UPDATE, 4):
         head = head.replacement
     if op == "d":
         o2 = o
@@ -119,6 +128,3 @@ def _key_of(document: bytes) -> bytes:
         return document_of(b"")
     kind, start, end = found
     return document_of(bytes((kind,)) + b"_id\0" + document[start:end])
-
-
-__all__ = ["fields_of", "position_of", "text_of", "unwound"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.changes.commands import CommandDraft, Told, opening
-from headrace.changes.entry import Operation
+from headrace.changes.operation import Operation
 from headrace.changes.options import Shape
 from headrace.values.bson import decode, encode
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from bson import Int64, ObjectId
 
-from headrace.changes.entry import DecodedEntry, sliced
+from headrace.changes.entry import DecodedEntry
+from headrace.changes.slicing import sliced
 from headrace.store import entries
 from headrace.values.bson import encode
 from tests.changes.oplog import (

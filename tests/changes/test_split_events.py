@@ -120,3 +120,12 @@ def test_fragments_hold_every_field_once_and_none_is_too_large(bytes_max: int) -
     assert sorted(names) == sorted(fields)
     sizes = [(len(fields[name]) + len(name), name) for name in names]
     assert sizes == sorted(sizes)
+
+
+def test_split_events_are_counted() -> None:
+    before = (split.COUNTS.split, split.COUNTS.failed)
+    event = encode({"_id": {"_data": "00"}, "a": "x" * 300, "b": "y" * 300})
+    split.fragments(event, lambda fragment: ("00", encode({"_data": "00"})), bytes_max=500)
+    with pytest.raises(CommandError):
+        split.fragments(event, lambda fragment: ("00", encode({"_data": "00"})), bytes_max=200)
+    assert (split.COUNTS.split, split.COUNTS.failed) == (before[0] + 1, before[1] + 1)

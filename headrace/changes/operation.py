@@ -1,0 +1,93 @@
+"""One change of one document, or one command, as the oplog tells it.
+
+What was made of an operation for one stream (its event, its header as a dict) is kept on it for the next.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from headrace.changes.event import Event
+from headrace.changes.parts import namespace_element
+from headrace.values.position import Position
+
+_UINT64 = Struct("<Q").unpack
+
+
+class Head:
+    """What all entries of one operation on one collection have in common. Compared by identity."""
+
+    __slots__ = ("coll", "db", "kind", "layouts", "namespace", "ns_element", "replacement", "uuid")
+
+    def __init__(self, kind: str, namespace: str, uuid: bytes | None) -> None:
+        self.kind = kind
+        """The operationType: insert, update, replace or delete."""
+        self.namespace = namespace
+        self.uuid = uuid
+        self.db, _, self.coll = namespace.partition(".")
+        self.ns_element = namespace_element(b"ns", self.db, self.coll)
+        self.layouts: dict[Any, Any] = {}
+        """What `crud.py` has worked out for each shape of events."""
+        self.replacement = Head("replace", namespace, uuid) if kind == "update" else self
+
+
+class Session:
+    """The transaction that an operation was part of: raw `lsid` document and the value bytes of `txnNumber`."""
+
+    __slots__ = ("lsid", "txn_number")
+
+    def __init__(self, lsid: bytes, txn_number: bytes) -> None:
+        self.lsid = lsid
+        self.txn_number = txn_number
+
+
+class Operation:
+    """One change as the oplog tells it. `head` is None for a command (`op: "c"`)."""
+
+    __slots__ = (
+        "drafts", "head", "image_position", "o", "o2", "position", "seen_header", "told", "ts", "uuid", "wall",
+    )  # fmt: skip
+
+    index: int = 0
+    """The place in its transaction, as tokens count it (txnOpIndex)."""
+    session: Session | None = None
+    migrated: bool = False
+    command_namespace: str = ""
+    """The `ns` of a command, `db.$cmd`."""
+    image_index: int = 0
+
+    def __init__(self, head: Head | None, o: bytes, o2: bytes, ts: bytes, wall: bytes) -> None:
+        self.head = head
+        self.o = o
+        self.o2 = o2
+        """The raw `o2`, for an insert or a delete the document's key; empty where there is none."""
+        self.ts = ts
+        """Value bytes of the clusterTime."""
+        self.wall = wall
+        """Value bytes of the wallTime."""
+        self.position: Position = _UINT64(ts)[0]
+        self.image_position = self.position
+        """With `image_index`, what the pre-image is kept under."""
+        self.uuid = head.uuid if head is not None else None
+        """The collection's; None where the entry names none."""
+        self.told: dict[Any, Event] | None = None
+        """By shape, the event as streams hear it that leave it as it is."""
+        self.drafts: dict[Any, Any] | None = None
+        """By shape, the event in the making."""
+        self.seen_header: dict[str, Any] | None = None
+
+
+class UnwoundOperation(Operation):
+    """An operation of a transaction, or a command: what is the same for all others may differ here."""
+
+    __slots__ = ("command_namespace", "image_index", "index", "migrated", "session")
+
+    def __init__(self, head: Head | None, o: bytes, o2: bytes, ts: bytes, wall: bytes, uuid: bytes | None) -> None:
+        super().__init__(head, o, o2, ts, wall)
+        self.uuid = uuid
+        self.index = 0
+        self.session = None
+        self.migrated = False
+        self.command_namespace = ""
+        self.image_index = 0

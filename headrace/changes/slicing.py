@@ -1,0 +1,98 @@
+"""CRUD entries taken apart by jumping over lengths, never decoded.
+
+    [lsid, txnNumber,] op, ns, ui, o, [o2,] [stmtId,] ts, t, v, wall [, prevOpTime]
+    |---- session ---| |-- head ----|       |------------ tail -------------------|
+
+Rule: the bytes of the head are the same for all entries of one operation on one collection, so they are a key:
+it is looked up, and gives the `Head` that was learnt from the first such entry. An entry of any other shape
+than the store's is not understood here; `transaction.py` walks it element by element.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from headrace.changes.operation import Head, Operation
+from headrace.changes.parts import string_element
+
+HEADS_MAX: Final = 10_000  # collections times operations known at once; forgotten and learnt again beyond that
+UPDATE: Final = b"\x10$v\0\x02\0\0\0"  # how the `o` of an update begins; a replacement's begins with its fields
+
+_INT32 = Struct("<i").unpack_from
+_OP: Final = b"\x02op\0\x02\0\0\0"
+_SESSION: Final = b"\x03lsid\0"
+_TXN_NUMBER: Final = b"\x12txnNumber\0"
+_UI: Final = b"\x05ui\0\x10\0\0\0\x04"
+_TS: Final = b"\x11ts\0"
+_WALL: Final = b"\x09wall\0"
+_CRUD: Final = {"d": "delete", "i": "insert", "u": "update"}
+
+_HEADS: dict[bytes, Head] = {}
+
+
+def sliced(data: bytes) -> Operation | None:
+    """The operation of a CRUD entry as the store writes it, found without decoding; None for any other entry."""
+    at = 4
+    if data.startswith(_SESSION, 4):
+        at = 10 + _INT32(data, 10)[0]
+        if not data.startswith(_TXN_NUMBER, at):
+            return None
+        at += 19
+    if not data.startswith(_OP, at):
+        return None
+    o = at + 46 + _INT32(data, at + 14)[0]
+    key = data[at:o]
+    head = _HEADS.get(key)
+    if head is None:
+        head = _learn(key)
+        if head is None:
+            return None
+    o_end = o + _INT32(data, o)[0]
+    return _with_tail(data, head, data[o:o_end], o_end)
+
+
+def _with_tail(data: bytes, head: Head, o: bytes, at: int) -> Operation | None:
+    """The operation, once what follows `o` is found to be what the store writes."""
+    o2 = b""
+    if data.startswith(b"\x03o2\0", at):
+        end = at + 4 + _INT32(data, at + 4)[0]
+        o2 = data[at + 4 : end]
+        at = end
+    if data.startswith(b"\x10stmtId\0", at):
+        at += 12
+    if not (data.startswith(_TS, at) and data.startswith(_WALL, at + 34)):
+        return None
+    kind = head.kind
+    if kind == "update" and not o.startswith(UPDATE, 4):
+        head = head.replacement
+    elif not o2:
+        if kind != "delete":
+            return None
+        o2 = o
+    return Operation(head, o, o2, data[at + 4 : at + 12], data[at + 40 : at + 48])
+
+
+def _learn(key: bytes) -> Head | None:
+    """The head these bytes spell, remembered; None if they are no CRUD head with a UUID, followed by `o`."""
+    ns_end = 18 + _INT32(key, 14)[0] if key.startswith(b"\x02ns\0", 10) else 0
+    kind = _CRUD.get(chr(key[8]))
+    if kind is None or not ns_end or not key.startswith(_UI, ns_end) or not key.endswith(b"\x03o\0"):
+        return None
+    if len(_HEADS) >= HEADS_MAX:
+        _HEADS.clear()
+    head = Head(kind, key[18 : ns_end - 1].decode(), key[ns_end + 9 : ns_end + 25])
+    _HEADS[key] = head
+    return head
+
+
+def crud_head(op: str, namespace: str, uuid: bytes | None) -> Head:
+    """The head for an operation that was not found by slicing; the same object as for those that were."""
+    key = string_element(b"op", op) + string_element(b"ns", namespace)
+    key += _UI + (uuid or b"") + b"\x03o\0"
+    head = _HEADS.get(key)
+    if head is None:
+        if len(_HEADS) >= HEADS_MAX:
+            _HEADS.clear()
+        head = _HEADS[key] = Head(_CRUD[op], namespace, uuid)
+    return head
