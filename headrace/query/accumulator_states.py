@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, double_of, is_nullish
+from headrace.query.expressions.shown import shown
 from headrace.query.expressions.summing import Total
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare, hash_key, sort_key
@@ -175,7 +176,7 @@ class Merged:
         if is_nullish(value):
             return
         if type(value) is not dict:
-            message = f"$mergeObjects requires object inputs, but input {value} is of type {type_name(value)}"
+            message = f"$mergeObjects requires object inputs, but input {shown(value)} is of type {type_name(value)}"
             raise CommandError(40400, message)
         self.document.update(value)
 

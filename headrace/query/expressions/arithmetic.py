@@ -199,7 +199,7 @@ def _logarithm(
     name: str, code: int, value: Any, double: Callable[[Any], float], exact: Callable[[Decimal], Decimal]
 ) -> Any:
     number = decimal_value(value) if type(value) is Decimal128 else value
-    if not (number > 0 or is_nan(number)):
+    if not (is_nan(number) or number > 0):
         raise CommandError(code, f"{name}'s argument must be a positive number, but is {value}")
     return wrap(exact(number)) if type(value) is Decimal128 else double(number)
 

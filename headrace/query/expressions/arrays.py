@@ -18,6 +18,7 @@ from headrace.query.expressions.operators import (
 )
 from headrace.query.expressions.parse import parse_node
 from headrace.query.expressions.paths import split_path, walk_value
+from headrace.query.expressions.shown import shown
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import equal, sort_key
 
@@ -31,7 +32,7 @@ def _element(name: str, array: Any, index: Any) -> Any:
         raise CommandError(28690, f"{name}'s second argument must be a numeric value, but is {type_name(index)}")
     place = int32_of(index)
     if place is None:
-        raise CommandError(28691, f"{name}'s second argument must be representable as a 32-bit integer: {index}")
+        raise CommandError(28691, f"{name}'s second argument must be representable as a 32-bit integer: {shown(index)}")
     return array[place] if -len(array) <= place < len(array) else MISSING
 
 
@@ -135,7 +136,7 @@ def _whole(what: str, code: int, value: Any) -> int:
         raise CommandError(code, f"$range requires a numeric {what}, found value of type: {type_name(value)}")
     number = int32_of(value)
     if number is None:
-        message = f"$range requires a {what} that can be represented as a 32-bit integer, found value: {value}"
+        message = f"$range requires a {what} that can be represented as a 32-bit integer, found value: {shown(value)}"
         raise CommandError(code + 1, message)
     return number
 
@@ -167,7 +168,8 @@ def _slice_number(which: str, code: int, value: Any) -> int:
         raise CommandError(code, f"{which} argument to $slice must be numeric, but is of type: {type_name(value)}")
     number = int32_of(value)
     if number is None:
-        raise CommandError(code + 1, f"{which} argument to $slice can't be represented as a 32-bit integer: {value}")
+        message = f"{which} argument to $slice can't be represented as a 32-bit integer: {shown(value)}"
+        raise CommandError(code + 1, message)
     return number
 
 
@@ -215,7 +217,7 @@ def _zip(input_count: int, longest: bool) -> Operator:
                 if is_nullish(value):
                     return None
                 if type(value) is not list:
-                    raise CommandError(34468, f"$zip found a non-array expression in input: {value}")
+                    raise CommandError(34468, f"$zip found a non-array expression in input: {shown(value)}")
                 arrays.append(value)
             lengths = [len(array) for array in arrays]
             fill: list[Any] = [None] * input_count
@@ -271,7 +273,7 @@ def _sort_keys(pattern: Any) -> list[tuple[tuple[str, ...], bool]]:
 
 def _descends(direction: Any) -> bool:
     if type(direction) not in NUMBERS:
-        raise CommandError(15974, f"Illegal key in $sort specification: {direction}")
+        raise CommandError(15974, f"Illegal key in $sort specification: {shown(direction)}")
     number = int32_of(direction)
     if number not in (1, -1):
         raise CommandError(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)")

@@ -56,7 +56,7 @@ def failure(message: str) -> CommandError:
 
 
 def _whole(value: Any) -> int:
-    """A double or decimal cut to a whole number."""
+    """A number cut to a whole one."""
     number = decimal_value(value) if type(value) is Decimal128 else value
     if is_nan(number):
         raise failure("Attempt to convert NaN value to integer type")
@@ -160,15 +160,18 @@ def _date(value: Any) -> DatetimeMS:
     return DatetimeMS(date_of(value))
 
 
+def _number_to_date(value: Any) -> DatetimeMS:
+    return DatetimeMS(int(_to_long(value)))
+
+
 _CONVERSIONS: Final[dict[str, dict[type, Convert]]] = {
     "bool": {
         **dict.fromkeys((bool, DatetimeMS, Decimal128, Int64, float, int), truthy),
         **dict.fromkeys((Binary, Code, MaxKey, MinKey, ObjectId, Regex, Timestamp, bytes, dict, list, str), _always),
     },
     "date": {
-        DatetimeMS: _same, Decimal128: lambda value: DatetimeMS(_to_long(value)), Int64: DatetimeMS,
-        ObjectId: _date, Timestamp: _date, float: lambda value: DatetimeMS(_to_long(value)),
-        str: lambda value: DatetimeMS(parse_date(value)),
+        DatetimeMS: _same, Decimal128: _number_to_date, Int64: _number_to_date, ObjectId: _date, Timestamp: _date,
+        float: _number_to_date, str: lambda value: DatetimeMS(parse_date(value)),
     },
     "decimal": {
         DatetimeMS: lambda value: _decimal(int(value)), Decimal128: _same, Int64: _decimal,
@@ -261,16 +264,15 @@ def _make_convert(
 _CONVERT: Final = Operator("$convert", _make_convert)
 
 
-def _short(name: str, target: str, layout: Any = None) -> Parse:
+def _short(name: str, target: Any, layout: str | None = None) -> Parse:
     """The form of `$convert` that takes only what is to be converted."""
 
     def parse(argument: Any, context: ParseContext) -> Node:
         operands = parse_operands(argument, context)
         if len(operands) != 1:
             raise CommandError(50723, f"{name} requires a single argument, got {len(operands)}")
-        to = {"type": "binData", "subtype": 4} if layout else target
         shape = Constant(layout) if layout else None
-        return Call(_CONVERT, [operands[0], Constant(to), None, None, shape, None])
+        return Call(_CONVERT, [operands[0], Constant(target), None, None, shape, None])
 
     return parse
 
@@ -286,6 +288,6 @@ OPERATORS: Final[dict[str, Parse]] = {
     "$toInt": _short("$toInt", "int"),
     "$toLong": _short("$toLong", "long"),
     "$toObjectId": _short("$toObjectId", "objectId"),
-    "$toString": _short("$toString", "string"),
-    "$toUUID": _short("$toUUID", "binData", "uuid"),
+    "$toString": _short("$toString", "string", "auto"),
+    "$toUUID": _short("$toUUID", {"type": "binData", "subtype": 4}, "uuid"),
 }

@@ -18,6 +18,7 @@ from headrace.query.expressions.dates import date_of, is_date_like, read_zone
 from headrace.query.expressions.node import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import fits_long, int64_of, is_nullish
 from headrace.query.expressions.operators import Named, Parse
+from headrace.query.expressions.shown import shown
 from headrace.values.bson import type_name
 
 _SHORT: Final = {"hour": 3_600_000, "millisecond": 1, "minute": 60_000, "second": 1000}
@@ -85,7 +86,7 @@ def _added(name: str, instant: int, unit: str, amount: int, zone: Zone) -> int:
         if fits_long(moved):
             moved = zone.utc(moved)
     if not fits_long(moved):
-        raise CommandError(5166406, f"{name} overflowed")
+        raise CommandError(5976500, f"invalid {name[1:]} 'amount' parameter value: {amount} {unit}")
     return moved
 
 
@@ -177,7 +178,7 @@ def _bin_size(value: Any) -> int | None:
         return None
     number = int64_of(value)
     if number is None:
-        message = f"$dateTrunc requires 'binSize' to be a 64-bit integer, but got value '{value}'"
+        message = f"$dateTrunc requires 'binSize' to be a 64-bit integer, but got value '{shown(value)}'"
         raise CommandError(5439017, message)
     if number <= 0:
         raise CommandError(5439018, f"$dateTrunc requires 'binSize' to be greater than 0, but got value {number}")

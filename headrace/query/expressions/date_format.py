@@ -92,7 +92,7 @@ _FIELDS: Final[dict[str, Callable[[Parts], str]]] = {
     "U": lambda parts: f"{parts.week:02d}",
     "V": lambda parts: f"{parts.iso_week[1]:02d}",
     "Y": lambda parts: f"{_printable(parts.civil[0]):04d}",
-    "Z": lambda parts: f"{parts.offset // 60:+d}" if parts.offset else "+0",
+    "Z": lambda parts: f"{int(parts.offset / 60)}",
     "b": lambda parts: MONTHS[parts.civil[1] - 1][:3],
     "d": lambda parts: f"{parts.civil[2]:02d}",
     "j": lambda parts: f"{parts.day_of_year:03d}",

@@ -23,6 +23,7 @@ from headrace.query.expressions.node import Call, Env, Evaluate, Node, Operator,
 from headrace.query.expressions.numbers import int64_of, int_or_long, is_nullish
 from headrace.query.expressions.operators import Named, Parse
 from headrace.query.expressions.parse import parse_node
+from headrace.query.expressions.shown import shown
 from headrace.values.bson import type_name
 
 
@@ -143,7 +144,8 @@ def _number(name: str, evaluate: Evaluate | None, env: Env, default: int, *, bou
         return None
     number = int64_of(value)
     if number is None:
-        raise CommandError(40515, f"'{name}' must evaluate to an integer, found {type_name(value)} with value {value}")
+        found = f"{type_name(value)} with value {shown(value)}"
+        raise CommandError(40515, f"'{name}' must evaluate to an integer, found {found}")
     if bounded and not -32768 <= number <= 32767:
         raise CommandError(31034, f"'{name}' must evaluate to a value in the range [-32768, 32767]; got {number}")
     return number

@@ -13,6 +13,7 @@ from headrace.query.expressions.numbers import int32_of, is_nullish, truthy
 from headrace.query.expressions.operators import Parse, scoped
 from headrace.query.expressions.parse import parse_node
 from headrace.query.expressions.paths import check_variable_name
+from headrace.query.expressions.shown import shown
 from headrace.values.bson import MISSING, type_name
 
 
@@ -106,7 +107,7 @@ def _limit(value: Any) -> int | None:
         return None
     number = int32_of(value)
     if number is None:
-        raise CommandError(327391, f"$filter: limit must be represented as a 32-bit integral value: {value}")
+        raise CommandError(327391, f"$filter: limit must be represented as a 32-bit integral value: {shown(value)}")
     if number <= 0:
         raise CommandError(327392, f"$filter: limit must be greater than 0: {number}")
     return number
@@ -133,7 +134,7 @@ def _make_reduce(source: Evaluate, initial: Evaluate, step: Evaluate) -> Evaluat
         if is_nullish(array):
             return None
         if type(array) is not list:
-            raise CommandError(40080, f"$reduce requires that 'input' be an array, found: {array}")
+            raise CommandError(40080, f"$reduce requires that 'input' be an array, found: {shown(array)}")
         value = initial(env)
         inner, variables = scoped(env, ("this", "value"))
         for item in array:

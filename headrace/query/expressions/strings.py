@@ -22,6 +22,7 @@ from headrace.query.expressions.operators import (
     unary,
     variadic,
 )
+from headrace.query.expressions.shown import shown
 from headrace.query.expressions.texts import coerced_text
 from headrace.values.bson import type_name
 
@@ -101,7 +102,8 @@ def _point(code: int, what: str, value: Any) -> int:
         raise CommandError(code, f"$substrCP: {what} must be a numeric type (is BSON type {type_name(value)})")
     number = int32_of(value)
     if number is None:
-        raise CommandError(code + 1, f"$substrCP: {what} cannot be represented as a 32-bit integral value: {value}")
+        message = f"$substrCP: {what} cannot be represented as a 32-bit integral value: {shown(value)}"
+        raise CommandError(code + 1, message)
     return number
 
 
@@ -159,16 +161,14 @@ def _trim(name: str, strip: Callable[[str, str], str]) -> Parse:
             if is_nullish(text):
                 return None
             if type(text) is not str:
-                message = f"{name} requires its input to be a string, got {text} (of type {type_name(text)}) instead."
-                raise CommandError(50699, message)
+                raise _not_text(50699, f"{name} requires its input", text)
             if characters is None:
                 return strip(text, _WHITESPACE)
             chars = characters(env)
             if is_nullish(chars):
                 return None
             if type(chars) is not str:
-                message = f"{name} requires 'chars' to be a string, got {chars} (of type {type_name(chars)}) instead."
-                raise CommandError(50700, message)
+                raise _not_text(50700, f"{name} requires 'chars'", chars)
             return strip(text, chars) if chars else text
 
         return evaluate
@@ -176,11 +176,15 @@ def _trim(name: str, strip: Callable[[str, str], str]) -> Parse:
     return Named(Operator(name, make), ("input", "chars"), {"input": 50695}, not_object=50696, unknown=50694).parse
 
 
+def _not_text(code: int, what: str, value: Any) -> CommandError:
+    return CommandError(code, f"{what} to be a string, got {shown(value)} (of type {type_name(value)}) instead.")
+
+
 def _replacer(name: str, count: int) -> Parse:
     def replace(text: Any, find: Any, replacement: Any) -> Any:
         for value, what, code in ((text, "input", 51746), (find, "find", 51745), (replacement, "replacement", 51744)):
             if type(value) is not str and not is_nullish(value):
-                raise CommandError(code, f"{name} requires that '{what}' be a string, found: {value}")
+                raise CommandError(code, f"{name} requires that '{what}' be a string, found: {shown(value)}")
         if is_nullish(text) or is_nullish(find) or is_nullish(replacement):
             return None
         return text.replace(find, replacement, count)

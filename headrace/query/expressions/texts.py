@@ -15,10 +15,10 @@ from headrace.values.bson import type_name
 
 
 def double_text(value: float) -> str:
-    """A double as the server prints it: sixteen digits at most, no point where none is needed."""
+    """A double converted to text: six significant digits at most, as the server prints them."""
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
-    return "NaN" if math.isnan(value) else f"{value:.16g}"
+    return "NaN" if math.isnan(value) else f"{value:g}"
 
 
 def coerced_text(value: Any) -> str:
@@ -29,7 +29,7 @@ def coerced_text(value: Any) -> str:
     if is_nullish(value):
         return ""
     if kind is float:
-        return double_text(value)
+        return f"{value:g}"
     if kind in (int, Int64, Decimal128):
         return str(value)
     if kind is DatetimeMS:

@@ -1,0 +1,33 @@
+"""Values as error messages of expressions show them: `{a: 1, b: "x"}`, `[1, null]`, `BinData(5, "7A7A")`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bson import Binary
+from bson.datetime_ms import DatetimeMS
+
+from headrace.query.expressions.date_format import iso_text
+from headrace.values.bson import MISSING
+
+
+def shown(value: Any) -> str:
+    """The value for people; never read back."""
+    kind = type(value)
+    if kind is dict:
+        return "{" + ", ".join(f"{name}: {shown(item)}" for name, item in value.items()) + "}"
+    if kind is list:
+        return "[" + ", ".join(map(shown, value)) + "]"
+    if kind is str:
+        return f'"{value}"'
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is float:
+        return f"{value:g}"
+    if kind in (bytes, Binary):
+        return f'BinData({value.subtype if kind is Binary else 0}, "{value.hex().upper()}")'
+    if kind is DatetimeMS:
+        return iso_text(int(value)) if -62_167_219_200_000 <= int(value) <= 253_402_300_799_999 else str(int(value))
+    if value is None:
+        return "null"
+    return "MISSING" if value is MISSING else str(value)
