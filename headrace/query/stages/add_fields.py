@@ -33,18 +33,24 @@ def parse_add_fields(name: str, spec: Any, context: PipelineContext) -> tuple[St
 
 
 def _parse_fields(spec: Document, context: PipelineContext) -> Evaluate:
-    """A function that gives the document with the fields of `spec` added."""
+    """A function that gives the document with the fields of `spec` added; all paths are checked before any value."""
     if not spec:
         raise CommandError(40177, "specification must have at least one field")
-    tree: Tree = {}
-    for path, value in spec.items():
-        _add(tree, split_path(path), value, path, context)
+    _tree(spec, lambda value: None)
+    tree = _tree(spec, context.expression)
     if not any(type(branch) is dict for branch in tree.values()):
         return _flat(tuple(tree.items()))
     return lambda document: _with_tree(document, document, tree)
 
 
-def _add(tree: Tree, steps: tuple[str, ...], value: Any, path: str, context: PipelineContext) -> None:
+def _tree(spec: Document, parse: Callable[[Any], Any]) -> Tree:
+    tree: Tree = {}
+    for path, value in spec.items():
+        _add(tree, split_path(path), value, path, parse)
+    return tree
+
+
+def _add(tree: Tree, steps: tuple[str, ...], value: Any, path: str, parse: Callable[[Any], Any]) -> None:
     """Puts the expression, or for a document of fields each of them, into the tree."""
     if type(value) is dict and not next(iter(value), "$").startswith("$"):
         for field, inner in value.items():
@@ -54,7 +60,7 @@ def _add(tree: Tree, steps: tuple[str, ...], value: Any, path: str, context: Pip
                 raise CommandError(
                     40182, f"Bad projection specification, cannot mix operators and fields: {{ {path}: ... }}"
                 )
-            _add(tree, (*steps, *split_path(field)), inner, f"{path}.{field}", context)
+            _add(tree, (*steps, *split_path(field)), inner, f"{path}.{field}", parse)
         return
     if value == {}:
         raise CommandError(40180, f"an empty object is not a valid value. Found empty object at path {path}")
@@ -62,7 +68,7 @@ def _add(tree: Tree, steps: tuple[str, ...], value: Any, path: str, context: Pip
         raise CommandError(
             40181, "an expression specification must contain exactly one field, the name of the expression"
         )
-    _put(tree, steps, context.expression(value), path)
+    _put(tree, steps, parse(value), path)
 
 
 def _put(tree: Tree, steps: tuple[str, ...], evaluate: Evaluate, path: str) -> None:
