@@ -113,9 +113,9 @@ def collect_garbage(txn: WriteTransaction, count_max: int) -> bool:
 
 
 def drop_database(txn: WriteTransaction, database: str) -> None:
-    """Drop every collection, then the database: one `drop` entry each, then `dropDatabase`."""
-    views = [item for item in txn.catalog.in_database(database) if item.is_view]
-    for collection in [item for item in txn.catalog.in_database(database) if not item.is_view] + views:
+    """Drop every collection, the newest first, then the views: one entry each, then `dropDatabase`."""
+    newest_first = sorted(txn.catalog.in_database(database), key=lambda item: (item.is_view, -item.number))
+    for collection in newest_first:
         drop(txn, collection)
     txn.log_command(database, None, {"dropDatabase": 1})
 

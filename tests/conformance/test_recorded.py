@@ -1,0 +1,96 @@
+"""The recorded answers of a real MongoDB, compared case by case with a running Headrace.
+
+The recordings lie outside the repository: in the folder that HEADRACE_CONFORMANCE names, or beside the checkout.
+A case waits for its streams to fall idle, so several servers answer at once. What may not pass stands in
+`known.py`, each with its reason, and in docs/differences.md.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pathlib
+import queue
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+import headrace
+from tests.conformance.known import KNOWN
+
+SERVER_COUNT = 16
+FAMILIES = (
+    "aggregations", "commands", "events", "expressions", "filters", "full-document", "oplog", "options", "projections",
+    "random-streams", "resume", "stages", "updates", "upserts",
+)  # fmt: skip
+
+
+def _folder() -> pathlib.Path | None:
+    named = os.environ.get("HEADRACE_CONFORMANCE")
+    beside = pathlib.Path(__file__).resolve().parents[3] / "shared" / "conformance"
+    folder = pathlib.Path(named) if named else beside
+    return folder if (folder / "check.py").is_file() else None
+
+
+FOLDER = _folder()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(FOLDER is None, reason="the recordings are not beside the checkout"),
+]
+
+
+def _work(cases: queue.SimpleQueue[Any], failures: dict[str, str], check: Any) -> None:
+    """Run cases against a server of one's own until there are none."""
+    ignored = set(json.loads((check.RECORDINGS / "RELEASE").read_text())["later"]) | {"errmsg", "errInfo"}
+    with headrace.Server(enable_test_commands=True) as server:
+        host, _, port = server.address.rpartition(":")
+        runner = check.Runner(host, int(port))
+        while True:
+            try:
+                case = cases.get_nowait()
+            except queue.Empty:
+                return
+            expected = check.plain(case.pop("expect"), ignored)
+            try:
+                difference = check.first_difference(expected, check.plain(runner.run_case(case), ignored))
+            except Exception as failure:  # a broken connection is a failed case, not the end of the test
+                difference = f"{type(failure).__name__}: {failure}"
+                runner = check.Runner(host, int(port))
+            if difference is not None:
+                failures[case["id"]] = difference
+
+
+@pytest.fixture(scope="module")
+def failures() -> dict[str, str]:
+    """Every case that does not pass, with its first difference."""
+    assert FOLDER is not None
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import check
+    finally:
+        sys.path.remove(str(FOLDER))
+    cases: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for family in FAMILIES:
+        for line in gzip.open(FOLDER / "recordings" / f"{family}.jsonl.gz", "rt"):
+            cases.put(check.loads(line, json_options=check.OPTIONS))
+    found: dict[str, str] = {}
+    threads = [threading.Thread(target=_work, args=(cases, found, check)) for _ in range(SERVER_COUNT)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_recorded_case_of_a_family_is_answered_as_mongodb_did(family: str, failures: dict[str, str]) -> None:
+    here = {name: text for name, text in failures.items() if name.startswith(f"{family}/") and name not in KNOWN}
+    assert not here, "\n".join(f"{name}: {text}" for name, text in sorted(here.items()))
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_a_known_difference_is_still_one(name: str, failures: dict[str, str]) -> None:
+    assert name in failures, f"{name} passes now: take it off the list"
