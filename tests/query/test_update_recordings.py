@@ -145,7 +145,12 @@ def check_upsert(case: dict[str, Any], *, messages: bool = False) -> str | None:
     return None if same(found[0], document) else f"document {document}, expected {found[0]}"
 
 
+LATER = "Unrecognized parameter to $filter: limit"
+"""What the recorded release answers and later ones do not: $filter takes a limit since 5.2."""
+
+
 @pytest.mark.parametrize(("family", "check"), [("updates", check_update), ("upserts", check_upsert)])
 def test_every_recorded_case_is_answered_as_mongodb_did(family: str, check: Any) -> None:
-    wrong = [f"{case['id']}: {found}" for case in cases(family) if (found := check(case))]
+    comparable = [case for case in cases(family) if LATER not in str(case["expect"])]
+    wrong = [f"{case['id']}: {found}" for case in comparable if (found := check(case))]
     assert not wrong, "\n".join(wrong)
