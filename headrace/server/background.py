@@ -11,9 +11,8 @@ import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
-from headrace.commands import retryable
-from headrace.store import schema
-from headrace.store.retention import Retention, expire_images, first_to_keep, prune
+from headrace.store import schema, sessions
+from headrace.store.retention import Retention, expired_images, first_to_keep, prune, remove_images
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -42,6 +41,7 @@ class Background:
         self._core = core
         self._task: asyncio.Task[None] | None = None
         self._noop_due_ms = 0.0
+        self._session_at = b""  # where the walk over the sessions goes on
 
     def start(self) -> None:
         self._noop_due_ms = self._core.engine.clock.monotonic_ms() + limits.NOOP_INTERVAL_MS
@@ -98,16 +98,21 @@ class Background:
         return removed
 
     async def _expire(self, now_ms: int) -> None:
-        """Images by `expireAfterSeconds`, and the records of sessions that have ended."""
+        """Images by `expireAfterSeconds`, and the records of ended sessions; what finds nothing writes nothing."""
         core = self._core
         with core.store.reading() as view:
-            old = _oldest_session_ms(view)
-        before_ms = now_ms - limits.SESSION_MINUTES * 60_000
-        if old is not None and old < before_ms:
-            await core.writer.add_job(lambda txn: _ignore(retryable.forget_old(txn, before_ms, PIECE_COUNT)))
+            before_ms = now_ms - limits.SESSION_MINUTES * 60_000
+            unused, self._session_at = sessions.unused(view, self._session_at, before_ms, PIECE_COUNT)
+        if unused:
+            await core.writer.add_job(lambda txn: sessions.forget(txn, unused, before_ms))
         seconds = _image_seconds(core.store.cluster_parameters)
-        if seconds is not None:
-            await core.writer.add_job(lambda txn: _ignore(expire_images(txn, seconds, now_ms)))
+        while seconds is not None:
+            with core.store.reading() as view:
+                images = expired_images(view, seconds, now_ms, PIECE_COUNT)
+            if images:
+                await core.writer.add_job(lambda txn, images=images: remove_images(txn, images))  # type: ignore[misc]
+            if len(images) < PIECE_COUNT:
+                return
 
     async def _collect(self) -> None:
         """Remove the documents of dropped collections, a piece at a time."""
@@ -116,25 +121,13 @@ class Background:
             there = schema.has_garbage(view)
         while there:
             left: list[bool] = []
-            await self._core.writer.add_job(lambda txn, left=left: left.append(schema.collect_garbage(txn, PIECE_COUNT)))  # type: ignore[misc]
+            await self._core.writer.add_job(
+                lambda txn, left=left: left.append(schema.collect_garbage(txn, PIECE_COUNT))
+            )  # type: ignore[misc]
             there = left[-1]
-
-
-def _ignore(removed: int) -> None:
-    return None
-
-
-def _oldest_session_ms(view: Any) -> int | None:
-    """When the first session of the table was last used; a sample is enough to know whether to look."""
-    from headrace.values.bson import decode
-
-    with view.kv.cursor(view.tables["sessions"]) as cursor:
-        return int(decode(cursor.value())["usedAt"]) if cursor.first() else None
 
 
 def _image_seconds(parameters: dict[str, Any]) -> int | None:
     """`expireAfterSeconds` of the pre-images, None for "off"."""
     found = parameters.get("changeStreamOptions", {}).get("preAndPostImages", {}).get("expireAfterSeconds", "off")
     return None if found == "off" else int(found)
-
-

@@ -44,6 +44,13 @@ class Environment:
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="headrace-") if path is None else path)
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock_file = _lock(self.path)
+        try:
+            self._open(map_bytes)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _open(self, map_bytes: int) -> None:
         file_bytes = self._file_bytes()
         while map_bytes < 2 * file_bytes:
             map_bytes *= 2
@@ -91,6 +98,10 @@ class Environment:
 
     def close(self) -> None:
         self._lmdb.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Free the directory for others; a throw-away one is removed."""
         os.close(self._lock_file)
         if self.temporary:
             shutil.rmtree(self.path, ignore_errors=True)

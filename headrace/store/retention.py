@@ -47,9 +47,10 @@ def first_to_keep(view: View, retention: Retention, now_ms: int) -> int:
 
 def _position_after(view: View, count: int, newest: int) -> int:
     """The position of the entry that is the oldest one after `count` were taken."""
-    for index, (position, _) in enumerate(view.entries(0)):
-        if index == count:
-            return position
+    with view.kv.cursor(view.tables["oplog"]) as cursor:
+        for index, key in enumerate(cursor.iternext(keys=True, values=False)):
+            if index == count:
+                return int.from_bytes(key, "big")
     return newest
 
 
@@ -68,7 +69,7 @@ def prune(txn: WriteTransaction, keep: int, count_max: int) -> int:
         txn.kv.put(b"pruned", last, db=txn.tables["meta"])
         txn.store.pruned_through = int.from_bytes(last, "big")
         _prune_runs(txn, oldest)
-        _prune_images(txn, oldest, None)
+        _prune_images(txn, oldest)
     return removed
 
 
@@ -85,27 +86,44 @@ def _prune_runs(txn: WriteTransaction, oldest: int) -> None:
             found = cursor.set_range((topic + 1).to_bytes(4, "big"))
 
 
-def _prune_images(txn: WriteTransaction, oldest: int, wall_limit_ms: int | None) -> int:
-    """Delete images of entries before `oldest`, and those made before `wall_limit_ms`; returns how many."""
-    removed = 0
+def _prune_images(txn: WriteTransaction, oldest: int) -> None:
+    """Delete the images of entries before `oldest`."""
     with txn.kv.cursor(txn.tables["images"]) as cursor:
         found = cursor.first()
         while found:
-            key, value = cursor.item()
-            made_ms = int.from_bytes(value[:8], "big", signed=True)
-            expired = wall_limit_ms is not None and made_ms < wall_limit_ms
-            if expired or int.from_bytes(key[16:24], "big") < oldest:
+            key = cursor.key()
+            if int.from_bytes(key[16:24], "big") < oldest:
                 cursor.delete()
-                removed += 1
                 found = bool(cursor.key())
-                continue
-            found = cursor.set_range(key[:16] + b"\xff" * 13)
-    return removed
+            else:
+                found = cursor.set_range(_past_collection(key))
 
 
-def expire_images(txn: WriteTransaction, seconds: int, now_ms: int) -> int:
-    """Delete the images older than `seconds`; returns how many."""
-    return _prune_images(txn, 0, now_ms - seconds * 1000)
+def _past_collection(key: bytes) -> bytes:
+    """A key behind all images of this one's collection."""
+    return key[:16] + b"\xff" * 13
+
+
+def expired_images(view: View, seconds: int, now_ms: int, count_max: int) -> list[bytes]:
+    """The keys of up to `count_max` images older than `seconds`, for `remove_images`."""
+    limit_ms = now_ms - seconds * 1000
+    keys: list[bytes] = []
+    with view.kv.cursor(view.tables["images"]) as cursor:
+        found = cursor.first()
+        while found and len(keys) < count_max:
+            key, value = cursor.item()
+            if int.from_bytes(value[:8], "big", signed=True) < limit_ms:
+                keys.append(bytes(key))
+                found = cursor.next()
+            else:
+                found = cursor.set_range(_past_collection(key))
+    return keys
+
+
+def remove_images(txn: WriteTransaction, keys: list[bytes]) -> None:
+    """Delete these images; those that are gone already do no harm."""
+    for key in keys:
+        txn.kv.delete(key, db=txn.tables["images"])
 
 
 def oplog_window(view: View) -> dict[str, object]:

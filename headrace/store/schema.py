@@ -35,9 +35,7 @@ def create(txn: WriteTransaction, namespace: str, options: dict[str, Any]) -> Co
     if "collation" in options:
         id_index["collation"] = options["collation"]
     collection = txn.catalog.create(txn.kv, namespace, "collection", options, id_index)
-    txn.log_command(
-        collection.database, collection.uuid, {"create": collection.name, **options, "idIndex": id_index}
-    )
+    txn.log_command(collection.database, collection.uuid, {"create": collection.name, **options, "idIndex": id_index})
     return collection
 
 
@@ -194,5 +192,8 @@ def drop_index(txn: WriteTransaction, collection: Collection, index: Index) -> N
     collection.set_indexes([item for item in collection.indexes if item is not index])
     txn.catalog.save(txn.kv, collection)
     txn.log_command(
-        collection.database, collection.uuid, {"dropIndexes": collection.name, "index": index.name}, logged_spec(index.spec)
+        collection.database,
+        collection.uuid,
+        {"dropIndexes": collection.name, "index": index.name},
+        logged_spec(index.spec),
     )

@@ -7,6 +7,7 @@ after a failed `sync` forgets everything, in the tables and in memory.
 
     meta   "format"         → b"1"
            "history-lost"   → b"1" once changes were made without an oplog: older positions are gone
+           "last-position"  → where the oplog ended when it was dropped, 8 bytes big-endian: positions go on from it
            "parameters"     → cluster parameters (BSON)
            "pruned"         → the newest position that was pruned, 8 bytes big-endian
 """
@@ -23,7 +24,7 @@ from headrace import limits
 from headrace.clock import SystemClock
 from headrace.store.catalog import Catalog
 from headrace.store.entries import noop_entry
-from headrace.store.lmdb import Environment, MapFull
+from headrace.store.lmdb import Environment, MapFull, Transaction
 from headrace.store.view import View
 from headrace.store.writes import WriteTransaction
 from headrace.values.bson import decode, encode
@@ -81,18 +82,27 @@ class Store:
             found = kv.get(b"format", db=self.tables["meta"])
             if found not in (None, FORMAT):
                 raise IncompatibleFormat(f"{self.environment.path} has format {found.decode()}, not {FORMAT.decode()}")
-            self.catalog.load(kv)
-            parameters = kv.get(b"parameters", db=self.tables["meta"])
-            self.cluster_parameters = decode(parameters) if parameters else {}
+            self._load(kv)
             newest = View(self, kv).newest()
-            pruned = kv.get(b"pruned", db=self.tables["meta"])
-            self.pruned_through = -1 if pruned is None else int.from_bytes(pruned, "big")
+            dropped_at = kv.get(b"last-position", db=self.tables["meta"])
             lost = kv.get(b"history-lost", db=self.tables["meta"]) is not None
+        if dropped_at is not None:
+            self.last_position = int.from_bytes(dropped_at, "big")
         if newest is not None:
             self.last_position = newest[0]
             self.last_wall_ms = decode(newest[1])["wall"].__int__()
-        if found is None or (self.oplog_enabled and newest is None) or (not self.oplog_enabled and not lost):
+        begins = self.oplog_enabled and newest is None
+        ends = not self.oplog_enabled and (newest is not None or not lost)
+        if found is None or begins or ends:
             self._prepare_tables(new=found is None)
+
+    def _load(self, kv: Transaction) -> None:
+        """Read into memory what is kept there, at open and after a transaction was given up."""
+        self.catalog.load(kv)
+        parameters = kv.get(b"parameters", db=self.tables["meta"])
+        self.cluster_parameters = decode(parameters) if parameters else {}
+        pruned = kv.get(b"pruned", db=self.tables["meta"])
+        self.pruned_through = -1 if pruned is None else int.from_bytes(pruned, "big")
 
     def _prepare_tables(self, *, new: bool) -> None:
         """Write the first entries of a new oplog, or note that from here on there is none."""
@@ -105,6 +115,7 @@ class Store:
             self.log_noop(txn, "new primary")
         else:
             txn.kv.put(b"history-lost", b"1", db=self.tables["meta"])
+            txn.kv.put(b"last-position", self.last_position.to_bytes(8, "big"), db=self.tables["meta"])
             for table in ("oplog", "runs", "images"):
                 txn.kv.drop(self.tables[table], delete=False)
         self.commit(txn)
@@ -131,6 +142,11 @@ class Store:
         if self._open_transaction is not None:
             raise RuntimeError("a write transaction is open already")
         self._open_transaction = WriteTransaction(self, self.environment.begin_write())
+        return self._open_transaction
+
+    @property
+    def writing(self) -> WriteTransaction | None:
+        """The write transaction that is open or on its way to the disk."""
         return self._open_transaction
 
     def prepare(self, txn: WriteTransaction) -> None:
@@ -179,7 +195,7 @@ class Store:
         with contextlib.suppress(Exception):  # a failed commit has ended the KV transaction already
             txn.kv.abort()
         with self.environment.reading() as kv:
-            self.catalog.load(kv)
+            self._load(kv)
 
     def grow(self) -> None:
         """Make room after `MapFull`; no transaction may be open."""

@@ -9,18 +9,20 @@ Source: MongoDB's rules for unique, sparse, partial and multikey indexes; error 
 
 from __future__ import annotations
 
-from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
+from headrace.store.index_keys import UNDEFINED, Row, index_rows
 from headrace.store.view import bounded_key
 from headrace.values.bson import MISSING, decode
-from headrace.values.keystring import encode_values
+from headrace.values.keystring import encode_element, encode_value
 from headrace.values.shown import shown
 
 if TYPE_CHECKING:
     from headrace.store.writes import WriteTransaction
+
+_UNDEFINED_KEY: Final = encode_element(0x06, b"")
 
 
 def duplicate_id(collection: Collection, key_document: bytes) -> CommandError:
@@ -32,33 +34,8 @@ def _duplicate(collection: Collection, name: str, pattern: dict[str, Any], value
     return CommandError(11000, message, extra={"keyPattern": pattern, "keyValue": value})
 
 
-def index_values(document: dict[str, Any], spec: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """The value tuples under which the index holds the document: several where a path meets an array."""
-    columns = [_values(document, path.split(".")) for path in spec["key"]]
-    if sum(len(column) > 1 for column in columns) > 1:
-        raise CommandError(171, "cannot index parallel arrays")
-    return list(product(*columns))
-
-
-def _values(value: Any, path: list[str]) -> list[Any]:
-    """Every value at the path, arrays spread; [MISSING] where there is none, [None]-like for an empty array."""
-    if not path:
-        if isinstance(value, list):
-            return list(value) or [None]
-        return [value]
-    if isinstance(value, dict):
-        return _values(value[path[0]], path[1:]) if path[0] in value else [MISSING]
-    if isinstance(value, list):
-        if path[0].isdigit() and int(path[0]) < len(value):
-            return _values(value[int(path[0])], path[1:])
-        return [found for item in value if isinstance(item, dict) for found in _values(item, path)] or [MISSING]
-    return [MISSING]
-
-
-def _covers(index: Index, document: dict[str, Any], values: list[tuple[Any, ...]]) -> bool:
-    """Whether a sparse or partial index holds the document at all."""
-    if index.spec.get("sparse") and all(item is MISSING for row in values for item in row):
-        return False
+def _covers(index: Index, document: dict[str, Any]) -> bool:
+    """Whether a partial index holds the document at all."""
     if "partialFilterExpression" in index.spec:
         if index.partial is None:
             from headrace.query.match import parse_filter
@@ -69,20 +46,25 @@ def _covers(index: Index, document: dict[str, Any], values: list[tuple[Any, ...]
 
 
 def _keys(index: Index, document: dict[str, Any]) -> dict[bytes, tuple[Any, ...]]:
-    values = index_values(document, index.spec)
-    if not _covers(index, document, values):
+    """The keys of a document in one index, each with its values; those without any value are not in a sparse one."""
+    if not _covers(index, document):
         return {}
-    prefix = index.number.to_bytes(4, "big")
+    prefix, sparse = index.number.to_bytes(4, "big"), index.spec.get("sparse")
     keys = {}
-    for row in values:
-        plain = [None if item is MISSING else item for item in row]
-        keys[bounded_key(prefix, encode_values(plain))] = tuple(plain)
+    for row in index_rows(document, index.spec["key"]):
+        if sparse and all(item is MISSING for item in row):
+            continue
+        plain = tuple(None if item is MISSING or item is UNDEFINED else item for item in row)
+        key = b"".join([_UNDEFINED_KEY if item is UNDEFINED else encode_value(item) for item in _nulled(row)])
+        keys[bounded_key(prefix, key)] = plain
     return keys
 
 
-def keys_to_add(
-    txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None
-) -> list[bytes]:
+def _nulled(row: Row) -> list[Any]:
+    return [None if item is MISSING else item for item in row]
+
+
+def keys_to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[bytes]:
     """Keys of a new document in all unique indexes; raises 11000 where one belongs to another record."""
     decoded = decode(document)
     added = []

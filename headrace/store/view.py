@@ -90,10 +90,16 @@ class View:
                 yield key[4:], value
 
     def count(self, collection: Collection) -> int:
-        """How many documents the collection holds; counted once, then kept in memory."""
-        if collection.document_count is None:
-            collection.document_count = sum(1 for _ in self.scan(collection))
-        return collection.document_count
+        """How many documents the collection holds; counted once, then kept in memory.
+
+        What is counted beside a write transaction that is on its way to the disk is not kept: it lacks its changes.
+        """
+        if collection.document_count is not None:
+            return collection.document_count
+        count = sum(1 for _ in self.scan(collection))
+        if self.store.writing in (None, self):
+            collection.document_count = count
+        return count
 
     # The oplog.
 

@@ -62,7 +62,11 @@ class WriteTransaction(View):
     # Positions and entries.
 
     def reserve(self, count: int) -> int:
-        """The first of `count` consecutive new positions: seconds of the wall clock, then a counter."""
+        """The first of `count` consecutive new positions: seconds of the wall clock, then a counter.
+
+        Who reserves and then logs nothing gives them back: a position that was told to a client (operationTime, a
+        high-water mark) but is not in the oplog could be handed out again after a restart, and be missed.
+        """
         now = (self.wall_ms // 1000) << 32
         first = max(now, self.clock_position) + 1
         self.clock_position = first + count - 1
@@ -96,13 +100,18 @@ class WriteTransaction(View):
 
     def insert(self, collection: Collection, document: bytes, retryable: RetryableWrite | None = None) -> bytes:
         """Store one new document and its entry; returns it as stored. Raises 11000 and what `_id` rules raise."""
+        before = self.clock_position
         position = self.reserve(1)
-        document = with_timestamps(with_id_first(document), position)
-        key, key_document = identify(document)
-        full_key = bounded_key(collection.number_key, key)
-        if self.kv.get(full_key, db=self.tables["ids"]) is not None:
-            raise unique.duplicate_id(collection, key_document)
-        index_keys = unique.keys_to_add(self, collection, document, None) if collection.unique_indexes else ()
+        try:
+            document = with_timestamps(with_id_first(document), position)
+            key, key_document = identify(document)
+            full_key = bounded_key(collection.number_key, key)
+            if self.kv.get(full_key, db=self.tables["ids"]) is not None:
+                raise unique.duplicate_id(collection, key_document)
+            index_keys = unique.keys_to_add(self, collection, document, None) if collection.unique_indexes else ()
+        except CommandError:
+            self.clock_position = before
+            raise
         record = self.next_record(collection).to_bytes(8, "big")
         self.kv.put(full_key, record, db=self.tables["ids"])
         self.kv.put(collection.number_key + record, document, db=self.tables["documents"])
@@ -130,6 +139,7 @@ class WriteTransaction(View):
             ready = [with_id_first(document) for document in documents]
         except CommandError:
             return None
+        before = self.clock_position
         first = self.reserve(len(ready))
         if any(_has_empty_timestamp(document) for document in ready):
             ready = [with_timestamps(document, position) for position, document in enumerate(ready, first)]
@@ -142,6 +152,7 @@ class WriteTransaction(View):
             for (key, _), number in zip(identities, records)
         ]
         if not self._add_ids(id_items):
+            self.clock_position = before
             return None
         with self.kv.cursor(self.tables["documents"]) as cursor:
             cursor.putmulti([(prefix + number, document) for number, document in zip(records, ready)])
