@@ -27,7 +27,8 @@ def _element(name: str, array: Any, index: Any) -> Any:
     if is_nullish(array) or is_nullish(index):
         return None
     if type(array) is not list:
-        raise CommandError(28689, f"{name}'s argument must be an array, but is {type_name(array)}")
+        which = "first argument" if name == "$arrayElemAt" else "argument"
+        raise CommandError(28689, f"{name}'s {which} must be an array, but is {type_name(array)}")
     if type(index) not in NUMBERS:
         raise CommandError(28690, f"{name}'s second argument must be a numeric value, but is {type_name(index)}")
     place = int32_of(index)

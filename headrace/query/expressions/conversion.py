@@ -138,9 +138,10 @@ def _parse_object_id(text: str) -> ObjectId:
     try:
         return ObjectId(text)
     except InvalidId:
-        message = (
-            f"Failed to parse objectId '{text}' in $convert with no onError value: Invalid string for parsing to OID"
-        )
+        why = "Invalid character found in hex string"
+        if len(text) != 24:
+            why = f"Invalid string length for parsing to OID, expected 24 but found {len(text)}"
+        message = f"Failed to parse objectId '{text}' in $convert with no onError value: {why}"
         raise CommandError(241, message) from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bson import Binary
+from bson import Binary, MaxKey, MinKey
 from bson.datetime_ms import DatetimeMS
 
 from headrace.query.expressions.date_format import iso_text
@@ -28,6 +28,8 @@ def shown(value: Any) -> str:
         return f'BinData({value.subtype if kind is Binary else 0}, "{value.hex().upper()}")'
     if kind is DatetimeMS:
         return iso_text(int(value)) if -62_167_219_200_000 <= int(value) <= 253_402_300_799_999 else str(int(value))
+    if kind in (MinKey, MaxKey):
+        return kind.__name__
     if value is None:
         return "null"
     return "MISSING" if value is MISSING else str(value)
