@@ -24,7 +24,7 @@ from headrace.spark.verify import compare
 
 DATABASE: Final = "airline"
 COLLECTION: Final = "flights"
-# A day is written in about so long, however the clock in the flights runs.
+# The days are written in about so long, however the clock in the flights runs, or as fast as the server takes them.
 REPLAY_S: Final = 15.0
 
 
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--days", type=int, default=1, choices=range(1, 366), metavar="1..365")
     parser.add_argument("--keep", type=Path, help="directory for the table; without it, it is removed in the end")
     parser.add_argument("--kind", choices=["delta", "parquet"], default="delta", help="the table's format")
+    parser.add_argument("--seconds", type=float, default=REPLAY_S, help="how long the writing takes, at least")
     parser.add_argument("--uri", help="a MongoDB-compatible server to use instead of an embedded one")
     given = parser.parse_args(arguments)
     place: AbstractContextManager[str] = nullcontext(str(given.keep)) if given.keep else tempfile.TemporaryDirectory()
@@ -60,10 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         uri = given.uri or running.uri
         say(f"Server listens at {uri}")
         mirror = Mirror(uri, DATABASE, COLLECTION, Path(directory) / COLLECTION, given.kind)
-        return run(mirror, writes(given.days), given.days)
+        return run(mirror, writes(given.days), given.days, given.seconds)
 
 
-def run(mirror: Mirror, planned: list[Write], days: int) -> int:
+def run(mirror: Mirror, planned: list[Write], days: int, seconds: float) -> int:
     """Writes the flights, with the job beside it, and checks; the process's status."""
     say("Spark starts…")
     session = get_session(quick=True)
@@ -82,7 +83,7 @@ def run(mirror: Mirror, planned: list[Write], days: int) -> int:
             bar.update()
 
         took_s = replay(
-            client[mirror.database][mirror.collection], planned, a_second=len(planned) / REPLAY_S, written=written
+            client[mirror.database][mirror.collection], planned, a_second=len(planned) / seconds, written=written
         )
     query.processAllAvailable()
     query.stop()

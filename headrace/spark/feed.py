@@ -86,6 +86,13 @@ class Feed:
         moment: Timestamp = self.client.admin.command("ping")["operationTime"]
         return moment
 
+    def end_at(self, moment: Timestamp) -> Token:
+        """The token that ends a range with everything that happened up to and at `moment`; waits until it has."""
+        with self.open(Position("time", time=moment)) as cursor:
+            while not cursor.covers(moment):
+                cursor.next_batch(wait_ms=20)
+            return cursor.token
+
     def read(self, start: Token, end: Token) -> Iterator[Event]:
         """The events after `start` up to and including `end`, in order. Waits until the server has come to `end`."""
         if start >= end:

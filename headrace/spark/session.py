@@ -60,10 +60,13 @@ def register(session: SparkSession) -> SparkSession:
 
 
 def _existing() -> SparkSession | None:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    # Under spark-submit the JVM is there already, with the cluster's configuration.
-    return SparkSession.builder.getOrCreate() if "PYSPARK_GATEWAY_PORT" in os.environ else None
+    # The active session is a thread's; another thread's context is this process's all the same. Under spark-submit
+    # the JVM is there already, with the cluster's configuration.
+    there = SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    return SparkSession.builder.getOrCreate() if there else None
 
 
 def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str) -> SparkSession:

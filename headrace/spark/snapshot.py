@@ -107,10 +107,7 @@ class Snapshot:
 
     def end(self) -> Row:
         """The row that says: the snapshot is complete, and every row of it is true at this token or before."""
-        with self._feed.open(Position("latest"), stages=_KEYS_ONLY) as cursor:
-            for _ in _touched(cursor, self._feed.now()):
-                pass
-            return self._row(SNAPSHOT_END, cursor.token)
+        return self._row(SNAPSHOT_END, self._feed.end_at(self._feed.now()))
 
     def _single(self, query: dict[str, Any]) -> Chunk | None:
         key = self._key(query, 1)

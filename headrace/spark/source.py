@@ -111,14 +111,8 @@ class BatchReader(_Reader, DataSourceReader):
             raise OptionError("a batch read has no position 'snapshot'; read the collection as a stream, once")
         feed = Feed(self.options)
         start = feed.resolve(self.options.start)
-        ahead = ReadAhead(feed)
         end = self.options.end
-        if end.token is None:
-            end_token = ahead.advance(start, rows_max=None, until=end.time or feed.now(), wait_ms=20).token
-        else:
-            end_token = end.token
-        ahead.close()
-        return [EventRange(start, end_token)]
+        return [EventRange(start, end.token or feed.end_at(end.time or feed.now()))]
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
