@@ -23,7 +23,9 @@ from headrace.values.bson import decode, encode, type_name
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
 
-_WITHOUT_COLLECTION: Final = frozenset({"$documents", "$changeStream", "$currentOp", "$listLocalSessions", "$queryStats"})
+_WITHOUT_COLLECTION: Final = frozenset(
+    {"$documents", "$changeStream", "$currentOp", "$listLocalSessions", "$queryStats"}
+)
 
 
 def run(engine: Engine, request: Request) -> Any:
@@ -66,7 +68,10 @@ def _pipeline(body: dict[str, Any]) -> list[Any]:
 
 def _check_without_collection(name: Any, pipeline: list[dict[str, Any]]) -> None:
     if isinstance(name, bool) or not isinstance(name, int | float):
-        raise CommandError(9, f"Invalid command format: the 'aggregate' field must specify a collection name or 1, not {type_name(name)}")
+        raise CommandError(
+            9,
+            f"Invalid command format: the 'aggregate' field must specify a collection name or 1, not {type_name(name)}",
+        )
     if name != 1:
         raise CommandError(9, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
     first = next(iter(pipeline[0]), "") if pipeline else ""

@@ -29,9 +29,7 @@ def batch_size(body: dict[str, Any], command: str) -> int | None:
             "expected types '[long, int, decimal, double']",
         )
     if value < 0:
-        raise CommandError(
-            51024, f"BSON field 'batchSize' value must be >= 0, actual value '{int(value)}'"
-        )
+        raise CommandError(51024, f"BSON field 'batchSize' value must be >= 0, actual value '{int(value)}'")
     return int(value)
 
 

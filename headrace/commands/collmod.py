@@ -40,9 +40,7 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
         parse_filter(change["validator"])
     index_change = change.get("index")
     options = dict(collection.options)
-    for name in change:
-        if name in _CHANGEABLE:
-            options[name] = change[name]
+    options.update({name: value for name, value in change.items() if name in _CHANGEABLE})
     before: dict[str, Any] | None = None
     reply: dict[str, Any] = {}
     if index_change is not None:
@@ -77,10 +75,10 @@ def _view(engine: Engine, view: Collection, change: dict[str, Any]) -> dict[str,
     if OPTION in change:
         raise CommandError(72, f"option not supported on a view: {OPTION}")
     options = dict(view.options)
-    for name in change:
+    for name, value in change.items():
         if name not in ("viewOn", "pipeline"):
             raise CommandError(72, f"option not supported on a view: {name}")
-        options[name] = change[name]
+        options[name] = value
     check_view_pipeline(view.database, view.namespace, options["pipeline"])
     if change:
         schema.modify_view(engine.txn, view, options)

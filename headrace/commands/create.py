@@ -32,7 +32,9 @@ _GENERIC: Final = frozenset({
 
 def _boolean(name: str, value: Any) -> Any:
     if type(value) is not bool and not isinstance(value, int | float):
-        raise CommandError(14, f"BSON field 'create.{name}' is the wrong type '{type_name(value)}', expected type 'bool'")
+        raise CommandError(
+            14, f"BSON field 'create.{name}' is the wrong type '{type_name(value)}', expected type 'bool'"
+        )
     return value
 
 
@@ -114,8 +116,7 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
     existing = engine.txn.collection(namespace)
     kept = {name: value for name, value in options.items() if name not in ("idIndex", "autoIndexId")}
     if existing is not None:
-        shown = {name: value for name, value in existing.options.items()}
-        if existing.is_view == ("viewOn" in options) and shown == kept:
+        if existing.is_view == ("viewOn" in options) and existing.options == kept:
             return {}
         kind = "view" if existing.is_view else "collection"
         raise CommandError(48, f"Collection {namespace} already exists as a {kind} with other options")

@@ -59,9 +59,7 @@ def _check(statement: dict[str, Any]) -> None:
             "expected types '[long, int, decimal, double']",
         )
     if statement["limit"] not in (0, 1):
-        raise CommandError(
-            9, f"The limit field in delete objects must be 0 or 1. Got {statement['limit']}"
-        )
+        raise CommandError(9, f"The limit field in delete objects must be 0 or 1. Got {statement['limit']}")
     object_field(statement, "q", "delete.deletes")
 
 

@@ -88,7 +88,7 @@ def _check(body: dict[str, Any]) -> None:
 
 def check_hint(collection: Collection | None, hint: Any) -> None:
     """Refuse a hint that names no index, as MongoDB's planner does."""
-    if not hint or collection is None or hint == {"$natural": 1} or hint == {"$natural": -1}:
+    if not hint or collection is None or hint in ({"$natural": 1}, {"$natural": -1}):
         return
     for index in collection.indexes:
         if hint == index.name or (type(hint) is dict and list(hint.items()) == list(index.spec["key"].items())):
@@ -134,7 +134,8 @@ def _sorted(found: Iterator[bytes], key: Any, count_max: int | None) -> Iterator
         size += len(raw)
         if size > limits.SORT_BYTES_MAX:
             raise CommandError(
-                292, f"Sort exceeded memory limit of {limits.SORT_BYTES_MAX} bytes, but did not opt in to external sorting."
+                292,
+                f"Sort exceeded memory limit of {limits.SORT_BYTES_MAX} bytes, but did not opt in to external sorting.",
             )
         keyed.append((key.key(decode(raw)), place, raw))
     keyed.sort(key=lambda item: (item[0], item[1]))

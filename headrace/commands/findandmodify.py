@@ -51,7 +51,9 @@ def _check(body: dict[str, Any]) -> None:
         if body.get("upsert"):
             raise CommandError(9, "Cannot specify both upsert=true and remove=true ")
         if body.get("new"):
-            raise CommandError(9, "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document")
+            raise CommandError(
+                9, "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document"
+            )
     elif "update" not in body:
         raise CommandError(9, "Either an update or remove=true must be specified")
     elif type(body["update"]) not in (dict, list):

@@ -45,7 +45,7 @@ def _expire(value: Any) -> Any:
     if isinstance(value, bool | str) or not isinstance(value, int | float):
         raise CommandError(
             2 if type(value) is str else 14,
-            "BSON field 'changeStreamOptions.preAndPostImages.expireAfterSeconds' must be \"off\" or a number of seconds",
+            "BSON field 'changeStreamOptions.preAndPostImages.expireAfterSeconds' must be 'off' or a number",
         )
     if value <= 0:
         raise CommandError(2, "Expected a positive integer for 'expireAfterSeconds' parameter")
@@ -66,7 +66,9 @@ def set_cluster_parameter(engine: Engine, request: Request) -> dict[str, Any]:
             raise CommandError(40415, f"BSON field 'changeStreamOptions.{field}' is an unknown field.")
     images = value.get("preAndPostImages", {})
     if type(images) is not dict:
-        raise CommandError(14, "BSON field 'changeStreamOptions.preAndPostImages' is the wrong type, expected type 'object'")
+        raise CommandError(
+            14, "BSON field 'changeStreamOptions.preAndPostImages' is the wrong type, expected type 'object'"
+        )
     for field in images:
         if field != "expireAfterSeconds":
             raise CommandError(40415, f"BSON field 'changeStreamOptions.preAndPostImages.{field}' is an unknown field.")

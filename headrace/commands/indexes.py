@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
@@ -71,13 +72,17 @@ def _checked(spec: Any) -> dict[str, Any]:
         raise CommandError(14, f"The elements of the 'indexes' array must be objects, but got {type_name(spec)}")
     key = spec.get("key")
     if type(key) is not dict:
-        code, what = (14, "must be an object") if "key" in spec else (9, "is a required property of an index specification")
+        code, what = (
+            (14, "must be an object") if "key" in spec else (9, "is a required property of an index specification")
+        )
         raise CommandError(code, f"The 'key' field {what}")
     if not key:
         raise CommandError(67, "Index keys cannot be an empty object.")
     for field in spec:
         if field not in _SPEC_FIELDS:
-            raise CommandError(197, f"The field '{field}' is not valid for an index specification. Specification: {spec}")
+            raise CommandError(
+                197, f"The field '{field}' is not valid for an index specification. Specification: {spec}"
+            )
     if type(spec.get("name")) is not str:
         if "name" not in spec:
             raise CommandError(9, "The 'name' field is a required property of an index specification")
@@ -106,12 +111,14 @@ def _check_key(key: dict[str, Any]) -> None:
                 67, f"Values in v:2 index key pattern cannot be of type {type_name(kind)}. "
                 "Only numbers > 0, numbers < 0, and strings are allowed."
             )  # fmt: skip
-        elif not kind or kind != kind:
+        elif not kind or math.isnan(kind):
             raise CommandError(67, "Values in the index key pattern cannot be 0.")
         if not path or path.startswith(".") or path.endswith(".") or ".." in path:
             raise CommandError(67, "Index keys cannot contain an empty field.")
         if path.startswith("$") and not path.startswith("$**"):
-            raise CommandError(67, f"Index key contains an illegal field name: field name starts with '$'. Field: {path}")
+            raise CommandError(
+                67, f"Index key contains an illegal field name: field name starts with '$'. Field: {path}"
+            )
 
 
 def _shown_key(key: dict[str, Any]) -> dict[str, Any]:
@@ -143,7 +150,8 @@ def _is_there(collection: Collection, spec: dict[str, Any], more: list[dict[str,
         if same_name:
             code = 86 if not same_key or _comparable(existing) != _comparable(spec) else 85
             raise CommandError(
-                code, f"An existing index has the same name as the requested index, but another key or options: {spec['name']}"
+                code,
+                f"An existing index has the same name as the requested index, but is another: {spec['name']}",
             )
         if same_key and _identity(existing) == _identity(spec):
             raise CommandError(85, f"Index already exists with a different name: {existing['name']}")

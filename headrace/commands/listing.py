@@ -122,7 +122,8 @@ def database_stats(engine: Engine, request: Request) -> dict[str, Any]:
     return {
         "db": request.db, "collections": Int64(len(collections)), "views": Int64(len(found) - len(collections)),
         "objects": Int64(count), "avgObjSize": size / count if count else 0.0, "dataSize": float(size),
-        "storageSize": float(size), "indexes": Int64(sum(len(item.indexes) for item in collections)), "scaleFactor": Int64(1),
+        "storageSize": float(size), "indexes": Int64(sum(len(item.indexes) for item in collections)),
+        "scaleFactor": Int64(1),
     }  # fmt: skip
 
 

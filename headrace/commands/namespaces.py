@@ -56,7 +56,7 @@ def for_writing(engine: Engine, namespace: str) -> None:
     """Refuse what no client may write: the oplog, and the tables that only look like collections."""
     if "$" in namespace:
         raise CommandError(73, f"Invalid collection name: {namespace.partition('.')[2]}")
-    if namespace == OPLOG or namespace == PRE_IMAGES:
+    if namespace in (OPLOG, PRE_IMAGES):
         raise CommandError(13, f"not authorized on {namespace.partition('.')[0]} to write to {namespace}")
     if namespace.endswith(".system.views"):
         raise CommandError(73, f"cannot write to '{namespace}'; use create, collMod and drop with the view's name")
@@ -143,6 +143,4 @@ def whole_number(body: dict[str, Any], name: str, command: str) -> int | None:
 
 def write_errors(failures: Sequence[tuple[int, CommandError]]) -> list[dict[str, Any]]:
     """The `writeErrors` of a reply: (index of the statement, what went wrong) in order."""
-    return [
-        {"index": index, "code": error.code, **error.extra, "errmsg": error.message} for index, error in failures
-    ]
+    return [{"index": index, "code": error.code, **error.extra, "errmsg": error.message} for index, error in failures]

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from headrace.commands.engine import Engine
 
 
-def write_output(
-    engine: Engine, namespace: str, stage: Any, documents: Iterator[dict[str, Any]]
-) -> Iterator[bytes]:
+def write_output(engine: Engine, namespace: str, stage: Any, documents: Iterator[dict[str, Any]]) -> Iterator[bytes]:
     """Write what leaves the pipeline as its last stage says; the command's own answer is empty."""
     writes = stage.writes
     goal = check_namespace(f"{writes.database}.{writes.collection}")

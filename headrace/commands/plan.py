@@ -19,7 +19,7 @@ from headrace.values.bson import decode
 from headrace.values.keystring import encode_values
 
 if TYPE_CHECKING:
-    from headrace.commands.engine import Engine
+    pass
 
 Found = tuple[bytes, bytes, dict[str, Any]]
 _PLAIN: Final = frozenset({ObjectId, int, Int64, float, Decimal128, bool, bytes, DatetimeMS})

@@ -85,7 +85,7 @@ def _by_id(
     engine: Engine, request: Request, namespace: str, raw: bytes, statement: dict[str, Any],
     retryable: RetryableWrite | None,
 ) -> bytes | None:  # fmt: skip
-    """The commonest update, the short way: operators on one plain `_id`. None where it is not that, or finds nothing."""
+    """The commonest update, the short way: operators on one plain `_id`. None where it is not that, or not there."""
     spec, change = statement.get("q"), statement.get("u")
     if type(spec) is not dict or "_id" not in spec or len(spec) != 1 or type(change) is not dict or not change:
         return None
@@ -242,9 +242,7 @@ class Applier:
             return None
         new = encode(applied.document)
         if len(new) > limits.DOCUMENT_BYTES_MAX:
-            raise CommandError(
-                17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}"
-            )
+            raise CommandError(17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}")
         self._check(new)
         logged = encode(applied.change.entry) if type(applied.change) is Diff else new
         self._txn.replace(self._collection, record, raw, new, logged, self._retryable)

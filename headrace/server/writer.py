@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.command import Command
 from headrace.commands.request import Request
@@ -42,6 +42,7 @@ class Writer:
         self._core = core
         self._queue: list[tuple[Peer, Command, Request]] = []
         self._jobs: list[tuple[Job, asyncio.Future[None]]] = []
+        self._alone: list[tuple[Any, Any]] = []  # (batch, jobs) of one write each, to find whose fault a failure was
         self._scheduled = False
         self._commit_ms = 0.0
         self._idle: list[asyncio.Future[None]] = []
@@ -72,7 +73,7 @@ class Writer:
 
     def _done(self) -> None:
         """A batch is through: begin the next, or rest."""
-        if self._queue or self._jobs:
+        if self._alone or self._queue or self._jobs:
             self._core.loop.call_soon(self._flush)
             return
         self._scheduled = False
@@ -81,6 +82,9 @@ class Writer:
             future.set_result(None)
 
     def _flush(self) -> None:
+        if self._alone:
+            self._commit(*self._alone.pop(0))
+            return
         batch, self._queue = self._queue[:BATCH_COUNT_MAX], self._queue[BATCH_COUNT_MAX:]
         jobs, self._jobs = self._jobs, []
         self._commit(batch, jobs)
@@ -140,10 +144,8 @@ class Writer:
             self._core.store.grow()
             self._commit(batch, jobs)
         elif len(batch) + len(jobs) > 1:
-            for item in batch:
-                self._commit([item], [])
-            for job in jobs:
-                self._commit([], [job])
+            self._alone += [([item], []) for item in batch] + [([], [job]) for job in jobs]
+            self._done()
         elif batch:
             peer, _, request = batch[0]
             LOG.error("the write %s of %s failed inside the server", request.name, peer.facts.address, exc_info=error)

@@ -74,8 +74,9 @@ def failures() -> dict[str, str]:
         sys.path.remove(str(FOLDER))
     cases: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for family in FAMILIES:
-        for line in gzip.open(FOLDER / "recordings" / f"{family}.jsonl.gz", "rt"):
-            cases.put(check.loads(line, json_options=check.OPTIONS))
+        with gzip.open(FOLDER / "recordings" / f"{family}.jsonl.gz", "rt") as lines:
+            for line in lines:
+                cases.put(check.loads(line, json_options=check.OPTIONS))
     found: dict[str, str] = {}
     threads = [threading.Thread(target=_work, args=(cases, found, check)) for _ in range(SERVER_COUNT)]
     for thread in threads:

@@ -43,9 +43,9 @@ class Skip(Stage):
 
 def parse_limit(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$limit: positive number}`."""
-    count = whole_number(name, spec, 5107201)
-    if count == 0:
+    if type(spec) in (int, Int64, float) and spec <= 0:
         raise CommandError(15958, "the limit must be positive")
+    count = whole_number(name, spec, 5107201)
     return (Limit(name, spec, count),)
 
 
