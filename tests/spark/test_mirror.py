@@ -17,7 +17,7 @@ import pytest
 from bson import Decimal128, Int64, ObjectId
 from pymongo.database import Database
 
-from headrace.spark.mirror import BatchReport, Mirror, catch_up, description_option
+from headrace.spark.mirror import BatchReport, Mirror, catch_up, description_option, follow
 from headrace.spark.verify import compare
 
 if TYPE_CHECKING:
@@ -113,6 +113,30 @@ def test_a_collection_that_is_dropped_renamed_away_or_renamed_onto_is_followed(
     database.c.rename("gone")
     catch_up(mirror, session=spark)
     assert (compare(mirror).row_count, compare(mirror).equal) == (0, True)
+
+
+def test_a_running_job_follows_drops_and_renames_between_the_writes(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    mirror = mirror_of(uri, database, tmp_path, rows_max=30)
+    choose = random.Random(11)
+    query = follow(mirror, session=spark)
+    for seed in range(200, 225):
+        scribble(database, seed, 25)
+        match choose.randrange(5):
+            case 0:
+                database.c.drop()
+            case 1:
+                database.other.insert_many([{"_id": number, "list": []} for number in range(20)])
+                database.other.rename("c", dropTarget=True)
+            case 2:
+                database.c.insert_one({"_id": ObjectId()})
+                database.c.rename(f"old{seed}")
+    query.processAllAvailable()
+    query.stop()
+    catch_up(mirror, session=spark)
+    assert compare(mirror).equal, compare(mirror)
+    assert compare(mirror).row_count > 5
 
 
 def test_a_lost_checkpoint_costs_a_new_snapshot_and_no_wrong_row(
