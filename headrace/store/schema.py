@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from bson import Binary
 
+from headrace.errors import CommandError
 from headrace.store import unique
 from headrace.store.catalog import Collection, Index
 from headrace.store.entries import crud_head, entry, tail
@@ -162,11 +163,16 @@ def modify(
 
 
 def create_indexes(txn: WriteTransaction, collection: Collection, specs: list[dict[str, Any]]) -> None:
-    """Add indexes; raises 11000 for a unique one over duplicates, before anything is listed."""
+    """Add indexes; raises 11000 for a unique one over duplicates, and then nothing is left of any of them."""
     made = [Index(txn.catalog.new_number(txn.kv), spec) for spec in specs]
-    for index in made:
-        if index.unique:
-            unique.build(txn, collection, index)
+    try:
+        for index in made:
+            if index.unique:
+                unique.build(txn, collection, index)
+    except CommandError:
+        for index in made:
+            unique.clear(txn, index)
+        raise
     empty = txn.count(collection) == 0
     collection.set_indexes([*collection.indexes, *made])
     txn.catalog.save(txn.kv, collection)

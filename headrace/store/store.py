@@ -7,7 +7,7 @@ after a failed `sync` forgets everything, in the tables and in memory.
 
     meta   "format"         → b"1"
            "history-lost"   → b"1" once changes were made without an oplog: older positions are gone
-           "last-position"  → where the oplog ended when it was dropped, 8 bytes big-endian: positions go on from it
+           "last-position"  → where an oplog that was dropped ended, 8 bytes big-endian: positions go on after it
            "parameters"     → cluster parameters (BSON)
            "pruned"         → the newest position that was pruned, 8 bytes big-endian
 """
@@ -115,7 +115,8 @@ class Store:
             self.log_noop(txn, "new primary")
         else:
             txn.kv.put(b"history-lost", b"1", db=self.tables["meta"])
-            txn.kv.put(b"last-position", self.last_position.to_bytes(8, "big"), db=self.tables["meta"])
+            told = self.last_position + 1  # the furthest place that a token can name: what follows it is lost
+            txn.kv.put(b"last-position", told.to_bytes(8, "big"), db=self.tables["meta"])
             for table in ("oplog", "runs", "images"):
                 txn.kv.drop(self.tables[table], delete=False)
         self.commit(txn)

@@ -1,0 +1,174 @@
+"""A data directory: opened again as it was left, grown when full, refused where it cannot be understood or shared."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from bson import Timestamp
+
+from headrace.store import schema
+from headrace.store.lmdb import DirectoryInUse
+from headrace.store.store import IncompatibleFormat, Store
+from headrace.testing.clock import FakeClock
+from headrace.testing.driven import DrivenServer
+
+
+def insert(at: DrivenServer, *documents: dict[str, Any]) -> None:
+    at.must("t", {"insert": "c", "documents": list(documents)})
+
+
+def token(at: DrivenServer) -> dict[str, Any]:
+    """A token that stands where the oplog ends."""
+    return dict(at.must("t", watching())["cursor"]["postBatchResumeToken"])
+
+
+def watching(**options: Any) -> dict[str, Any]:
+    return {"aggregate": "c", "pipeline": [{"$changeStream": options}], "cursor": {}}
+
+
+def code_of(at: DrivenServer, **options: Any) -> int:
+    reply = at.run("t", watching(**options))
+    assert isinstance(reply, dict)
+    return int(reply.get("code", 0))
+
+
+def test_a_second_process_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+    with DrivenServer(tmp_path):
+        script = f"from headrace.store.store import Store\nStore({str(tmp_path)!r})"
+        second = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert second.returncode == 1 and f"DirectoryInUse: the data directory {tmp_path} is in use" in second.stderr
+        with pytest.raises(DirectoryInUse, match=r"\(pid \d+\); stop it, or give another --dbpath"):
+            Store(tmp_path)
+    Store(tmp_path).close()
+
+
+def test_an_unknown_format_is_refused_and_the_directory_let_go(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    txn = store.begin()
+    txn.kv.put(b"format", b"99", db=store.tables["meta"])
+    store.commit(txn)
+    store.close()
+    for _ in range(2):
+        with pytest.raises(IncompatibleFormat, match="has format 99, not 1"):
+            Store(tmp_path)
+
+
+def test_a_file_that_is_no_data_file_is_refused_and_the_directory_let_go(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").write_bytes(b"this is not LMDB" * 1000)
+    for _ in range(2):
+        with pytest.raises(lmdb.Error):
+            Store(tmp_path)
+    (tmp_path / "data.mdb").unlink()
+    Store(tmp_path).close()
+
+
+def test_a_throw_away_directory_is_removed() -> None:
+    store = Store(None)
+    path = store.environment.path
+    assert path.is_dir()
+    store.close()
+    assert not path.exists()
+
+
+def test_a_full_map_grows_and_no_write_is_lost_or_done_twice(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with DrivenServer(tmp_path, clock=clock, map_bytes=1 << 20) as at:
+        opened = token(at)
+        for batch in range(40):
+            insert(at, *[{"_id": batch * 10 + n, "text": "x" * 5000} for n in range(10)])
+        for number in range(0, 400, 7):
+            at.must("t", {"update": "c", "updates": [{"q": {"_id": number}, "u": {"$set": {"text": "y"}}}]})
+        assert at.must("t", {"count": "c"})["n"] == 400
+        stream = at.must("t", {**watching(resumeAfter=opened), "cursor": {"batchSize": 10_000}})["cursor"]
+        kinds = [event["operationType"] for event in stream["firstBatch"]]
+        assert kinds == ["insert"] * 400 + ["update"] * 58
+        at.restart()
+        assert at.must("t", {"count": "c"})["n"] == 400
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        before = token(at)
+        key = {"key": {"a": 1}, "name": "a_1", "unique": True}
+        at.must("t", {"create": "c", "changeStreamPreAndPostImages": {"enabled": True}})
+        at.must("t", {"createIndexes": "c", "indexes": [key]})
+        at.must("t", {"create": "v", "viewOn": "c", "pipeline": []})
+        insert(at, {"_id": 1, "a": 1}, {"_id": 2, "a": 2})
+        collections = at.must("t", {"listCollections": 1})["cursor"]["firstBatch"]
+        last = at.store.last_position
+        at.restart()
+        assert at.store.last_position == last
+        assert at.must("t", {"listCollections": 1})["cursor"]["firstBatch"] == collections
+        reply = at.run("t", {"insert": "c", "documents": [{"_id": 3, "a": 1}]})
+        assert isinstance(reply, dict) and reply["writeErrors"][0]["code"] == 11000
+        insert(at, {"_id": 3, "a": 3})
+        assert [item["_id"] for item in at.must("t", {"find": "v"})["cursor"]["firstBatch"]] == [1, 2, 3]
+        events = at.must("t", watching(resumeAfter=before))["cursor"]["firstBatch"]
+        assert [event["documentKey"]["_id"] for event in events] == [1, 2, 3]
+
+
+def test_positions_go_on_when_the_clock_goes_back(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with DrivenServer(tmp_path, clock=clock) as at:
+        insert(at, {"_id": 1})
+        last = at.store.last_position
+        clock.set_wall(clock.now_ms() - 3_600_000)
+        insert(at, {"_id": 2})
+        at.restart()
+        insert(at, {"_id": 3})
+        with at.store.reading() as view:
+            assert [position for position, _ in view.entries(last)] == [last, last + 1, last + 2]
+
+
+def test_history_before_a_time_without_oplog_is_lost_every_time(tmp_path: Path) -> None:
+    clock = FakeClock()
+    lost: list[dict[str, Any]] = []
+    for number in range(3):
+        with DrivenServer(tmp_path, clock=clock) as at:
+            for old in lost:
+                assert code_of(at, resumeAfter=old) == code_of(at, startAfter=old) == 286
+            opened = at.store.last_position
+            insert(at, {"_id": f"with {number}"})
+            assert code_of(at, startAtOperationTime=Timestamp(opened >> 32, opened & 0xFFFFFFFF)) == 0
+            lost.append(token(at))
+            last = at.store.last_position
+        with DrivenServer(tmp_path, clock=clock, oplog=False) as at:
+            insert(at, {"_id": f"without {number}"})
+            assert code_of(at) == 40573
+            with at.store.reading() as view:
+                assert all(view.kv.stat(view.tables[name])["entries"] == 0 for name in ("oplog", "runs", "images"))
+        clock.set_wall(clock.now_ms() - 60_000)
+    with DrivenServer(tmp_path, clock=clock) as at:
+        assert at.store.last_position > last
+        assert at.must("t", {"count": "c"})["n"] == 6
+
+
+def test_a_directory_begun_without_an_oplog_has_no_history_before_it(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with DrivenServer(tmp_path, clock=clock, oplog=False) as at:
+        insert(at, {"_id": 1})
+    clock.advance(60_000)
+    with DrivenServer(tmp_path, clock=clock) as at:
+        assert code_of(at, startAtOperationTime=Timestamp(clock.now_ms() // 1000 - 30, 1)) == 286
+
+
+def test_the_garbage_of_a_dropped_collection_is_found_again(tmp_path: Path) -> None:
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        insert(at, *[{"_id": n} for n in range(10)])
+        at.must("t", {"drop": "c"})
+        at.restart()
+        with at.store.reading() as view:
+            assert schema.has_garbage(view)
+        while True:
+            txn = at.store.begin()
+            more = schema.collect_garbage(txn, 100)
+            at.store.commit(txn)
+            if not more:
+                break
+        with at.store.reading() as view:
+            assert view.kv.stat(view.tables["documents"])["entries"] == 0
