@@ -11,6 +11,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
+from headrace.server.ttl import TimeToLive
 from headrace.store import schema, sessions
 from headrace.store.retention import Retention, expired_images, first_to_keep, prune, remove_images
 
@@ -40,6 +41,7 @@ class Background:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._task: asyncio.Task[None] | None = None
+        self.ttl = TimeToLive(core)
         self._noop_due_ms = 0.0
         self._session_at = b""  # where the walk over the sessions goes on
 
@@ -69,6 +71,7 @@ class Background:
         await self.prune(clock.now_ms())
         await self._expire(clock.now_ms())
         await self._collect()
+        await self.ttl.tick()
 
     async def _noop(self, monotonic_ms: float) -> None:
         """An oplog quiet for ten seconds gets an entry, so that the tokens of quiet streams move on."""

@@ -1,0 +1,104 @@
+"""TTL indexes: documents whose date is older than `expireAfterSeconds` are deleted, a bounded piece at a time.
+
+What expires is deleted like any other document: with an oplog entry, and an event for those who watch.
+Source: MongoDB's TTL monitor: once a minute; a date, or the earliest date of an array; nothing else expires.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from bson.datetime_ms import DatetimeMS
+
+from headrace.query.match import parse_filter
+from headrace.store.catalog import Collection, Index
+from headrace.store.view import View
+from headrace.values.bson import MISSING, decode
+from headrace.values.paths import get_path, split_path
+
+if TYPE_CHECKING:
+    from headrace.server.core import Core
+    from headrace.store.writes import WriteTransaction
+
+ROUND_MS: Final = 60_000
+PIECE_COUNT: Final = 1000  # documents looked at before others get a turn
+
+
+class TimeToLive:
+    """The rounds of one server."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._due_ms = 0.0
+
+    async def tick(self) -> None:
+        """Make a round if one is due."""
+        clock = self._core.engine.clock
+        if clock.monotonic_ms() < self._due_ms:
+            return
+        self._due_ms = clock.monotonic_ms() + ROUND_MS
+        await self.round(clock.now_ms())
+
+    async def round(self, now_ms: int) -> int:
+        """Delete what has expired as of `now_ms`; returns how many documents went."""
+        removed = 0
+        for collection in list(self._core.store.catalog.collections.values()):
+            for index in collection.indexes:
+                if is_ttl(index):
+                    removed += await self._expire(collection, index, now_ms)
+        return removed
+
+    async def _expire(self, collection: Collection, index: Index, now_ms: int) -> int:
+        """Walk a collection piece by piece; it may change, or go, between the pieces."""
+        after: bytes | None = None
+        removed = 0
+        while True:
+            with self._core.store.reading() as view:
+                if view.collection(collection.namespace) is not collection:
+                    return removed
+                piece = list(islice(view.scan(collection, after=after), PIECE_COUNT))
+            old = [record for record, document in piece if is_expired(index, document, now_ms)]
+            if old:
+                gone: list[int] = []
+                await self._core.writer.add_job(
+                    lambda txn, old=old, gone=gone: gone.append(delete_expired(txn, collection, index, old, now_ms))  # type: ignore[misc]
+                )
+                removed += gone[-1]
+            if len(piece) < PIECE_COUNT:
+                return removed
+            after = piece[-1][0]
+
+
+def is_ttl(index: Index) -> bool:
+    return "expireAfterSeconds" in index.spec and len(index.spec["key"]) == 1
+
+
+def is_expired(index: Index, document: bytes, now_ms: int) -> bool:
+    """Whether a raw document's date is older than the index allows."""
+    decoded = decode(document)
+    value = get_path(decoded, split_path(next(iter(index.spec["key"]))))
+    dates = [int(item) for item in (value if type(value) is list else [value]) if type(item) is DatetimeMS]
+    if not dates or value is MISSING or min(dates) + index.spec["expireAfterSeconds"] * 1000 > now_ms:
+        return False
+    return _covers(index, decoded)
+
+
+def _covers(index: Index, document: dict[str, Any]) -> bool:
+    spec = index.spec.get("partialFilterExpression")
+    return spec is None or bool(parse_filter(spec)(document))
+
+
+def delete_expired(
+    txn: WriteTransaction, collection: Collection, index: Index, records: list[bytes], now_ms: int
+) -> int:
+    """Delete those of the records that are still there and still expired; returns how many."""
+    if txn.collection(collection.namespace) is not collection:
+        return 0
+    removed = 0
+    for record in records:
+        document = View.by_record(txn, collection, record)
+        if document is not None and is_expired(index, document, now_ms):
+            txn.delete(collection, record, document)
+            removed += 1
+    return removed

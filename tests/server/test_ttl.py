@@ -1,0 +1,59 @@
+"""TTL indexes delete what has expired, with events."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import Any
+
+import pymongo
+import pytest
+
+import headrace
+
+OLD = dt.datetime(2020, 1, 1)
+NOW_MS = int(dt.datetime(2021, 1, 1, tzinfo=dt.UTC).timestamp() * 1000)
+
+
+@pytest.fixture
+def server() -> Any:
+    with headrace.Server() as server:
+        yield server
+
+
+def expire(server: headrace.Server, now_ms: int) -> int:
+    """A round of the server's own, now."""
+    core = server._running
+    return asyncio.run_coroutine_threadsafe(core.background.ttl.round(now_ms), core.loop).result()
+
+
+def test_documents_with_an_old_date_go_and_are_told_as_deletes(server: headrace.Server) -> None:
+    with pymongo.MongoClient(server.uri) as client:
+        coll = client.t.c
+        coll.create_index("at", expireAfterSeconds=3600)
+        coll.insert_many([
+            {"_id": 1, "at": OLD}, {"_id": 2, "at": [dt.datetime(2030, 1, 1), OLD]}, {"_id": 3, "at": "2020"},
+            {"_id": 4}, {"_id": 5, "at": dt.datetime(2030, 1, 1)}, {"_id": 6, "at": []},
+        ])  # fmt: skip
+        with coll.watch() as stream:
+            assert expire(server, NOW_MS) == 2
+            assert [stream.next()["documentKey"]["_id"] for _ in range(2)] == [1, 2]
+        assert [document["_id"] for document in coll.find()] == [3, 4, 5, 6]
+
+
+def test_a_partial_ttl_index_expires_only_what_it_holds(server: headrace.Server) -> None:
+    with pymongo.MongoClient(server.uri) as client:
+        coll = client.t.c
+        coll.create_index("at", expireAfterSeconds=0, partialFilterExpression={"done": True})
+        coll.insert_many([{"_id": 1, "at": OLD, "done": True}, {"_id": 2, "at": OLD}])
+        assert expire(server, NOW_MS) == 1
+        assert [document["_id"] for document in coll.find()] == [2]
+
+
+def test_a_large_collection_is_walked_in_pieces(server: headrace.Server) -> None:
+    with pymongo.MongoClient(server.uri) as client:
+        coll = client.t.c
+        coll.create_index("at", expireAfterSeconds=0)
+        coll.insert_many([{"_id": number, "at": OLD} for number in range(2500)])
+        assert expire(server, NOW_MS) == 2500
+        assert coll.count_documents({}) == 0
