@@ -21,12 +21,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from headrace.clock import SystemClock
 from headrace.spark.java import Java, find_java
 
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - not on this system: a killed session's directory stays
+    fcntl = None  # type: ignore[assignment]
+
 START_WAIT_S: Final = 120.0
+_SCRATCH: Final = "headrace-spark-"
 # What Spark's own launcher opens (JavaModuleOptions), less the incubator module.
 _OPENED: Final = (
     "java.base/java.io", "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect",
@@ -65,12 +71,13 @@ class JvmFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """A running JVM: where PySpark finds it, and the directory that is removed when this process ends."""
+    """A running JVM: where PySpark finds it, and the directory that is this process's while it holds the lock."""
 
     process: subprocess.Popen[bytes]
     port: int
     secret: str
     scratch: Path
+    lock: IO[str]
 
 
 def launch(
@@ -82,8 +89,7 @@ def launch(
     Raises `JavaMissing` or `JvmFailed`. The caller connects with `attached`.
     """
     java = java or find_java()
-    scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    scratch, lock = _scratch()
     (scratch / "log4j2.properties").write_text(_LOGGING.format(level=log_level))
     info = scratch / "connection"
     environ = dict(os.environ, _PYSPARK_DRIVER_CONN_INFO_PATH=str(info), SPARK_HOME=str(spark_home()))
@@ -92,7 +98,36 @@ def launch(
         _command(java, conf, memory, flags, scratch), stdin=subprocess.PIPE, env=environ, start_new_session=True
     )
     port, secret = _await_connection(process, info)
-    return Jvm(process, port, secret, scratch)
+    return Jvm(process, port, secret, scratch, lock)
+
+
+def _scratch() -> tuple[Path, IO[str]]:
+    """A new directory for one session, removed when this process ends, or by a later session if it was killed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*/lock"):
+        if _abandoned(left):
+            shutil.rmtree(left.parent, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    lock = (scratch / "lock").open("w")
+    if fcntl:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    # A lock that says nothing yet is about to be taken: see `_abandoned`.
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return scratch, lock
+
+
+def _abandoned(lock: Path) -> bool:
+    """Whether the process that made the lock's directory is gone: the system let go of its lock."""
+    try:
+        with lock.open("r+") as file:
+            if fcntl is None or not file.read():
+                return False
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except OSError:
+        # It is held, or belongs to somebody else, or has just been removed.
+        return False
 
 
 def _command(java: Java, conf: Mapping[str, str], memory: str, flags: tuple[str, ...], scratch: Path) -> list[str]:
