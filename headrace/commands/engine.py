@@ -10,6 +10,7 @@ runs the others again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId, Timestamp
@@ -32,20 +33,18 @@ if TYPE_CHECKING:
     from headrace.store.view import View
     from headrace.store.writes import WriteTransaction
 
-RETRYABLE_CODES = frozenset({6, 7, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13435, 13436})
-
 
 class Engine:
     """Everything that commands share. One thread drives it."""
 
     def __init__(self, store: Store, options: ServerOptions, clock: SystemClock | None = None) -> None:
         from headrace.commands.parameters import first_parameters
-        from headrace.commands.table import COMMANDS
+        from headrace.commands.table import COMMANDS, TEST_COMMANDS
 
         self.store = store
         self.options = options
         self.clock = clock or store.clock
-        self.commands: dict[str, Command] = COMMANDS
+        self.commands: dict[str, Command] = COMMANDS | TEST_COMMANDS if options.enable_test_commands else COMMANDS
         self.channels = Channels()
         self.feeds = Feeds(self.channels, store)
         self.cursors = Cursors(self)
@@ -117,6 +116,8 @@ class Engine:
         self._view = txn
         try:
             answer = retryable.run_once(self, command, request)
+            if self.failpoints.active:
+                answer = self.failpoints.disturb(self, command, request, answer)
             if type(answer) is Wait:
                 return answer
             return self._close(answer, max(txn.clock_position, self.store.last_position))
@@ -138,11 +139,9 @@ class Engine:
         end = reply.closing(position)
         return reply.document(encode(answer)[4:-1], end if "ok" not in answer else end[len(reply.OK) :])
 
-    def failure(self, error: CommandError, request: Request) -> bytes:
-        """The reply to a failed command, with the labels that drivers act on."""
-        labels = list(error.labels)
-        if error.code in (280, 286) and "NonResumableChangeStreamError" not in labels:
-            labels.append("NonResumableChangeStreamError")
-        if error.code in RETRYABLE_CODES:
-            labels += [label for label in retryable.labels_of(self, request, error) if label not in labels]
+    def failure(self, error: CommandError, request: Request, labels: Sequence[str] | None = None) -> bytes:
+        """The reply to a failed command, with the labels that drivers act on, or with those given."""
+        if labels is None:
+            found = (*error.labels, *retryable.labels_of(self, request, error))
+            labels = tuple(dict.fromkeys(found))
         return reply.error_reply(error, labels, self.store.last_position if self.store.oplog_enabled else None)

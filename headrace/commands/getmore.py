@@ -38,6 +38,8 @@ def run(engine: Engine, request: Request) -> bytes | Wait:
         )
     cursor = engine.cursors.get(cursor_id, f"{request.db}.{name}")
     size = batch_size(body, "getMore")
+    if engine.failpoints.active:
+        _check_out(engine, request, cursor_id)
     if cursor.is_change_stream:
         return _changes(engine, request, cursor, size)
     if not cursor.awaits and body.get("maxTimeMS") is not None and not cursor.tails:
@@ -55,6 +57,14 @@ def run(engine: Engine, request: Request) -> bytes | Wait:
     return reply.cursor_elements(
         b"nextBatch", reply.array(batch), 0 if cursor.exhausted else cursor_id, namespace, None
     )
+
+
+def _check_out(engine: Engine, request: Request, cursor_id: int) -> None:
+    try:
+        engine.failpoints.check_out(engine, request)
+    except CommandError:
+        engine.cursors.remove(cursor_id)
+        raise
 
 
 def _check_time(body: dict[str, Any]) -> None:

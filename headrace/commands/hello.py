@@ -37,12 +37,12 @@ ELECTION_ID: Final = ObjectId("7fffffff0000000000000001")
 
 def run(engine: ServerFacts, request: Request) -> dict[str, Any] | Wait:
     body = request.body
-    counter = _COUNTER_IN_A_SET if engine.options.oplog else 0
+    topology = topology_version(engine)
+    counter = int(topology["counter"])
     wait_ms = _wait_ms(engine, body, counter)
     if wait_ms and not request.time_is_up:
         return Wait(after=None, wait_ms=wait_ms)
     _remember_client(request.peer, body)
-    topology = {"processId": engine.process_id, "counter": Int64(counter)}
     reply: dict[str, Any] = {"helloOk": True} if body.get("helloOk") else {}
     reply["topologyVersion"] = topology
     primary_field = "isWritablePrimary" if request.name == "hello" else "ismaster"
@@ -56,6 +56,11 @@ def run(engine: ServerFacts, request: Request) -> dict[str, Any] | Wait:
     if "saslSupportedMechs" in body:
         reply["saslSupportedMechs"] = []
     return reply
+
+
+def topology_version(engine: Any) -> dict[str, Any]:
+    """What tells a driver that nothing has changed: the process, and the count of its changes."""
+    return {"processId": engine.process_id, "counter": Int64(_COUNTER_IN_A_SET if engine.options.oplog else 0)}
 
 
 def _wait_ms(engine: ServerFacts, body: dict[str, Any], counter: int) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary, Int64
 from bson.datetime_ms import DatetimeMS
+from bson.errors import BSONError
 
 from headrace.commands.command import Command, Reply
 from headrace.commands.request import Request
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
 NO_USER: Final = hashlib.sha256(b"").digest()
 """`lsid.uid` of a server without users: the digest of an empty name."""
 RETRYABLE: Final = frozenset({"bulkWrite", "delete", "findAndModify", "insert", "update"})
+RETRYABLE_NAMES: Final = RETRYABLE | {"findandmodify"}
+NETWORK_CODES: Final = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+"""What goes away by itself: a server that ends, a network that fails. A retryable write may be sent again."""
+RESUMABLE_CODES: Final = NETWORK_CODES | {133, 150, 234}
+"""After these a driver resumes its change stream."""
+TRANSIENT_CODES: Final = NETWORK_CODES | {24, 112, 150, 239, 246, 251, 267}
+"""After these a driver may begin its transaction anew."""
+HISTORY_CODES: Final = frozenset({280, 286})
+"""After these no change stream can be resumed."""
 
 
 class Sessions:
@@ -58,11 +68,17 @@ def lsid_document(session: bytes) -> bytes:
     return encode({"id": Binary(session, 4), "uid": NO_USER})
 
 
+def is_retryable(command: Command, request: Request) -> bool:
+    """Whether this is a write that is to be done once, however often it is sent."""
+    body = request.body
+    return "txnNumber" in body and "autocommit" not in body and command.name in RETRYABLE
+
+
 def run_once(engine: Engine, command: Command, request: Request) -> Reply:
     """Run a write; one that carries a transaction number and was done before answers what it answered then."""
-    body = request.body
-    if "txnNumber" not in body or "autocommit" in body or command.name not in RETRYABLE:
+    if not is_retryable(command, request):
         return command.run(engine, request)
+    body = request.body
     session = session_id(request)
     number = body["txnNumber"]
     if session is None or type(number) is not Int64:
@@ -88,32 +104,28 @@ def _keep(txn: WriteTransaction, session: bytes, number: int, elements: bytes) -
     txn.kv.put(session, encode(record), db=txn.tables["sessions"])
 
 
-def forget_old(txn: WriteTransaction, before_ms: int, count_max: int) -> int:
-    """Delete up to `count_max` records of sessions last used before `before_ms`; returns how many."""
-    removed = 0
-    with txn.kv.cursor(txn.tables["sessions"]) as cursor:
-        found = cursor.first()
-        while found and removed < count_max:
-            if int(decode(cursor.value())["usedAt"]) < before_ms:
-                cursor.delete()
-                removed += 1
-                found = bool(cursor.key())
-            else:
-                found = cursor.next()
-    return removed
-
-
 def labels_of(engine: Engine, request: Request, error: CommandError) -> list[str]:
-    """The error labels that tell a driver it may try again."""
+    """The error labels that tell a driver what it may try again: the write, the transaction, the stream."""
+    code = error.code
+    if code in HISTORY_CODES:
+        return ["NonResumableChangeStreamError"]
+    if code not in RESUMABLE_CODES and code not in TRANSIENT_CODES:
+        return []
     try:
         body = request.body
-    except Exception:  # a body that does not decode has no session either
+    except BSONError:  # a body that does not decode has no session either
         return []
-    if "txnNumber" in body and "autocommit" in body:
-        return ["TransientTransactionError"] if "commitTransaction" not in body else ["RetryableWriteError"]
-    if "txnNumber" in body:
-        return ["RetryableWriteError"]
-    return ["ResumableChangeStreamError"] if _reads_a_change_stream(engine, request) else []
+    if request.name in ("abortTransaction", "commitTransaction"):
+        if code in NETWORK_CODES:
+            return ["RetryableWriteError"]
+        return ["TransientTransactionError"] if code in TRANSIENT_CODES else []
+    if "autocommit" in body:
+        return ["TransientTransactionError"] if code in TRANSIENT_CODES else []
+    if "txnNumber" in body and request.name in RETRYABLE_NAMES:
+        return ["RetryableWriteError"] if code in NETWORK_CODES else []
+    if code in RESUMABLE_CODES and _reads_a_change_stream(engine, request):
+        return ["ResumableChangeStreamError"]
+    return []
 
 
 def _reads_a_change_stream(engine: Engine, request: Request) -> bool:

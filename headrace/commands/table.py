@@ -11,6 +11,7 @@ from headrace.commands import (
     create,
     delete,
     drop,
+    failpoints,
     find,
     findandmodify,
     getmore,
@@ -43,3 +44,5 @@ def _by_name() -> dict[str, Command]:
 
 
 COMMANDS: Final = _by_name()
+TEST_COMMANDS: Final = {command.name: command for command in failpoints.COMMANDS}
+"""Those that are only there with `--enable-test-commands`."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.command import Command
+from headrace.commands.failpoints import Failure
 from headrace.commands.request import Peer as PeerFacts
 from headrace.commands.request import Request
 from headrace.commands.wait import Wait
@@ -30,7 +32,7 @@ class Peer(asyncio.Protocol):
     """One client's socket."""
 
     __slots__ = (
-        "_busy", "_core", "_exhaust", "_message", "_paused", "_replies", "_request", "_started", "_transport",
+        "_busy", "_core", "_loses_answer", "_message", "_paused", "_replies", "_request", "_started", "_transport",
         "_wire", "facts", "waiting",
     )  # fmt: skip
 
@@ -38,6 +40,7 @@ class Peer(asyncio.Protocol):
         self._core = core
         self._wire = Connection()
         self._busy = False
+        self._loses_answer = False
         self._paused = False
         self._replies = 0
         self.waiting: Any = None  # the notifier's note of this peer while a command waits
@@ -90,14 +93,38 @@ class Peer(asyncio.Protocol):
             request = _request(message, self.facts)
             self._request = request
             command = engine.command(request)
+            failing = engine.failpoints
+            failure = failing.meet(engine, command, request) if failing.active else None
         except CommandError as error:
             blank = Request("", "", message.body, {}, self.facts)
             self._answer(engine.failure(error, blank))
             return
-        failing = engine.failpoints
-        if failing.active and failing.intercepts(self._core, self, command, request):
+        if failure is None:
+            self.start(command, request)
+        else:
+            self._fail(failure, command, request)
+
+    def _fail(self, failure: Failure, command: Command, request: Request) -> None:
+        """Do what a fail point wants before the command is run, or instead."""
+        if failure.block_ms:
+            self._busy = True
+            unblocked = replace(failure, block_ms=0.0)
+            self._core.loop.call_later(failure.block_ms / 1000, self._unblock, unblocked, command, request)
+        elif failure.closes:
+            self.drop()
+        elif failure.error is not None:
+            self._answer(self._core.engine.failure(failure.error, request, failure.labels))
+        else:
+            self._loses_answer = failure.loses_answer
+            self.start(command, request)
+
+    def _unblock(self, failure: Failure, command: Command, request: Request) -> None:
+        self._busy = False
+        if self._transport.is_closing():
             return
-        self.start(command, request)
+        self._fail(failure, command, request)
+        if not self._busy:
+            self._serve()
 
     def start(self, command: Command, request: Request) -> None:
         """Run a command whose turn it is."""
@@ -124,6 +151,9 @@ class Peer(asyncio.Protocol):
         """The answer of a command that had to wait; then on with what came meanwhile."""
         self._busy = False
         if self._transport.is_closing():
+            return
+        if self._loses_answer:
+            self.drop()
             return
         self._answer(answer)
         self._serve()
