@@ -1,0 +1,243 @@
+"""Every example of README.md and docs/ is run, in the order of its page.
+
+The convention, in a page:
+
+    ```python     run in one namespace for the whole page; a block that begins `# name.py` is written to that
+                  file instead
+    ```console    a line after `$ ` is run by the shell; what follows up to the next one must be its output, if
+                  anything does; `...` stands for any text
+    ```text       right after a python block: what that block prints
+    <!-- slow -->            above a block: it needs Spark or many seconds; left out of `make check`
+    <!-- not run: why -->    above a block: it cannot be run here
+
+A page has a folder of its own, and a home, both empty. The port 27017 stands for a free one that the test picks.
+`make` is only asked what it would do. Other languages (toml, json, ...) are not run.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import re
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "bench").glob("*.md"),
+        *(ROOT / "examples").glob("*.md"),
+    ]
+)
+RUN = {"console", "python"}
+OWN_TEST = {"docs/pipeline.md"}  # tests/spark/test_docs.py has one Spark session for it
+MARK = "\x1e"
+FENCE = re.compile(r"```(\w*)$")
+COMMENT = re.compile(r"<!-- (slow|not run: .+) -->$")
+LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
+TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+REPOSITORY_PATH = re.compile(r"`((?:bench|docs|headrace|tests)/[\w/.]*)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block; `line` is where its first line of text is, from 1."""
+
+    language: str
+    text: str
+    line: int
+    slow: bool
+    skipped: bool
+    prints: str | None
+
+
+def blocks(page: Path) -> list[Block]:
+    """The page's blocks that are run, and what those that print are to print."""
+    found: list[Block] = []
+    mark, language, start, body = "", None, 0, list[str]()
+    lines = page.read_text("utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        if language is None and (fence := FENCE.match(line)):
+            language, start, body = fence[1], number + 1, []
+        elif language is not None and line == "```":
+            found.append(Block(language, "\n".join(body), start, mark == "slow", mark.startswith("not run"), None))
+            mark, language = "", None
+        elif language is not None:
+            body.append(line)
+        elif comment := COMMENT.match(line):
+            mark = comment[1]
+        elif line:
+            mark = ""
+    return [with_output(block, after) for block, after in zip(found, [*found[1:], None]) if block.language in RUN]
+
+
+def with_output(block: Block, after: Block | None) -> Block:
+    if block.language != "python" or after is None or after.language != "text":
+        return block
+    return Block(block.language, block.text, block.line, block.slow, block.skipped, after.text)
+
+
+class Reader:
+    """Somebody who follows one page from top to bottom, in a folder of their own."""
+
+    def __init__(self, page: Path, folder: Path) -> None:
+        self.page = page
+        self.folder = folder
+        self.namespace: dict[str, Any] = {"__name__": "__page__"}
+        self.port = free_port()
+        self.environment = {
+            **os.environ,
+            "HOME": str(folder / "home"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "XDG_DATA_HOME": str(folder / "home" / "data"),
+        }
+        (folder / "home").mkdir()
+
+    def follow(self, block: Block) -> None:
+        text = block.text.replace("27017", str(self.port))
+        prints = None if block.prints is None else block.prints.replace("27017", str(self.port))
+        if block.language == "console":
+            self.shell(text, block)
+        elif match := re.match(r"# ([\w/]+\.py)\n", text):
+            (self.folder / match[1]).write_text(text, "utf-8")
+        else:
+            self.python(text, prints, block)
+
+    def python(self, text: str, prints: str | None, block: Block) -> None:
+        """Run a block as if it stood at its place in the page, so that a traceback names the page's line."""
+        tree = ast.increment_lineno(ast.parse(text), block.line - 1)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.chdir(self.folder):
+            exec(compile(tree, str(self.page), "exec"), self.namespace)
+        if prints is not None:
+            check(out.getvalue(), prints, f"{self.page.name}:{block.line}")
+
+    def shell(self, text: str, block: Block) -> None:
+        """Run a block's commands in one shell, which stops at the first that fails."""
+        commands, expected = list[str](), list[list[str]]()
+        for line in text.splitlines():
+            if line.startswith("$ "):
+                commands.append(as_asked(line[2:]))
+                expected.append([])
+            elif commands and commands[-1].endswith("\\"):
+                commands[-1] += "\n" + line
+            else:
+                expected[-1].append(line)
+        script = "".join(f"{command}\nprintf '{MARK}'\n" for command in commands)
+        done = subprocess.run(
+            ["sh", "-e", "-c", script], cwd=self.folder, env=self.environment, capture_output=True, text=True,
+            timeout=600, check=False,
+        )  # fmt: skip
+        place = f"{self.page.name}:{block.line}"
+        assert done.returncode == 0, f"{place}\n{done.stdout}\n{done.stderr}"
+        for got, wanted in zip(done.stdout.split(MARK), expected):
+            if wanted:
+                check(got, "\n".join(wanted), place)
+
+    def end(self) -> None:
+        """Stop the servers that the page started in the background and left running: those with a pid file."""
+        for file in self.folder.glob("*.pid"):
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(int(file.read_text()), signal.SIGTERM)
+
+
+def as_asked(command: str) -> str:
+    return f"make -C '{ROOT}' -n{command[4:]}" if command.startswith("make ") else command
+
+
+def check(got: str, wanted: str, place: str) -> None:
+    pattern = ".*?".join(re.escape(part) for part in wanted.strip().split("..."))
+    assert re.fullmatch(pattern, got.strip(), re.DOTALL), f"{place} says\n{wanted}\nbut it is\n{got}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
+    reader = Reader(request.param, tmp_path)
+    yield reader
+    reader.end()
+
+
+def pages_with(*, slow: bool) -> list[Path]:
+    """Pages that have something to run: slow ones are run whole, the others without their slow blocks."""
+    pages = [page for page in PAGES if page_id(page) not in OWN_TEST]
+    return [page for page in pages if any(not block.skipped and block.slow == slow for block in blocks(page))]
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("reader", pages_with(slow=False), ids=page_id, indirect=True)
+def test_the_examples_of_a_page_do_what_it_says(reader: Reader) -> None:
+    for block in blocks(reader.page):
+        if not block.skipped and not block.slow:
+            reader.follow(block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", pages_with(slow=True), ids=page_id, indirect=True)
+def test_the_examples_of_a_page_do_what_it_says_with_spark(reader: Reader) -> None:
+    for block in blocks(reader.page):
+        if not block.skipped:
+            reader.follow(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target, anchor in LINK.findall(page.read_text("utf-8")):
+        if "://" in target:
+            continue
+        there = (page.parent / target).resolve() if target else page
+        if not there.exists() or (anchor and anchor[1:] not in anchors(there)):
+            broken.append(target + anchor)
+    assert not broken
+
+
+def anchors(page: Path) -> set[str]:
+    """Where links into a page may point: its headings, as GitHub names them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_files_and_tests_that_a_page_names_are_there(page: Path) -> None:
+    text = page.read_text("utf-8")
+    missing = [path for path in REPOSITORY_PATH.findall(text) if not (ROOT / path).exists()]
+    for path, test in TEST_NAME.findall(text):
+        if (ROOT / path).exists() and test and f"def {test}(" not in (ROOT / path).read_text("utf-8"):
+            missing.append(f"{path}::{test}")
+    assert not missing
+
+
+def test_the_page_of_what_is_not_supported_is_what_the_tables_say() -> None:
+    writer = runpy.run_path(str(ROOT / "docs" / "unsupported.py"))
+    assert writer["PAGE"].read_text("utf-8") == writer["page"](), "run: python docs/unsupported.py"
+
+
+def test_the_page_of_the_server_names_every_flag() -> None:
+    text = (ROOT / "docs" / "server.md").read_text("utf-8")
+    help_text = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", "serve", "--help"], capture_output=True, text=True, check=True
+    )
+    flags = set(re.findall(r"--[\w-]+", help_text.stdout)) - {"--help"}
+    assert not {flag for flag in flags if f"`{flag}" not in text}
