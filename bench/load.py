@@ -21,17 +21,22 @@ from pathlib import Path
 
 from loops import Measured
 from scenarios import SCENARIOS, Scenario
+from streams import STREAMS
 from target import OwnServer, Target
 
+ALL = (*SCENARIOS, *STREAMS)
 Figures = dict[str, dict[str, list[Measured]]]
 """Figure by name → server by name → one measurement of each round."""
 
 
 def main() -> int:
     arguments = _arguments()
-    chosen = [scenario for scenario in SCENARIOS if _wanted(scenario, arguments.only)]
+    chosen = [scenario for scenario in ALL if _wanted(scenario, arguments.only)]
     if not chosen:
-        print("no scenario has such a name; there are: " + "; ".join(s.name for s in SCENARIOS), file=sys.stderr)
+        print(
+            "no scenario has such a name; there are: " + "; ".join(s.name for s in ALL),
+            file=sys.stderr,
+        )
         return 2
     figures: Figures = {}
     with ExitStack() as stack:
@@ -91,7 +96,7 @@ def _line(name: str, servers: Sequence[Sequence[Measured]]) -> str:
     rates = [statistics.median(measured.per_second for measured in rounds) for rounds in servers]
     times = [statistics.median(measured.cpu_us for measured in rounds) for rounds in servers]
     parts = [f"{name:<46}"]
-    unit = "ms" if name.startswith("ms ") else "/s"
+    unit = next((unit for unit in _UNITS if name.startswith(f"{unit} ")), "/s")
     for rate, cpu_us in zip(rates, times, strict=True):
         parts.append(f"{_number(rate):>9} {unit}")
         parts.append("              " if math.isnan(cpu_us) else f"{_number(cpu_us):>8} µs CPU")
@@ -100,6 +105,10 @@ def _line(name: str, servers: Sequence[Sequence[Measured]]) -> str:
         if times[1] > 0 and not math.isnan(times[0]):
             parts.append(f"CPU × {times[0] / times[1]:.2f}")
     return "  ".join(parts)
+
+
+_UNITS = ("KiB", "ms", "times")
+"""Figures that are no rates begin with their unit."""
 
 
 def _number(value: float) -> str:

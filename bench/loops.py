@@ -99,21 +99,29 @@ def _side_by_side(sockets: Sequence[socket.socket], messages: Sequence[bytes]) -
 
 
 class Watchers:
-    """Change streams on one collection, one connection each, all of the same shape."""
+    """Change streams, one connection each; every reply is followed by the next getMore when it is asked for."""
 
     def __init__(self, target: Target, count: int, opening: bytes, more_of: Callable[[int], bytes]) -> None:
         self._selector = selectors.DefaultSelector()
         self._asking: dict[Channel, bytes] = {}
+        self._more_of = more_of
+        self._events = 0
         for _ in range(count):
-            connection = target.connect()
-            connection.sendall(opening)
-            reply = receive(connection)
-            check(reply)
-            cursor = reply_document(reply)["cursor"]["id"]
-            channel = Channel(connection)
-            self._selector.register(connection, selectors.EVENT_READ, channel)
-            self._asking[channel] = more_of(cursor)
-            channel.send(self._asking[channel])
+            self.add(target, opening)
+
+    def add(self, target: Target, opening: bytes) -> None:
+        """One more watcher, on a connection of its own."""
+        self.take(target.connect(), opening, self._more_of)
+
+    def take(self, connection: socket.socket, opening: bytes, more_of: Callable[[int], bytes]) -> None:
+        """One more watcher, on this connection."""
+        connection.sendall(opening)
+        reply = receive(connection)
+        check(reply)
+        channel = Channel(connection)
+        self._selector.register(connection, selectors.EVENT_READ, channel)
+        self._asking[channel] = more_of(reply_document(reply)["cursor"]["id"])
+        channel.send(self._asking[channel])
 
     def wait_for_all(self) -> None:
         """Until each has been brought one event; each asks for the next at once. Empty batches are asked anew."""
@@ -122,6 +130,15 @@ class Watchers:
             for channel in self.ready(None):
                 left -= b"operationType" in channel.data
                 self.ask_again(channel)
+
+    def wait_for_events(self, count: int) -> None:
+        """Until each was brought `count` events since its opening on average; with 0, read what is there already."""
+        while True:
+            for channel in self.ready(None if count else 0.0):
+                self._events += channel.data.count(b"\x02operationType\x00")
+                self.ask_again(channel)
+            if self._events >= count * len(self._asking):
+                return
 
     @contextmanager
     def also(self, channel: Channel) -> Iterator[None]:

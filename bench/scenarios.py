@@ -201,6 +201,7 @@ SCENARIOS = (
     Scenario("insert and its event, 1 watcher", _first_event),
     _more_events(50),
     _more_events(200),
+    _more_events(1000),
     Scenario("latency", _latency),
 )
 """In the order in which they are run and shown."""
