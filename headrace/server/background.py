@@ -125,8 +125,8 @@ class Background:
         while there:
             left: list[bool] = []
             await self._core.writer.add_job(
-                lambda txn, left=left: left.append(schema.collect_garbage(txn, PIECE_COUNT))
-            )  # type: ignore[misc]
+                lambda txn, left=left: left.append(schema.collect_garbage(txn, PIECE_COUNT))  # type: ignore[misc]
+            )
             there = left[-1]
 
 
