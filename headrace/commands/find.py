@@ -14,7 +14,7 @@ from headrace.commands.namespaces import OPLOG, flag, object_field, target, whol
 from headrace.commands.plan import Finder, collation_of
 from headrace.commands.request import Request
 from headrace.commands.retryable import session_id
-from headrace.commands.sources import documents, is_virtual, resolve
+from headrace.commands.sources import documents, in_id_order, is_virtual, resolve
 from headrace.cursors.documents import DocumentCursor
 from headrace.errors import CommandError
 from headrace.query.match import parse_filter
@@ -110,7 +110,11 @@ def _selected(
     sort = body.get("sort") or {}
     backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
     let = body.get("let")
-    found = documents(engine, namespace, spec, collation, backward=backward, variables=let)
+    found = _by_id_order(engine, collection, spec, collation, sort, let)
+    if found is not None:
+        sort = {}
+    else:
+        found = documents(engine, namespace, spec, collation, backward=backward, variables=let)
     if sort and "$natural" not in sort:
         key = parse_sort(sort, collation)
         found = _sorted(found, key, None if limit is None else skip + limit)
@@ -124,6 +128,15 @@ def _selected(
     predicate = parse_filter(spec, collation=collation, variables=let) if spec else None
     project = parse_projection(projection, kind="find", predicate=predicate, collation=collation)
     return (encode(project(decode(raw))) for raw in found)
+
+
+def _by_id_order(
+    engine: Engine, collection: Collection | None, spec: dict[str, Any], collation: Any, sort: dict[str, Any], let: Any
+) -> Iterator[bytes] | None:
+    """The matches in the order of `_id` where that is the sort asked for, and the ids are kept in it."""
+    if collection is None or list(sort) != ["_id"] or sort["_id"] not in (1, -1):
+        return None
+    return in_id_order(engine, collection, spec, collation, backward=sort["_id"] == -1, variables=let)
 
 
 def _sorted(found: Iterator[bytes], key: Any, count_max: int | None) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from bson.datetime_ms import DatetimeMS
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
-from headrace.store.view import View
+from headrace.store.view import View, id_bounds
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_values
 
@@ -36,7 +36,7 @@ def collation_of(collection: Collection | None, given: dict[str, Any] | None) ->
 class Finder:
     """A filter ready to find documents of one collection."""
 
-    __slots__ = ("_collection", "_id_key", "_id_keys", "predicate")
+    __slots__ = ("_collection", "_id_key", "_id_keys", "_id_range", "predicate")
 
     def __init__(
         self, collection: Collection, spec: dict[str, Any], collation: Collation | None,
@@ -45,6 +45,7 @@ class Finder:
         """Parse `spec`; raises what is wrong with it. A filter on nothing but a plain `_id` is not even parsed."""
         self._collection = collection
         self._id_keys: list[bytes] | None = None
+        self._id_range: tuple[bytes, bytes] | None = None
         self.predicate: Any = None
         self._id_key: bytes | None = None
         if len(spec) == 1 and "_id" in spec:
@@ -55,6 +56,7 @@ class Finder:
         if spec:
             self.predicate = parse_filter(spec, collation=collation, variables=variables)
             self._id_keys = _keys_of(self.predicate.equalities().get("_id", _ABSENT), spec.get("_id"), collation)
+            self._id_range = _range_of(spec.get("_id"), collation)
 
     def by_id(self, view: View) -> tuple[bytes, bytes] | None:
         """(record, raw document) where the filter is a plain `_id`."""
@@ -77,8 +79,16 @@ class Finder:
             return iter(() if found is None else (found,))
         if self._id_keys is not None:
             found_all = [view.by_id(self._collection, key) for key in self._id_keys]
-            return iter(sorted((item for item in found_all if item is not None), reverse=backward))
+            return iter([item for item in found_all if item is not None])
+        if self._id_range is not None and view.has_id_order:
+            walk = view.scan_ids(self._collection, *self._id_range)
+            return ((record, raw) for _, record, raw in walk)
         return view.scan(self._collection, backward=backward)
+
+    @property
+    def id_range(self) -> tuple[bytes, bytes] | None:
+        """Bounds of the `_id`s that can match, as `scan_ids` takes them, where the filter names some."""
+        return self._id_range
 
     def find(self, view: View) -> Iterator[Found]:
         """(record, raw, decoded) of every match."""
@@ -104,6 +114,22 @@ class Finder:
 
 
 _ABSENT: Final = object()
+
+
+def _range_of(condition: Any, collation: Collation | None) -> tuple[bytes, bytes] | None:
+    """Bounds of the keys of all `_id`s that `$gt`, `$gte`, `$lt` and `$lte` allow; the filter decides the rest."""
+    if type(condition) is not dict:
+        return None
+    plain = _PLAIN if collation is not None else _PLAIN | {str}
+    bounds = {name: value for name, value in condition.items() if name in _BOUNDS and type(value) in plain}
+    if not bounds:
+        return None
+    low = [encode_values([value]) for name, value in bounds.items() if name in ("$gt", "$gte")]
+    high = [encode_values([value]) for name, value in bounds.items() if name in ("$lt", "$lte")]
+    return id_bounds(max(low, default=None), min(high, default=None))
+
+
+_BOUNDS: Final = frozenset({"$gt", "$gte", "$lt", "$lte"})
 
 
 def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[bytes] | None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.namespaces import OPLOG, PRE_IMAGES
 from headrace.commands.plan import Finder
-from headrace.cursors.documents import Scan
+from headrace.cursors.documents import IdScan, Scan
 from headrace.cursors.oplog import OplogScan, pre_images, time_bounds
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
-from headrace.store.view import View
+from headrace.store.view import View, id_bounds
 from headrace.values.bson import decode
 
 if TYPE_CHECKING:
@@ -99,7 +99,24 @@ def stored(
     if finder.has_id_keys:
         candidates = [raw for _, raw in finder.candidates(engine.view, backward=backward)]
         return finder.narrowed(lambda: iter(candidates))
+    if finder.id_range is not None and not backward and engine.view.has_id_order:
+        bounds = finder.id_range
+        return finder.narrowed(lambda: IdScan(lambda: engine.view, collection, bounds))
     return finder.narrowed(lambda: Scan(lambda: engine.view, collection, backward=backward))
+
+
+def in_id_order(
+    engine: Engine, collection: Collection, spec: dict[str, Any], collation: Collation | None, *, backward: bool,
+    variables: dict[str, Any] | None = None,
+) -> Iterator[bytes] | None:  # fmt: skip
+    """Matching raw documents sorted by `_id`, read in that order; None where that cannot be had."""
+    if collation is not None or collection.long_ids or not engine.view.has_id_order:
+        return None
+    finder = Finder(collection, spec, collation, variables)
+    if finder.is_by_id or finder.has_id_keys:
+        return None
+    bounds = finder.id_range or id_bounds(None, None)
+    return finder.narrowed(lambda: IdScan(lambda: engine.view, collection, bounds, backward=backward))
 
 
 def documents(

@@ -44,6 +44,39 @@ class Scan:
         return next(self._buffer)
 
 
+class IdScan:
+    """As `Scan`, in the order of `_id`: what it remembers is the last id key."""
+
+    __slots__ = ("_backward", "_buffer", "_collection", "_high", "_last", "_low", "_view")
+
+    def __init__(
+        self, view: Callable[[], View], collection: Collection, bounds: tuple[bytes, bytes], *, backward: bool = False
+    ) -> None:
+        self._view = view
+        self._collection = collection
+        self._low, self._high = bounds
+        self._backward = backward
+        self._last: bytes | None = None
+        self._buffer: Iterator[bytes] = iter(())
+
+    def __iter__(self) -> IdScan:
+        return self
+
+    def __next__(self) -> bytes:
+        for document in self._buffer:
+            return document
+        low, high = self._low, self._high
+        if self._last is not None:
+            low, high = (low, self._last) if self._backward else (self._last, high)
+        walk = self._view().scan_ids(self._collection, low, high, backward=self._backward)
+        chunk = list(islice((item for item in walk if item[0] != self._last), _CHUNK_COUNT))
+        if not chunk:
+            raise StopIteration
+        self._last = chunk[-1][0]
+        self._buffer = iter([document for _, _, document in chunk])
+        return next(self._buffer)
+
+
 class DocumentCursor:
     """Batches of raw documents from an iterator."""
 

@@ -1,6 +1,6 @@
 """The catalog: which collections, views and indexes exist, held in memory and kept in the `catalog` table.
 
-    catalog   namespace (UTF-8)            → {number, uuid, kind, options, indexes: [{number, spec}]}   (BSON)
+    catalog   namespace (UTF-8)            → {number, uuid, kind, options, longIds, indexes: [{number, spec}]}   (BSON)
     topics    namespace (UTF-8)            → number, 4 bytes big-endian
     meta      "next-number"                → 4 bytes big-endian
 
@@ -46,7 +46,8 @@ class Collection:
     """A collection or view in memory. `uuid` is 16 bytes, None for a view."""
 
     __slots__ = (
-        "database", "delete_head", "document_count", "images", "indexes", "insert_head", "kind", "name", "namespace",
+        "database", "delete_head", "document_count", "images", "indexes", "insert_head", "kind", "long_ids", "name",
+        "namespace",
         "next_record", "number", "number_key", "options", "topic", "unique_indexes", "update_head", "uuid",
     )  # fmt: skip
 
@@ -61,6 +62,7 @@ class Collection:
         self.next_record: int | None = None  # found at the first insert
         self.document_count: int | None = None  # counted when first asked for
         self.topic = 0
+        self.long_ids = False  # whether an `_id` was ever stored whose key is cut, so that the ids are not in order
         self.set_options(options)
         self.set_indexes(indexes)
         self.set_namespace(namespace)
@@ -91,6 +93,7 @@ class Collection:
             "uuid": None if self.uuid is None else Binary(self.uuid, 4),
             "kind": self.kind,
             "options": self.options,
+            "longIds": self.long_ids,
             "indexes": [{"number": index.number, "spec": index.spec} for index in self.indexes],
         })  # fmt: skip
 
@@ -103,6 +106,7 @@ class Catalog:
         self.collections: dict[str, Collection] = {}
         self.topics: dict[str, int] = {}
         self.version = 0  # counts changes, so that what is derived from the catalog knows when it is stale
+        self.changed: dict[str, int] = {}  # namespace → version of its last change in this process's life
 
     def load(self, txn: Transaction) -> None:
         """Read everything again, at open and after a write transaction was given up."""
@@ -117,14 +121,17 @@ class Catalog:
             uuid = None if record["uuid"] is None else bytes(record["uuid"])
             collection = Collection(namespace, record["number"], uuid, record["kind"], record["options"], indexes)
             collection.topic = self.topics.get(namespace, 0)
+            collection.long_ids = record.get("longIds", False)
             self.collections[namespace] = collection
         self.version += 1
 
     def create(
-        self, txn: Transaction, namespace: str, kind: str, options: dict[str, Any], id_index: dict[str, Any] | None
-    ) -> Collection:
-        """Add a collection or view; the caller has checked that the name is free."""
-        uuid = uuids.uuid4().bytes if kind != "view" else None
+        self, txn: Transaction, namespace: str, kind: str, options: dict[str, Any], id_index: dict[str, Any] | None,
+        *, uuid: bytes | None = None,
+    ) -> Collection:  # fmt: skip
+        """Add a collection or view; the caller has checked that the name is free. `uuid` None: a new one."""
+        if uuid is None and kind != "view":
+            uuid = uuids.uuid4().bytes
         collection = Collection(namespace, self.new_number(txn), uuid, kind, options, [])
         if id_index is not None:
             collection.set_indexes([Index(self.new_number(txn), id_index)])
@@ -137,12 +144,16 @@ class Catalog:
 
     def save(self, txn: Transaction, collection: Collection) -> None:
         txn.put(collection.namespace.encode(), collection.record(), db=self._tables["catalog"])
-        self.version += 1
+        self._note(collection.namespace)
 
     def remove(self, txn: Transaction, collection: Collection) -> None:
         del self.collections[collection.namespace]
         txn.delete(collection.namespace.encode(), db=self._tables["catalog"])
+        self._note(collection.namespace)
+
+    def _note(self, namespace: str) -> None:
         self.version += 1
+        self.changed[namespace] = self.version
 
     def rename(self, txn: Transaction, collection: Collection, namespace: str) -> None:
         self.remove(txn, collection)

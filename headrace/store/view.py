@@ -27,17 +27,28 @@ if TYPE_CHECKING:
 POSITION_MAX: Final = 2**64 - 1
 
 
+KEY_CUT: Final = limits.KEY_BYTES_MAX - 32
+
+
+def id_bounds(low: bytes | None, high: bytes | None) -> tuple[bytes, bytes]:
+    """Bounds for `scan_ids` that let nothing out between two keys; None is no bound."""
+    return (low or b"")[:KEY_CUT], (b"\xff" if high is None else high[:KEY_CUT]) + b"\xff" * 40
+
+
 def bounded_key(prefix: bytes, key: bytes) -> bytes:
     """`prefix + key`, or where that is too long for LMDB a key as unique (but not as ordered) in its stead."""
     if len(key) <= limits.KEY_BYTES_MAX:
         return prefix + key
-    return prefix + key[: limits.KEY_BYTES_MAX - 32] + hashlib.sha256(key).digest()
+    return prefix + key[:KEY_CUT] + hashlib.sha256(key).digest()
 
 
 class View:
     """One KV transaction, read. Short-lived: it never outlives the function that opened it."""
 
     __slots__ = ("catalog", "kv", "store", "tables")
+
+    has_id_order = True
+    """Whether `scan_ids` may be asked; a view that shows more than the tables hold says no."""
 
     def __init__(self, store: Store, kv: Transaction) -> None:
         self.store = store
@@ -88,6 +99,36 @@ class View:
                 if key[:4] != prefix:
                     return
                 yield key[4:], value
+
+    def scan_ids(
+        self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """(id key, record, document) in the order of `_id`, for keys from `low` to `high`, both inclusive.
+
+        Bounds and keys are those of the `ids` table without the collection's number (`bounded_key`); a walk over a
+        collection with over-long `_id`s (`long_ids`) is in order only up to where those are cut.
+        """
+        prefix = collection.number_key
+        with self.kv.cursor(self.tables["ids"]) as cursor:
+            if backward:
+                found = cursor.set_range(prefix + high)
+                if not found:
+                    found = cursor.last()
+                elif cursor.key() != prefix + high:
+                    found = cursor.prev()
+                walk = cursor.iterprev(keys=True, values=True)
+            else:
+                found = cursor.set_range(prefix + low)
+                walk = cursor.iternext(keys=True, values=True)
+            if not found:
+                return
+            for key, record in walk:
+                id_key = key[4:]
+                if key[:4] != prefix or (id_key < low if backward else id_key > high):
+                    return
+                document = self.by_record(collection, record)
+                if document is not None:
+                    yield id_key, record, document
 
     def count(self, collection: Collection) -> int:
         """How many documents the collection holds; counted once, then kept in memory.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.store import entries, images, unique
 from headrace.store.catalog import Collection
@@ -18,6 +19,7 @@ from headrace.store.view import View, bounded_key
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
+    from headrace.store.transaction import ClientTransaction
 
 
 class RetryableWrite:
@@ -51,13 +53,14 @@ class Staged:
 class WriteTransaction(View):
     """The one write transaction. Commands of several clients share it; the shell commits them together."""
 
-    __slots__ = ("clock_position", "staged", "wall_ms")
+    __slots__ = ("clock_position", "commits", "staged", "wall_ms")
 
     def __init__(self, store: Store, kv: Transaction) -> None:
         super().__init__(store, kv)
         self.staged = Staged()
         self.clock_position = store.last_position
         self.wall_ms = store.clock.now_ms()
+        self.commits: list[ClientTransaction] = []  # clients' transactions that this one commits
 
     # Positions and entries.
 
@@ -112,26 +115,33 @@ class WriteTransaction(View):
         except CommandError:
             self.clock_position = before
             raise
+        if len(key) > limits.KEY_BYTES_MAX and not collection.long_ids:
+            collection.long_ids = True
+            self.catalog.save(self.kv, collection)
         record = self.next_record(collection).to_bytes(8, "big")
         self.kv.put(full_key, record, db=self.tables["ids"])
         self.kv.put(collection.number_key + record, document, db=self.tables["documents"])
         for index_key in index_keys:
             self.kv.put(index_key, record, db=self.tables["indexes"])
-        self._counted(collection, 1)
+        self.counted(collection, 1)
         if self.store.oplog_enabled:
-            head, statement = _head(collection.insert_head, retryable)
-            tail = entries.tail(position, self.wall_ms)
-            entry = entries.entry(head, document, key_document, tail, statement)
-            self.log(position, entry, (collection.namespace,))
+            self._log_insert(collection, document, key_document, position, retryable)
         return document
+
+    def _log_insert(
+        self, collection: Collection, document: bytes, key: bytes, position: int, retryable: RetryableWrite | None
+    ) -> None:  # fmt: skip
+        head, statement = _head(collection.insert_head, retryable)
+        entry = entries.entry(head, document, key, entries.tail(position, self.wall_ms), statement)
+        self.log(position, entry, (collection.namespace,))
 
     def insert_many(
         self, collection: Collection, documents: Sequence[bytes], retryable: RetryableWrite | None = None
     ) -> int | None:
         """Store all documents at once, or none and answer None where one of them would be refused.
 
-        The fast path of bulk inserts: no unique index but `_id`. The caller falls back to `insert`, one by
-        one, to find which document was refused and why.
+        The fast path of bulk inserts: no unique index but `_id`, and no over-long one. The caller falls back to
+        `insert`, one by one, to find which document was refused and why.
         """
         if collection.unique_indexes:
             return None
@@ -144,19 +154,19 @@ class WriteTransaction(View):
         if any(_has_empty_timestamp(document) for document in ready):
             ready = [with_timestamps(document, position) for position, document in enumerate(ready, first)]
         identities = [identify(document) for document in ready]
+        if any(len(key) > limits.KEY_BYTES_MAX for key, _ in identities):
+            self.clock_position = before
+            return None
         prefix = collection.number_key
         record = self.next_record(collection, len(ready))
         records = [number.to_bytes(8, "big") for number in range(record, record + len(ready))]
-        id_items = [
-            (prefix + key if len(key) < 400 else bounded_key(prefix, key), number)
-            for (key, _), number in zip(identities, records)
-        ]
+        id_items = [(prefix + key, number) for (key, _), number in zip(identities, records)]
         if not self._add_ids(id_items):
             self.clock_position = before
             return None
         with self.kv.cursor(self.tables["documents"]) as cursor:
             cursor.putmulti([(prefix + number, document) for number, document in zip(records, ready)])
-        self._counted(collection, len(ready))
+        self.counted(collection, len(ready))
         if self.store.oplog_enabled:
             self._log_inserts(collection, ready, [key for _, key in identities], first, retryable)
         return len(ready)
@@ -206,7 +216,7 @@ class WriteTransaction(View):
             unique.change(self, collection, record, old, None)
         self.kv.delete(bounded_key(collection.number_key, key), db=self.tables["ids"])
         self.kv.delete(collection.number_key + record, db=self.tables["documents"])
-        self._counted(collection, -1)
+        self.counted(collection, -1)
         if self.store.oplog_enabled:
             self._log_change(collection, collection.delete_head, key_document, None, old, retryable)
 
@@ -221,11 +231,17 @@ class WriteTransaction(View):
         if collection.images:
             images.put(self, collection, position, 0, self.wall_ms, old)
 
+    def is_locked(self, collection: Collection, record: bytes) -> bool:
+        """Whether an open transaction has written the document, so that nobody else may."""
+        locks = self.store.transactions.locks
+        return bool(locks) and (self.tables["documents"], collection.number_key + record) in locks
+
     def forget(self, collection: Collection) -> None:
         """One document went that no entry tells of (a capped collection's)."""
-        self._counted(collection, -1)
+        self.counted(collection, -1)
 
-    def _counted(self, collection: Collection, change: int) -> None:
+    def counted(self, collection: Collection, change: int) -> None:
+        """Keep the number of documents in memory, once it is known."""
         if collection.document_count is not None:
             collection.document_count += change
 
