@@ -17,7 +17,6 @@ from headrace.store.retention import Retention, expired_images, first_to_keep, p
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
-    from headrace.store.writes import WriteTransaction
 
 LOG = logging.getLogger("headrace.server")
 TICK_MS: Final = 1000
