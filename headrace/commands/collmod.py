@@ -45,8 +45,7 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
     reply: dict[str, Any] = {}
     if index_change is not None:
         before, reply = _index(collection, index_change)
-    if change:
-        schema.modify(engine.txn, collection, change, options, before)
+    schema.modify(engine.txn, collection, change, options, before)  # also when it changes nothing, as MongoDB does
     return reply
 
 

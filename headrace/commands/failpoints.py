@@ -34,6 +34,7 @@ NAMES: Final = frozenset(
 )
 NOT_PRIMARY_CODES: Final = frozenset({189, 10107, 11602, 13435, 13436})
 """Their errors carry the topology's version, by which a driver knows that nothing has changed."""
+RESUMABLE: Final = "ResumableChangeStreamError"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Failure:
     error: CommandError | None = None
     """The answer, instead of what the command would say."""
     labels: tuple[str, ...] | None = None
-    """The labels of the error; None: those that it has by itself."""
+    """The labels of the answer; None: those that the error has by itself."""
     loses_answer: bool = False
     """The command is run and what it did is kept, but the connection ends before the answer."""
 
@@ -98,7 +99,7 @@ class FailPoints:
         if point is not None and _disturbs(point.data) and _fits(point.data, command, request):
             _check_block(point.data)
             if point.strikes(self._chance):
-                return _failure(engine, point.data)
+                return _failure(engine, request, point.data)
         if self._strikes("maxTimeAlwaysTimeOut", "maxTimeMS" in request.body):
             return Failure(error=CommandError(50, "operation exceeded time limit"))
         if self._strikes("onPrimaryTransactionalWrite", retryable.is_retryable(command, request)):
@@ -175,8 +176,11 @@ def _labels(data: dict[str, Any]) -> tuple[str, ...] | None:
     return tuple(label for label in labels if type(label) is str) if type(labels) is list else None
 
 
-def _failure(engine: Engine, data: dict[str, Any]) -> Failure:
-    """What a `failCommand` does. MongoDB's order: hold up, then cut off, then fail."""
+def _failure(engine: Engine, request: Request, data: dict[str, Any]) -> Failure:
+    """What a `failCommand` does. MongoDB's order: hold up, then cut off, then fail.
+
+    A getMore that never came to its cursor is not known to read a change stream, and its error not labelled so.
+    """
     block_ms = float(data["blockTimeMS"]) if data.get("blockConnection") else 0.0
     if data.get("closeConnection"):
         return Failure(block_ms=block_ms, closes=True)
@@ -185,7 +189,11 @@ def _failure(engine: Engine, data: dict[str, Any]) -> Failure:
     code = int(data["errorCode"])
     extra = {"topologyVersion": topology_version(engine)} if code in NOT_PRIMARY_CODES else None
     error = CommandError(code, "Failing command via 'failCommand' failpoint", extra=extra)
-    return Failure(block_ms=block_ms, error=error, labels=_labels(data))
+    labels = _labels(data)
+    if labels is None:
+        found = retryable.labels_of(engine, request, error)
+        labels = tuple(label for label in found if (label, request.name) != (RESUMABLE, "getMore"))
+    return Failure(block_ms=block_ms, error=error, labels=labels)
 
 
 def configure(engine: Engine, request: Request) -> dict[str, Any]:
