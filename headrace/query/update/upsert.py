@@ -159,6 +159,7 @@ def _names_expr(filter_document: Any) -> bool:
     for name, value in filter_document.items():
         if name == "$expr":
             return True
-        if name in ("$and", "$nor", "$or") and any(type(item) is dict and _names_expr(item) for item in value):
+        parts = value if name in ("$and", "$nor", "$or") and type(value) is list else []
+        if any(type(item) is dict and _names_expr(item) for item in parts):
             return True
     return False
