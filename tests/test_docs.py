@@ -150,7 +150,7 @@ class Reader:
     def end(self) -> None:
         """Stop the servers that the page started in the background and left running: those with a pid file."""
         for file in self.folder.glob("*.pid"):
-            with contextlib.suppress(ProcessLookupError, ValueError):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
                 os.kill(int(file.read_text()), signal.SIGTERM)
 
 
