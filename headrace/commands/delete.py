@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.command import Command
+from headrace.commands.generic import check_statement
 from headrace.commands.insert import retryable_of
 from headrace.commands.namespaces import flag, for_writing, object_field, raw_documents, refused, target, write_errors
 from headrace.commands.plan import Finder, collation_of
@@ -61,6 +62,7 @@ def _check(statement: dict[str, Any]) -> None:
     if statement["limit"] not in (0, 1):
         raise CommandError(9, f"The limit field in delete objects must be 0 or 1. Got {statement['limit']}")
     object_field(statement, "q", "delete.deletes")
+    check_statement("delete.deletes", statement)
 
 
 def _delete(
