@@ -92,7 +92,12 @@ def raw_documents(request: Request, field: str) -> list[bytes]:
             raise CommandError(
                 14, f"BSON field '{request.name}.{field}' is the wrong type '{type_name(value)}', expected type 'array'"
             )
-        found = [request.raw[low:high] for _, _, low, high in elements(request.raw, start)]
+        found = []
+        for kind, name, low, high in elements(request.raw, start):
+            if kind != 0x03:
+                place_name = f"{request.name}.{field}.{name.decode()}"
+                raise CommandError(14, f"BSON field '{place_name}' is the wrong type, expected type 'object'")
+            found.append(request.raw[low:high])
     if not 1 <= len(found) <= limits.WRITE_BATCH_COUNT_MAX:
         raise CommandError(
             16,

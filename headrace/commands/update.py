@@ -10,6 +10,7 @@ from bson import Timestamp
 from headrace import limits
 from headrace.commands.command import Command
 from headrace.commands.find import check_hint
+from headrace.commands.generic import check_statement
 from headrace.commands.insert import retryable_of
 from headrace.commands.namespaces import flag, for_writing, object_field, raw_documents, refused, target, write_errors
 from headrace.commands.plan import Finder, collation_of
@@ -137,6 +138,7 @@ def _check(statement: dict[str, Any]) -> None:
     object_field(statement, "q", "update.updates")
     if type(statement["u"]) not in (dict, list):
         raise CommandError(9, "Update argument must be either an object or an array")
+    check_statement("update.updates", statement)
     for field in ("upsert", "multi"):
         value = statement.get(field, False)
         if type(value) is not bool and not isinstance(value, int | float):
@@ -148,6 +150,9 @@ def _check(statement: dict[str, Any]) -> None:
 
 def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -> Update:
     """The update of a statement, checked; raises what is wrong with it before anything is looked for."""
+    filters = statement.get("arrayFilters")
+    if filters is not None and (type(filters) is not list or any(type(item) is not dict for item in filters)):
+        raise CommandError(14, "BSON field 'arrayFilters' is the wrong type, expected an array of objects")
     return parse_update(
         statement["u"],
         array_filters=statement.get("arrayFilters"),
