@@ -10,6 +10,7 @@ again whenever the caller thinks that its time has come.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ class DrivenServer:
         self.path = path
         self.clock = clock or SystemClock()
         self.options = ServerOptions(dbpath=Path(path or os.devnull), oplog=oplog, **options)
+        self.between: Callable[[str], None] = lambda place: None
+        """Called while a commit is under way, as a slow disk lets reads come between: "prepared", then "synced"."""
         self._map_bytes = map_bytes
         self._peer = Peer(1, "127.0.0.1:1", ("127.0.0.1", 27017))
         self._open()
@@ -72,15 +75,32 @@ class DrivenServer:
             writes = command.writes is True or (command.writes and command.writes(request))
         except CommandError as error:
             return decode(self.engine.failure(error, request))
-        answer = self._write(command, request) if writes else self.engine.run_read(command, request)
+        answer = self._commit([(command, request)])[0] if writes else self.engine.run_read(command, request)
         return answer if isinstance(answer, Wait) else decode(answer)
 
-    def _write(self, command: Command, request: Request) -> bytes | Wait:
+    def together(self, commands: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+        """The replies of writes of several clients that share one commit."""
+        requests = [self.request(database, body) for database, body in commands]
+        answers = self._commit([(self.engine.command(request), request) for request in requests])
+        return [decode(answer) for answer in answers if not isinstance(answer, Wait)]
+
+    def given_up(self, commands: list[tuple[str, dict[str, Any]]]) -> None:
+        """Run writes in a transaction that is then abandoned, as if its commit had failed."""
+        txn = self.store.begin()
+        for database, body in commands:
+            request = self.request(database, body)
+            self.engine.run_write(self.engine.command(request), request, txn)
+        self.store.prepare(txn)
+        self.store.abandon(txn)
+
+    def _commit(self, batch: list[tuple[Command, Request]]) -> list[bytes | Wait]:
+        """Run and commit a batch of writes, as the shell does; `between` is called wherever reads may come between."""
         while True:
             txn = self.store.begin()
             try:
-                answer = self.engine.run_write(command, request, txn)
+                answers = [self.engine.run_write(command, request, txn) for command, request in batch]
                 self.store.prepare(txn)
+                self.between("prepared")
                 self.store.sync(txn)
             except MapFull:
                 self.store.abandon(txn)
@@ -89,8 +109,9 @@ class DrivenServer:
             except BaseException:
                 self.store.abandon(txn)
                 raise
+            self.between("synced")
             self.store.publish(txn)
-            return answer
+            return answers
 
     def must(self, database: str, body: dict[str, Any]) -> dict[str, Any]:
         """The reply of a command that is expected to succeed; raises `CommandError` for any other."""
