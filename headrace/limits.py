@@ -8,7 +8,9 @@ from typing import Final
 DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
 MESSAGE_BYTES_MAX: Final = 48_000_000
 WRITE_BATCH_COUNT_MAX: Final = 100_000
-INTERNAL_DOCUMENT_BYTES_MAX: Final = DOCUMENT_BYTES_MAX + 16 * 1024  # an update's entry, an event: MongoDB's own head-room
+INTERNAL_DOCUMENT_BYTES_MAX: Final = (
+    DOCUMENT_BYTES_MAX + 16 * 1024
+)  # an update's entry, an event: MongoDB's own head-room
 NESTING_MAX: Final = 180  # a document a client stores
 NAMESPACE_BYTES_MAX: Final = 255  # "database.collection"
 DATABASE_NAME_BYTES_MAX: Final = 63
@@ -19,7 +21,9 @@ FIRST_BATCH_COUNT: Final = 101  # documents in a first batch when the client nam
 BATCH_BYTES_MAX: Final = DOCUMENT_BYTES_MAX  # bytes of documents in one reply
 CURSOR_IDLE_MS_MAX: Final = 10 * 60 * 1000  # a cursor nobody reads is closed after MongoDB's ten minutes
 SORT_BYTES_MAX: Final = 100 * 1024 * 1024  # what a sort without an index may hold in memory
-EXPRESSION_ARRAY_LENGTH_MAX: Final = 4_000_000  # elements $range may make: about what fits the 100 MB of memory MongoDB grants
+EXPRESSION_ARRAY_LENGTH_MAX: Final = (
+    4_000_000  # elements $range may make: about what fits the 100 MB of memory MongoDB grants
+)
 AWAIT_MS_DEFAULT: Final = 1000  # how long a getMore on a tailing cursor waits when the client does not say
 AWAIT_MS_MAX: Final = 2**31 - 1
 
@@ -27,6 +31,7 @@ AWAIT_MS_MAX: Final = 2**31 - 1
 CHANNEL_ENTRY_COUNT_MAX: Final = 8192  # entries a scope keeps for watchers that are caught up
 CHANNEL_BYTES_MAX: Final = 32 * 1024 * 1024
 FEED_EVENT_COUNT_MAX: Final = 8192  # built events kept for watchers of one shape
+FEED_BYTES_MAX: Final = 64 * 1024 * 1024  # and their bytes, up to twice what stays when the oldest are dropped
 SCAN_ENTRY_COUNT_MAX: Final = 20_000  # entries one getMore may look at before it answers, so that others get a turn
 SCAN_MS_MAX: Final = 50.0  # and how long it may look: a slice of time short enough that nobody notices
 
@@ -43,3 +48,4 @@ KEY_BYTES_MAX: Final = 500  # LMDB's keys hold 511; ours leave room for a collec
 # Sessions.
 SESSION_MINUTES: Final = 30  # logicalSessionTimeoutMinutes
 TRANSACTION_SECONDS_MAX: Final = 60  # transactionLifetimeLimitSeconds
+TRANSACTION_BYTES_MAX: Final = 512 * 1024 * 1024  # operations of one transaction, which are held in memory until it ends

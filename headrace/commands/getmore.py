@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64
 
 from headrace import limits
-from headrace.commands import reply
+from headrace.commands import reply, standing
 from headrace.commands.batches import batch_size
 from headrace.commands.command import Command
 from headrace.commands.request import Request
+from headrace.commands.statements import check_cursor
 from headrace.commands.wait import Wait
-from headrace.cursors.changes import Batch, ChangeCursor
+from headrace.cursors.changes import ChangeCursor
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
 
@@ -20,9 +22,12 @@ if TYPE_CHECKING:
     from headrace.commands.engine import Engine
 
 UNBOUNDED: Final = 1 << 30
+_INT64 = Struct("<q").pack
 
 
 def run(engine: Engine, request: Request) -> bytes | Wait:
+    if request.cursor is not None and engine.cursors.peek(request.cursor.id) is request.cursor:
+        return _changes(engine, request, request.cursor)
     body = request.body
     cursor_id = body["getMore"]
     if type(cursor_id) is not Int64:
@@ -37,11 +42,15 @@ def run(engine: Engine, request: Request) -> bytes | Wait:
             14, f"BSON field 'getMore.collection' is the wrong type '{type_name(name)}', expected type 'string'"
         )
     cursor = engine.cursors.get(cursor_id, f"{request.db}.{name}")
+    if engine.store.transactions.open:
+        check_cursor(engine, cursor_id)
     size = batch_size(body, "getMore")
     if engine.failpoints.active:
         _check_out(engine, request, cursor_id)
     if cursor.is_change_stream:
-        return _changes(engine, request, cursor, size)
+        cursor.standing = standing.Standing(request, size or UNBOUNDED, _await_ms(body))
+        request.cursor = cursor
+        return _changes(engine, request, cursor)
     if not cursor.awaits and body.get("maxTimeMS") is not None and not cursor.tails:
         _check_time(body)
     try:
@@ -81,29 +90,25 @@ def _await_ms(body: dict[str, Any]) -> float:
     return float(value)
 
 
-def _changes(engine: Engine, request: Request, cursor: ChangeCursor, size: int | None) -> bytes | Wait:
+def _changes(engine: Engine, request: Request, cursor: ChangeCursor) -> bytes | Wait:
+    asked = cursor.standing
+    cursor.used_ms = engine.clock.monotonic_ms()
     try:
-        batch = cursor.next_batch(engine, size or UNBOUNDED)
+        batch = cursor.next_batch(engine, asked.count_max)
     except CommandError:
         engine.cursors.remove(cursor.id)
         raise
     if not batch.documents and not cursor.closed and not request.time_is_up and cursor.idle:
-        return Wait(engine.store.last_position, _await_ms(request.body), cursor.key)
+        cursor.used_ms += asked.wait_ms  # nobody calls it idle while its client waits
+        return Wait(engine.store.last_position, asked.wait_ms, cursor.key)
     cursor_id = cursor.id
     if cursor.closed:
         engine.cursors.remove(cursor_id)
         cursor_id = 0
-    return reply.cursor_elements(b"nextBatch", encoded(batch), cursor_id, cursor.namespace_bytes, batch.token)
-
-
-def encoded(batch: Batch) -> bytes:
-    """The batch as a BSON array; encoded once for all watchers that got the same part of the same feed."""
-    if batch.shared is None:
-        return reply.array(batch.documents)
-    feed, first, end = batch.shared
-    if feed.cached is None or feed.cached[0] != (first, end):
-        feed.cached = ((first, end), reply.array(batch.documents))
-    return feed.cached[1]
+    if batch.kept is None:
+        batch.kept = reply.cursor_parts(b"nextBatch", reply.array(batch.documents), cursor.namespace_bytes, batch.token)
+    before, behind = batch.kept
+    return before + _INT64(cursor_id) + behind  # type: ignore[no-any-return]
 
 
 COMMAND: Final = Command("getMore", run)

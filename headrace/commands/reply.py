@@ -30,11 +30,19 @@ _OPERATION_TIME: Final = b"\x11operationTime\x00"
 _KEYS: list[bytes] = [b"\x03" + str(number).encode() + b"\x00" for number in range(1024)]
 
 
+_closings: dict[int, bytes] = {}
+"""The last `closing` that was made: all replies between two commits have the same."""
+
+
 def closing(position: int | None) -> bytes:
     """`ok: 1`, and unless `position` is None the two times, and the document's end."""
     if position is None:
         return OK + b"\x00"
-    return OK + times(position)
+    made = _closings.get(position)
+    if made is None:
+        _closings.clear()
+        made = _closings[position] = OK + times(position)
+    return made
 
 
 def times(position: int) -> bytes:
@@ -73,12 +81,16 @@ def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: 
     `batch_name` is `firstBatch` or `nextBatch`, `batch` a raw array, `namespace` UTF-8, `token` the raw
     document of `postBatchResumeToken` or None. Change streams put the token before the id, as MongoDB does.
     """
-    parts = [b"\x04", batch_name, b"\x00", batch]
-    if token is not None:
-        parts += (b"\x03postBatchResumeToken\x00", token)
-    parts += (b"\x12id\x00", _INT64(cursor_id), b"\x02ns\x00", _INT32(len(namespace) + 1), namespace, b"\x00\x00")
-    body = b"".join(parts)
-    return b"\x03cursor\x00" + _INT32(len(body) + 4) + body
+    before, behind = cursor_parts(batch_name, batch, namespace, token)
+    return before + _INT64(cursor_id) + behind
+
+
+def cursor_parts(batch_name: bytes, batch: bytes, namespace: bytes, token: bytes | None) -> tuple[bytes, bytes]:
+    """`cursor_elements` without the cursor's id, which belongs between: what replies to several cursors share."""
+    shown = b"" if token is None else b"\x03postBatchResumeToken\x00" + token
+    behind = b"\x02ns\x00" + _INT32(len(namespace) + 1) + namespace + b"\x00\x00"
+    size = _INT32(4 + 3 + len(batch_name) - 1 + len(batch) + len(shown) + 4 + 8 + len(behind))
+    return b"".join((b"\x03cursor\x00", size, b"\x04", batch_name, b"\x00", batch, shown, b"\x12id\x00")), behind
 
 
 def cursor_elements_id_first(

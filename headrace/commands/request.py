@@ -43,7 +43,7 @@ class Peer:
 class Request:
     """One command: decoded body, raw body, raw document sequences (`raw` and `sequences` are what came)."""
 
-    __slots__ = ("_body", "db", "name", "peer", "raw", "sequences", "time_is_up", "wait_until_ms")
+    __slots__ = ("_body", "cursor", "db", "name", "peer", "raw", "sequences", "time_is_up", "wait_until_ms")
 
     def __init__(
         self,
@@ -66,6 +66,8 @@ class Request:
         self.wait_until_ms: float | None = None
         """Set by the shell at the first `Wait`: when it ends, on the loop's clock."""
         self._body = body
+        self.cursor: Any = None
+        """The cursor of a getMore that was recognised by its bytes, see `standing.py`."""
 
     @property
     def body(self) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """Run the command again when something after `after` was committed in `scope`, or when the time is up.
 
     The first Wait of a request starts its clock; the shell counts the deadline from there however often
@@ -21,3 +20,5 @@ class Wait:
     """How long to wait at most, in milliseconds from the first Wait of this request."""
     scope: Any = None
     """Which commits are relevant: a `changes` Scope; None: any."""
+    over: Callable[[], bool] | None = None
+    """Whether what is waited for has come already: asked when the wait begins, which may be long after it was made."""

@@ -11,7 +11,6 @@ from headrace.changes.builder import EventBuilder
 from headrace.changes.stream import StreamSpec, parse_stream
 from headrace.commands import reply
 from headrace.commands.batches import batch_size
-from headrace.commands.getmore import encoded
 from headrace.commands.namespaces import check_database, check_namespace, object_field
 from headrace.commands.request import Request
 from headrace.commands.retryable import session_id
@@ -57,7 +56,7 @@ def opens_a_stream(pipeline: list[dict[str, Any]]) -> bool:
 def open_stream(engine: Engine, request: Request, pipeline: list[dict[str, Any]]) -> bytes:
     """Open a stream and answer its first batch, which holds events only if the stream begins in the past."""
     body = request.body
-    spec = _spec(engine, request, pipeline)
+    spec = stream_spec(engine, request, pipeline)
     cursor_options = body.get("cursor")
     if type(cursor_options) is not dict:
         raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
@@ -73,10 +72,12 @@ def open_stream(engine: Engine, request: Request, pipeline: list[dict[str, Any]]
         cursor.close()
         raise
     cursor_id = 0 if cursor.closed else engine.cursors.add(cursor, session_id(request))
-    return reply.cursor_elements(b"firstBatch", encoded(batch), cursor_id, cursor.namespace_bytes, batch.token)
+    return reply.cursor_elements(
+        b"firstBatch", reply.array(batch.documents), cursor_id, cursor.namespace_bytes, batch.token
+    )
 
 
-def _spec(engine: Engine, request: Request, pipeline: list[dict[str, Any]]) -> StreamSpec:
+def stream_spec(engine: Engine, request: Request, pipeline: list[dict[str, Any]]) -> StreamSpec:
     """The stream asked for; raises whatever stands against opening it."""
     body = request.body
     if not engine.store.oplog_enabled:

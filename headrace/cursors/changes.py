@@ -11,7 +11,6 @@ longer holds is error 286, at open and at every later read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
@@ -22,15 +21,14 @@ from headrace.changes.event import Event, PartlyTold
 from headrace.changes.resume import ResumeGuard
 from headrace.changes.scope import Scope, ScopeKind
 from headrace.changes.stream import StreamSpec
+from headrace.cursors.batch import Batch
 from headrace.cursors.feed import Feed, Feeds
 from headrace.errors import CommandError
 from headrace.store.store import INITIATING, Store
 from headrace.store.view import View
 from headrace.values.bson import decode
 
-HISTORY_LOST = (
-    "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
-)
+HISTORY_LOST = "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
 
 
 class Source(Protocol):
@@ -49,16 +47,6 @@ class State(Enum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one read brought: raw event documents and the token after the last of them."""
-
-    documents: list[bytes]
-    token: bytes
-    shared: tuple[Feed, int, int] | None = None
-    """The feed and the range of it that `documents` is, if it is one: its encoding may be shared."""
-
-
 def channel_key(scope: Scope) -> str:
     """The name of a scope where commits are routed: `db.coll`, `db.`, or nothing for the deployment."""
     if scope.kind is ScopeKind.COLLECTION:
@@ -71,7 +59,8 @@ class ChangeCursor:
 
     __slots__ = (
         "_after", "_builder", "_clock_ms", "_feed", "_feeds", "_guard", "_index", "_read_from", "_spec", "_token",
-        "_token_text", "id", "idle", "key", "namespace", "namespace_bytes", "no_timeout", "session", "state", "used_ms",
+        "_token_time", "id", "idle", "key", "namespace", "namespace_bytes", "no_timeout", "session", "standing",
+        "state", "used_ms",
     )  # fmt: skip
 
     is_change_stream = True
@@ -94,11 +83,12 @@ class ChangeCursor:
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.no_timeout = False
+        self.standing: Any = None  # the getMore that its client repeats, see commands/standing.py
         self.state = State.BEHIND
         self._guard = ResumeGuard(spec) if spec.resume is not None else None
         last = source.store.last_position
         self._token = spec.first_token(last + 1)
-        self._token_text = ""  # text of the last token handed out, once there was one
+        self._token_time = int(decode(self._token)["_data"][2:18], 16)
         self._after = ""  # no event with this token or an earlier one is handed out
         self._read_from = last + 1 if spec.start is None else spec.start
         if spec.start is not None:
@@ -146,25 +136,16 @@ class ChangeCursor:
             self.idle = True
             self._advance_mark(self._feeds.last_position())
             return Batch([], self._token)
-        first = self._index
-        documents: list[bytes] = []
-        size = 0
-        for item in feed.since(first):
-            if isinstance(item, CommandError):
-                if documents or self._index != first:
-                    break
-                raise item
-            size += len(item.document) if item.document is not None else 0
-            if documents and (size > limits.BATCH_BYTES_MAX or len(documents) == count_max):
-                break
-            self._index += 1
-            self._hand_out(item, documents)
-            if item.closes:
-                break
-        shared = (feed, first, self._index) if self.state is State.LIVE else None
-        if self.state is State.LIVE and self._index == feed.end:
+        batch = feed.batch(self._index, count_max)
+        last = batch.last
+        self._index = batch.end
+        self._token, self._after = last.token_document, last.token
+        self._token_time = self._read_from = last.cluster_time
+        if batch.closes:
+            self.close()
+        elif batch.end == feed.end:
             self._advance_mark(self._feeds.last_position())
-        return Batch(documents, self._token, shared)
+        return batch
 
     def _fall_behind(self) -> None:
         self._leave_feed()
@@ -249,8 +230,7 @@ class ChangeCursor:
 
     def _hand_out(self, event: Event, documents: list[bytes]) -> None:
         self._token, self._after = event.token_document, event.token
-        self._token_text = event.token
-        self._read_from = event.cluster_time
+        self._token_time = self._read_from = event.cluster_time
         if event.document is not None:
             documents.append(event.document)
         if event.closes:
@@ -258,12 +238,9 @@ class ChangeCursor:
 
     def _advance_mark(self, position: int) -> None:
         """At the end of what there is: a high-water mark there, unless the token is that far already."""
-        if self.state is State.CLOSED:
-            return
-        place = self._token_text or decode(self._token)["_data"].upper()
-        if int(place[2:18], 16) < position:
-            self._token, self._token_text = self._feeds.mark(position)
-            self._after = self._token_text
+        if self._token_time < position and self.state is not State.CLOSED:
+            self._token, self._after = self._feeds.mark(position)
+            self._token_time = position
             self._read_from = max(self._read_from, position + 1)
 
 
@@ -281,4 +258,3 @@ def _check_read(view: View, read_from: int) -> None:
     """At a later read: lost if an entry at or after `read_from` was pruned."""
     if 0 < view.store.pruned_through >= read_from:
         raise CommandError(286, "Executor error during getMore :: caused by :: " + HISTORY_LOST)
-

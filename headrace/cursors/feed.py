@@ -8,14 +8,13 @@ An event that cannot be told (too large, its image missing) stands in the feed a
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.changes.event import Event, PartlyTold
 from headrace.changes.stream import mark_document
+from headrace.cursors.batch import Batch
 from headrace.cursors.channels import Channel, Channels
 from headrace.errors import CommandError
 from headrace.values.token import high_water_mark
@@ -30,18 +29,22 @@ Item = Event | CommandError
 class Feed:
     """Built events, numbered from the feed's birth, of one `EventBuilder`."""
 
-    __slots__ = ("_channel", "_channels", "_items", "_read", "builder", "cached", "end", "start", "users")
+    __slots__ = (
+        "_batches", "_bytes", "_channel", "_channels", "_feeds", "_items", "_read", "builder", "end", "start", "users",
+    )  # fmt: skip
 
-    def __init__(self, builder: EventBuilder, channels: Channels, key: str) -> None:
+    def __init__(self, builder: EventBuilder, channels: Channels, key: str, feeds: Feeds) -> None:
         self.builder = builder
+        self._feeds = feeds
         self._channels = channels
         self._channel: Channel = channels.join(key)
         self._read = self._channel.end  # sequence number of the next entry to read from the channel
-        self._items: deque[Item] = deque()
+        self._items: list[Item] = []
+        self._bytes = 0
+        self._batches: dict[tuple[int, int, int], Batch] = {}  # handed out lately, by (first, count, position)
         self.start = 0
         self.end = 0
         self.users = 0
-        self.cached: tuple[tuple[int, int], bytes] | None = None  # the last batch that was encoded, and of what
 
     def pull(self) -> None:
         """Build what the channel got since the last time."""
@@ -51,6 +54,7 @@ class Feed:
         if self._read < channel.start:
             self._forget()
             return
+        self._batches.clear()
         build = self.builder.build
         for _, entry in channel.since(self._read):
             self._read += 1
@@ -61,27 +65,83 @@ class Feed:
                 items = [*error.events, error]
             except CommandError as error:
                 items = [error]
-            self._items.extend(items)
+            for item in items:
+                self._items.append(item)
+                self._bytes += _size(item)
             self.end += len(items)
-        while len(self._items) > limits.FEED_EVENT_COUNT_MAX:
-            self._items.popleft()
-            self.start += 1
+        if len(self._items) > 2 * limits.FEED_EVENT_COUNT_MAX or self._bytes > limits.FEED_BYTES_MAX:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        """Drop the oldest events, down to half of what may be held: seldom, since it moves all that stay."""
+        items, drop = self._items, 0
+        bytes_max = limits.FEED_BYTES_MAX // 2
+        while len(items) - drop > limits.FEED_EVENT_COUNT_MAX or (self._bytes > bytes_max and drop < len(items) - 1):
+            self._bytes -= _size(items[drop])
+            drop += 1
+        del items[:drop]
+        self.start += drop
 
     def _forget(self) -> None:
         """The channel was faster: what it dropped is missing here, so nobody may go on from here."""
         self._items.clear()
+        self._bytes = 0
         self._read = self._channel.end
         self.end += 1
         self.start = self.end
-        self.cached = None
+        self._batches.clear()
 
-    def since(self, sequence: int) -> list[Item]:
-        """The items from `sequence` on, which is not before `start`."""
-        skip = sequence - self.start
-        return list(self._items) if skip == 0 else list(islice(self._items, skip, None))
+    def batch(self, first: int, count_max: int) -> Batch:
+        """What comes from `first` on, which is there; raises the error that stands there, if it is one.
+
+        Watchers that ask for the same are handed the same `Batch`, as long as nothing was committed in between.
+        """
+        position = self._feeds.last_position()
+        key = (first, count_max, position)
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self._cut(first, count_max, position)
+            if len(self._batches) >= _BATCH_COUNT_MAX or sum(map(len, batch.documents)) > _BATCH_BYTES_MAX:
+                self._batches.clear()
+            self._batches[key] = batch
+        return batch
+
+    def _cut(self, first: int, count_max: int, position: int) -> Batch:
+        items = self._items
+        at = first - self.start
+        failed = items[at]
+        if isinstance(failed, CommandError):
+            raise failed
+        documents: list[bytes] = []
+        size, last = 0, failed
+        for item in items[at:]:
+            if isinstance(item, CommandError):
+                break
+            size += 0 if item.document is None else len(item.document)
+            if documents and (size > limits.BATCH_BYTES_MAX or len(documents) == count_max):
+                break
+            if item.document is not None:
+                documents.append(item.document)
+            at, last = at + 1, item
+            if item.closes:
+                break
+        batch = Batch(documents, last.token_document)
+        batch.end, batch.last, batch.closes = self.start + at, last, last.closes
+        if batch.end == self.end and not last.closes and last.cluster_time < position:
+            batch.token = self._feeds.mark(position)[0]
+        return batch
 
     def close(self) -> None:
         self._channels.leave(self._channel)
+
+
+def _size(item: Item) -> int:
+    return _ITEM_BYTES if isinstance(item, CommandError) or item.document is None else len(item.document) + _ITEM_BYTES
+
+
+_ITEM_BYTES: Final = 512  # about what an event takes besides its document
+_BATCH_COUNT_MAX: Final = 16
+_BATCH_BYTES_MAX: Final = 1024 * 1024  # a larger batch is kept alone
 
 
 class Feeds:
@@ -97,7 +157,7 @@ class Feeds:
         """The feed of these streams, up to date, made for its first user."""
         feed = self._feeds.get(share_key)
         if feed is None:
-            feed = self._feeds[share_key] = Feed(builder, self._channels, key)
+            feed = self._feeds[share_key] = Feed(builder, self._channels, key, self)
         feed.users += 1
         feed.pull()
         return feed

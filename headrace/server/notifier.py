@@ -1,16 +1,19 @@
 """Commands that wait: each is run again when something in its scope is committed, or when its time is up.
 
 Rule: no watcher waits for ever once a matching commit exists, and an idle one costs nothing: a commit looks
-up the scopes it touched and wakes those who wait there, and nobody else.
+up the scopes it touched and wakes those who wait there, and nobody else. They are woken a few in each turn of
+the loop, so that a writer need not wait until a thousand watchers have heard.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.command import Command
 from headrace.commands.request import Request
 from headrace.commands.wait import Wait
+from headrace.server.deadlines import Deadlines
 from headrace.store.store import Committed
 
 if TYPE_CHECKING:
@@ -18,18 +21,21 @@ if TYPE_CHECKING:
     from headrace.server.peer import Peer
 
 
+WOKEN_COUNT_MAX: Final = 64
+"""Commands run again in one turn of the loop: about a millisecond's worth."""
+
+
 class Parked:
     """One waiting command."""
 
-    __slots__ = ("command", "key", "peer", "request", "timer", "until_ms")
+    __slots__ = ("command", "key", "peer", "request", "step")
 
-    def __init__(self, peer: Peer, command: Command, request: Request, key: Any, until_ms: float) -> None:
+    def __init__(self, peer: Peer, command: Command, request: Request, key: Any) -> None:
         self.peer = peer
         self.command = command
         self.request = request
         self.key = key
-        self.until_ms = until_ms
-        self.timer: Any = None
+        self.step = 0  # of its deadline
 
 
 class Notifier:
@@ -37,8 +43,9 @@ class Notifier:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._parked: dict[Any, dict[int, Parked]] = {}
-        self._woken: list[Parked] = []
+        self._deadlines = Deadlines(core.loop, self._time_is_up)
+        self._parked: dict[Any, dict[Parked, None]] = {}
+        self._woken: deque[Parked] = deque()
         core.store.listeners.append(self.committed)
 
     def park(self, peer: Peer, command: Command, request: Request, wait: Wait) -> None:
@@ -46,14 +53,19 @@ class Notifier:
         now_ms = self._core.loop.time() * 1000.0
         if request.wait_until_ms is None:
             request.wait_until_ms = now_ms + wait.wait_ms
+        if wait.over is not None and wait.over():
+            self._core.loop.call_soon(peer.wake, command, request)
+            return
         if request.time_is_up or request.wait_until_ms <= now_ms:
             request.time_is_up = True
             self._core.loop.call_soon(peer.wake, command, request)
             return
-        parked = Parked(peer, command, request, wait.scope, request.wait_until_ms)
-        parked.timer = self._core.loop.call_at(request.wait_until_ms / 1000.0, self._time_is_up, parked)
-        self._parked.setdefault(wait.scope, {})[id(parked)] = parked
-        peer.waiting = parked
+        parked = peer.waiting = Parked(peer, command, request, wait.scope)
+        parked.step = self._deadlines.add(parked, request.wait_until_ms)
+        here = self._parked.get(wait.scope)
+        if here is None:
+            here = self._parked[wait.scope] = {}
+        here[parked] = None
 
     def leave(self, peer: Peer) -> None:
         """Forget a peer that is gone."""
@@ -62,7 +74,7 @@ class Notifier:
 
     def wake_key(self, key: Any) -> None:
         """Run again what waits for `key` (a killed cursor, a transaction that ended)."""
-        for parked in list(self._parked.get(key, {}).values()):
+        for parked in list(self._parked.get(key, ())):
             self._remove(parked)
             self._core.loop.call_soon(parked.peer.wake, parked.command, parked.request)
 
@@ -84,30 +96,35 @@ class Notifier:
             if here:
                 self._wake(here)
 
-    def _wake(self, here: dict[int, Parked]) -> None:
+    def _wake(self, here: dict[Parked, None]) -> None:
         if not self._woken:
             self._core.loop.call_soon(self._run_woken)
-        self._woken += here.values()
-        for item in here.values():
-            item.timer.cancel()
+        self._woken += here
+        for item in here:
+            self._deadlines.remove(item, item.step)
             item.peer.waiting = None
         here.clear()
 
     def _run_woken(self) -> None:
-        woken, self._woken = self._woken, []
-        for parked in woken:
+        woken = self._woken
+        for _ in range(min(len(woken), WOKEN_COUNT_MAX)):
+            parked = woken.popleft()
             parked.peer.wake(parked.command, parked.request)
+        if woken:
+            self._core.loop.call_soon(self._run_woken)
 
-    def _time_is_up(self, parked: Parked) -> None:
+    def _time_is_up(self, parked: Any) -> None:
         self._remove(parked)
         parked.request.time_is_up = True
-        parked.peer.wake(parked.command, parked.request)
+        if not self._woken:
+            self._core.loop.call_soon(self._run_woken)
+        self._woken.append(parked)
 
     def _remove(self, parked: Parked) -> None:
-        parked.timer.cancel()
+        self._deadlines.remove(parked, parked.step)
         parked.peer.waiting = None
         here = self._parked.get(parked.key)
         if here is not None:
-            here.pop(id(parked), None)
+            here.pop(parked, None)
             if not here:
                 del self._parked[parked.key]

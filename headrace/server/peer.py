@@ -11,8 +11,10 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.commands import standing
 from headrace.commands.command import Command
 from headrace.commands.failpoints import Failure
+from headrace.commands.getmore import COMMAND as GET_MORE
 from headrace.commands.request import Peer as PeerFacts
 from headrace.commands.request import Request
 from headrace.commands.wait import Wait
@@ -89,6 +91,12 @@ class Peer(asyncio.Protocol):
     def _begin(self, message: Message) -> None:
         engine = self._core.engine
         self._message = message
+        if message.body.startswith(standing.BEGIN, 4):
+            again = standing.recognised(engine, message.body, self.facts)
+            if again is not None:
+                self._request = again
+                self.run(GET_MORE, again)
+                return
         try:
             request = _request(message, self.facts)
             self._request = request
@@ -216,5 +224,7 @@ def _legacy_request(message: Message, facts: PeerFacts) -> Request:
         request = Request("", request.db, message.body, {}, facts, inner)
     request.name = next(iter(request.body), "")
     if request.name.lower() not in ("hello", "ismaster", "buildinfo", "ping"):
-        raise CommandError(352, f"Unsupported OP_QUERY command: {request.name}. The client driver may require an upgrade.")
+        raise CommandError(
+            352, f"Unsupported OP_QUERY command: {request.name}. The client driver may require an upgrade."
+        )
     return request

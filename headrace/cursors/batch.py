@@ -1,0 +1,25 @@
+"""What one read of a change stream brought. Watchers at the same place of a feed are handed the same batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class Batch:
+    """Raw event documents and the token behind the last of them. Nothing in it changes but `kept`."""
+
+    __slots__ = ("closes", "documents", "end", "kept", "last", "token")
+
+    def __init__(self, documents: Sequence[bytes], token: bytes) -> None:
+        self.documents = documents
+        self.token = token
+        """The raw document of `postBatchResumeToken`."""
+        self.closes = False
+        """Its last event ends the stream."""
+        self.end = 0
+        """From a feed: the sequence number behind it."""
+        self.last: Any = None
+        """From a feed: its last event."""
+        self.kept: Any = None
+        """What the reader has made of it, for whoever is handed it next."""

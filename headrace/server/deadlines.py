@@ -1,0 +1,65 @@
+"""Many deadlines and one timer: who waits until when, in steps of a few milliseconds.
+
+Nearly every wait ends before its time, so that putting one in and taking it out is what counts: each is an operation
+on a set, and the loop keeps one timer for all. A deadline is met up to a step late, never early.
+"""
+
+from __future__ import annotations
+
+import heapq
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable, Hashable
+from typing import Final
+
+STEP_MS: Final = 5
+
+
+class Deadlines:
+    """What waits, by the step in which its time is up."""
+
+    def __init__(self, loop: AbstractEventLoop, is_up: Callable[[Hashable], None]) -> None:
+        """`is_up` is called with each item whose deadline has come; it is out by then."""
+        self._loop = loop
+        self._is_up = is_up
+        self._steps: dict[int, set[Hashable]] = {}
+        self._order: list[int] = []  # a heap of all steps that were made and have not come, empty ones too
+        self._timer: TimerHandle | None = None
+        self._timer_step = 0
+
+    def add(self, item: Hashable, until_ms: float) -> int:
+        """Put an item in; returns the step by which it is taken out. `until_ms` is on the loop's clock."""
+        step = int(until_ms) // STEP_MS + 1
+        items = self._steps.get(step)
+        if items is None:
+            items = self._steps[step] = set()
+            heapq.heappush(self._order, step)
+            if self._timer is None or step < self._timer_step:
+                self._set_timer(step)
+        items.add(item)
+        return step
+
+    def remove(self, item: Hashable, step: int) -> None:
+        """Take an item out before its time."""
+        items = self._steps.get(step)
+        if items is not None:
+            items.discard(item)
+
+    def _set_timer(self, step: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_step = step
+        self._timer = self._loop.call_at(step * STEP_MS / 1000.0, self._come)
+
+    def _come(self) -> None:
+        """The first step's time has come; and maybe others', where the loop was late."""
+        self._timer = None
+        now = int(self._loop.time() * 1000.0) // STEP_MS
+        while self._order and (self._order[0] <= now or self._order[0] <= self._timer_step):
+            items = self._steps[self._order[0]]
+            while items:
+                self._is_up(items.pop())
+            del self._steps[heapq.heappop(self._order)]
+        while self._order and not self._steps[self._order[0]]:
+            del self._steps[heapq.heappop(self._order)]
+        if self._order and self._timer is None:
+            self._set_timer(self._order[0])
