@@ -17,7 +17,7 @@ from bson import ObjectId, Timestamp
 from bson.errors import BSONError
 
 from headrace.clock import SystemClock
-from headrace.commands import failpoints, reply, retryable
+from headrace.commands import failpoints, generic, locked, reply, retryable, transactions
 from headrace.commands.command import Command
 from headrace.commands.options import ServerOptions
 from headrace.commands.request import Request
@@ -30,6 +30,7 @@ from headrace.values.bson import encode
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
+    from headrace.store.transaction import ClientTransaction
     from headrace.store.view import View
     from headrace.store.writes import WriteTransaction
 
@@ -56,8 +57,11 @@ class Engine:
         self.started_ms = self.clock.now_ms()
         self.connections_open = 0
         self.connections_created = 0
+        self.transaction: ClientTransaction | None = None
+        """The client's transaction of which the command that runs is a statement."""
         self._view: View | None = None
         store.listeners.append(self.channels.publish)
+        store.transactions.listeners.append(self._transaction_ended)
 
     # What commands use.
 
@@ -74,6 +78,20 @@ class Engine:
     def txn(self) -> WriteTransaction:
         """The write transaction of the command that runs."""
         return self._view  # type: ignore[return-value]  # run_write has put it there
+
+    def enter(self, view: View, transaction: ClientTransaction | None = None) -> None:
+        """Let the command that runs see `view`, and write to it."""
+        self._view = view
+        self.transaction = transaction
+
+    def end_sessions(self, sessions: list[bytes] | None) -> None:
+        """Sessions have ended, None: all of them: their transactions are aborted and their cursors closed."""
+        transactions.abort_of_sessions(self, sessions)
+        self.cursors.remove_of_sessions(self.cursors.sessions() if sessions is None else sessions)
+
+    def _transaction_ended(self, transaction: ClientTransaction) -> None:
+        for cursor_id in transaction.cursors:
+            self.cursors.remove(cursor_id)
 
     def last_write(self) -> tuple[Timestamp, int]:
         """(cluster time, wall-clock ms) of the newest committed entry."""
@@ -95,6 +113,10 @@ class Engine:
             raise CommandError(13, f"{command.name} may only be run against the admin database.")
         if command.needs_oplog and not self.store.oplog_enabled:
             raise CommandError(76, "not running with --replSet")
+        if not request.body.keys().isdisjoint(generic.CHECKED):
+            generic.check(request)
+        if "autocommit" in request.body or "startTransaction" in request.body:
+            return transactions.in_transaction(self, command, request)
         return command
 
     def run_read(self, command: Command, request: Request) -> bytes | Wait:
@@ -115,11 +137,17 @@ class Engine:
         """Run a command that writes, inside `txn`; the reply counts once `txn` is committed."""
         self._view = txn
         try:
+            if self.store.transactions.open:
+                waits = locked.until_free(self, command, request, txn)
+                if waits is not None:
+                    return waits
             answer = retryable.run_once(self, command, request)
             if self.failpoints.active:
                 answer = self.failpoints.disturb(self, command, request, answer)
             if type(answer) is Wait:
                 return answer
+            if "writeConcern" in request.body and (error := generic.unsatisfied(request.body)):
+                answer = (answer if type(answer) is bytes else encode(answer)[4:-1]) + error
             return self._close(answer, max(txn.clock_position, self.store.last_position))
         except CommandError as error:
             return self.failure(error, request)

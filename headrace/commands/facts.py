@@ -38,6 +38,9 @@ class ServerFacts(Protocol):
     def commands(self) -> Mapping[str, Any]:
         """The whole table of commands, by name and by alias."""
 
+    def end_sessions(self, sessions: list[bytes] | None) -> None:
+        """Abort the transactions and close the cursors of these sessions (their 16 bytes); None: of all."""
+
     def last_write(self) -> tuple[Timestamp, int]:
         """Cluster time and wall-clock milliseconds of the last committed entry."""
 

@@ -10,6 +10,7 @@ from headrace.commands.batches import batch_size, open_cursor
 from headrace.commands.command import Command
 from headrace.commands.namespaces import object_field, target, writable
 from headrace.commands.request import Request
+from headrace.commands.statements import check_new_indexes
 from headrace.errors import CommandError
 from headrace.query.match import parse_filter
 from headrace.store import schema
@@ -47,6 +48,7 @@ def create(engine: Engine, request: Request) -> dict[str, Any]:
     if len(collection.indexes) + len(wanted) > limits.INDEX_COUNT_MAX:
         raise CommandError(67, f"add index fails, too many indexes for {namespace}")
     if wanted:
+        check_new_indexes(engine, collection)
         schema.create_indexes(engine.txn, collection, wanted)
     reply: dict[str, Any] = {"numIndexesBefore": before, "numIndexesAfter": len(collection.indexes)}
     if not wanted:

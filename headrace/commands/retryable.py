@@ -84,19 +84,45 @@ def run_once(engine: Engine, command: Command, request: Request) -> Reply:
     if session is None or type(number) is not Int64:
         raise CommandError(72, "Transaction number requires a session ID to also be specified")
     txn = engine.txn
+    if engine.store.transactions.latest:
+        _leave_transaction(engine, session, number)
     found = txn.kv.get(session, db=txn.tables["sessions"])
     if found is not None:
         record = decode(found)
+        if record["txnNumber"] == number and "committed" in record:
+            raise _is_a_transactions(number)
         if record["txnNumber"] == number:
             return bytes(record["reply"])
         if record["txnNumber"] > number:
             raise CommandError(225, f"Cannot start transaction {number} on session: a newer one was started")
+    if engine.failpoints.active:
+        engine.failpoints.lose_answer(request)
     answer = command.run(engine, request)
     if type(answer) is Wait:
         return answer
     elements = answer if type(answer) is bytes else encode(answer)[4:-1]  # type: ignore[arg-type]
     _keep(txn, session, number, elements)
     return elements
+
+
+def _leave_transaction(engine: Engine, session: bytes, number: int) -> None:
+    """A write of a later number ends the session's transaction. Raises 225 for an earlier one, 72 for its own."""
+    transactions = engine.store.transactions
+    latest = transactions.latest.get(session)
+    if latest is None:
+        return
+    if latest.number == number:
+        raise _is_a_transactions(number)
+    if latest.number > number:
+        raise CommandError(225, f"Cannot start transaction {number} on session: a newer one was started")
+    if latest.committing is not engine.txn:
+        transactions.abort(latest, engine.clock.monotonic_ms())
+
+
+def _is_a_transactions(number: int) -> CommandError:
+    return CommandError(
+        72, f"Must specify autocommit=false on all operations of a multi-statement transaction: {number} is one's number"
+    )
 
 
 def _keep(txn: WriteTransaction, session: bytes, number: int, elements: bytes) -> None:

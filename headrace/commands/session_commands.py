@@ -24,8 +24,8 @@ def start_session(engine: ServerFacts, request: Request) -> dict[str, Any]:
     return {"id": {"id": identity}, "timeoutMinutes": limits.SESSION_MINUTES}
 
 
-def take_list(engine: ServerFacts, request: Request) -> dict[str, Any]:
-    """endSessions, refreshSessions and the kill commands: the list is checked, and nothing is kept of it."""
+def _listed(request: Request) -> list[dict[str, Any]]:
+    """The documents that the command's own field lists; raises 14 for anything else."""
     field = next(iter(request.body))
     sessions = request.body[field]
     if not isinstance(sessions, list):
@@ -38,14 +38,38 @@ def take_list(engine: ServerFacts, request: Request) -> dict[str, Any]:
                 14,
                 f"BSON field '{field}.{index}' is the wrong type '{type_name(session)}', expected type 'object'",
             )
+    return sessions
+
+
+def refresh(engine: ServerFacts, request: Request) -> dict[str, Any]:
+    """What a session has open ends by its own time, so there is nothing to put off."""
+    _listed(request)
     return {}
 
 
+def end(engine: ServerFacts, request: Request) -> dict[str, Any]:
+    """endSessions, killSessions: abort what these sessions have open, and close their cursors."""
+    engine.end_sessions(_ids(_listed(request)))
+    return {}
+
+
+def end_all(engine: ServerFacts, request: Request) -> dict[str, Any]:
+    """killAllSessions and ...ByPattern: patterns that name sessions are followed; users there are none, so all else is all."""
+    named = [pattern["lsid"] for pattern in _listed(request) if type(pattern.get("lsid")) is dict]
+    engine.end_sessions(_ids(named) if named else None)
+    return {}
+
+
+def _ids(sessions: list[dict[str, Any]]) -> list[bytes]:
+    found = [session.get("id") for session in sessions]
+    return [bytes(item) for item in found if type(item) is Binary and item.subtype == UUID_SUBTYPE]
+
+
 COMMANDS: Final = (
-    Command("endSessions", take_list),
-    Command("killAllSessions", take_list),
-    Command("killAllSessionsByPattern", take_list),
-    Command("killSessions", take_list),
-    Command("refreshSessions", take_list),
+    Command("endSessions", end),
+    Command("killAllSessions", end_all),
+    Command("killAllSessionsByPattern", end_all),
+    Command("killSessions", end),
+    Command("refreshSessions", refresh),
     Command("startSession", start_session),
 )

@@ -20,13 +20,14 @@ from headrace.commands import (
     insert,
     killcursors,
     listing,
+    transactions,
     update,
 )
 from headrace.commands.command import Command
 from headrace.commands.table_static import STATIC_COMMANDS
 
 _ONE: Final = (aggregate, collmod, create, delete, find, findandmodify, getmore, insert, killcursors, update)
-_MANY: Final = (count, drop, images, indexes, listing)
+_MANY: Final = (count, drop, images, indexes, listing, transactions)
 
 DATA_COMMANDS: Final = sorted(
     [module.COMMAND for module in _ONE] + [command for module in _MANY for command in module.COMMANDS],

@@ -80,6 +80,10 @@ class Cursors:
         cursor.close()
         return True
 
+    def sessions(self) -> list[bytes]:
+        """The sessions that have cursors open."""
+        return list({item.session for item in self._open.values() if item.session is not None})
+
     def remove_of_sessions(self, sessions: Sequence[bytes]) -> None:
         """Close what the ended sessions opened."""
         ended = set(sessions)

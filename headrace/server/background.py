@@ -11,6 +11,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
+from headrace.commands import transactions
 from headrace.server.ttl import TimeToLive
 from headrace.store import schema, sessions
 from headrace.store.retention import Retention, expired_images, first_to_keep, prune, remove_images
@@ -67,6 +68,7 @@ class Background:
         """One round of all jobs."""
         core, clock = self._core, self._core.engine.clock
         core.engine.cursors.remove_idle(clock.monotonic_ms())
+        transactions.retire(core.engine, clock.monotonic_ms())
         await self._noop(clock.monotonic_ms())
         await self.prune(clock.now_ms())
         await self._expire(clock.now_ms())

@@ -36,6 +36,7 @@ class Core:
         self.commit_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
         self.writer = Writer(self)
         self.notifier = Notifier(self)
+        self.store.transactions.wake = self.notifier.wake_key
         self.background = Background(self)
         self.peers: set[Peer] = set()
         self.port = options.port

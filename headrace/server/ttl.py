@@ -98,7 +98,7 @@ def delete_expired(
     removed = 0
     for record in records:
         document = View.by_record(txn, collection, record)
-        if document is not None and is_expired(index, document, now_ms):
+        if document is not None and is_expired(index, document, now_ms) and not txn.is_locked(collection, record):
             txn.delete(collection, record, document)
             removed += 1
     return removed

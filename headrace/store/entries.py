@@ -27,6 +27,8 @@ TAIL_BYTES: Final = len(_BEFORE_TS) + 8 + len(_BEFORE_WALL) + 8 + 1
 _O: Final = b"\x03o\x00"
 _O2: Final = b"\x03o2\x00"
 _STMT: Final = b"\x10stmtId\x00"
+_NO_TERM: Final = -1
+ARRAY_ELEMENT_BYTES_MAX: Final = 12  # what an array adds to each of its documents: type, index, zero
 
 
 def string_element(name: bytes, value: str) -> bytes:
@@ -99,3 +101,36 @@ def command_entry(
     """A `c` entry on `<database>.$cmd`."""
     head = crud_head("c", f"{database}.$cmd", uuid)
     return entry(head, encode(o), None if o2 is None else encode(o2), tail(position, wall_ms))
+
+
+def operation(head: bytes, o: bytes, o2: bytes | None) -> bytes:
+    """One operation as it stands in a transaction's `applyOps`: `head` of `crud_head`, the rest raw documents."""
+    return _document(head, _O, o) if o2 is None else _document(head, _O, o, _O2, o2)
+
+
+def transaction_entry(
+    session: bytes, operations: list[bytes], position: int, wall_ms: int, *, previous: int, partial: bool,
+    count: int | None,
+) -> bytes:  # fmt: skip
+    """The entry of a transaction, or one of a chain of them.
+
+    `session` is of `session_head`; `previous` the position of the entry before it in the chain, 0: none; all but
+    the last are `partial`, and the last of several gives the `count` of all operations.
+    """
+    items = b"".join([b"\x03%d\x00%b" % item for item in enumerate(operations)])
+    body = [b"\x04applyOps\x00", _document(items)]
+    if partial:
+        body.append(b"\x08partialTxn\x00\x01")
+    if count is not None:
+        body.append(b"\x12count\x00" + _INT64(count))
+    term = TERM if previous else _NO_TERM
+    before = _document(_BEFORE_TS, _UINT64(previous), b"\x12t\x00", _INT64(term))
+    return _document(
+        session, crud_head("c", "admin.$cmd", None), _O, _document(*body), tail(position, wall_ms)[:-1],
+        b"\x03prevOpTime\x00", before,
+    )  # fmt: skip
+
+
+def _document(*parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return _INT32(len(body) + 5) + body + b"\x00"

@@ -25,6 +25,7 @@ from headrace.clock import SystemClock
 from headrace.store.catalog import Catalog
 from headrace.store.entries import noop_entry
 from headrace.store.lmdb import Environment, MapFull, Transaction
+from headrace.store.transactions import Transactions
 from headrace.store.view import View
 from headrace.store.writes import WriteTransaction
 from headrace.values.bson import decode, encode
@@ -70,6 +71,7 @@ class Store:
         self.pruned_through = -1  # the newest position that was pruned
         self.listeners: list[Callable[[Committed], None]] = []
         self.cluster_parameters: dict[str, Any] = {}
+        self.transactions = Transactions(self)
         self._open_transaction: WriteTransaction | None = None
         try:
             self._start()
@@ -142,7 +144,10 @@ class Store:
     def begin(self) -> WriteTransaction:
         if self._open_transaction is not None:
             raise RuntimeError("a write transaction is open already")
-        self._open_transaction = WriteTransaction(self, self.environment.begin_write())
+        kv = self.environment.begin_write()
+        if self.transactions.open:
+            kv = self.transactions.noting(kv)
+        self._open_transaction = WriteTransaction(self, kv)
         return self._open_transaction
 
     @property
@@ -168,6 +173,8 @@ class Store:
     def publish(self, txn: WriteTransaction) -> None:
         """After `sync`: the commit becomes what the store knows, and the listeners hear of it."""
         self._open_transaction = None
+        if txn.commits or self.transactions.awaited:
+            self.transactions.published(txn)
         staged = txn.staged
         if not staged.entries:
             self.last_position = max(self.last_position, txn.clock_position)
@@ -197,6 +204,7 @@ class Store:
             txn.kv.abort()
         with self.environment.reading() as kv:
             self._load(kv)
+        self.transactions.settled()
 
     def grow(self) -> None:
         """Make room after `MapFull`; no transaction may be open."""

@@ -44,6 +44,11 @@ class Facts:
     connections_created: int = 4
     commands: dict[str, Any] = field(default_factory=lambda: STATIC_COMMANDS)
 
+    ended: list[Any] = field(default_factory=list)
+
+    def end_sessions(self, sessions: list[bytes] | None) -> None:
+        self.ended.append(sessions)
+
     def last_write(self) -> tuple[Timestamp, int]:
         return Timestamp(1_700_000_050, 2), 1_700_000_050_123
 
@@ -248,6 +253,10 @@ def test_sessions_start_with_an_id_and_end_from_a_list() -> None:
     reply = ask({"startSession": 1})
     assert reply["timeoutMinutes"] == 30 and reply["id"]["id"].subtype == 4
     assert ask({"endSessions": [reply["id"]]}) == {}
+    facts = Facts()
+    for name, listed in (("endSessions", [reply["id"]]), ("killSessions", []), ("killAllSessions", [])):
+        assert ask({name: listed}, facts) == {}
+    assert facts.ended == [[bytes(reply["id"]["id"])], [], None]
     assert refused({"endSessions": 5}) == 14 and refused({"endSessions": [5]}) == 14
 
 
