@@ -22,7 +22,7 @@ from headrace.changes.stream import StreamSpec
 from headrace.query.match import Predicate
 from headrace.query.stages.match import Match
 from headrace.query.stages.stage import Stage
-from headrace.values.bson import encode
+from headrace.values.bson import encode_in_order
 from headrace.values.shown import shown
 
 FIXED: Final = frozenset({"ns", "operationType"})
@@ -72,7 +72,7 @@ class StreamPipeline:
                 return None
         assert document is not None
         _check_id(fields, document)
-        return encode(document)
+        return encode_in_order(document)
 
 
 def _earliest(condition: Predicate) -> str:
