@@ -1,0 +1,177 @@
+"""Clients that misbehave, crowd, dawdle or hurry: nobody else notices."""
+
+from __future__ import annotations
+
+import logging
+import random
+import resource
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from bson import Int64
+
+import headrace
+from headrace.values.bson import encode
+
+from .raw import RawClient, message
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[headrace.Server]:
+    with headrace.Server() as running:
+        yield running
+
+
+def count(client: RawClient, collection: str) -> int:
+    return int(client.ask({"count": collection})["n"])
+
+
+def test_pipelined_requests_are_answered_in_order(server: headrace.Server) -> None:
+    with RawClient(server.address) as client:
+        parts = []
+        for number in range(300):
+            body = ({"ping": 1}, {"insert": "p", "documents": [{"_id": number}]}, {"count": "p"})[number % 3]
+            parts.append(message({**body, "$db": "t"}, request_id=number))
+        client.socket.sendall(b"".join(parts))
+        counted = []
+        for number in range(300):
+            request, reply = client.receive()
+            assert (request, reply["ok"]) == (number, 1.0)
+            counted += [reply["n"]] if number % 3 == 2 else []
+        assert counted == list(range(1, 101))
+
+
+def test_a_request_behind_a_waiting_one_is_answered_after_it(server: headrace.Server) -> None:
+    with RawClient(server.address) as watching, RawClient(server.address) as writing:
+        cursor = watching.watch("behind")
+        get_more = {"getMore": cursor, "collection": "behind", "maxTimeMS": 20_000, "$db": "t"}
+        watching.socket.sendall(message(get_more, request_id=7) + message({"ping": 1, "$db": "t"}, request_id=8))
+        writing.ask({"insert": "behind", "documents": [{"_id": 1}]})
+        request, reply = watching.receive()
+        assert request == 7 and len(reply["cursor"]["nextBatch"]) == 1
+        assert watching.receive()[0] == 8
+
+
+def test_a_message_cut_into_single_bytes_is_one_message(server: headrace.Server) -> None:
+    with RawClient(server.address) as client:
+        for byte in message({"ping": 1, "$db": "t"}):
+            client.socket.sendall(bytes((byte,)))
+        assert client.receive()[1]["ok"] == 1.0
+
+
+def test_a_write_that_was_cut_off_in_the_middle_is_not_done(server: headrace.Server) -> None:
+    whole = message({"insert": "cut", "$db": "t"}, documents=[encode({"_id": n, "x": "y" * 1000}) for n in range(50)])
+    with RawClient(server.address) as other:
+        for cut in (10, 100, len(whole) // 2, len(whole) - 1):
+            with RawClient(server.address) as client:
+                client.socket.sendall(whole[:cut])
+            assert other.ask({"ping": 1})["ok"] == 1.0
+        assert count(other, "cut") == 0
+
+
+def test_a_client_that_leaves_without_its_answer_leaves_nothing_waiting(server: headrace.Server) -> None:
+    with RawClient(server.address) as other:
+        for number in range(20):
+            with RawClient(server.address) as client:
+                client.send({"insert": "left", "documents": [{"_id": number}]})
+            with RawClient(server.address) as client:
+                cursor = client.watch("left")
+                client.send({"getMore": cursor, "collection": "left", "maxTimeMS": 20_000})
+        other.ask({"insert": "left", "documents": [{"_id": "last"}]})
+        assert other.ask({"find": "left", "filter": {"_id": "last"}})["cursor"]["firstBatch"]
+
+
+def test_garbage_cuts_its_sender_off_and_nobody_else(server: headrace.Server) -> None:
+    random_ = random.Random(11)
+    with RawClient(server.address) as other:
+        garbage = [b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", struct.pack("<iiii", 1 << 30, 1, 0, 2013), bytes(100)]
+        garbage += [random_.randbytes(random_.randrange(26, 300)) for _ in range(20)]
+        for bytes_ in garbage:
+            with RawClient(server.address) as client:
+                client.socket.sendall(bytes_)
+                client.socket.shutdown(1)
+                assert client.is_cut_off()
+            assert other.ask({"ping": 1})["ok"] == 1.0
+
+
+def test_messages_with_damaged_bytes_are_answered_or_cut_off_and_never_hang(
+    server: headrace.Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Right frames around wrong documents: one byte or more of each changed, the length of the message kept."""
+    random_ = random.Random(5)
+    bodies = [
+        {"insert": "damaged", "documents": [{"_id": 1, "a": [1, {"b": "text"}]}]},
+        {"find": "damaged", "filter": {"a": {"$gt": 1}}, "sort": {"a": 1}, "lsid": {"id": b"x"}},
+        {"update": "damaged", "updates": [{"q": {"_id": 1}, "u": {"$set": {"a.0": 5}}, "upsert": True}]},
+        {"aggregate": "damaged", "pipeline": [{"$changeStream": {}}, {"$match": {"a": 1}}], "cursor": {}},
+        {"getMore": Int64(5), "collection": "damaged", "maxTimeMS": 5},
+        {"delete": "damaged", "deletes": [{"q": {"_id": {"$in": [1, 2]}}, "limit": 0}]},
+        {"findAndModify": "damaged", "query": {"_id": 3}, "update": {"$inc": {"n": 1}}, "upsert": True},
+    ]
+    with RawClient(server.address) as other:
+        client = RawClient(server.address)
+        for _ in range(700):
+            damaged = bytearray(message({**random_.choice(bodies), "$db": "t"}))
+            for _ in range(random_.choice((1, 1, 2, 5))):
+                damaged[random_.randrange(20, len(damaged))] = random_.choice((0, 1, 0xFF, random_.randrange(256)))
+            client.socket.sendall(bytes(damaged))
+            try:
+                client.receive()
+            except ConnectionError:
+                client.socket.close()
+                client = RawClient(server.address)
+        client.socket.close()
+        assert other.ask({"ping": 1})["ok"] == 1.0
+        other.ask({"insert": "damaged", "documents": [{"_id": "whole"}]})
+        assert other.ask({"find": "damaged", "filter": {"_id": "whole"}})["cursor"]["firstBatch"]
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_document_over_16_mb_is_refused_and_nothing_is_written(server: headrace.Server) -> None:
+    with RawClient(server.address) as client:
+        limit = 16 * 1024 * 1024
+        large = encode({"_id": 2, "x": b"x" * limit})
+        reply = client.ask({"insert": "large"}, documents=[large])
+        assert reply["writeErrors"][0]["code"] == 10334 and reply["n"] == 0
+        reply = client.ask({"insert": "large"}, documents=[encode({"_id": 1}), large, encode({"_id": 3})])
+        assert reply["n"] == 1 and [item["index"] for item in reply["writeErrors"]] == [1]
+        assert client.ask({"delete": "large", "deletes": [{"q": {}, "limit": 0}]})["n"] == 1
+        head = len(encode({"_id": 4, "x": b""}))
+        assert client.ask({"insert": "large"}, documents=[encode({"_id": 4, "x": bytes(limit - head)})])["n"] == 1
+        grown = client.ask({"update": "large", "updates": [{"q": {"_id": 4}, "u": {"$set": {"y": "more"}}}]})
+        assert grown["nModified"] == 0 and grown["writeErrors"][0]["code"] in (10334, 17419)
+        assert count(client, "large") == 1
+
+
+def test_a_client_that_does_not_read_stalls_nobody_else(server: headrace.Server) -> None:
+    with RawClient(server.address) as other, RawClient(server.address, receive_bytes=65536) as lazy:
+        other.ask({"insert": "slow"}, documents=[encode({"_id": n, "x": bytes(1_000_000)}) for n in range(4)])
+        finds = b"".join(message({"find": "slow", "$db": "t"}, request_id=n) for n in range(12))
+        lazy.socket.sendall(finds)
+        for _ in range(50):
+            assert other.ask({"ping": 1})["ok"] == 1.0
+        assert other.ask({"insert": "slow", "documents": [{"_id": "while"}]})["n"] == 1
+        for number in range(12):
+            request, reply = lazy.receive()
+            assert request == number and len(reply["cursor"]["firstBatch"]) >= 4
+
+
+def test_a_thousand_idle_watchers_hear_of_what_concerns_them_and_of_nothing_else(server: headrace.Server) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with ExitStack() as stack, RawClient(server.address) as writing:
+        watchers = [stack.enter_context(RawClient(server.address)) for _ in range(1000)]
+        for number, client in enumerate(watchers):
+            name = f"w{number}"
+            client.send({"getMore": client.watch(name), "collection": name, "maxTimeMS": 60_000})
+        for number in range(200):
+            writing.ask({"insert": "elsewhere", "documents": [{"_id": number}]})
+        for number in (0, 123, 999):
+            writing.ask({"insert": f"w{number}", "documents": [{"_id": number}]})
+            _, reply = watchers[number].receive()
+            assert [event["documentKey"]["_id"] for event in reply["cursor"]["nextBatch"]] == [number]
+        watchers[5].socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            watchers[5].socket.recv(1)
