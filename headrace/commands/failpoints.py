@@ -34,6 +34,7 @@ NAMES: Final = frozenset(
 )
 NOT_PRIMARY_CODES: Final = frozenset({189, 10107, 11602, 13435, 13436})
 """Their errors carry the topology's version, by which a driver knows that nothing has changed."""
+_STATEMENTS: Final = ("deletes", "documents", "ops", "updates")
 RESUMABLE: Final = "ResumableChangeStreamError"
 
 
@@ -48,8 +49,6 @@ class Failure:
     """The answer, instead of what the command would say."""
     labels: tuple[str, ...] | None = None
     """The labels of the answer; None: those that the error has by itself."""
-    loses_answer: bool = False
-    """The command is run and what it did is kept, but the connection ends before the answer."""
 
 
 @dataclass(slots=True)
@@ -62,11 +61,12 @@ class FailPoint:
     probability: float = 1.0
     entered_count: int = field(default=0)
 
-    def strikes(self, chance: random.Random) -> bool:
-        """Whether this occasion, which the point's data fit, is one of its own; counts it if so."""
-        if self.skip > 0:
-            self.skip -= 1
+    def strikes(self, chance: random.Random, occasions: int = 1) -> bool:
+        """Whether the point strikes on one of these occasions, which its data fit; counts it if so."""
+        if self.skip >= occasions:
+            self.skip -= occasions
             return False
+        self.skip = 0
         if self.times == 0 or (self.probability < 1.0 and chance.random() >= self.probability):
             return False
         if self.times is not None:
@@ -102,9 +102,6 @@ class FailPoints:
                 return _failure(engine, request, point.data)
         if self._strikes("maxTimeAlwaysTimeOut", "maxTimeMS" in request.body):
             return Failure(error=CommandError(50, "operation exceeded time limit"))
-        if self._strikes("onPrimaryTransactionalWrite", retryable.is_retryable(command, request)):
-            prevents = "failBeforeCommitExceptionCode" in self._points["onPrimaryTransactionalWrite"].data
-            return Failure(closes=prevents, loses_answer=not prevents)
         return None
 
     def disturb(self, engine: Engine, command: Command, request: Request, answer: Reply) -> Reply:
@@ -125,6 +122,17 @@ class FailPoints:
             more["errorLabels"] = list(labels)
         elements = answer if type(answer) is bytes else encode(answer)[4:-1]  # type: ignore[arg-type]
         return elements + encode(more)[4:-1]
+
+    def lose_answer(self, request: Request) -> None:
+        """A retryable write is about to be done for the first time: `onPrimaryTransactionalWrite` ends its connection
+        before the answer, and raises if the write itself is to be lost as well."""
+        point = self._points.get("onPrimaryTransactionalWrite")
+        if point is None or not point.strikes(self._chance, _statement_count(request)):
+            return
+        request.peer.cut_off = bool(point.data.get("closeConnection", True))
+        if "failBeforeCommitExceptionCode" in point.data:
+            code = int(point.data["failBeforeCommitExceptionCode"])
+            raise CommandError(code, "onPrimaryTransactionalWrite failpoint throws")
 
     def check_out(self, engine: Engine, request: Request) -> None:
         """A getMore has found its cursor; raises the error that `failGetMoreAfterCursorCheckout` wants."""
@@ -164,6 +172,15 @@ def _application(request: Request) -> str | None:
 def _namespace(request: Request) -> str:
     collection = request.body.get("collection" if request.name == "getMore" else request.name)
     return f"{request.db}.{collection}" if type(collection) is str else request.db
+
+
+def _statement_count(request: Request) -> int:
+    """How many statements a write has: its occasions for a fail point that counts them."""
+    for name in _STATEMENTS:
+        found = request.sequences.get(name) or request.body.get(name)
+        if type(found) is list:
+            return len(found)
+    return 1
 
 
 def _check_block(data: dict[str, Any]) -> None:

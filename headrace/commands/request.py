@@ -15,6 +15,7 @@ class Peer:
         "client",
         "compressors",
         "connection_id",
+        "cut_off",
         "hello_done",
         "local_address",
     )
@@ -30,6 +31,8 @@ class Peer:
         self.compressors: list[str] = []
         """The compressors agreed upon at hello, in the client's order."""
         self.hello_done = False
+        self.cut_off = False
+        """Set by a fail point: the connection ends instead of the next answer to a write."""
 
     @property
     def local_host(self) -> str:

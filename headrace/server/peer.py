@@ -34,7 +34,7 @@ class Peer(asyncio.Protocol):
     """One client's socket."""
 
     __slots__ = (
-        "_busy", "_core", "_loses_answer", "_message", "_paused", "_replies", "_request", "_started", "_transport",
+        "_busy", "_core", "_message", "_paused", "_replies", "_request", "_started", "_transport",
         "_wire", "facts", "waiting",
     )  # fmt: skip
 
@@ -42,7 +42,6 @@ class Peer(asyncio.Protocol):
         self._core = core
         self._wire = Connection()
         self._busy = False
-        self._loses_answer = False
         self._paused = False
         self._replies = 0
         self.waiting: Any = None  # the notifier's note of this peer while a command waits
@@ -123,7 +122,6 @@ class Peer(asyncio.Protocol):
         elif failure.error is not None:
             self._answer(self._core.engine.failure(failure.error, request, failure.labels))
         else:
-            self._loses_answer = failure.loses_answer
             self.start(command, request)
 
     def _unblock(self, failure: Failure, command: Command, request: Request) -> None:
@@ -160,7 +158,7 @@ class Peer(asyncio.Protocol):
         self._busy = False
         if self._transport.is_closing():
             return
-        if self._loses_answer:
+        if self.facts.cut_off:
             self.drop()
             return
         self._answer(answer)
