@@ -18,7 +18,7 @@ from headrace.commands.request import Request
 from headrace.commands.sources import documents, resolve
 from headrace.errors import CommandError
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
-from headrace.values.bson import decode, encode, type_name
+from headrace.values.bson import decode, encode_in_order, type_name
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
@@ -117,7 +117,7 @@ def run_pipeline_on(
         return write_output(engine, namespace, stages[-1], run_pipeline(stages[:-1], map(decode, found)))
     if not stages:
         return found
-    return map(encode, run_pipeline(stages, map(decode, found)))
+    return map(encode_in_order, run_pipeline(stages, map(decode, found)))
 
 
 def _writes(stage: Stage) -> bool:

@@ -21,7 +21,7 @@ from headrace.query.match import parse_filter
 from headrace.query.projection import parse_projection
 from headrace.query.sort import parse_sort
 from headrace.store.catalog import Collection
-from headrace.values.bson import decode, encode
+from headrace.values.bson import decode, encode_in_order
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
@@ -127,7 +127,7 @@ def _selected(
         return found
     predicate = parse_filter(spec, collation=collation, variables=let) if spec else None
     project = parse_projection(projection, kind="find", predicate=predicate, collation=collation)
-    return (encode(project(decode(raw))) for raw in found)
+    return (encode_in_order(project(decode(raw))) for raw in found)
 
 
 def _by_id_order(
@@ -210,7 +210,7 @@ class _Projected:
         return self
 
     def __next__(self) -> bytes:
-        return encode(self._project(decode(next(self._found))))
+        return encode_in_order(self._project(decode(next(self._found))))
 
 
 COMMAND: Final = Command("find", run)

@@ -106,7 +106,13 @@ def _changes(engine: Engine, request: Request, cursor: ChangeCursor) -> bytes | 
         engine.cursors.remove(cursor_id)
         cursor_id = 0
     if batch.kept is None:
-        batch.kept = reply.cursor_parts(b"nextBatch", reply.array(batch.documents), cursor.namespace_bytes, batch.token)
+        batch.kept = reply.cursor_parts(
+            b"nextBatch",
+            reply.array(batch.documents),
+            cursor.namespace_bytes,
+            batch.token,
+            invalidated=cursor.closed,
+        )
     before, behind = batch.kept
     return before + _INT64(cursor_id) + behind  # type: ignore[no-any-return]
 

@@ -85,9 +85,16 @@ def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: 
     return before + _INT64(cursor_id) + behind
 
 
-def cursor_parts(batch_name: bytes, batch: bytes, namespace: bytes, token: bytes | None) -> tuple[bytes, bytes]:
-    """`cursor_elements` without the cursor's id, which belongs between: what replies to several cursors share."""
+def cursor_parts(
+    batch_name: bytes, batch: bytes, namespace: bytes, token: bytes | None, *, invalidated: bool = False
+) -> tuple[bytes, bytes]:
+    """`cursor_elements` without the cursor's id, which belongs between: what replies to several cursors share.
+
+    `invalidated`: the stream ended with this batch, as MongoDB says beside the token.
+    """
     shown = b"" if token is None else b"\x03postBatchResumeToken\x00" + token
+    if invalidated:
+        shown += b"\x08invalidated\x00\x01"
     behind = b"\x02ns\x00" + _INT32(len(namespace) + 1) + namespace + b"\x00\x00"
     size = _INT32(4 + 3 + len(batch_name) - 1 + len(batch) + len(shown) + 4 + 8 + len(behind))
     return b"".join((b"\x03cursor\x00", size, b"\x04", batch_name, b"\x00", batch, shown, b"\x12id\x00")), behind

@@ -72,9 +72,14 @@ def open_stream(engine: Engine, request: Request, pipeline: list[dict[str, Any]]
         cursor.close()
         raise
     cursor_id = 0 if cursor.closed else engine.cursors.add(cursor, session_id(request))
-    return reply.cursor_elements(
-        b"firstBatch", reply.array(batch.documents), cursor_id, cursor.namespace_bytes, batch.token
+    before, behind = reply.cursor_parts(
+        b"firstBatch",
+        reply.array(batch.documents),
+        cursor.namespace_bytes,
+        batch.token,
+        invalidated=cursor.closed,
     )
+    return before + cursor_id.to_bytes(8, "little") + behind
 
 
 def stream_spec(engine: Engine, request: Request, pipeline: list[dict[str, Any]]) -> StreamSpec:
