@@ -39,6 +39,7 @@ class Core:
         self.store.transactions.wake = self.notifier.wake_key
         self.background = Background(self)
         self.peers: set[Peer] = set()
+        self.ending = False
         self.port = options.port
         self._servers: list[asyncio.Server] = []
         self._socket_path: Path | None = None
@@ -73,8 +74,11 @@ class Core:
 
     async def stop(self) -> None:
         """Take no more clients, finish the writes that have come, close everything. Called once."""
+        self.ending = True
         for server in self._servers:
             server.close()
+        for peer in self.peers:
+            peer.hush()
         self.background.stop()
         await self.writer.drained()
         for peer in list(self.peers):

@@ -67,6 +67,8 @@ class Peer(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
+        if self._core.ending:
+            return
         self._paused = False
         self._transport.resume_reading()
         if not self._busy:
@@ -184,6 +186,12 @@ class Peer(asyncio.Protocol):
         self.start(command, request)
         if not self._busy:
             self._serve()
+
+    def hush(self) -> None:
+        """Begin no further message: the server ends, and answers what it has begun."""
+        if not self._paused and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._paused = True
 
     def drop(self) -> None:
         """Close the socket without an answer (a fail point, or the end of the server)."""
