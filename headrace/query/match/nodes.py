@@ -103,13 +103,17 @@ class Always(Node):
 
 @dataclass(frozen=True, slots=True)
 class Leaf(Node):
-    """A test of the values that a path reaches; `wanted` is the value of an equality, for upserts and lookups."""
+    """A test of the values that a path reaches; `wanted` is the value of an equality, for upserts and lookups.
+
+    `argument` is what an order or `$in` compares with, for those who compile the tree to something else.
+    """
 
     kind: Kind
     path: str
     test: Test
     enter_last: bool = True
     wanted: Any = MISSING
+    argument: Any = MISSING
 
     @property
     def order(self) -> tuple[Any, ...]:

@@ -57,7 +57,7 @@ _ORDER_KINDS: Final = {
 def _parse_order(path: str, name: str, argument: Any, context: Context) -> Node:
     if type(argument) is Regex:
         raise CommandError(2, f"Can't have RegEx as arg to predicate over field '{path}'.")
-    return Leaf(_ORDER_KINDS[name], path, ordered(name, argument, context.collation))
+    return Leaf(_ORDER_KINDS[name], path, ordered(name, argument, context.collation), argument=argument)
 
 
 def _parse_in(path: str, name: str, argument: Any, context: Context) -> Node:
@@ -70,7 +70,7 @@ def _parse_in(path: str, name: str, argument: Any, context: Context) -> Node:
         return Always(False)
     if len(argument) == 1:
         return parse_field(path, argument[0], context)[0]
-    return Leaf(Kind.IN, path, is_in(argument, context.collation))
+    return Leaf(Kind.IN, path, is_in(argument, context.collation), argument=argument)
 
 
 def _parse_nin(path: str, name: str, argument: Any, context: Context) -> Node:
