@@ -117,11 +117,12 @@ def _leave_transaction(engine: Engine, session: bytes, number: int) -> None:
         raise CommandError(225, f"Cannot start transaction {number} on session: a newer one was started")
     if latest.committing is not engine.txn:
         transactions.abort(latest, engine.clock.monotonic_ms())
+        del transactions.latest[session]
 
 
 def _is_a_transactions(number: int) -> CommandError:
     return CommandError(
-        72, f"Must specify autocommit=false on all operations of a multi-statement transaction: {number} is one's number"
+        72, f"Must specify autocommit=false on all operations of a multi-statement transaction: {number} is one"
     )
 
 

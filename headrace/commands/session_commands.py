@@ -54,7 +54,7 @@ def end(engine: ServerFacts, request: Request) -> dict[str, Any]:
 
 
 def end_all(engine: ServerFacts, request: Request) -> dict[str, Any]:
-    """killAllSessions and ...ByPattern: patterns that name sessions are followed; users there are none, so all else is all."""
+    """killAllSessions and ...ByPattern: the sessions that patterns name; as there are no users, any other means all."""
     named = [pattern["lsid"] for pattern in _listed(request) if type(pattern.get("lsid")) is dict]
     engine.end_sessions(_ids(named) if named else None)
     return {}

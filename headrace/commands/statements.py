@@ -43,9 +43,7 @@ def check_options(command: Command, request: Request) -> None:
     _check_session(request.body)
     name = command.name
     if name not in ALLOWED:
-        raise CommandError(
-            263, _COUNT if name == "count" else f"Cannot run '{name}' in a multi-document transaction."
-        )
+        raise CommandError(263, _COUNT if name == "count" else f"Cannot run '{name}' in a multi-document transaction.")
     if name not in ENDS and request.db in INTERNAL_DATABASES:
         raise CommandError(263, f"Cannot run command against the '{request.db}' database in a transaction.")
     if request.body.get("startTransaction") and name in NOT_FIRST:
@@ -77,7 +75,8 @@ def _check_session(body: dict[str, Any]) -> None:
 
 def _wrong_type(field: str, value: Any, wanted: str) -> CommandError:
     return CommandError(
-        14, f"BSON field 'OperationSessionInfo.{field}' is the wrong type '{type_name(value)}', expected type '{wanted}'"
+        14,
+        f"BSON field 'OperationSessionInfo.{field}' is the wrong type '{type_name(value)}', expected type '{wanted}'",
     )
 
 
@@ -119,8 +118,8 @@ def check_statement(engine: Engine, command: Command, request: Request) -> None:
         if collection is not None and collection.options.get("capped"):
             raise CommandError(
                 263,
-                f"Collection '{collection.namespace}' is a capped collection. Writes in transactions are not allowed on "
-                "capped collections.",
+                f"Collection '{collection.namespace}' is a capped collection. Writes in transactions are not allowed "
+                "on capped collections.",
             )
 
 
@@ -156,9 +155,12 @@ def check_new_indexes(engine: Engine, collection: Collection) -> None:
         return
     if collection.namespace not in transaction.created:
         raise CommandError(
-            263, f"Cannot create new indexes on existing collection {collection.namespace} in a multi-document transaction."
+            263,
+            f"Cannot create new indexes on existing collection {collection.namespace} in a multi-document transaction.",
         )
     if engine.view.count(collection):
         raise CommandError(
-            263, f"Cannot create new indexes on non-empty collection {collection.namespace} in a multi-document transaction."
+            263,
+            f"Cannot create new indexes on non-empty collection {collection.namespace} in a multi-document "
+            "transaction.",
         )

@@ -37,7 +37,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One change: an element of `applyOps`, raw; the namespace under which it is found; its pre-image if one is kept."""
+    """One change: an element of `applyOps`, raw; the namespace under which it is found; its pre-image if kept."""
 
     item: bytes
     topic: str
@@ -150,5 +150,7 @@ class TransactionView(BufferedView):
         transaction = self._transaction
         transaction.bytes += len(operation.item)
         if transaction.bytes > limits.TRANSACTION_BYTES_MAX:
-            raise CommandError(257, f"Total size of all transaction operations must be less than {limits.TRANSACTION_BYTES_MAX}")
+            raise CommandError(
+                257, f"Total size of all transaction operations must be less than {limits.TRANSACTION_BYTES_MAX}"
+            )
         transaction.operations.append(operation)

@@ -41,7 +41,7 @@ class Transactions:
         """Somebody waits for the write transaction of the moment to be settled."""
 
     def start(self, session: bytes, number: int, now_ms: float) -> ClientTransaction:
-        """Begin one. The caller has made sure that no write transaction is open, and that the session's last has ended."""
+        """Begin one. The caller has seen to it that the session's last has ended, and that nothing is being written."""
         if self._store.writing is not None:
             raise RuntimeError("a transaction may not start while a write transaction is open")
         transaction = ClientTransaction(self._store, session, number, now_ms)
