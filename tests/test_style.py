@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -147,3 +148,13 @@ def test_no_file_holds_what_belongs_to_one_machine(what: str) -> None:
         lines = path.read_text("utf-8").splitlines()
         found += [f"{name(path)}:{number}" for number, line in enumerate(lines, 1) if FOREIGN[what].search(line)]
     assert not found
+
+
+def test_the_server_starts_without_spark_and_arrow() -> None:
+    program = """
+import sys, headrace
+with headrace.Server():
+    print(sorted({"deltalake", "pandas", "pyarrow", "pyspark"} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
