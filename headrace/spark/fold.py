@@ -17,7 +17,8 @@ from headrace.spark.extjson import dumps, loads
 
 # After these the collection of that name is another one, or none; what it holds then comes by its own rows.
 EMPTYING: Final = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
-_KEYED: Final = frozenset({"delete", "insert", "replace", "update", SNAPSHOT})
+# Rows about one document, which they name by its key.
+KEYED: Final = frozenset({"delete", "insert", "replace", "update", SNAPSHOT})
 _OBJECT_ID: Final = '{"_id":{"$oid":"'
 _OBJECT_ID_LENGTH: Final = len(_OBJECT_ID) + 24 + len('"}}')
 
@@ -53,18 +54,28 @@ class State:
 
 @dataclass(slots=True)
 class Changes:
-    """What is to be done to the mirror: empty it first if `clear`, then `upserts` and `deletes`, and keep `state`."""
+    """What is to be done to the mirror: empty it first if `clear`, then `upserts` and `deletes`, and keep `state`.
+
+    `absolute` says that no document here was computed from one in the mirror: done in part and then folded again, the
+    rows give the same.
+    """
 
     state: State
     clear: bool = False
     upserts: dict[str, Stored] = field(default_factory=dict)
     deletes: set[str] = field(default_factory=set)
     event_count: int = 0
+    absolute: bool = True
+
+
+def keyed_keys(rows: Iterable[Row]) -> set[str]:
+    """The keys of all documents that the rows are about."""
+    return {key_of(row) for row in rows if row.operationType in KEYED}
 
 
 def keys_of(rows: Iterable[Row]) -> set[str]:
     """The keys whose rows `fold` wants to see. A snapshot's chunks are new to the mirror, or overwrite it."""
-    return {key_of(row) for row in rows if row.operationType in _KEYED and row.operationType != SNAPSHOT}
+    return {key_of(row) for row in rows if row.operationType in KEYED and row.operationType != SNAPSHOT}
 
 
 def key_of(row: Row) -> str:
@@ -76,12 +87,13 @@ def key_of(row: Row) -> str:
     return dumps(loads(text)["_id"])
 
 
-def fold(rows: Iterable[Row], state: State, existing: Mapping[str, Stored]) -> Changes:
+def fold(rows: Iterable[Row], state: State, existing: Mapping[str, Stored], *, clearing: bool = True) -> Changes:
     """The changes that `rows` make to a mirror in `state`; `existing` holds its rows of `keys_of(rows)`.
 
-    Rows are taken in the order of their tokens. Raises MirrorDiverged.
+    Rows are taken in the order of their tokens. Without `clearing` nothing empties the mirror, neither a drop nor a
+    new snapshot. Raises MirrorDiverged.
     """
-    folding = _Folding(state, existing)
+    folding = _Folding(state, existing, clearing)
     for row in sorted(rows, key=lambda row: row.token):
         folding.take(row)
     return folding.changes()
@@ -90,10 +102,12 @@ def fold(rows: Iterable[Row], state: State, existing: Mapping[str, Stored]) -> C
 class _Folding:
     """The mirror's rows as they change, parsed when first changed and written as text once, at the end."""
 
-    def __init__(self, state: State, existing: Mapping[str, Stored]) -> None:
+    def __init__(self, state: State, existing: Mapping[str, Stored], clearing: bool) -> None:
         self._state = state
         self._existing = existing
+        self._clearing = clearing
         self._clear = False
+        self._absolute = True
         self._count = 0
         self._changed: dict[str, tuple[dict[str, Any] | str | None, str]] = {}
 
@@ -112,7 +126,7 @@ class _Folding:
             self._count += 1
 
     def changes(self) -> Changes:
-        changes = Changes(self._state, clear=self._clear, event_count=self._count)
+        changes = Changes(self._state, clear=self._clear, event_count=self._count, absolute=self._absolute)
         for key, (document, token) in self._changed.items():
             if document is not None:
                 changes.upserts[key] = Stored(document if isinstance(document, str) else dumps(document), token)
@@ -123,7 +137,7 @@ class _Folding:
     def _event(self, row: Row) -> None:
         if row.operationType in EMPTYING:
             self._empty()
-        elif row.operationType in _KEYED:
+        elif row.operationType in KEYED:
             self._keyed(row)
 
     def _keyed(self, row: Row) -> None:
@@ -137,10 +151,13 @@ class _Folding:
             self._changed[key] = (row.fullDocument, row.token)
         elif before is not None:
             self._changed[key] = (self._updated(before, row), row.token)
-        elif row.token > self._state.snapshot_token:
+        elif row.token <= self._state.snapshot_token:
+            self._absolute = False
+        else:
             raise MirrorDiverged(f"the mirror has no document {key}, which was updated at {row.token}")
 
     def _updated(self, before: dict[str, Any] | str, row: Row) -> dict[str, Any]:
+        self._absolute = False
         try:
             document = loads(before) if isinstance(before, str) else before
             return apply_update(document, loads(row.updateDescription or "{}"))
@@ -154,5 +171,6 @@ class _Folding:
         return (stored.document, stored.token) if stored else (None, "")
 
     def _empty(self) -> None:
-        self._clear = True
-        self._changed.clear()
+        if self._clearing:
+            self._clear = True
+            self._changed.clear()

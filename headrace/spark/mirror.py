@@ -15,24 +15,25 @@ from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import OperationFailure
 
-from headrace.clock import SystemClock
-from headrace.spark.events import Row
 from headrace.spark.feed import Feed
-from headrace.spark.fold import fold, keys_of
 from headrace.spark.options import Position, SourceOptions
+from headrace.spark.sinks.batch import BatchReport
+from headrace.spark.sinks.foreach_batch import Listener, for_each_batch
+from headrace.spark.sinks.mirror import MirrorSink
 from headrace.spark.tables import MirrorTable, open_table
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["BatchReport", "Listener", "Mirror", "catch_up", "description_option", "follow"]
 
 _COLUMNS: Final = ("token", "operationType", "documentKey", "fullDocument", "updateDescription", "wallTime")
 # How updates are to be described, best first; see `apply.py` for what each leaves open.
@@ -50,29 +51,15 @@ class Mirror:
     path: Path
     kind: str = "delta"
     rows_max: int = 20_000
+    buckets: int = 0
 
     def table(self) -> MirrorTable:
-        return open_table(self.path, self.kind)
+        return open_table(self.path, self.kind, buckets=self.buckets)
 
     @property
     def checkpoint(self) -> Path:
         """Spark's own notes, inside the table's directory, under a name that readers of tables pass over."""
         return self.path / "_checkpoint"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """A batch that is in the table: its rows, its events that were new, when the first was written, when it was in."""
-
-    batch: int
-    row_count: int
-    event_count: int
-    token: str
-    first_event_ms: int | None
-    committed_ms: int
-
-
-Listener = Callable[[BatchReport], None]
 
 
 def follow(mirror: Mirror, *, session: SparkSession | None = None, every: str = "0 seconds",
@@ -114,34 +101,9 @@ def _start(
         "maxRowsPerTrigger": str(mirror.rows_max),
     } | description_option(mirror.uri, mirror.database, mirror.collection)
     rows = session.readStream.format("headrace").options(**options).load().select(*_COLUMNS)
-    writer = rows.writeStream.foreachBatch(_applier(mirror.table(), listener))
+    writer = rows.writeStream.foreachBatch(for_each_batch(MirrorSink(mirror.table()), listener=listener))
     writer = writer.option("checkpointLocation", str(mirror.checkpoint)).queryName(_name(mirror))
     return writer.trigger(**trigger).start()
-
-
-def _applier(table: MirrorTable, listener: Listener | None) -> Callable[[DataFrame, int], None]:
-    def apply(batch: DataFrame, number: int) -> None:
-        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
-        report = apply_batch(table, batch.toArrow(), query, number)
-        if report and listener:
-            listener(report)
-
-    return apply
-
-
-def apply_batch(table: MirrorTable, batch: pa.Table, query: str, number: int) -> BatchReport | None:
-    """Commits the batch's rows to the table, unless it is in already or there is nothing in it: then None."""
-    state = table.state()
-    if state.has(query, number) or not batch.num_rows:
-        return None
-    columns = {name: batch.column(name).to_pylist() for name in _COLUMNS[:-1]}
-    rows = [Row(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
-    changes = fold(rows, state, table.rows(keys_of(rows)))
-    changes.state = replace(changes.state, query=query, batch=number)
-    table.commit(changes)
-    times = [moment for moment in batch.column("wallTime").to_pylist() if moment is not None]
-    first_ms = round(min(times).timestamp() * 1000) if times else None
-    return BatchReport(number, len(rows), changes.event_count, changes.state.token, first_ms, SystemClock().now_ms())
 
 
 def _name(mirror: Mirror) -> str:

@@ -41,26 +41,28 @@ class MirrorTable(Protocol):
         """All rows, in no order."""
 
 
-def open_table(path: str | Path, kind: str = "delta") -> MirrorTable:
-    """The mirror's table at `path`, of kind `delta` or `parquet`; made by its first commit."""
+def open_table(path: str | Path, kind: str = "delta", *, buckets: int = 0) -> MirrorTable:
+    """The mirror's table at `path`, of kind `delta` (in `buckets`, if any) or `parquet`; made by its first commit."""
     if kind not in KINDS:
         raise ValueError(f"a mirror's table is one of {', '.join(sorted(KINDS))}, not {kind!r}")
-    return KINDS[kind](Path(path))
+    return KINDS[kind](Path(path), buckets)
 
 
-def _delta(path: Path) -> MirrorTable:
+def _delta(path: Path, buckets: int) -> MirrorTable:
     from headrace.spark.delta_table import DeltaMirror
 
-    return DeltaMirror(path)
+    return DeltaMirror(path, buckets)
 
 
-def _parquet(path: Path) -> MirrorTable:
+def _parquet(path: Path, buckets: int) -> MirrorTable:
     from headrace.spark.parquet_table import ParquetMirror
 
+    if buckets:
+        raise ValueError("a mirror of kind parquet is one file: it has no buckets")
     return ParquetMirror(path)
 
 
-KINDS: Final[dict[str, Callable[[Path], MirrorTable]]] = {"delta": _delta, "parquet": _parquet}
+KINDS: Final[dict[str, Callable[[Path, int], MirrorTable]]] = {"delta": _delta, "parquet": _parquet}
 
 
 def schema() -> pa.Schema:

@@ -1,0 +1,103 @@
+"""A batch of rows and what a sink must do with it: the contract that every sink keeps and one test checks.
+
+What must hold, for every sink: after all batches were applied, in order, the target is right, although
+
+- a batch was interrupted anywhere and applied again (Spark gives it the same number and the same range);
+- the query was lost with its checkpoint and another one, whose numbers begin at 0, gives events from before again.
+
+The first is known by query and number, the second by the token: a sink keeps both, in the same commit as its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from headrace.spark.events import Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What to do when the collection is dropped or renamed: as it did; leave what is there; stop the job before anything.
+POLICIES: Final = ("fail", "follow", "keep")
+
+
+class CollectionGone(RuntimeError):
+    """The collection was dropped or renamed, and the sink's policy is `fail`; nothing of the batch was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch: `number` counts within `query`, Spark's id of the checkpoint. `table` has the source's columns."""
+
+    query: str
+    number: int
+    table: pa.Table
+
+    def rows(self) -> list[Row]:
+        """The rows in the order of their tokens, without the times; columns that the batch lacks are None."""
+        names = [name for name in _FOLDED if name in self.table.column_names]
+        columns = [self.table.column(name).to_pylist() for name in names]
+        rows = [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
+        return sorted(rows, key=lambda row: row.token)
+
+    def first_event_ms(self) -> int | None:
+        """When the first of the events was written, by the server's clock."""
+        if "wallTime" not in self.table.column_names:
+            return None
+        times = [moment for moment in self.table.column("wallTime").to_pylist() if moment is not None]
+        return round(min(times).timestamp() * 1000) if times else None
+
+
+# The columns that say what a row does; the others say when, or are kept as they are.
+_FOLDED: Final = (
+    "token", "operationType", "database", "collection", "documentKey", "fullDocument", "updateDescription", "other",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """A batch that is in: its rows, its events that were new, when the first was written, when it was in."""
+
+    batch: int
+    row_count: int
+    event_count: int
+    token: str
+    first_event_ms: int | None
+    committed_ms: int
+
+
+class Position(Protocol):
+    """What a sink remembers: every event up to `token` is in, and batch `batch` of query `query` was the last."""
+
+    @property
+    def token(self) -> str: ...
+    @property
+    def query(self) -> str: ...
+    @property
+    def batch(self) -> int: ...
+
+
+class Sink(Protocol):
+    """One writer at a time."""
+
+    def apply(self, batch: Batch) -> BatchReport | None:
+        """Brings the batch in, durably; None if it is in already, or empty. Interrupted, it is given again."""
+
+    def position(self) -> Position:
+        """Where the target is now, as last committed."""
+
+
+def checked_policy(policy: str) -> str:
+    """The policy; raises ValueError if there is none of that name."""
+    if policy not in POLICIES:
+        raise ValueError(f"what to do about a drop or a rename is one of {', '.join(POLICIES)}, not {policy!r}")
+    return policy
+
+
+def taken(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
+    """The rows of those numbers; there may be none."""
+    import pyarrow as pa
+
+    return table.take(pa.array(numbers, pa.int64()))

@@ -1,0 +1,19 @@
+"""`changes`: an append-only Delta table of the events, for audit, replay, and whatever is built over it.
+
+Every event once, in commits of one batch each; `ORDER BY token` is the order in which they happened.
+A drop, a rename, an invalidate: recorded as the rows they are; with the policy `fail` the job stops before them.
+
+What it does not do: remove old rows. Delete by `clusterTime` with `DeltaTable.delete`, then `vacuum`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.spark.sinks.delta_log import DeltaLog
+from headrace.spark.sinks.log import LogSink
+
+
+def changes_sink(path: str | Path, *, policy: str = "follow") -> LogSink:
+    """The sink whose table is at `path`; made by its first batch."""
+    return LogSink(DeltaLog(Path(path)), policy)

@@ -1,0 +1,88 @@
+"""Sinks in Spark's `foreachBatch`, and what one needs to write a sink of one's own.
+
+Three ways, by what the target can do:
+
+- It can keep a few words in the same transaction as the data: write a `batch.Sink`, with `Progress` and `Sieve` for
+  the bookkeeping (docs/sinks/own.md has one for SQLite in thirty lines). Exactly once.
+- Writing the same rows again does no harm (an upsert by key): `OnceSink` with a function of the rows. It keeps its
+  notes in a file behind the call, so a crash between the two calls the function again with the same rows.
+- Anything else (a message, a mail): the same, at least once.
+
+A sink that has several parts is several sinks: each keeps its own position, and a batch that is in one and not in
+the other is given to both again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.clock import SystemClock
+from headrace.spark.sinks.batch import Batch, BatchReport, Sink, taken
+from headrace.spark.sinks.progress import Progress, Sieve
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+Listener = Callable[[BatchReport], None]
+
+
+def for_each_batch(*sinks: Sink, listener: Listener | None = None) -> Callable[[DataFrame, int], None]:
+    """The function for `writeStream.foreachBatch`: the rows come to the driver once and go to every sink, in order.
+
+    `listener` hears of each sink's batch behind its commit.
+    """
+
+    def apply(frame: DataFrame, number: int) -> None:
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+        batch = Batch(query, number, frame.toArrow())
+        for sink in sinks:
+            report = sink.apply(batch)
+            if report and listener:
+                listener(report)
+
+    return apply
+
+
+class OnceSink:
+    """A sink made of a function of the new rows (an Arrow table, in the order of their tokens) and a file of notes.
+
+    The function is called at least once for each row, and with other rows in between only after a crash; when it
+    returns, the rows must be durable. Rows of a snapshot are given again with a new snapshot.
+    """
+
+    def __init__(self, write: Callable[[pa.Table], object], notes: str | Path) -> None:
+        self._write = write
+        self._notes = Path(notes)
+
+    def position(self) -> Progress:
+        return Progress.of(self._notes.read_text()) if self._notes.exists() else Progress()
+
+    def apply(self, batch: Batch) -> BatchReport | None:
+        before = self.position()
+        if before.has(batch.query, batch.number) or not batch.table.num_rows:
+            return None
+        ordered = batch.table.sort_by("token")
+        rows = replace(batch, table=ordered).rows()
+        sieve = Sieve(before)
+        new = [number for number, row in enumerate(rows) if sieve.is_new(row)]
+        if new:
+            self._write(taken(ordered, new))
+        self._note(replace(sieve.progress, query=batch.query, batch=batch.number))
+        return BatchReport(
+            batch.number, len(rows), sieve.event_count, sieve.progress.token, batch.first_event_ms(),
+            SystemClock().now_ms(),
+        )  # fmt: skip
+
+    def _note(self, progress: Progress) -> None:
+        self._notes.parent.mkdir(parents=True, exist_ok=True)
+        writing = self._notes.with_name(f"_{self._notes.name}.writing")
+        with writing.open("w") as file:
+            file.write(progress.text())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(writing, self._notes)

@@ -1,0 +1,82 @@
+"""`mirror`: a table equal to the collection, as Delta (in buckets when large), Parquet, or a MongoDB's collection.
+
+Rows are folded into what they leave of each document (`fold.py`) and committed at once with the position.
+
+A drop, a rename, an invalidate empty the mirror, and what the collection of that name holds then comes by its own
+rows (`follow`); or the rows stay, also when a new snapshot begins, and are replaced as their keys come again (`keep`);
+or the job stops and nothing of the batch is written (`fail`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from headrace.clock import SystemClock
+from headrace.spark.events import Row
+from headrace.spark.fold import EMPTYING, State, fold, keys_of
+from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, checked_policy
+from headrace.spark.tables import MirrorTable, open_table
+
+_WHOLE: Final = 1 << 62
+
+
+def mirror_sink(path: str | Path, *, kind: str = "delta", buckets: int = 0, policy: str = "follow") -> MirrorSink:
+    """The sink whose table is at `path`; made by its first batch. For `buckets` see `delta_table.DeltaMirror`."""
+    return MirrorSink(open_table(path, kind, buckets=buckets), policy)
+
+
+class MirrorSink:
+    """See `batch.Sink`. `rows_max` bounds one commit; a transaction is never cut."""
+
+    def __init__(self, table: MirrorTable, policy: str = "follow", rows_max: int = _WHOLE) -> None:
+        self.table = table
+        self._policy = checked_policy(policy)
+        self._rows_max = rows_max
+
+    def position(self) -> State:
+        return self.table.state()
+
+    def apply(self, batch: Batch) -> BatchReport | None:
+        state = self.table.state()
+        if state.has(batch.query, batch.number) or not batch.table.num_rows:
+            return None
+        rows = batch.rows()
+        count = self.apply_rows(rows, batch.query, batch.number)
+        token = self.table.state().token
+        return BatchReport(batch.number, len(rows), count, token, batch.first_event_ms(), SystemClock().now_ms())
+
+    def apply_rows(self, rows: list[Row], query: str, batch: int) -> int:
+        """Commits rows, in order, as (the last of) batch `batch` of `query`; the number of events that were new."""
+        state = self.table.state()
+        self._check(rows, state)
+        count = 0
+        parts = list(_parts(rows, self._rows_max))
+        for part in parts:
+            changes = fold(part, state, self.table.rows(keys_of(part)), clearing=self._policy != "keep")
+            if part is parts[-1]:
+                changes.state = replace(changes.state, query=query, batch=batch)
+            self.table.commit(changes)
+            state = changes.state
+            count += changes.event_count
+        return count
+
+    def _check(self, rows: list[Row], state: State) -> None:
+        """Raises CollectionGone if the rows say so and the policy is `fail`."""
+        if self._policy == "fail":
+            for row in rows:
+                if row.operationType in EMPTYING and row.token > state.token:
+                    raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
+
+
+def _parts(rows: list[Row], rows_max: int) -> Iterator[list[Row]]:
+    """The rows in pieces, each of `rows_max` or somewhat more: rows of one cluster time stay together."""
+    start = 0
+    while start < len(rows):
+        end = min(start + rows_max, len(rows))
+        while end < len(rows) and rows[end].token[:18] == rows[end - 1].token[:18]:
+            end += 1
+        yield rows[start:end]
+        start = end

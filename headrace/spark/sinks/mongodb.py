@@ -1,0 +1,143 @@
+"""`mongodb`: the events applied to another MongoDB or Headrace, idempotently, so that two servers stay equal.
+
+With a `collection` every row goes into that one, and a drop or a rename of the source empties it, as in `mirror`.
+Without it each row goes into the collection of its own name, in the same database or in `database`; then
+
+- a drop drops the collection of that name, with its indexes;
+- a rename renames it; the name it had, if it is renamed onto one, goes. Renamed to another database: as there;
+- `dropDatabase` and `invalidate` do nothing of themselves: each collection's drop came before.
+
+None of these can be part of a commit, so they are done between two and guarded by the position: given again, a drop
+finds nothing, and a rename finds its source gone. With `keep` they are passed over, with `fail` the job stops.
+
+What it does not do: copy indexes, options of collections, views. Writes of others to the same documents are lost when
+the documents change in the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from headrace.clock import SystemClock
+from headrace.spark.events import Row
+from headrace.spark.extjson import loads
+from headrace.spark.feed import client_of
+from headrace.spark.fold import EMPTYING, State
+from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, Position, checked_policy
+from headrace.spark.sinks.mirror import MirrorSink
+from headrace.spark.sinks.mongodb_table import MongoTable
+
+ROWS_MAX: Final = 5000
+
+Namespace = tuple[str, str]
+
+
+def mongodb_sink(
+    uri: str, *, database: str | None = None, collection: str | None = None, policy: str = "follow"
+) -> MirrorSink | NamesakeSink:
+    """The sink that writes to the server at `uri`: into one collection, or into those of the rows' own names."""
+    if collection is None:
+        return NamesakeSink(uri, database, policy)
+    if database is None:
+        raise ValueError("a collection to write to needs its database")
+    return MirrorSink(MongoTable(uri, database, collection), policy, ROWS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The last batch of all; the positions are each collection's own."""
+
+    token: str = ""
+    query: str = ""
+    batch: int = -1
+
+
+class NamesakeSink:
+    """See `batch.Sink`. Each collection has a position; a batch is in when it is in everywhere."""
+
+    def __init__(self, uri: str, database: str | None = None, policy: str = "follow") -> None:
+        self._uri = uri
+        self._renamed_database = database
+        self._policy = checked_policy(policy)
+        self._tables: dict[Namespace, MongoTable] = {}
+        self._last = _Last()
+
+    def position(self) -> Position:
+        """Of this process: what it applied last."""
+        return self._last
+
+    def apply(self, batch: Batch) -> BatchReport | None:
+        rows = batch.rows()
+        if not rows:
+            return None
+        count = 0
+        pending: dict[Namespace, list[Row]] = {}
+        for row in rows:
+            if row.operationType in EMPTYING:
+                count += self._flush(pending)
+                pending = {}
+                self._leave(row)
+            elif row.database and row.collection:
+                pending.setdefault(self._namespace(row.database, row.collection), []).append(row)
+        count += self._flush(pending, batch)
+        self._last = _Last(rows[-1].token, batch.query, batch.number)
+        return BatchReport(
+            batch.number, len(rows), count, rows[-1].token, batch.first_event_ms(), SystemClock().now_ms()
+        )
+
+    def _namespace(self, database: str, collection: str) -> Namespace:
+        return (self._renamed_database or database, collection)
+
+    def _table(self, namespace: Namespace) -> MongoTable:
+        if namespace not in self._tables:
+            self._tables[namespace] = MongoTable(self._uri, *namespace)
+        return self._tables[namespace]
+
+    def _flush(self, pending: dict[Namespace, list[Row]], batch: Batch | None = None) -> int:
+        """The rows' events that were new. Only the last rows of a collection in a batch say which batch it was."""
+        count = 0
+        for namespace, rows in pending.items():
+            table = self._table(namespace)
+            if batch and table.state().has(batch.query, batch.number):
+                continue
+            sink = MirrorSink(table, "keep" if self._policy == "keep" else "follow", ROWS_MAX)
+            count += sink.apply_rows(rows, batch.query if batch else "", batch.number if batch else -1)
+        return count
+
+    def _leave(self, row: Row) -> None:
+        """A drop or a rename, done once or, which is the same, again."""
+        if row.operationType not in {"drop", "rename"} or not (row.database and row.collection):
+            return
+        table = self._table(self._namespace(row.database, row.collection))
+        if row.token <= table.state().token or self._policy == "keep":
+            return
+        if self._policy == "fail":
+            raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
+        name = self._namespace(row.database, row.collection)
+        if row.operationType == "rename":
+            self._rename(name, self._target(row), row.token)
+        else:
+            self._drop(name)
+        table.set_state(replace(State(), token=row.token))
+
+    def _target(self, row: Row) -> Namespace:
+        to = loads(row.other or "{}")["to"]
+        return self._namespace(to["db"], to["coll"])
+
+    def _drop(self, name: Namespace) -> None:
+        client_of(self._uri)[name[0]].drop_collection(name[1])
+
+    def _rename(self, name: Namespace, to: Namespace, token: str) -> None:
+        client = client_of(self._uri)
+        if name[1] in client[name[0]].list_collection_names(filter={"name": name[1]}):
+            command: dict[str, Any] = {"renameCollection": ".".join(name), "to": ".".join(to), "dropTarget": True}
+            client.admin.command(command)
+        self._table(to).set_state(replace(State(), token=token))
+
+
+def forget(uri: str, database: str, collections: Iterable[str]) -> None:
+    """Removes what the sink keeps of its positions; the documents stay."""
+    for collection in collections:
+        MongoTable(uri, database, collection).forget()

@@ -1,0 +1,203 @@
+"""A mirror as a collection of another MongoDB or Headrace, with its position beside it, whatever crashes.
+
+    <collection>           the documents
+    headrace.positions     {_id: <collection>, state: …, pending: {parts, clear, next}}
+    headrace.redo          {_id: {of: <collection>, part: n}, writes: [...]}    what a commit is about to do
+    headrace.tokens        {_id: {of: <collection>, key: text}, token: …}       while a snapshot is caught up with
+
+No transaction is needed (a standalone server has none), because a commit is in this order:
+
+1. what is to be written, as whole documents or fields set to values, goes to `headrace.redo`;
+2. `pending` in the position says that it is complete: this is the moment of the commit;
+3. the writes are done; doing them twice gives the same;
+4. the position is the new one, and no longer pending.
+
+A crash before 2 changes nothing; behind it, whoever opens the table next does 3 and 4. When no document is computed
+from the target's own (a snapshot, inserts, deletes), 1 and 2 are left out: the batch given again does the same.
+
+Documents that others write into the collection stay, unless their keys are the source's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from pymongo import DeleteOne, ReplaceOne, UpdateOne
+
+from headrace.spark.extjson import dumps, loads
+from headrace.spark.feed import client_of
+from headrace.spark.fold import Changes, State, Stored
+from headrace.spark.tables import schema, state_of, state_text
+from headrace.values.bson import OPTIONS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARTS_BYTES: Final = 4 << 20
+WRITES_MAX: Final = 1000
+# From so many characters on an update that changes a few fields is sent as those fields.
+_FIELDS_FROM: Final = 1024
+
+Document = dict[str, Any]
+
+
+class MongoTable:
+    """See `tables.MirrorTable`."""
+
+    def __init__(self, uri: str, database: str, collection: str) -> None:
+        self.collection = collection
+        self._database = client_of(uri).get_database(database, codec_options=OPTIONS)
+        self._documents = self._database[collection]
+        self._positions = self._database["headrace.positions"]
+        self._redo = self._database["headrace.redo"]
+        self._tokens = self._database["headrace.tokens"]
+        self._seen: dict[str, Stored] = {}
+
+    def state(self) -> State:
+        position = self._positions.find_one({"_id": self.collection})
+        if position is None:
+            return State()
+        if "pending" in position:
+            self._do(position["pending"])
+            return state_of(position["pending"]["next"])
+        return state_of(position["state"])
+
+    def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
+        by_key = {key: loads(key) for key in keys}
+        self._seen = {}
+        for some in _chunks(list(by_key.items()), WRITES_MAX):
+            tokens = {
+                found["_id"]["key"]: found["token"]
+                for found in self._tokens.find({"_id": {"$in": [self._token_id(key) for key, _ in some]}})
+            }
+            for document in self._documents.find({"_id": {"$in": [value for _, value in some]}}):
+                key = dumps(document["_id"])
+                if key in by_key:
+                    self._seen[key] = Stored(dumps(document), tokens.get(key, ""))
+        return self._seen
+
+    def commit(self, changes: Changes) -> None:
+        writes = list(self._writes(changes))
+        pending: Document = {"parts": 0, "clear": changes.clear, "next": state_text(changes.state)}
+        if changes.absolute:
+            self._write(writes, clear=changes.clear)
+            self._settle(pending["next"])
+            return
+        parts = list(_parts(writes))
+        for number, part in enumerate(parts):
+            self._redo.replace_one({"_id": self._part_id(number)}, {"writes": part}, upsert=True)
+        pending["parts"] = len(parts)
+        self._positions.update_one({"_id": self.collection}, {"$set": {"pending": pending}}, upsert=True)
+        self._do(pending)
+
+    def read(self) -> pa.Table:
+        import pyarrow as pa
+
+        token = self.state().token
+        texts = [(dumps(document["_id"]), dumps(document), token) for document in self._documents.find()]
+        columns = [list(column) for column in zip(*texts, strict=True)] or [[], [], []]
+        return pa.table([pa.array(column, pa.string()) for column in columns], schema=schema())
+
+    def set_state(self, state: State) -> None:
+        """Keeps a position without rows, behind something that cannot be in a commit: a drop, a rename."""
+        self._settle(state_text(state))
+
+    def forget(self) -> None:
+        """Removes the position and all that belongs to it; the documents stay."""
+        self._positions.delete_one({"_id": self.collection})
+        self._redo.delete_many({"_id.of": self.collection})
+        self._tokens.delete_many({"_id.of": self.collection})
+
+    def _do(self, pending: Document) -> None:
+        """Steps 3 and 4."""
+        writes: list[Document] = []
+        for number in range(pending["parts"]):
+            part = self._redo.find_one({"_id": self._part_id(number)})
+            assert part is not None, "a pending commit has all its parts"
+            writes += part["writes"]
+        self._write(writes, clear=pending["clear"])
+        self._settle(pending["next"])
+
+    def _settle(self, text: str) -> None:
+        state = state_of(text)
+        if state.snapshot_token and state.token > state.snapshot_token:
+            # Every event is newer than what the snapshot read, from now on.
+            self._tokens.delete_many({"_id.of": self.collection})
+        self._positions.replace_one({"_id": self.collection}, {"state": text}, upsert=True)
+        self._redo.delete_many({"_id.of": self.collection})
+
+    def _writes(self, changes: Changes) -> Iterator[Document]:
+        state = changes.state
+        catching_up = not state.snapshot_token or state.token <= state.snapshot_token
+        for key, stored in changes.upserts.items():
+            before = None if changes.clear else self._seen.get(key)
+            document = loads(stored.document)
+            large = before is not None and len(stored.document) > _FIELDS_FROM
+            fields = _fields(loads(before.document), document) if before and large else None
+            write = {"key": document["_id"], **({"fields": fields} if fields else {"document": document})}
+            yield write | ({"guard": {"of": self.collection, "key": key}, "token": stored.token} if catching_up else {})
+        for key in changes.deletes:
+            yield {"key": loads(key)}
+
+    def _write(self, writes: list[Document], *, clear: bool) -> None:
+        if clear:
+            self._documents.delete_many({})
+            self._tokens.delete_many({"_id.of": self.collection})
+        for some in _chunks(writes, WRITES_MAX):
+            self._documents.bulk_write([_operation(write) for write in some], ordered=False)
+            # Behind the documents: a token without its document would hide events from it.
+            tokens = [
+                ReplaceOne({"_id": write["guard"]}, {"token": write["token"]}, upsert=True)
+                for write in some
+                if "guard" in write
+            ]
+            if tokens:
+                self._tokens.bulk_write(tokens, ordered=False)
+
+    def _part_id(self, number: int) -> Document:
+        return {"of": self.collection, "part": number}
+
+    def _token_id(self, key: str) -> Document:
+        return {"of": self.collection, "key": key}
+
+
+def _operation(write: Document) -> Any:
+    key = {"_id": {"$eq": write["key"]}}
+    if "document" in write:
+        return ReplaceOne(key, write["document"], upsert=True)
+    return UpdateOne(key, write["fields"]) if "fields" in write else DeleteOne(key)
+
+
+def _fields(before: Document, after: Document) -> Document | None:
+    """The update that makes `after` of `before` by whole fields; None if it would not give their order, or not pay."""
+    kept = [name for name in before if name in after]
+    new = [name for name in after if name not in before]
+    changed = {name: after[name] for name in after if name not in before or dumps(before[name]) != dumps(after[name])}
+    removed = [name for name in before if name not in after]
+    if list(after) != kept + new or len(changed) * 2 > len(after):
+        return None
+    if any("." in name or name.startswith("$") or not name for name in [*changed, *removed]):
+        return None
+    update = {"$set": changed} if changed else {}
+    return (update | ({"$unset": dict.fromkeys(removed, "")} if removed else {})) or None
+
+
+def _parts(writes: list[Document]) -> Iterator[list[Document]]:
+    """The writes in parts that a document can hold: one large one, or several small."""
+    part: list[Document] = []
+    size = 0
+    for write in writes:
+        length = len(dumps(write))
+        if part and (size + length > PARTS_BYTES or len(part) >= WRITES_MAX):
+            yield part
+            part, size = [], 0
+        part.append(write)
+        size += length
+    if part:
+        yield part
+
+
+def _chunks(items: list[Any], size: int) -> Iterator[list[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

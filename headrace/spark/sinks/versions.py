@@ -1,0 +1,146 @@
+"""What a batch of rows does to a history: which versions of documents end, and which begin.
+
+A version is a document from one token to the next change of it (slowly changing dimension, type 2). What must hold:
+at any token that the history covers, the versions with `token` <= it < `until` are the collection as it was then.
+
+After a new snapshot (a lost checkpoint) what happened between is not known: a document that is another one now, or
+gone, ends with `endedBy` = `snapshot`; one that is the same goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from headrace.spark.apply import CannotApply, apply_update
+from headrace.spark.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.extjson import dumps, loads
+from headrace.spark.fold import EMPTYING, KEYED, MirrorDiverged, key_of
+from headrace.spark.sinks.batch import CollectionGone
+from headrace.spark.sinks.progress import Progress, Sieve
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A document from `token` until `until`, or still if that is None. `confirmed`: it was seen to be so then."""
+
+    key: str
+    document: str
+    token: str
+    operation: str
+    confirmed: str
+    until: str | None = None
+    ended_by: str | None = None
+
+
+Open = Mapping[str, Version]
+
+
+class Versions:
+    """Takes rows in order; `ended` and `begun` are then to be written, `confirmed` at leisure.
+
+    `everything` gives all open versions: asked only when the collection goes or a snapshot ends that is not the first.
+    """
+
+    def __init__(self, progress: Progress, opened: Open, everything: Callable[[], Open], policy: str) -> None:
+        self._sieve = Sieve(progress)
+        self._before = opened
+        self._everything = everything
+        self._policy = policy
+        self._now: dict[str, Version | None] = {}
+        self._all_read = False
+        self.changed: dict[tuple[str, str], Version] = {}
+
+    @property
+    def progress(self) -> Progress:
+        return self._sieve.progress
+
+    @property
+    def event_count(self) -> int:
+        return self._sieve.event_count
+
+    def take(self, row: Row) -> None:
+        before = self.progress
+        if not self._sieve.is_new(row):
+            return
+        kind = row.operationType
+        if kind == SNAPSHOT:
+            self._snapshot(row)
+        elif kind == SNAPSHOT_END and self._policy != "keep":
+            self._end_unconfirmed(before.begun)
+        elif kind in EMPTYING:
+            self._emptied(row)
+        elif kind in KEYED and kind != SNAPSHOT_BEGIN:
+            self._event(row)
+
+    def _current(self, key: str) -> Version | None:
+        return self._now[key] if key in self._now else self._before.get(key)
+
+    def _put(self, version: Version) -> None:
+        self.changed[version.key, version.token] = version
+        self._now[version.key] = None if version.until else version
+
+    def _end(self, version: Version, until: str, ended_by: str) -> None:
+        self._put(replace(version, until=until, ended_by=ended_by))
+
+    def _begin(self, key: str, document: str, row: Row) -> None:
+        self._put(Version(key, document, row.token, row.operationType or "", row.token))
+
+    def _snapshot(self, row: Row) -> None:
+        key, document = key_of(row), row.fullDocument or ""
+        version = self._current(key)
+        if version and version.confirmed >= row.token:
+            return
+        if version and version.document == document:
+            self._put(replace(version, confirmed=row.token))
+            return
+        if version:
+            self._end(version, row.token, SNAPSHOT)
+        self._begin(key, document, row)
+
+    def _end_unconfirmed(self, begun: str) -> None:
+        for version in self._all_open():
+            if version.confirmed < begun:
+                self._end(version, begun, SNAPSHOT)
+
+    def _emptied(self, row: Row) -> None:
+        if self._policy == "fail":
+            raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
+        if self._policy == "follow":
+            for version in self._all_open():
+                self._end(version, row.token, row.operationType or "")
+
+    def _all_open(self) -> list[Version]:
+        if not self._all_read:
+            self._before, self._all_read = self._everything(), True
+        keys = dict.fromkeys([*self._before, *self._now])
+        return [version for key in keys if (version := self._current(key))]
+
+    def _event(self, row: Row) -> None:
+        key = key_of(row)
+        version = self._current(key)
+        if version and row.token <= version.confirmed:
+            return
+        document = self._document(row, version)
+        if version and document != version.document:
+            self._end(version, row.token, row.operationType or "")
+        elif version:
+            # Nothing changed that a document shows (a replacement by itself): the version goes on.
+            self._put(replace(version, confirmed=row.token))
+            return
+        if document is not None:
+            self._begin(key, document, row)
+
+    def _document(self, row: Row, version: Version | None) -> str | None:
+        if row.operationType == "delete":
+            return None
+        if row.fullDocument is not None:
+            return row.fullDocument
+        if version is None:
+            if row.token <= self.progress.ended:
+                return None
+            raise MirrorDiverged(f"the history has no document {key_of(row)}, which was updated at {row.token}")
+        try:
+            return dumps(apply_update(loads(version.document), loads(row.updateDescription or "{}")))
+        except CannotApply as error:
+            raise MirrorDiverged(f"the update of {row.documentKey} at {row.token}: {error}") from error

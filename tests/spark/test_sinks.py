@@ -1,0 +1,297 @@
+"""Every sink keeps the contract of `sinks/batch.py`: crashed at each step and run again, it ends in the right state."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake.table import TableMerger, TableOptimizer
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.database import Database
+from stories import Story, batches, story
+
+import headrace.spark.delta_table
+import headrace.spark.sinks.delta_log
+import headrace.spark.sinks.history
+from headrace.spark.events import SNAPSHOT_END
+from headrace.spark.sinks.batch import CollectionGone, Sink
+from headrace.spark.sinks.changes import changes_sink
+from headrace.spark.sinks.foreach_batch import OnceSink
+from headrace.spark.sinks.history import HistorySink, at
+from headrace.spark.sinks.mirror import MirrorSink, mirror_sink
+from headrace.spark.sinks.mongodb import mongodb_sink
+from headrace.spark.sinks.parquet import parquet_sink
+
+# Whatever makes something durable: a crash is tried right before each of them, and right behind.
+STEPS: tuple[tuple[Any, str], ...] = (
+    (Collection, "bulk_write"),
+    (Collection, "delete_many"),
+    (Collection, "replace_one"),
+    (Collection, "update_one"),
+    (Database, "drop_collection"),
+    (TableMerger, "execute"),
+    (TableOptimizer, "compact"),
+    (headrace.spark.delta_table, "write_deltalake"),
+    (headrace.spark.sinks.delta_log, "write_deltalake"),
+    (headrace.spark.sinks.history, "write_deltalake"),
+    (os, "fsync"),
+    (os, "replace"),
+    (pq, "write_table"),
+)
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@contextmanager
+def crashing(at_step: int) -> Iterator[None]:
+    """Inside, the step number `at_step` crashes (even: before it is done, odd: behind it)."""
+    count = 0
+
+    def crash_here() -> None:
+        nonlocal count
+        count += 1
+        if count - 1 == at_step:
+            raise Crash
+
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any, **named: Any) -> Any:
+            crash_here()
+            answer = original(*arguments, **named)
+            crash_here()
+            return answer
+
+        return step
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in STEPS:
+            patch.setattr(owner, name, wrapped(getattr(owner, name)))
+        yield
+
+
+class Target:
+    """A place for a sink: opened as a new process would, copied, read. `is_log`: it keeps rows, not documents."""
+
+    is_log = False
+    history = False
+
+    def __init__(self, kind: str, place: Path) -> None:
+        self.kind, self.place = kind, place
+        self.is_log = kind in {"changes", "once", "parquet"}
+        self.history = kind == "history"
+
+    def open(self, policy: str = "follow") -> Sink:
+        match self.kind:
+            case "changes":
+                return changes_sink(self.place, policy=policy)
+            case "parquet":
+                return parquet_sink(self.place, policy=policy)
+            case "once":
+                return OnceSink(self._keep, self.place / "notes.json")
+            case "history":
+                return HistorySink(self.place, policy=policy)
+            case "mirror parquet":
+                return mirror_sink(self.place, kind="parquet", policy=policy)
+            case "mirror buckets":
+                return mirror_sink(self.place, buckets=3, policy=policy)
+        return mirror_sink(self.place, policy=policy)
+
+    def _keep(self, rows: pa.Table) -> None:
+        """A target of the user's, in which a row given twice is one row."""
+        self.place.mkdir(exist_ok=True)
+        with sqlite3.connect(self.place / "rows.db") as file:
+            file.execute("create table if not exists rows (kind, token, key, primary key (kind, token, key))")
+            names = ("operationType", "token", "documentKey")
+            columns = [rows.column(name).fill_null("").to_pylist() for name in names]
+            file.executemany("insert or replace into rows values (?, ?, ?)", zip(*columns, strict=True))
+
+    def copy(self, name: str) -> Target:
+        other = Target(self.kind, self.place.with_name(name))
+        if self.place.exists():
+            shutil.copytree(self.place, other.place)
+        return other
+
+    def contents(self) -> Any:
+        sink = self.open()
+        if self.kind == "once":
+            with sqlite3.connect(self.place / "rows.db") as file:
+                return sorted(file.execute("select kind, token, key from rows order by token, kind, key"))
+        if self.is_log:
+            table = sink.log.read().select(["operationType", "token", "documentKey"])  # type: ignore[attr-defined]
+            columns = [column.fill_null("").to_pylist() for column in table.columns]
+            return sorted(zip(*columns, strict=True))
+        if isinstance(sink, HistorySink):
+            rows = sink.table.read().to_pylist()
+            return {(row["_id"], row["token"], row["until"], row["endedBy"], row["document"]) for row in rows}
+        assert isinstance(sink, MirrorSink)
+        table = sink.table.read()
+        return dict(zip(table.column("_id").to_pylist(), table.column("document").to_pylist(), strict=True))
+
+
+class MongoTarget(Target):
+    def __init__(self, uri: str, kind: str, place: Path) -> None:
+        super().__init__(kind, place)
+        self.uri = uri
+        self.client: MongoClient[dict[str, Any]] = MongoClient(uri)
+        self.database = self.client[f"{abs(hash(str(place))):x}"[:14]]
+
+    def open(self, policy: str = "follow") -> Sink:
+        return mongodb_sink(self.uri, database=self.database.name, collection="kept", policy=policy)
+
+    def copy(self, name: str) -> Target:
+        other = MongoTarget(self.uri, self.kind, self.place.with_name(name))
+        for collection in self.database.list_collection_names():
+            documents = list(self.database[collection].find())
+            if documents:
+                other.database[collection].insert_many(documents)
+        return other
+
+
+KINDS = ["changes", "history", "mirror buckets", "mirror delta", "mirror parquet", "mongodb", "once", "parquet"]
+
+
+@pytest.fixture(params=KINDS)
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+    if request.param != "mongodb":
+        yield Target(request.param, tmp_path / "t")
+        return
+    uri = request.getfixturevalue("uri")
+    yield MongoTarget(uri, "mongodb", tmp_path / "t")
+    with MongoClient[dict[str, Any]](uri) as client:
+        for name in client.list_database_names():
+            if name not in {"admin", "config", "local"}:
+                client.drop_database(name)
+
+
+def check(target: Target, told: Story) -> None:
+    """The target is what the story says, from its end on and, where it says so, at every moment."""
+    contents = target.contents()
+    if target.is_log:
+        rows = [row for part in told.parts for row in part]
+        assert contents == sorted((row.operationType, row.token, row.documentKey or "") for row in rows)
+    elif target.history:
+        sink = target.open()
+        assert isinstance(sink, HistorySink)
+        table = sink.table.read()
+        ends = [row.token for part in told.parts for row in part if row.operationType == SNAPSHOT_END]
+        dropped = next((row.token for row in told.events if row.operationType == "invalidate"), "")
+        for token, expected in told.at.items():
+            # While a snapshot was read only the documents that it had come to are known; nothing before it.
+            if token >= ends[-1] or ends[0] <= token <= dropped:
+                found = at(table, token)
+                assert (
+                    dict(zip(found.column("_id").to_pylist(), found.column("document").to_pylist(), strict=True))
+                    == expected
+                )
+        assert {row[0] for row in contents if row[2] is None} == told.contents().keys()
+    else:
+        assert contents == told.contents()
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_all_batches_once_give_the_right_state(target: Target, seed: int) -> None:
+    told = story(seed)
+    sink = target.open()
+    for batch in batches(told.parts):
+        assert sink.apply(batch)
+        assert sink.apply(batch) is None
+    check(target, told)
+
+
+def test_a_batch_crashed_at_any_step_and_given_again_ends_as_if_nothing_had_been(target: Target) -> None:
+    told = story(3)
+    crashes = 0
+    for number, batch in enumerate(batches(told.parts)):
+        before = target.copy(f"before{number}")
+        target.open().apply(batch)
+        after, position = target.contents(), target.open().position()
+        for step in range(1000):
+            again = before.copy(f"crashed{number}-{step}")
+            try:
+                with crashing(step):
+                    again.open().apply(batch)
+                break
+            except Crash:
+                crashes += 1
+            again.open().apply(batch)
+            assert (again.contents(), again.open().position()) == (after, position), (number, step)
+    assert crashes >= 2 * len(told.parts)
+    check(target, told)
+
+
+@pytest.mark.parametrize("crashed_at", [1, 5, 100])
+def test_another_checkpoint_that_begins_at_batch_0_ends_the_same(target: Target, crashed_at: int) -> None:
+    """The same rows in other pieces under another query's name, after a crash in the middle of the first query."""
+    told = story(4)
+    for batch in batches(told.parts)[: crashed_at + 1]:
+        try:
+            with crashing(1 if batch.number == crashed_at else -1):
+                target.open().apply(batch)
+        except Crash:
+            break
+    for batch in batches(told.parts, "another"):
+        for half, table in enumerate((batch.table.slice(0, 2), batch.table.slice(2))):
+            target.open().apply(replace(batch, number=batch.number * 2 + half, table=table))
+    check(target, told)
+
+
+def test_a_new_snapshot_behind_a_gap_brings_the_state_up(target: Target) -> None:
+    told = Story(5)
+    told.writes(12)
+    told.snapshot()
+    known = len(told.parts)
+    told.writes(15)
+    told.snapshot()
+    for batch in batches(told.parts[:known]):
+        target.open().apply(batch)
+    for batch in batches(told.parts[known:], "another"):
+        target.open().apply(batch)
+    if target.history:
+        sink = target.open()
+        assert isinstance(sink, HistorySink)
+        current = sink.table.current()
+        assert {key: version.document for key, version in current.items()} == told.contents()
+    else:
+        check(target, told)
+
+
+def test_with_the_policy_fail_a_drop_stops_the_sink_before_anything_of_its_batch(target: Target) -> None:
+    if target.kind == "once":
+        pytest.skip("what a drop does to it is the user's affair")
+    told = story(6)
+    position = None
+    with pytest.raises(CollectionGone, match=r"drop of db\.c"):
+        for batch in batches(told.parts):
+            position = target.open("fail").position()
+            target.open("fail").apply(batch)
+    assert position == target.open("fail").position()
+
+
+def test_with_the_policy_keep_what_a_drop_took_away_stays(target: Target) -> None:
+    if target.is_log:
+        pytest.skip("it keeps everything")
+    told = story(6)
+    dropped = next(number for number, part in enumerate(told.parts) if part[-1].operationType == "invalidate")
+    for batch in batches(told.parts[: dropped + 1]):
+        target.open("keep").apply(batch)
+    sink = target.open()
+    count = len(sink.table.current()) if isinstance(sink, HistorySink) else len(target.contents())
+    assert count > 0
+    for batch in batches(told.parts)[dropped + 1 :]:
+        target.open("keep").apply(batch)
+    kept = target.contents()
+    if target.history:
+        assert isinstance(sink, HistorySink)
+        kept = {key: version.document for key, version in sink.table.current().items()}
+    assert {key: kept[key] for key in told.contents()} == told.contents()
