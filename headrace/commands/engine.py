@@ -147,7 +147,7 @@ class Engine:
             if type(answer) is Wait:
                 return answer
             if "writeConcern" in request.body and (error := generic.unsatisfied(request.body)):
-                answer = (answer if type(answer) is bytes else encode(answer)[4:-1]) + error
+                answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
             return self._close(answer, max(txn.clock_position, self.store.last_position))
         except CommandError as error:
             return self.failure(error, request)
