@@ -123,6 +123,8 @@ class Engine:
         """Run a command that changes nothing; every `CommandError` becomes a reply."""
         try:
             answer = command.run(self, request)
+            if self.failpoints.active:
+                answer = self.failpoints.disturb(self, command, request, answer)
             return answer if type(answer) is Wait else self._close(answer)
         except CommandError as error:
             return self.failure(error, request)

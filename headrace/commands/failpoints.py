@@ -1,7 +1,7 @@
 """Fail points: errors made on demand, for drivers' own test suites; only with `--enable-test-commands`.
 
 `configureFailPoint` sets them, and each says by its `mode` how often it strikes. The shell asks `meet` before
-it runs a command and does what the answer says; the engine asks `disturb` about the answer of a write; getMore
+it runs a command and does what the answer says; the engine asks `disturb` about the answer; getMore
 asks `check_out`. On a server that has none set, `active` is False, and nobody asks.
 
 What this does not do: simulate a fault inside the server. A fail point stands at the door of a command.
@@ -105,7 +105,7 @@ class FailPoints:
         return None
 
     def disturb(self, engine: Engine, command: Command, request: Request, answer: Reply) -> Reply:
-        """The answer of a write, with the write concern error that a fail point wants in it."""
+        """The answer, with the write concern error that a fail point wants in it."""
         point = self._points.get("failCommand")
         if point is None or type(answer) is Wait or "writeConcernError" not in point.data:
             return answer

@@ -1,0 +1,90 @@
+"""pymongo's own tests, unmodified, against Headrace: none may fail.
+
+They are in pymongo's source package, which pip fetches once, in the version that is installed, and which is kept in
+the user's cache. Only its tests are unpacked, so that they run with the installed pymongo. What they skip they skip
+by their own conditions (sharded clusters, older servers).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pymongo
+import pytest
+
+from tests.drivers.serving import serving
+
+pytestmark = pytest.mark.slow
+
+SUITES = {
+    "test/asynchronous/test_change_stream.py": 120,
+    "test/test_change_stream.py": 125,
+    "test/test_retryable_writes_unified.py": 105,
+    "test/test_transactions_unified.py": 140,
+}
+"""Files of tests, and how many tests at least must have been run in each: a suite that skips itself shows nothing."""
+NOT_RUN = {
+    "client_bulkWrite": "bulkWrite, the command on several collections, is not there",
+    "secondary_read": "needs a set with a secondary",
+}
+"""Tests left out, by a part of their names, and why."""
+
+
+@pytest.fixture(scope="session")
+def suite() -> Path:
+    """The folder in which pymongo's `test` lies."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
+    folder = cache / f"pymongo-{pymongo.version}"
+    if not folder.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as temporary:
+            unpacked = _unpacked(_downloaded(Path(temporary)), Path(temporary) / "unpacked")
+            if not folder.is_dir():  # another run may have been quicker
+                unpacked.rename(folder)
+    return folder
+
+
+def _downloaded(folder: Path) -> Path:
+    """The source package, from whatever index pip is set to."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+    subprocess.run([*pip, "--dest", str(folder), f"pymongo=={pymongo.version}"], check=True)
+    return next(folder.glob("pymongo-*.tar.gz"))
+
+
+def _unpacked(package: Path, folder: Path) -> Path:
+    """The tests and their settings, without the driver."""
+    with tarfile.open(package) as archive:
+        members = [
+            member
+            for member in archive.getmembers()
+            if member.name.partition("/")[2].startswith("test/")
+            or member.name.endswith(f"{pymongo.version}/pyproject.toml")
+        ]
+        archive.extractall(folder, members, filter="data")
+    return next(folder.iterdir())
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_none_of_pymongos_own_tests_fails(name: str, suite: Path, tmp_path: Path) -> None:
+    with serving(tmp_path) as address:
+        host, _, port = address.rpartition(":")
+        pytest_line = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", "--tb=short"]
+        left_out = " and ".join(f"not {part}" for part in NOT_RUN)
+        run = subprocess.run(
+            [*pytest_line, "-k", left_out, name],
+            cwd=suite,
+            env={**os.environ, "DB_IP": host, "DB_PORT": port, "PYTEST_ADDOPTS": ""},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+    assert run.returncode == 0, run.stdout[-20000:] + run.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", run.stdout)
+    assert passed is not None and int(passed[1]) >= SUITES[name], run.stdout[-2000:]
