@@ -37,7 +37,7 @@ def until_free(engine: Engine, command: Command, request: Request, txn: WriteTra
     if request.time_is_up:
         raise CommandError(50, "operation exceeded time limit")
     given = request.body.get("maxTimeMS")
-    wait_ms = float(given) if type(given) in (int, float) and given else float(limits.AWAIT_MS_MAX)
+    wait_ms = float(given or limits.AWAIT_MS_MAX)
     return Wait(None, wait_ms, holder.key, over=holder.over)
 
 
