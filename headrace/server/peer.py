@@ -19,6 +19,7 @@ from headrace.commands.request import Peer as PeerFacts
 from headrace.commands.request import Request
 from headrace.commands.wait import Wait
 from headrace.errors import CommandError
+from headrace.limits import MESSAGE_BYTES_MAX
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
 from headrace.wire.message import MORE_TO_COME, OP_QUERY
 from headrace.wire.reply import encode_reply
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("headrace.server")
 WRITE_BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024  # a client that reads slower than this is not read from
+READ_AHEAD_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX  # what a client may send ahead while its command waits
 
 
 class Peer(asyncio.Protocol):
     """One client's socket."""
 
     __slots__ = (
-        "_busy", "_core", "_message", "_paused", "_replies", "_request", "_started", "_transport",
+        "_busy", "_core", "_full", "_message", "_paused", "_replies", "_request", "_started", "_transport",
         "_wire", "facts", "waiting",
     )  # fmt: skip
 
@@ -42,6 +44,7 @@ class Peer(asyncio.Protocol):
         self._core = core
         self._wire = Connection()
         self._busy = False
+        self._full = False  # not read from, since it has sent too much ahead
         self._paused = False
         self._replies = 0
         self.waiting: Any = None  # the notifier's note of this peer while a command waits
@@ -57,10 +60,19 @@ class Peer(asyncio.Protocol):
         self._wire.receive(data)
         if not self._busy and not self._paused:
             self._serve()
+        elif not self._full and self._wire.unread_bytes > READ_AHEAD_BYTES_MAX and not self._transport.is_closing():
+            self._full = True
+            self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._busy = True
         self._core.farewell(self)
+
+    def _read_on(self) -> None:
+        """Everything that came ahead of its turn is served: the client may send more."""
+        self._full = False
+        if not self._paused:
+            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -69,7 +81,7 @@ class Peer(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._core.ending:
             return
-        self._paused = False
+        self._full = self._paused = False
         self._transport.resume_reading()
         if not self._busy:
             self._serve()
@@ -82,6 +94,8 @@ class Peer(asyncio.Protocol):
             while not self._busy and not self._paused:
                 message = self._wire.next_event()
                 if message is NEED_DATA:
+                    if self._full:
+                        self._read_on()
                     return
                 self._begin(message)  # type: ignore[arg-type]
         except ProtocolError as error:

@@ -66,6 +66,11 @@ class Connection:
         self._wanted_bytes = MESSAGE_BYTES_MIN
         self._failure: ProtocolError | None = None
 
+    @property
+    def unread_bytes(self) -> int:
+        """How much has come ahead of its turn, or waits for the rest of its message."""
+        return len(self._buffer) - self._at + self._tail_bytes
+
     def receive(self, data: bytes) -> None:
         """Take the next bytes of the stream; they are kept, not copied (and dropped after a ProtocolError)."""
         if self._failure is not None:
@@ -81,17 +86,12 @@ class Connection:
         """The next message, or NEED_DATA; raises ProtocolError for good once the stream is not the protocol."""
         buffer = self._buffer
         at = self._at
-        if self._tail:
-            if len(buffer) - at + self._tail_bytes < self._wanted_bytes:
-                return NEED_DATA
-            buffer = self._join()
-            at = 0
         have = len(buffer) - at
         if have < MESSAGE_BYTES_MIN:
-            return self._wait_for(MESSAGE_BYTES_MIN, buffer, at)
+            return self._gather(MESSAGE_BYTES_MIN, buffer, at)
         length, request_id, _, opcode, flags, kind, document_bytes = _START(buffer, at)
         if length > have or not MESSAGE_BYTES_MIN <= length <= MESSAGE_BYTES_MAX:
-            return self._wait_for(length, buffer, at)
+            return self._gather(length, buffer, at)
         end = at + length
         self._at = end
         if (
@@ -104,14 +104,18 @@ class Connection:
             return Message(request_id, OP_MSG, flags, buffer[at + 21 : end], {})
         return self._take(opcode, request_id, buffer, at, end)
 
-    def _join(self) -> bytes:
-        """Make one buffer of what is left and what came since."""
-        buffer = self._buffer[self._at :] + b"".join(self._tail)
-        self._buffer = buffer
+    def _gather(self, wanted_bytes: int, buffer: bytes, at: int) -> Message | NeedData:
+        """The next message with what came since, if that is enough; `buffer` from `at` on is not."""
+        if not self._tail:
+            return self._wait_for(wanted_bytes, buffer, at)
+        if len(buffer) - at + self._tail_bytes < self._wanted_bytes:
+            return NEED_DATA
+        self._buffer = buffer[at:] + b"".join(self._tail)
         self._at = 0
         self._tail.clear()
         self._tail_bytes = 0
-        return buffer
+        self._wanted_bytes = MESSAGE_BYTES_MIN  # of the message that begins here nothing is known yet
+        return self.next_event()
 
     def _wait_for(self, wanted_bytes: int, buffer: bytes, at: int) -> NeedData:
         """Note how much is needed, unless what is here already shows that no message will come of it."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import resource
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -175,3 +177,52 @@ def test_a_thousand_idle_watchers_hear_of_what_concerns_them_and_of_nothing_else
         watchers[5].socket.setblocking(False)
         with pytest.raises(BlockingIOError):
             watchers[5].socket.recv(1)
+
+
+def test_a_client_that_sends_too_far_ahead_is_not_read_until_its_turn_has_come(server: headrace.Server) -> None:
+    """Four times the bound is sent behind a getMore that waits; the sender is held up, and then all is answered."""
+    with RawClient(server.address) as client, RawClient(server.address) as other:
+        cursor = client.watch("ahead")
+        client.send({"getMore": cursor, "collection": "ahead", "maxTimeMS": 60_000})
+        large = message({"find": "none", "filter": {"x": bytes(4_000_000)}, "$db": "t"})
+        sent = 0
+
+        def send() -> None:
+            nonlocal sent
+            for _ in range(100):
+                client.socket.sendall(large)
+                sent += 1
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        while sent < 20:
+            other.ask({"ping": 1})
+        other.ask({"insert": "ahead", "documents": [{"_id": 1}]})
+        for _ in range(101):
+            assert client.receive()[1]["ok"] == 1.0
+        sender.join()
+
+
+def test_a_server_ends_while_clients_go_on_writing_as_fast_as_they_can() -> None:
+    def pound(client: RawClient) -> None:
+        many = message({"insert": "c", "documents": [{"a": 1}], "$db": "t"}) * 50
+        with contextlib.suppress(OSError):
+            while True:
+                client.socket.sendall(many)
+
+    def take(client: RawClient) -> None:
+        with contextlib.suppress(OSError):
+            while client.socket.recv(1 << 20):
+                pass
+
+    running = headrace.Server().start()
+    clients = [RawClient(running.address) for _ in range(8)]
+    threads = [threading.Thread(target=work, args=(client,)) for client in clients for work in (pound, take)]
+    for thread in threads:
+        thread.start()
+    with RawClient(running.address) as other:
+        while count(other, "c") < 2000:
+            pass
+    running.close()
+    for thread in threads:
+        thread.join()

@@ -253,3 +253,33 @@ def test_any_payload_is_read_or_refused_and_nothing_else(payload: bytes, cut: in
         message = frame(opcode, payload)
         with suppress(ProtocolError):
             read_all(message[:cut], message[cut:])
+
+
+def test_a_small_message_behind_a_long_one_is_read_though_more_came_before_it_was_asked_for() -> None:
+    """A client that sends ahead: the long message's length once stood in the way of the short ones behind it."""
+    long, short = msg(b"\0" + bson.encode({"x": bytes(5000), "$db": "t"})), msg(b"\0" + PING)
+    connection = Connection()
+    connection.receive(long[:1000])
+    assert connection.next_event() is NEED_DATA
+    connection.receive(long[1000:] + short)
+    assert isinstance(connection.next_event(), Message)
+    connection.receive(short)
+    assert shown([connection.next_event(), connection.next_event()]) == shown(read_all(short, short))  # type: ignore[list-item]
+    assert connection.next_event() is NEED_DATA and connection.unread_bytes == 0
+
+
+@given(st.lists(messages(), min_size=1, max_size=6), st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_messages_are_the_same_whenever_they_are_asked_for(stream: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(stream)
+    connection, found, at = Connection(), [], 0
+    while at < len(whole):
+        size = data.draw(st.integers(1, 150))
+        connection.receive(whole[at : at + size])
+        at += size
+        for _ in range(data.draw(st.integers(0, 2))):
+            if isinstance(message := connection.next_event(), Message):
+                found.append(message)
+    while isinstance(message := connection.next_event(), Message):
+        found.append(message)
+    assert shown(found) == shown(read_all(whole))
