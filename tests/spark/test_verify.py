@@ -1,0 +1,120 @@
+"""Comparing a mirror with its collection: at one token, range by range, while writers write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import Int64
+from pymongo.database import Database
+
+import headrace.spark.verify
+from headrace.spark.extjson import dumps
+from headrace.spark.feed import Feed
+from headrace.spark.fold import Changes, State, Stored
+from headrace.spark.options import Position, SourceOptions
+from headrace.spark.tables import MirrorTable, NotAMirror, open_table
+from headrace.spark.verify import Unsettled, compare
+
+Db = Database[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """A mirror without a job: its table is filled by hand."""
+
+    uri: str
+    database: str
+    collection: str
+    path: Path
+
+    def table(self) -> MirrorTable:
+        return open_table(self.path, "parquet")
+
+
+@pytest.fixture
+def mirrored(uri: str, database: Db, tmp_path: Path) -> Mirrored:
+    return Mirrored(uri, database.name, "c", tmp_path / "mirror")
+
+
+def fill(mirrored: Mirrored, database: Db, **wrong: str) -> None:
+    """The mirror as it should be now, but for the documents given by name."""
+    options = SourceOptions(mirrored.uri, mirrored.database, "c")
+    token = Feed(options).resolve(Position("latest")).text
+    rows = {dumps(found["_id"]): Stored(dumps(found), token) for found in database.c.find()}
+    rows |= {dumps(key): Stored(text, token) for key, text in wrong.items()}
+    mirrored.table().commit(Changes(State(token, token, "q", 0), clear=True, upserts=rows))
+
+
+def test_equal_sides_are_equal_in_every_range(
+    mirrored: Mirrored, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(headrace.spark.verify, "RANGE_ROWS", 10)
+    database.c.insert_many([{"_id": number} for number in range(35)] + [{"_id": f"k{number}"} for number in range(20)])
+    fill(mirrored, database)
+    found = compare(mirrored)
+    assert (found.equal, str(found)) == (True, "55 rows, 55 documents")
+    assert len(found.ranges) > 3 and all(part.equal for part in found.ranges)
+    assert sum(part.row_count for part in found.ranges) == sum(part.document_count for part in found.ranges) == 55
+
+
+def test_what_differs_is_named_with_its_range(
+    mirrored: Mirrored, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(headrace.spark.verify, "RANGE_ROWS", 10)
+    database.c.insert_many([{"_id": f"k{number:02}", "n": Int64(1)} for number in range(40)])
+    fill(mirrored, database, k03=dumps({"_id": "k03", "n": 1}), k99="{}")
+    rows = mirrored.table()
+    rows.commit(Changes(rows.state(), deletes={'"k17"'}))
+    found = compare(mirrored)
+    assert (found.missing, found.extra, found.different) == (('"k17"',), ('"k99"',), ('"k03"',))
+    assert found.unequal_count == 3 and not found.equal
+    assert [part.equal for part in found.ranges] == [False, False, True, False]
+    assert "unequal" in str(found.ranges[0])
+
+
+def test_a_mirror_that_is_behind_is_compared_as_it_will_be(mirrored: Mirrored, database: Db) -> None:
+    database.c.insert_many([{"_id": number, "list": [1]} for number in range(9)])
+    fill(
+        mirrored,
+        database,
+    )
+    database.c.update_one({"_id": 1}, {"$push": {"list": 2}})
+    database.c.update_one({"_id": 1}, {"$push": {"list": 3}})
+    database.c.delete_one({"_id": 2})
+    database.c.insert_one({"_id": "new"})
+    assert compare(mirrored).equal, compare(mirrored)
+    table = mirrored.table()
+    table.commit(Changes(table.state(), deletes={dumps(1)}))
+    assert compare(mirrored).unequal_count == 1
+
+
+def test_writes_during_the_comparison_do_not_disturb_it(
+    mirrored: Mirrored, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.c.insert_many([{"_id": number, "list": [1]} for number in range(30)])
+    fill(mirrored, database)
+    original = Feed.end_at
+
+    def writing(self: Feed, moment: Any) -> Any:
+        database.c.update_many({"_id": {"$lt": 5}}, {"$push": {"list": 2}})
+        database.c.delete_one({"_id": 7})
+        return original(self, moment)
+
+    monkeypatch.setattr(Feed, "end_at", writing)
+    assert compare(mirrored).equal, compare(mirrored)
+
+
+def test_a_mirror_before_a_drop_cannot_be_compared(mirrored: Mirrored, database: Db) -> None:
+    database.c.insert_one({"_id": 1})
+    fill(mirrored, database)
+    database.c.drop()
+    with pytest.raises(Unsettled, match="before a drop"):
+        compare(mirrored)
+
+
+def test_nothing_mirrored_yet_is_an_error(mirrored: Mirrored, database: Db) -> None:
+    with pytest.raises(NotAMirror, match="nothing of"):
+        compare(replace(mirrored, collection="never"))
