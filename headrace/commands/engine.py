@@ -113,7 +113,7 @@ class Engine:
             raise CommandError(13, f"{command.name} may only be run against the admin database.")
         if command.needs_oplog and not self.store.oplog_enabled:
             raise CommandError(76, "not running with --replSet")
-        if not request.body.keys().isdisjoint(generic.CHECKED):
+        if not request.body.keys().isdisjoint(generic.FIELDS):
             generic.check(request)
         if "autocommit" in request.body or "startTransaction" in request.body:
             return transactions.in_transaction(self, command, request)

@@ -117,7 +117,8 @@ class FailPoints:
         more: dict[str, Any] = {"writeConcernError": wanted}
         labels = _labels(point.data)
         if labels is None:
-            labels = tuple(retryable.labels_of(engine, request, CommandError(code, "")))
+            found = retryable.labels_of(engine, request, CommandError(code, ""))
+            labels = tuple(label for label in found if label == "RetryableWriteError")
         if labels:
             more["errorLabels"] = list(labels)
         elements = answer if type(answer) is bytes else encode(answer)[4:-1]  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from headrace.commands import api_version
 from headrace.commands.request import Request
 from headrace.errors import CommandError, code_name
 from headrace.values.bson import encode, type_name
@@ -44,11 +45,15 @@ CHECKED: Final[dict[str, Callable[[str, str, Any], None]]] = {
     "readConcern": _object,
     "writeConcern": _object,
 }
+FIELDS: Final = frozenset(CHECKED) | api_version.FIELDS
+"""A request that has any of these wants `check`."""
 
 
 def check(request: Request) -> None:
-    """Raise for a shared field of the wrong type or out of range: 2, 9, 14."""
+    """Raise for a shared field of the wrong type or out of range: 2, 9, 14; for the stable API's: 14, 322, 323."""
     body = request.body
+    if not body.keys().isdisjoint(api_version.FIELDS):
+        api_version.check(request.name, body)
     for name in body.keys() & CHECKED.keys():
         CHECKED[name](request.name, name, body[name])
 
