@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,8 +30,10 @@ _LOGS: Final = ("global", "startupWarnings")
 
 def headrace_version() -> str:
     """The installed version of Headrace; `unknown` when it runs without being installed."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and not needed to open a server
+
     try:
-        return package_version("headrace")
+        return version("headrace")
     except PackageNotFoundError:
         return "unknown"
 
