@@ -53,8 +53,8 @@ class Deadlines:
     def _come(self) -> None:
         """The first step's time has come; and maybe others', where the loop was late."""
         self._timer = None
-        now = int(self._loop.time() * 1000.0) // STEP_MS
-        while self._order and (self._order[0] <= now or self._order[0] <= self._timer_step):
+        now = max(int(self._loop.time() * 1000.0) // STEP_MS, self._timer_step)
+        while self._order and self._order[0] <= now:
             items = self._steps[self._order[0]]
             while items:
                 self._is_up(items.pop())

@@ -70,6 +70,7 @@ class Store:
         self.last_wall_ms = 0
         self.pruned_through = -1  # the newest position that was pruned
         self.listeners: list[Callable[[Committed], None]] = []
+        self._last_run: Run | None = None  # at the end of the oplog
         self.cluster_parameters: dict[str, Any] = {}
         self.transactions = Transactions(self)
         self._open_transaction: WriteTransaction | None = None
@@ -161,10 +162,17 @@ class Store:
         if staged.entries:
             with txn.kv.cursor(self.tables["oplog"]) as cursor:
                 cursor.putmulti(staged.entries, append=True)
-            for topics, first, last in staged.runs:
+            for topics, first, last in self._joined(staged.runs):
                 for topic in topics:
                     key = self.catalog.topic(txn.kv, topic).to_bytes(4, "big") + first.to_bytes(8, "big")
                     txn.kv.put(key, last.to_bytes(8, "big"), db=self.tables["runs"])
+
+    def _joined(self, runs: list[Run]) -> list[Run]:
+        """The runs of a commit, the first of them as the end of the last one before it if their topics are the same:
+        a collection that is written alone has one run, however many commits it was."""
+        if self._last_run is None or self._last_run[0] != runs[0][0]:
+            return runs
+        return [(runs[0][0], self._last_run[1], runs[0][2]), *runs[1:]]
 
     def sync(self, txn: WriteTransaction) -> None:
         """Commit: when this returns, the transaction is on disk (at default settings)."""
@@ -183,6 +191,7 @@ class Store:
         self.last_position = last
         self.last_wall_ms = txn.wall_ms
         first = int.from_bytes(staged.entries[0][0], "big")
+        self._last_run = self._joined(staged.runs)[-1]
         committed = Committed(first, last, txn.wall_ms, staged.entries, staged.runs)
         for listener in self.listeners:
             listener(committed)

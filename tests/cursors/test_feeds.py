@@ -1,0 +1,94 @@
+"""Feeds: watchers of one kind are handed the same batch, who is too slow reads the oplog, nobody misses anything."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bson import Int64
+
+from headrace import limits
+from headrace.commands.wait import Wait
+from headrace.testing.clock import FakeClock
+from headrace.testing.driven import DrivenServer
+
+
+@pytest.fixture
+def server() -> Iterator[DrivenServer]:
+    with DrivenServer(clock=FakeClock()) as server:
+        server.must("d", {"create": "c"})
+        yield server
+
+
+def opened(server: DrivenServer, *stages: dict[str, Any]) -> int:
+    body = {"aggregate": "c", "pipeline": [{"$changeStream": {}}, *stages], "cursor": {}}
+    return int(server.must("d", body)["cursor"]["id"])
+
+
+def insert(server: DrivenServer, *numbers: int, collection: str = "c") -> None:
+    server.must("d", {"insert": collection, "documents": [{"_id": number} for number in numbers]})
+
+
+def read(server: DrivenServer, cursor: int, **more: Any) -> list[int]:
+    """The `_id`s of the next batch; none where it would wait."""
+    reply = server.run("d", {"getMore": Int64(cursor), "collection": "c", **more})
+    if isinstance(reply, Wait):
+        return []
+    assert reply["ok"] == 1.0, reply
+    return [event["documentKey"]["_id"] for event in reply["cursor"]["nextBatch"]]
+
+
+def test_watchers_at_one_place_share_a_batch_and_each_has_its_own_cursor_id(server: DrivenServer) -> None:
+    cursors = [opened(server) for _ in range(3)]
+    insert(server, 1, 2)
+    replies = [server.must("d", {"getMore": Int64(cursor), "collection": "c"}) for cursor in cursors]
+    assert [reply["cursor"].pop("id") for reply in replies] == cursors
+    assert replies[0] == replies[1] == replies[2]
+    assert [event["documentKey"]["_id"] for event in replies[0]["cursor"]["nextBatch"]] == [1, 2]
+
+
+def test_the_token_of_a_batch_moves_on_with_what_others_write(server: DrivenServer) -> None:
+    cursors = [opened(server), opened(server)]
+    insert(server, 1)
+    tokens = []
+    for cursor in cursors:
+        reply = server.must("d", {"getMore": Int64(cursor), "collection": "c"})
+        tokens.append(reply["cursor"]["postBatchResumeToken"]["_data"])
+        insert(server, len(tokens), collection="other")
+    assert tokens[0] < tokens[1]
+
+
+def test_watchers_that_read_at_random_miss_nothing(server: DrivenServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FEED_EVENT_COUNT_MAX", 8)
+    monkeypatch.setattr(limits, "FEED_BYTES_MAX", 12_000)
+    monkeypatch.setattr(limits, "CHANNEL_ENTRY_COUNT_MAX", 16)
+    chance = random.Random(5)
+    even = {"$match": {"documentKey._id": {"$mod": [2, 0]}}}
+    watchers = [(opened(server, *([even] if which % 3 == 0 else [])), which % 3 == 0, []) for which in range(9)]
+    made = 0
+    for _ in range(150):
+        count = chance.choice((1, 1, 2, 5, 12))
+        insert(server, *range(made, made + count))
+        made += count
+        for cursor, _, heard in chance.sample(watchers, chance.randint(0, 4)):
+            heard += read(server, cursor, **chance.choice(({}, {"batchSize": 1}, {"batchSize": 3})))
+    for cursor, is_even, heard in watchers:
+        while batch := read(server, cursor):
+            heard += batch
+        assert heard == [number for number in range(made) if not is_even or number % 2 == 0]
+
+
+def test_events_that_are_too_many_bytes_are_let_go_and_read_from_the_oplog(
+    server: DrivenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FEED_BYTES_MAX", 10_000)
+    fast, slow = opened(server), opened(server)
+    for number in range(20):
+        insert(server, number)
+        assert read(server, fast) == [number]
+    heard = []
+    while batch := read(server, slow):
+        heard += batch
+    assert heard == list(range(20))
