@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +58,7 @@ def build_info(engine: ServerFacts, request: Request) -> dict[str, Any]:
         "debug": False,
         "maxBsonObjectSize": limits.DOCUMENT_BYTES_MAX,
         "storageEngines": ["lmdb"],
-        "headrace": {"version": headrace_version()},
+        "headrace": {"version": headrace_version(), "arrow": find_spec("pyarrow") is not None},
     }
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from headrace.commands import (
     aggregate,
+    arrow_changes,
     collmod,
     count,
     create,
@@ -26,7 +27,9 @@ from headrace.commands import (
 from headrace.commands.command import Command
 from headrace.commands.table_static import STATIC_COMMANDS
 
-_ONE: Final = (aggregate, collmod, create, delete, find, findandmodify, getmore, insert, killcursors, update)
+_ONE: Final = (
+    aggregate, arrow_changes, collmod, create, delete, find, findandmodify, getmore, insert, killcursors, update,
+)  # fmt: skip
 _MANY: Final = (count, drop, images, indexes, listing, transactions)
 
 DATA_COMMANDS: Final = sorted(

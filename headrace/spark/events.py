@@ -1,8 +1,8 @@
-"""A change event as a row: the columns of the `headrace` source, and how an event fills them.
+"""The columns of the `headrace` source, by how documents are told, and one row of them as the sinks get it.
 
-Rule: nothing of an event is lost. Each field has its column, documents as canonical Extended JSON
-(`extjson.py`); what has no column, or is not what its column takes (a pipeline may reshape events), is
-in `other`, under its own name.
+Rule: nothing of an event is lost. Each field has its column; what has no column, or is not what its column takes (a
+pipeline may reshape events), is in `other`, under its own name. How an event fills them is in
+`headrace.values.event_columns`, how documents become what the columns hold in `documents.py`.
 
 Rows that are not MongoDB's events have an operation type of their own, with `snapshotBegin`, `snapshot`
 and `snapshotEnd` (see `snapshot.py`).
@@ -10,16 +10,10 @@ and `snapshotEnd` (see `snapshot.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from bson import Int64, Timestamp
-from bson.datetime_ms import DatetimeMS
-
-from headrace.spark.extjson import dumps
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from headrace.spark.options import OptionError, SourceOptions
+from headrace.values.event_columns import DOCUMENTS
 
 SCHEMA: Final = (
     "token STRING NOT NULL, clusterTime TIMESTAMP, clusterTimeIncrement BIGINT, operationType STRING, "
@@ -52,50 +46,28 @@ class Row(NamedTuple):
     other: str | None = None
 
 
-# A raw description (showRawUpdateDescription) comes instead of the other one, and says what it is by its fields.
-_DOCUMENTS: Final = {
-    "documentKey": "documentKey",
-    "fullDocument": "fullDocument",
-    "fullDocumentBeforeChange": "fullDocumentBeforeChange",
-    "lsid": "lsid",
-    "rawUpdateDescription": "updateDescription",
-    "updateDescription": "updateDescription",
-}
+WHOLE: Final = ("fullDocument", "fullDocumentBeforeChange")
+"""The columns that become typed with the representation `columns`; each has a column for the rest beside it."""
+REST: Final = "Rest"
+SERVER: Final = "server"
 
 
-def row_of(event: dict[str, Any]) -> Row:
-    """The row of a change event, decoded as `headrace.values.bson` decodes; its `_id` must be its token."""
-    columns: dict[str, Any] = {"token": event["_id"]["_data"]}
-    other: dict[str, Any] = {}
-    for name, value in event.items():
-        kind = type(value)
-        if name in _DOCUMENTS and kind is dict:
-            columns[_DOCUMENTS[name]] = dumps(value)
-        elif name == "operationType" and kind is str:
-            columns[name] = value
-        elif name == "clusterTime" and kind is Timestamp:
-            columns[name], columns["clusterTimeIncrement"] = value.time * 1_000_000, value.inc
-        elif name == "ns" and _plain_namespace(value):
-            columns["database"], columns["collection"] = value.get("db"), value.get("coll")
-        elif name == "txnNumber" and kind is Int64:
-            columns[name] = int(value)
-        elif name == "wallTime" and kind is DatetimeMS and abs(int(value)) < 1 << 52:
-            columns[name] = int(value) * 1000
-        elif name != "_id":
-            other[name] = value
-    if other:
-        columns["other"] = dumps(other)
-    return Row(**columns)
-
-
-def _plain_namespace(value: Any) -> bool:
-    return type(value) is dict and value.keys() <= {"db", "coll"} and all(type(name) is str for name in value.values())
-
-
-def to_batch(rows: Sequence[Row] | Iterable[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """The rows as one Arrow batch of the schema that Spark derives from `SCHEMA`."""
-    import pyarrow as pa
-
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def schema_of(options: SourceOptions) -> str:
+    """The columns as DDL: all, or those that the options want; raises OptionError for one that there is not."""
+    columns: dict[str, str] = {}
+    for column in SCHEMA.split(", "):
+        name, _, kind = column.partition(" ")
+        if name in DOCUMENTS and options.documents == "bson":
+            kind = "BINARY"
+        if name in WHOLE and options.documents == "columns":
+            columns |= {name: f"STRUCT<{options.document_schema}>", name + REST: "STRING"}
+        else:
+            columns[name] = kind
+    if options.others:
+        columns[SERVER] = "STRING NOT NULL"
+    for name in options.columns:
+        if name not in columns:
+            raise OptionError(f"there is no column {name!r}; there are {', '.join(columns)}")
+        if name.endswith(REST) and name.removesuffix(REST) not in options.columns:
+            raise OptionError(f"the column {name!r} is told only beside {name.removesuffix(REST)!r}")
+    return ", ".join(f"{name} {columns[name]}" for name in options.columns or columns)

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from bson import Timestamp
+from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
@@ -29,6 +30,7 @@ from headrace.values.bson import OPTIONS
 
 HISTORY_LOST: Final = 286
 _CURSOR_NOT_FOUND: Final = 43
+_RAW: Final = OPTIONS.with_options(document_class=RawBSONDocument)
 _RETRY_WAITS_S: Final = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 Event = dict[str, Any]
@@ -38,7 +40,7 @@ class PositionLost(RuntimeError):
     """The server no longer keeps the events after the position: what happened since then cannot be known from it."""
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _client(uri: str, process: int) -> MongoClient[dict[str, Any]]:
     # Spark forks its workers, and a client does not survive a fork: hence the process id in the key.
     return MongoClient(
@@ -49,6 +51,12 @@ def _client(uri: str, process: int) -> MongoClient[dict[str, Any]]:
 def client_of(uri: str) -> MongoClient[dict[str, Any]]:
     """This process's client for `uri`; shared, never closed."""
     return _client(uri, os.getpid())
+
+
+@lru_cache(maxsize=64)
+def _speaks_arrow(uri: str, process: int) -> bool:
+    told = _client(uri, process).admin.command("buildInfo").get("headrace")
+    return isinstance(told, dict) and bool(told.get("arrow"))
 
 
 class Feed:
@@ -62,15 +70,23 @@ class Feed:
         self._aggregate: str | int = options.collection or 1
         self._stream = dict(options.stream) | ({"allChangesForCluster": True} if whole else {})
 
+    @property
+    def arrow(self) -> bool:
+        """Whether ranges come as Arrow: the server is a Headrace that can, unless the options say otherwise."""
+        way = self.options.transport
+        return _speaks_arrow(self.options.uri, os.getpid()) if way == "auto" else way == "arrow"
+
     def open(
-        self, position: Position, *, stages: tuple[dict[str, Any], ...] = (), batch_rows: int | None = None
-    ) -> ChangeCursor:
+        self, position: Position, *, stages: tuple[dict[str, Any], ...] = (), batch_rows: int | None = None,
+        raw: bool = False,
+    ) -> ChangeCursor:  # fmt: skip
         """A cursor after `position` (a token, a time inclusive, or latest); `stages` go behind the user's.
 
-        Raises PositionLost, and pymongo's errors for what the server refuses.
+        With `raw` the events are `RawBSONDocument`s. Raises PositionLost, and pymongo's errors for what the server
+        refuses.
         """
         pipeline = [*self.options.pipeline, *stages]
-        return ChangeCursor(self, position, pipeline, batch_rows or self.options.batch_rows)
+        return ChangeCursor(self, position, pipeline, batch_rows or self.options.batch_rows, raw=raw)
 
     def resolve(self, position: Position) -> Token:
         """The token of a position; for `latest` everything that happens from now on comes after it."""
@@ -95,28 +111,64 @@ class Feed:
 
     def read(self, start: Token, end: Token) -> Iterator[Event]:
         """The events after `start` up to and including `end`, in order. Waits until the server has come to `end`."""
+        for batch in self._batches(start, end, raw=False):
+            yield from batch
+
+    def read_raw(self, start: Token, end: Token) -> Iterator[list[bytes]]:
+        """As `read`, the events as BSON and in batches."""
+        for batch in self._batches(start, end, raw=True):
+            yield [bytes(event.raw) for event in batch]
+
+    def _batches(self, start: Token, end: Token, *, raw: bool) -> Iterator[list[Any]]:
         if start >= end:
             return
-        with self.open(Position("token", token=start)) as cursor:
+        with self.open(Position("token", token=start), raw=raw) as cursor:
             while cursor.token < end:
-                for event in cursor.next_batch(wait_ms=1000):
-                    if event["_id"]["_data"] > end.text:
-                        return
-                    yield event
+                events = cursor.next_batch(wait_ms=1000)
+                if events and events[-1]["_id"]["_data"] > end.text:
+                    events = [event for event in events if event["_id"]["_data"] <= end.text]
+                    yield events
+                    return
+                if events:
+                    yield events
 
-    def aggregate(self, stream: Event, pipeline: list[Event], batch_rows: int, session: ClientSession) -> Event:
+    def changes(self, after: Token, until: Token | None, **fields: Any) -> Event:
+        """The reply of `headraceChanges`, the part of a range that this server gives as Arrow in one answer.
+
+        Comes back after a network fault; raises as `open` does.
+        """
+        for wait_s in _RETRY_WAITS_S:
+            try:
+                return self._database.command(
+                    "headraceChanges", self._aggregate, codec_options=OPTIONS, after=after.document(),
+                    until=until.document() if until else None, stream=self._stream,
+                    pipeline=list(self.options.pipeline), **fields,
+                )  # fmt: skip
+            except PyMongoError as error:
+                if not _passes(error) or wait_s == _RETRY_WAITS_S[-1]:
+                    raise _told(error, after) from error
+                time.sleep(wait_s)
+        raise AssertionError("unreachable: the last wait raises")
+
+    def aggregate(
+        self, stream: Event, pipeline: list[Event], batch_rows: int, session: ClientSession, *, raw: bool
+    ) -> Event:
         stages = [{"$changeStream": self._stream | stream}, *pipeline]
-        return self._command(session, "aggregate", self._aggregate, pipeline=stages, cursor={"batchSize": batch_rows})
+        return self._command(
+            session, "aggregate", self._aggregate, raw=raw, pipeline=stages, cursor={"batchSize": batch_rows}
+        )
 
-    def get_more(self, cursor: Event, batch_rows: int, wait_ms: int, session: ClientSession) -> Event:
+    def get_more(self, cursor: Event, batch_rows: int, wait_ms: int, session: ClientSession, *, raw: bool) -> Event:
         name = cursor["ns"].partition(".")[2]
-        return self._command(session, "getMore", cursor["id"], collection=name, batchSize=batch_rows, maxTimeMS=wait_ms)
+        return self._command(
+            session, "getMore", cursor["id"], raw=raw, collection=name, batchSize=batch_rows, maxTimeMS=wait_ms
+        )
 
     def kill(self, cursor: Event, session: ClientSession) -> None:
-        self._command(session, "killCursors", cursor["ns"].partition(".")[2], cursors=[cursor["id"]])
+        self._command(session, "killCursors", cursor["ns"].partition(".")[2], raw=False, cursors=[cursor["id"]])
 
-    def _command(self, session: ClientSession, name: str, value: Any, **fields: Any) -> Event:
-        return self._database.command(name, value, codec_options=OPTIONS, session=session, **fields)
+    def _command(self, session: ClientSession, name: str, value: Any, *, raw: bool, **fields: Any) -> Event:
+        return self._database.command(name, value, codec_options=_RAW if raw else OPTIONS, session=session, **fields)
 
     def _oldest(self) -> Timestamp:
         entry = self.client.local["oplog.rs"].find_one(sort=[("$natural", 1)], projection={"ts": 1})
@@ -134,8 +186,11 @@ class ChangeCursor:
     the next `next_batch` opens it behind the invalidate. Not for two threads.
     """
 
-    def __init__(self, feed: Feed, position: Position, pipeline: list[dict[str, Any]], batch_rows: int) -> None:
+    def __init__(
+        self, feed: Feed, position: Position, pipeline: list[dict[str, Any]], batch_rows: int, *, raw: bool = False
+    ) -> None:
         self._feed = feed
+        self._raw = raw
         self._pipeline = pipeline
         self._batch_rows = batch_rows
         self._session = feed.client.start_session(causal_consistency=False)
@@ -192,7 +247,7 @@ class ChangeCursor:
                 return self.next_batch(wait_ms=wait_ms)
             if self._cursor is None or not self._cursor["id"]:
                 return []
-        reply = self._feed.get_more(self._cursor, self._batch_rows, wait_ms, self._session)
+        reply = self._feed.get_more(self._cursor, self._batch_rows, wait_ms, self._session, raw=self._raw)
         events: list[Event] = reply["cursor"]["nextBatch"]
         self.drained = not events
         self._advance(events, reply["cursor"])
@@ -203,7 +258,7 @@ class ChangeCursor:
         try:
             # Without a token the answer must say where the stream begins, not where its first events end.
             rows = self._batch_rows if self.token.text else 0
-            reply = self._feed.aggregate(stream, self._pipeline, rows, self._session)["cursor"]
+            reply = self._feed.aggregate(stream, self._pipeline, rows, self._session, raw=self._raw)["cursor"]
         except OperationFailure as error:
             raise _told(error, self.token) from error
         self._cursor = {"id": reply["id"], "ns": reply["ns"], "postBatchResumeToken": reply["postBatchResumeToken"]}

@@ -27,12 +27,13 @@ from bson import Decimal128, MinKey, Timestamp
 from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
-from headrace.spark.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.extjson import dumps, loads
 from headrace.spark.feed import ChangeCursor, Feed
 from headrace.spark.options import Position, SourceOptions
 from headrace.spark.tokens import Token
-from headrace.values.bson import OPTIONS, type_number
+from headrace.values.bson import OPTIONS, encode, type_number
+from headrace.values.event_columns import COLUMNS, EventRow
 
 # How often a document may change under our hands before we say that it cannot be read. Each round takes milliseconds.
 ROUNDS_MAX: Final = 200
@@ -40,6 +41,8 @@ ROUNDS_MAX: Final = 200
 _TYPE_ORDER: Final = (
     (-1,), (10,), (1, 16, 18, 19), (2, 14), (3,), (5,), (7,), (8,), (9,), (17,), (13,), (15,), (127,),
 )  # fmt: skip
+_CHUNK_ROWS: Final = 10_000
+_KEY, _DOCUMENT = COLUMNS.index("documentKey"), COLUMNS.index("fullDocument")
 _KEYS_ONLY: Final = (
     {"$match": {"operationType": {"$in": ["delete", "insert", "replace", "update"]}}},
     {"$project": {"documentKey": 1}},
@@ -57,8 +60,12 @@ class Chunk:
     upto: str
     after: str = ""
 
+    @property
+    def last_key(self) -> Any:
+        return loads(self.upto)["_id"]
+
     def filter(self) -> dict[str, Any]:
-        upper = loads(self.upto)["_id"]
+        upper = self.last_key
         if not self.after:
             return {"_id": {"$eq": upper}}
         return {"_id": {"$gt": loads(self.after)["_id"], "$lte": upper}}
@@ -70,7 +77,7 @@ class Snapshot:
     def __init__(self, options: SourceOptions) -> None:
         assert options.database and options.collection
         # Its own stream sees every change of the collection, whatever the user's pipeline leaves.
-        self._options = replace(options, pipeline=(), stream={})
+        self._options = replace(options, pipeline=(), stream={}, others=())
         self._feed = Feed(self._options)
         self._collection: Collection[dict[str, Any]] = self._feed.client.get_database(
             options.database, codec_options=OPTIONS, read_concern=ReadConcern("majority")
@@ -88,26 +95,65 @@ class Snapshot:
             last = self._key(within, 1, skip=rows_max - 1) or self._key(within, -1)
         return Chunk(last, after) if last else self._single(_beyond(key))
 
-    def read(self, chunk: Chunk) -> Iterator[Row]:
+    def split(self, chunk: Chunk, rows: int, parts: int) -> list[Chunk]:
+        """A chunk of about so many rows as some smaller ones, at most so many, in order."""
+        found: list[Chunk] = []
+        after, last = chunk.after, chunk.last_key
+        while after and len(found) < parts - 1:
+            within = {"_id": {"$gt": loads(after)["_id"], "$lte": last}}
+            upto = self._key(within, 1, skip=max(rows // parts, 1) - 1)
+            if upto is None or upto == chunk.upto:
+                break
+            found.append(Chunk(upto, after))
+            after = upto
+        return [*found, Chunk(chunk.upto, after)]
+
+    def read(self, chunk: Chunk) -> Iterator[EventRow]:
         """The chunk's documents; raises SnapshotUnsettled."""
+        documents, token = self.settled(chunk)
+        return (self.row(token, document) for document in documents)
+
+    def read_all(self) -> Iterator[EventRow]:
+        """All documents, chunk by chunk."""
+        after = ""
+        while chunk := self.next_chunk(after, _CHUNK_ROWS):
+            yield from self.read(chunk)
+            after = chunk.upto
+
+    def feed_of(self, stream: dict[str, Any]) -> Feed:
+        """The collection's stream with these options."""
+        return Feed(replace(self._options, stream=stream))
+
+    def now(self) -> Token:
+        """A token up to which everything acknowledged before the call happened."""
+        return self._feed.end_at(self._feed.now())
+
+    def settled(self, chunk: Chunk) -> tuple[Iterable[dict[str, Any]], Token]:
+        """The chunk's documents and the token at which all of them are true; raises SnapshotUnsettled."""
         with self._feed.open(Position("latest"), stages=_KEYS_ONLY) as cursor:
             documents, moment = self._find(chunk.filter(), _before(cursor.token.time))
             for _ in range(ROUNDS_MAX):
                 stale = dict.fromkeys(key for key in _touched(cursor, moment) if key in documents)
                 if not stale or cursor.closed:
-                    return self._rows(documents.values(), cursor.token)
+                    return documents.values(), cursor.token
                 keys = [documents.pop(key)["_id"] for key in stale]
                 again, moment = self._find({"_id": {"$in": keys}}, cursor.token.time)
                 documents |= again
         raise SnapshotUnsettled(f"{len(stale)} documents changed each of the {ROUNDS_MAX} times they were read")
 
-    def begin(self, token: Token) -> Row:
+    def begin(self, token: Token) -> EventRow:
         """The row that says: what was there before is to be forgotten; the rows of a snapshot at `token` follow."""
         return self._row(SNAPSHOT_BEGIN, token)
 
-    def end(self) -> Row:
+    def end(self) -> EventRow:
         """The row that says: the snapshot is complete, and every row of it is true at this token or before."""
-        return self._row(SNAPSHOT_END, self._feed.end_at(self._feed.now()))
+        return self._row(SNAPSHOT_END, self.now())
+
+    def row(self, token: Token, document: dict[str, Any]) -> EventRow:
+        """The row of a document that is true at `token`."""
+        row = self._row(SNAPSHOT, token)
+        row[_KEY], row[_DOCUMENT] = encode({"_id": document["_id"]}), encode(document)
+        return row
 
     def _single(self, query: dict[str, Any]) -> Chunk | None:
         key = self._key(query, 1)
@@ -124,14 +170,10 @@ class Snapshot:
             found = {dumps(document["_id"]): document for document in self._collection.find(query, session=session)}
         return found, self._feed.now()
 
-    def _rows(self, documents: Iterable[dict[str, Any]], token: Token) -> Iterator[Row]:
-        for document in documents:
-            key = dumps({"_id": document["_id"]})
-            yield self._row(SNAPSHOT, token)._replace(documentKey=key, fullDocument=dumps(document))
-
-    def _row(self, kind: str, token: Token) -> Row:
-        options = self._options
-        return Row(token.text, token.time.time * 1_000_000, token.time.inc, kind, options.database, options.collection)
+    def _row(self, kind: str, token: Token) -> EventRow:
+        head = [token.text, token.time.time * 1_000_000, token.time.inc, kind]
+        head += [self._options.database, self._options.collection]
+        return head + [None] * (len(COLUMNS) - len(head))
 
 
 def _touched(cursor: ChangeCursor, moment: Timestamp) -> Iterator[str]:

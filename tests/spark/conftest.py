@@ -31,6 +31,13 @@ def database(uri: str, request: pytest.FixtureRequest) -> Iterator[Database[dict
         client.drop_database(name)
 
 
+@pytest.fixture(params=["arrow", "bson"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Each of the two ways in which events come from a server."""
+    way: str = request.param
+    return way
+
+
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     from headrace.spark.session import get_session

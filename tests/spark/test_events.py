@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+import pytest
 from bson import Int64, Timestamp
 from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType
 
-from headrace.spark.events import Row, row_of, to_batch
+from headrace.spark.events import SCHEMA, Row, schema_of
+from headrace.spark.options import OptionError, parse_options
+from headrace.values.event_columns import COLUMNS
+from tests.spark.rows import row_of
 
 UPDATE = {
     "txnNumber": Int64(3),
@@ -57,17 +58,16 @@ def test_a_raw_description_takes_the_same_column() -> None:
     assert row.updateDescription == '{"$v":{"$numberInt":"2"},"diff":{"u":{"a":true}}}'
 
 
-def test_rows_become_an_arrow_batch_of_sparks_schema() -> None:
-    schema = pa.schema(
-        [pa.field(name, pa.timestamp("us", "UTC") if name.endswith("Time") else
-                  pa.int64() if name in {"clusterTimeIncrement", "txnNumber"} else pa.string())
-         for name in Row._fields]
-    )  # fmt: skip
-    batch = to_batch([row_of({k: v for k, v in UPDATE.items() if v is not None}), Row("8202")], schema)
-    assert batch.to_pylist()[0]["wallTime"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
-    assert batch.to_pylist()[1] == dict.fromkeys(Row._fields) | {"token": "8202"}
-    assert to_batch([], schema).num_rows == 0
-    assert (
-        to_arrow_schema(StructType([StructField("token", StringType(), False)]), timezone="UTC").field(0).nullable
-        is False
-    )
+def test_the_columns_have_the_same_names_on_the_way_and_in_spark() -> None:
+    assert tuple(column.split()[0] for column in SCHEMA.split(", ")) == COLUMNS == Row._fields
+
+
+def test_the_schema_is_what_was_asked_for() -> None:
+    options = {"uri": "mongodb://h/", "columns": "token, fullDocument"}
+    assert schema_of(parse_options(options)) == "token STRING NOT NULL, fullDocument STRING"
+    assert schema_of(parse_options(options | {"documents": "bson"})) == "token STRING NOT NULL, fullDocument BINARY"
+    typed = options | {"documents": "columns", "documentSchema": "a INT", "columns": "fullDocument,fullDocumentRest"}
+    assert schema_of(parse_options(typed)) == "fullDocument STRUCT<a INT>, fullDocumentRest STRING"
+    assert schema_of(parse_options({"uri": "mongodb://a/\nmongodb://b/"})) == SCHEMA + ", server STRING NOT NULL"
+    with pytest.raises(OptionError, match="'tokn'"):
+        schema_of(parse_options(options | {"columns": "tokn"}))

@@ -12,10 +12,18 @@ from pymongo.errors import OperationFailure
 import headrace
 from headrace.spark.feed import Feed, PositionLost
 from headrace.spark.options import Position, SourceOptions
-from headrace.spark.readahead import ReadAhead
+from headrace.spark.ranges import read_range
+from headrace.spark.readahead import Bounds, read_ahead
 from headrace.spark.tokens import Token
+from headrace.values.bson import decode
+from headrace.values.event_columns import COLUMNS
 
 Db = Database[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def both_ways(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Feed, "arrow", transport == "arrow")
 
 
 def feed_of(uri: str, database: Db, **more: Any) -> Feed:
@@ -23,11 +31,13 @@ def feed_of(uri: str, database: Db, **more: Any) -> Feed:
 
 
 def reach(feed: Feed, start: Token) -> Token:
-    return ReadAhead(feed).advance(start, rows_max=None, until=feed.now(), wait_ms=20).token
+    return read_ahead(feed).advance(start, Bounds(), until=feed.now(), wait_ms=20).token
 
 
 def told(feed: Feed, start: Token, end: Token) -> list[tuple[str, Any]]:
-    return [(event["operationType"], event.get("documentKey", {}).get("_id")) for event in feed.read(start, end)]
+    rows = [row for batch in read_range(feed, start, end, COLUMNS) for row in batch.to_pylist()]
+    keys = [decode(row["documentKey"])["_id"] if row["documentKey"] else None for row in rows]
+    return list(zip((row["operationType"] for row in rows), keys, strict=True))
 
 
 def test_a_range_holds_what_happened_in_it_and_gives_the_same_again(uri: str, database: Db) -> None:
@@ -47,9 +57,9 @@ def test_ranges_follow_one_another_without_gap_or_overlap(uri: str, database: Db
     feed = feed_of(uri, database, batch_rows=7)
     start = feed.resolve(Position("latest"))
     database.c.insert_many([{"_id": number} for number in range(50)])
-    ahead, found, last = ReadAhead(feed), [], start
+    ahead, found, last = read_ahead(feed), [], start
     while len(found) < 50:
-        end = ahead.advance(last, rows_max=11, until=None, wait_ms=20).token
+        end = ahead.advance(last, Bounds(11), until=None, wait_ms=20).token
         found += told(feed, last, end)
         last = end
     assert found == [("insert", number) for number in range(50)]
@@ -73,7 +83,7 @@ def test_a_range_goes_on_behind_an_invalidate(uri: str, database: Db) -> None:
     database.c.insert_one({"_id": 1})
     database.c.drop()
     database.c.insert_one({"_id": 2})
-    middle = ReadAhead(feed).advance(start, rows_max=None, until=feed.now(), wait_ms=20)
+    middle = read_ahead(feed).advance(start, Bounds(), until=feed.now(), wait_ms=20)
     assert middle.closed
     end = reach(feed, middle.token)
     assert told(feed, start, end) == [("insert", 1), ("drop", None), ("invalidate", None), ("insert", 2)]
@@ -121,7 +131,7 @@ def test_a_position_that_the_oplog_has_left_is_an_error_that_says_so() -> None:
         end = reach(feed, start)
         server.prune()
         with pytest.raises(PositionLost, match=start.text):
-            list(feed.read(start, end))
+            list(read_range(feed, start, end, COLUMNS))
 
 
 def test_a_cursor_goes_on_after_the_server_lost_it(uri: str, database: Db) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import pytest
 from bson import Timestamp
 
-from headrace.spark.feed import ChangeCursor, Feed
-from headrace.spark.options import Position
-from headrace.spark.readahead import Reach, ReadAhead
+from headrace.spark.marks import Mark
+from headrace.spark.readahead import Bounds, Reach, ReadAhead
 from headrace.spark.tokens import Token
 
 
@@ -27,24 +24,22 @@ class Server:
         self.batch = batch
         self.quiet_until = token(0, 0)
         self.opened = 0
+        self.bytes = 0
 
     def now(self) -> Timestamp:
         return max(self.quiet_until, self.tokens[-1] if self.tokens else self.quiet_until).time
 
-    def open(self, position: Position, **_: Any) -> ChangeCursor:
-        assert position.token
+    def open(self, start: Token) -> Cursor:
         self.opened += 1
-        return cast(ChangeCursor, Cursor(self, position.token))
+        return Cursor(self, start)
 
 
 class Cursor:
-    covers = ChangeCursor.covers
-
     def __init__(self, server: Server, start: Token) -> None:
         self.server, self.token = server, start
         self.drained = self.closed = False
 
-    def next_batch(self, *, wait_ms: int) -> list[dict[str, Any]]:
+    def next_batch(self, *, wait_ms: int) -> list[Mark]:
         assert wait_ms > 0
         found = [each for each in self.server.tokens if each > self.token][: self.server.batch]
         ends = [number for number, each in enumerate(found) if each in self.server.invalidates]
@@ -52,14 +47,14 @@ class Cursor:
             found = found[: ends[0] + 1]
         self.closed, self.drained = bool(ends), not found
         self.token = found[-1] if found else max(self.token, self.server.quiet_until)
-        return [{"_id": each.document()} for each in found]
+        return [Mark(each, self.server.bytes) for each in found]
 
     def close(self) -> None:
         pass
 
 
 def ahead_of(server: Server) -> ReadAhead:
-    return ReadAhead(cast(Feed, server))
+    return ReadAhead(server, server.open)
 
 
 def test_a_bound_of_rows_is_kept_and_the_next_batch_goes_on_without_asking_again() -> None:
@@ -67,7 +62,7 @@ def test_a_bound_of_rows_is_kept_and_the_next_batch_goes_on_without_asking_again
     ahead = ahead_of(server)
     start, ends = token(0, 0), []
     for _ in range(3):
-        reach = ahead.advance(start, rows_max=3, until=None, wait_ms=5)
+        reach = ahead.advance(start, Bounds(3), until=None, wait_ms=5)
         ends.append((reach.token, reach.rows))
         start = reach.token
     assert ends == [(token(3), 3), (token(6), 3), (token(7), 1)]
@@ -77,53 +72,83 @@ def test_a_bound_of_rows_is_kept_and_the_next_batch_goes_on_without_asking_again
 def test_a_transaction_is_never_cut() -> None:
     server = Server([token(1), token(2, 1), token(2, 2), token(2, 3), token(3)], batch=1)
     ahead = ahead_of(server)
-    first = ahead.advance(token(0, 0), rows_max=2, until=None, wait_ms=5)
+    first = ahead.advance(token(0, 0), Bounds(2), until=None, wait_ms=5)
     assert (first.token, first.rows) == (token(2, 3), 4)
-    assert ahead.advance(first.token, rows_max=2, until=None, wait_ms=5) == Reach(token(3), 1)
+    assert ahead.advance(first.token, Bounds(2), until=None, wait_ms=5) == Reach(token(3), 1)
 
 
 def test_without_a_bound_of_rows_a_batch_reaches_to_now() -> None:
     server = Server([token(time) for time in range(1, 100)])
-    reach = ahead_of(server).advance(token(0, 0), rows_max=None, until=None, wait_ms=5)
+    reach = ahead_of(server).advance(token(0, 0), Bounds(), until=None, wait_ms=5)
     assert reach.token == token(99)
 
 
 def test_a_bound_of_time_leaves_what_came_later() -> None:
     server = Server([token(1), token(2), token(3, 1), token(3, 2), token(4), token(5)])
     ahead = ahead_of(server)
-    reach = ahead.advance(token(0, 0), rows_max=None, until=token(3).time, wait_ms=5)
+    reach = ahead.advance(token(0, 0), Bounds(), until=token(3).time, wait_ms=5)
     assert reach.token == token(3, 2)
-    assert ahead.advance(reach.token, rows_max=None, until=token(3).time, wait_ms=5).rows == 0
+    assert ahead.advance(reach.token, Bounds(), until=token(3).time, wait_ms=5).rows == 0
 
 
 def test_a_quiet_stream_moves_on_with_the_servers_mark() -> None:
     server = Server([token(1)])
     ahead = ahead_of(server)
-    assert ahead.advance(token(0, 0), rows_max=5, until=None, wait_ms=5) == Reach(token(1), 1)
+    assert ahead.advance(token(0, 0), Bounds(5), until=None, wait_ms=5) == Reach(token(1), 1)
     server.quiet_until = token(9, 0)
-    assert ahead.advance(token(1), rows_max=5, until=None, wait_ms=5) == Reach(token(9, 0), 0)
+    assert ahead.advance(token(1), Bounds(5), until=None, wait_ms=5) == Reach(token(9, 0), 0)
 
 
 def test_an_invalidate_ends_a_batch() -> None:
     server = Server([token(time) for time in range(1, 6)], invalidates=frozenset({token(3)}), batch=10)
     ahead = ahead_of(server)
-    assert ahead.advance(token(0, 0), rows_max=10, until=None, wait_ms=5) == Reach(token(3), 3, True)
-    assert ahead.advance(token(3), rows_max=10, until=None, wait_ms=5) == Reach(token(5), 2)
+    assert ahead.advance(token(0, 0), Bounds(10), until=None, wait_ms=5) == Reach(token(3), 3, True)
+    assert ahead.advance(token(3), Bounds(10), until=None, wait_ms=5) == Reach(token(5), 2)
 
 
 def test_an_invalidate_behind_the_bound_is_told_with_its_own_batch() -> None:
     server = Server([token(time) for time in range(1, 6)], invalidates=frozenset({token(3)}), batch=10)
     ahead = ahead_of(server)
-    assert ahead.advance(token(0, 0), rows_max=2, until=None, wait_ms=5) == Reach(token(2), 2)
-    assert ahead.advance(token(2), rows_max=2, until=None, wait_ms=5) == Reach(token(3), 1, True)
+    assert ahead.advance(token(0, 0), Bounds(2), until=None, wait_ms=5) == Reach(token(2), 2)
+    assert ahead.advance(token(2), Bounds(2), until=None, wait_ms=5) == Reach(token(3), 1, True)
 
 
 def test_asked_for_another_place_it_begins_there() -> None:
     server = Server([token(time) for time in range(1, 6)])
     ahead = ahead_of(server)
-    ahead.advance(token(0, 0), rows_max=4, until=None, wait_ms=5)
-    assert ahead.advance(token(1), rows_max=2, until=None, wait_ms=5) == Reach(token(3), 2)
+    ahead.advance(token(0, 0), Bounds(4), until=None, wait_ms=5)
+    assert ahead.advance(token(1), Bounds(2), until=None, wait_ms=5) == Reach(token(3), 2)
     assert server.opened == 2
+
+
+def test_a_bound_of_bytes_is_kept_but_one_event_is_always_given() -> None:
+    server = Server([token(time) for time in range(1, 8)], batch=10)
+    server.bytes = 100
+    ahead = ahead_of(server)
+    assert ahead.advance(token(0, 0), Bounds(bytes=250), until=None, wait_ms=5) == Reach(token(2), 2)
+    assert ahead.advance(token(2), Bounds(bytes=99), until=None, wait_ms=5) == Reach(token(3), 1)
+    assert ahead.advance(token(3), Bounds(rows=3, bytes=1000), until=None, wait_ms=5) == Reach(token(6), 3)
+    assert server.opened == 1
+
+
+def test_a_look_gives_nothing_and_tells_up_to_when_all_is_known() -> None:
+    server = Server([token(1), token(2, 1), token(2, 2), token(3)], batch=10)
+    ahead = ahead_of(server)
+    assert ahead.look(token(0, 0), Bounds(2), wait_ms=5) == token(2).time
+    assert ahead.advance(token(0, 0), Bounds(), until=token(2).time, wait_ms=5).token == token(2, 2)
+    assert ahead.look(token(2, 2), Bounds(9), wait_ms=5) == token(3).time
+    server.quiet_until = token(9, 0)
+    assert ahead.look(token(2, 2), Bounds(9), wait_ms=5) == token(9).time
+    assert server.opened == 1
+
+
+def test_who_got_no_rows_may_ask_from_the_same_place_again() -> None:
+    server = Server([token(1)])
+    ahead = ahead_of(server)
+    for quiet in (5, 7, 9):
+        server.quiet_until = token(quiet, 0)
+        ahead.advance(token(1), Bounds(5), until=None, wait_ms=5)
+    assert server.opened == 1
 
 
 @pytest.mark.parametrize("rows_max", [1, 2, 3, 7, None])
@@ -132,7 +157,7 @@ def test_ranges_follow_one_another_without_a_gap(rows_max: int | None) -> None:
     ahead = ahead_of(Server(tokens, batch=3))
     start, covered = token(0, 0), 0
     while start < tokens[-1]:
-        end = ahead.advance(start, rows_max=rows_max, until=None, wait_ms=5).token
+        end = ahead.advance(start, Bounds(rows_max), until=None, wait_ms=5).token
         covered += sum(start < each <= end for each in tokens)
         start = end
     assert covered == len(tokens)

@@ -10,14 +10,15 @@ from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
 from pymongo.database import Database
 
-from headrace.spark.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row, row_of
+from headrace.spark.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.extjson import dumps
 from headrace.spark.feed import Feed
 from headrace.spark.fold import State, Stored, fold, keys_of
 from headrace.spark.mirror import description_option
 from headrace.spark.options import Position, SourceOptions
-from headrace.spark.readahead import ReadAhead
+from headrace.spark.readahead import Bounds, read_ahead
 from headrace.spark.snapshot import Snapshot
+from tests.spark.rows import row_of, text_row
 
 Db = Database[dict[str, Any]]
 MIXED: list[Any] = [
@@ -29,7 +30,7 @@ MIXED: list[Any] = [
 def rows_of(snapshot: Snapshot, rows_max: int) -> list[Row]:
     rows, after = [], ""
     while chunk := snapshot.next_chunk(after, rows_max):
-        rows += list(snapshot.read(chunk))
+        rows += map(text_row, snapshot.read(chunk))
         after = chunk.upto
     return rows
 
@@ -76,14 +77,14 @@ def test_a_snapshot_under_writers_and_the_events_after_it_give_the_collection(ur
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        rows = [snapshot.begin(start), *rows_of(snapshot, 6), snapshot.end()]
+        rows = [text_row(snapshot.begin(start)), *rows_of(snapshot, 6), text_row(snapshot.end())]
     finally:
         stop.set()
         writer.join()
     assert {rows[0].operationType, rows[-1].operationType} == {SNAPSHOT_BEGIN, SNAPSHOT_END}
     stream = dict.fromkeys(description_option(uri, database.name, "c"), True)
     feed = Feed(SourceOptions(uri, database.name, "c", stream=stream))
-    end = ReadAhead(feed).advance(start, rows_max=None, until=feed.now(), wait_ms=20).token
+    end = read_ahead(feed).advance(start, Bounds(), until=feed.now(), wait_ms=20).token
     mirror: dict[str, Stored] = {}
     state = State()
     for batch in (rows, [row_of(event) for event in feed.read(start, end)]):

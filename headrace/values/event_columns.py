@@ -1,0 +1,216 @@
+"""A change event taken apart into columns without decoding it: the rows that the Spark source reads.
+
+Rule: nothing of an event is lost. Each field has its column, documents as the BSON bytes they are; what has no
+column, or is not what its column takes (a pipeline may reshape events), is in `other`, a BSON document, under its
+own name.
+
+    token, clusterTime, clusterTimeIncrement, operationType, database, collection, documentKey, fullDocument,
+    fullDocumentBeforeChange, updateDescription, lsid, txnNumber, wallTime, other
+
+The server does this for those who ask it for Arrow, the Spark source for servers that cannot; so both give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Any, Final
+from zlib import crc32
+
+from headrace.values.elements import elements, find_element, value_size
+from headrace.values.keystring import encode_element
+
+COLUMNS: Final = (
+    "token", "clusterTime", "clusterTimeIncrement", "operationType", "database", "collection", "documentKey",
+    "fullDocument", "fullDocumentBeforeChange", "updateDescription", "lsid", "txnNumber", "wallTime", "other",
+)  # fmt: skip
+DOCUMENTS: Final = (
+    "documentKey", "fullDocument", "fullDocumentBeforeChange", "updateDescription", "lsid", "other",
+)  # fmt: skip
+"""The columns that hold BSON documents."""
+
+SIZE: Final = "bytes"
+"""One more column that may be asked for: the size of the event as BSON."""
+
+EventRow = list[Any]
+"""One event in the order of `COLUMNS`; times in microseconds since the epoch, documents as BSON."""
+
+_TOKEN, _TIME, _INCREMENT, _KIND, _DATABASE, _COLLECTION = range(6)
+_TRANSACTION, _WALL, _OTHER = range(11, 14)
+_EMPTY: Final[EventRow] = [None] * len(COLUMNS)
+_WALL_MS_MAX: Final = 1 << 52
+
+_INT32 = Struct("<i").unpack_from
+_INT64 = Struct("<q").unpack_from
+_TIMESTAMP = Struct("<II").unpack_from
+_PACK = Struct("<i").pack
+
+# Type and name of a field, and what is done with it. A raw description comes instead of the other one.
+_DOCUMENT_FIELDS: Final = {
+    b"\x03documentKey": 6,
+    b"\x03fullDocument": 7,
+    b"\x03fullDocumentBeforeChange": 8,
+    b"\x03lsid": 10,
+    b"\x03rawUpdateDescription": 9,
+    b"\x03updateDescription": 9,
+}
+_KINDS: Final = {
+    f"{kind}\0\x11clusterTime\0".encode(): kind for kind in ("delete", "insert", "replace", "update")
+}  # what stands between the length of `operationType` and the time
+_NAMESPACES: dict[bytes, tuple[str | None, str | None] | None] = {}
+_NAMESPACES_MAX: Final = 10_000
+
+
+def row_of(event: bytes) -> EventRow:
+    """The row of a change event; its `_id` must be its token."""
+    return _plain_row(event) or _any_row(event)
+
+
+def _plain_row(event: bytes) -> EventRow | None:
+    """The row of an event as servers send most of them, found without a look at what names its fields have.
+
+        _id {_data}, operationType, clusterTime, wallTime, [fullDocument,] ns, documentKey, [updateDescription]
+
+    None for any other.
+    """
+    if event[4:9] != b"\x03_id\0" or event[13:20] != b"\x02_data\0":
+        return None
+    at = 9 + _INT32(event, 9)[0]
+    text = at + 19
+    if event[at : text - 4] != b"\x02operationType\0":
+        return None
+    at = text + _INT32(event, text - 4)[0]
+    kind = _KINDS.get(event[text : at + 13])
+    if kind is None or event[at + 21 : at + 31] != b"\x09wallTime\0":
+        return None
+    increment, seconds = _TIMESTAMP(event, at + 13)
+    wall = _INT64(event, at + 31)[0]
+    at += 39
+    full = told = None
+    if event.startswith(b"\x03fullDocument\0", at):
+        start = at + 14
+        at = start + _INT32(event, start)[0]
+        full = event[start:at]
+    if not event.startswith(b"\x03ns\0", at):
+        return None
+    start = at + 4
+    at = start + _INT32(event, start)[0]
+    names = _NAMESPACES.get(event[start:at])
+    if names is None or not event.startswith(b"\x03documentKey\0", at) or abs(wall) >= _WALL_MS_MAX:
+        return None
+    start = at + 13
+    at = start + _INT32(event, start)[0]
+    key = event[start:at]
+    if event.startswith(b"\x03updateDescription\0", at):
+        start = at + 19
+        at = start + _INT32(event, start)[0]
+        told = event[start:at]
+    if event[at]:
+        return None
+    token = event[24 : 23 + _INT32(event, 20)[0]].decode()
+    return [
+        token, seconds * 1_000_000, increment, kind, names[0], names[1], key, full, None, told, None, None,
+        wall * 1000, None,
+    ]  # fmt: skip
+
+
+def _any_row(event: bytes) -> EventRow:
+    """The row of any event, field by field."""
+    row = _EMPTY.copy()
+    other = b""
+    at = 4
+    while event[at]:
+        start = event.find(b"\0", at + 1)
+        field = event[at:start]
+        start += 1
+        end = start + value_size(event[at], event, start)
+        if not _take(row, field, event[start:end]):
+            other += event[at:end]
+        at = end
+    if other:
+        row[_OTHER] = b"".join((_PACK(len(other) + 5), other, b"\0"))
+    return row
+
+
+def _take(row: EventRow, field: bytes, value: bytes) -> bool:
+    """Whether the field has gone into its columns."""
+    column = _DOCUMENT_FIELDS.get(field)
+    if column is not None and row[column] is None:
+        row[column] = value
+        return True
+    if field == b"\x02operationType":
+        row[_KIND] = value[4:-1].decode()
+        return True
+    if field == b"\x11clusterTime":
+        increment, seconds = _TIMESTAMP(value)
+        row[_TIME], row[_INCREMENT] = seconds * 1_000_000, increment
+        return True
+    if field == b"\x03_id":
+        row[_TOKEN] = _text_of(value)
+        return True
+    if field == b"\x03ns":
+        names = _NAMESPACES[value] if value in _NAMESPACES else _learn(value)
+        if names is None:
+            return False
+        row[_DATABASE], row[_COLLECTION] = names
+        return True
+    if field == b"\x09wallTime":
+        milliseconds = _INT64(value)[0]
+        if abs(milliseconds) < _WALL_MS_MAX:
+            row[_WALL] = milliseconds * 1000
+            return True
+        return False
+    if field == b"\x12txnNumber":
+        row[_TRANSACTION] = _INT64(value)[0]
+        return True
+    return False
+
+
+def _learn(namespace: bytes) -> tuple[str | None, str | None] | None:
+    """The names of an `ns` document, if it is nothing but names."""
+    if len(_NAMESPACES) >= _NAMESPACES_MAX:
+        _NAMESPACES.clear()
+    names: dict[bytes, str] = {}
+    plain = True
+    for bson_type, name, start, end in elements(namespace):
+        plain = plain and bson_type == 2 and name in (b"db", b"coll")
+        names[name] = namespace[start + 4 : end - 1].decode() if plain else ""
+    _NAMESPACES[namespace] = known = (names.get(b"db"), names.get(b"coll")) if plain else None
+    return known
+
+
+def token_document(event: bytes) -> bytes:
+    """The resume token of an event: the BSON document that is its `_id`."""
+    found = find_element(event, b"_id")
+    if found is None:
+        raise ValueError("a change event without _id")
+    return event[found[1] : found[2]]
+
+
+def token_text(event: bytes) -> str:
+    """The resume token of an event as text, which sorts in the order of events."""
+    return _text_of(token_document(event))
+
+
+def _text_of(token: bytes) -> str:
+    found = find_element(token, b"_data")
+    if found is None or found[0] != 2:
+        raise ValueError("a resume token without _data")
+    return token[found[1] + 4 : found[2] - 1].decode()
+
+
+def slice_of(event: bytes, slices: int) -> int:
+    """Which of so many slices the event belongs to: by the `_id` of its document; 0 if it is of no document.
+
+    Equal keys (1 and 1.0) are in one slice, so the events of a document stay together and in order.
+    """
+    key = find_element(event, b"documentKey")
+    found = find_element(event, b"_id", key[1]) if key is not None and key[0] == 3 else None
+    if found is None:
+        return 0
+    return crc32(encode_element(found[0], event[found[1] : found[2]])) % slices
+
+
+def in_slice(events: Iterable[bytes], slice_: int, slices: int) -> list[bytes]:
+    """The events of one slice, in order; all if there is but one."""
+    return list(events) if slices == 1 else [event for event in events if slice_of(event, slices) == slice_]

@@ -1,0 +1,19 @@
+"""Rows as the sinks get them, from the rows that the source reads and from decoded events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.spark.events import Row
+from headrace.spark.extjson import dumps
+from headrace.values.bson import decode, encode
+from headrace.values.event_columns import EventRow
+from headrace.values.event_columns import row_of as columns_of
+
+
+def text_row(row: EventRow) -> Row:
+    return Row(*(dumps(decode(value)) if type(value) is bytes else value for value in row))
+
+
+def row_of(event: dict[str, Any]) -> Row:
+    return text_row(columns_of(encode(event)))
