@@ -6,11 +6,11 @@ import pytest
 from bson import Int64, Timestamp
 from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
+from rows import row_of
 
 from headrace.spark.events import SCHEMA, Row, schema_of
 from headrace.spark.options import OptionError, parse_options
 from headrace.values.event_columns import COLUMNS
-from tests.spark.rows import row_of
 
 UPDATE = {
     "txnNumber": Int64(3),

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from bson import Decimal128, Int64, ObjectId
 from pymongo.database import Database
+from rows import row_of, text_row
 
 from headrace.spark.feed import Feed
 from headrace.spark.options import Position, SourceOptions
@@ -17,7 +18,6 @@ from headrace.spark.tokens import Token
 from headrace.values.bson import decode, encode
 from headrace.values.event_columns import COLUMNS
 from headrace.values.keystring import encode_value
-from tests.spark.rows import row_of, text_row
 
 Db = Database[dict[str, Any]]
 KEYS: list[Any] = [1, 2.5, Int64(3), Decimal128("4.0"), "five", ObjectId("6" * 24), {"seven": 7}, True, None]

@@ -9,6 +9,7 @@ import pytest
 from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
 from pymongo.database import Database
+from rows import row_of, text_row
 
 from headrace.spark.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.extjson import dumps
@@ -18,7 +19,6 @@ from headrace.spark.mirror import description_option
 from headrace.spark.options import Position, SourceOptions
 from headrace.spark.readahead import Bounds, read_ahead
 from headrace.spark.snapshot import Snapshot
-from tests.spark.rows import row_of, text_row
 
 Db = Database[dict[str, Any]]
 MIXED: list[Any] = [
