@@ -1,0 +1,192 @@
+"""Accumulators in parts: what workers make of a few documents, what Spark adds up, and what comes of it.
+
+    document --Part.add--> cells of a few columns --Spark's own aggregates--> cells of a group --result--> value
+
+Rules:
+- Only accumulators whose parts can be put together again without loss: sums whole numbers as decimals, keeps the
+  terms of doubles and decimals (exactly summed by the evaluator at the end), orders by keystring, tells first and
+  last by the order of rows (`at`), not by the order in which Spark sees them.
+- Of equal values $min and $max give the first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.query.expressions.numbers import CONTEXT, NUMBERS, int_or_long, is_nullish
+from headrace.query.expressions.summing import Total
+from headrace.spark.extjson import dumps, loads
+from headrace.values.bson import MISSING
+from headrace.values.keystring import END, encode_value
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+Cells = tuple[Any, ...]
+_INT, _LONG, _DOUBLE, _DECIMAL = range(1, 5)
+_INVERTED: Final = bytes(255 - byte for byte in range(256))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One accumulator's columns (name after the dot, type), its parts, Spark's aggregates and the result."""
+
+    columns: tuple[tuple[str, str], ...]
+    part: Callable[[], Any]
+    aggregates: Callable[[str], list[Column]]
+    result: Callable[..., Any]
+
+
+class CountPart:
+    """How many documents."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, value: Any, at: str) -> None:
+        self.count += 1
+
+    def cells(self) -> Cells:
+        return (self.count,)
+
+
+class SumPart:
+    """Numbers: how many, the whole ones' total, the widest type, and the terms that are not whole."""
+
+    __slots__ = ("at", "total")
+
+    def __init__(self) -> None:
+        self.total = Total()
+        self.at: str | None = None
+
+    def add(self, value: Any, at: str) -> None:
+        if type(value) in NUMBERS:
+            self.total.add(value)
+            self.at = at if self.at is None else min(self.at, at)
+
+    def cells(self) -> Cells:
+        total = self.total
+        kind = _DECIMAL if total.has_decimal else _DOUBLE if total.has_double else _LONG if total.has_long else _INT
+        terms = None
+        if total.doubles or total.has_decimal:
+            decimal = str(total.decimals) if total.has_decimal else None
+            terms = json.dumps([[repr(term) for term in total.doubles], decimal])
+        return total.count, Decimal(total.whole), kind if total.count else None, self.at if terms else None, terms
+
+
+class ChosenPart:
+    """The value whose (order, place) is least."""
+
+    __slots__ = ("_order", "_skips", "best")
+
+    def __init__(self, order: Callable[[Any, str], Any], *, skips: bool) -> None:
+        self._order = order
+        self._skips = skips
+        self.best: tuple[Any, str, Any] | None = None
+
+    def add(self, value: Any, at: str) -> None:
+        if self._skips and is_nullish(value):
+            return
+        order = self._order(value, at)
+        if self.best is None or (order, at) < self.best[:2]:
+            self.best = (order, at, value)
+
+    def cells(self) -> Cells:
+        if self.best is None:
+            return None, None, None
+        order, at, value = self.best
+        return order, at, dumps(None if value is MISSING else value)
+
+
+class LastPart(ChosenPart):
+    """The value whose place is greatest."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(lambda value, at: b"", skips=False)
+
+    def add(self, value: Any, at: str) -> None:
+        if self.best is None or at >= self.best[1]:
+            self.best = (b"", at, value)
+
+
+def _ascending(value: Any, at: str) -> bytes:
+    return encode_value(value) + END
+
+
+def _descending(value: Any, at: str) -> bytes:
+    # No keystring with its end is the beginning of another, so turning the bytes turns the order.
+    return _ascending(value, at).translate(_INVERTED)
+
+
+def _count_aggregates(prefix: str) -> list[Column]:
+    from pyspark.sql import functions as f
+
+    return [f.sum(f"{prefix}_n").alias(f"{prefix}_n")]
+
+
+def _sum_aggregates(prefix: str) -> list[Column]:
+    from pyspark.sql import functions as f
+
+    term = f.when(f.col(f"{prefix}_t").isNotNull(), f.struct(f"{prefix}_a", f"{prefix}_t"))
+    return [
+        f.sum(f"{prefix}_n").alias(f"{prefix}_n"),
+        f.sum(f"{prefix}_w").cast("decimal(38,0)").alias(f"{prefix}_w"),
+        f.max(f"{prefix}_k").alias(f"{prefix}_k"),
+        f.transform(f.sort_array(f.collect_list(term)), lambda item: item[f"{prefix}_t"]).alias(f"{prefix}_t"),
+    ]
+
+
+def _chosen_aggregates(prefix: str) -> list[Column]:
+    from pyspark.sql import functions as f
+
+    order, at, value = (f.col(f"{prefix}_{name}") for name in "oav")
+    place = f.when(order.isNotNull(), f.struct(order, at, value))
+    return [f.min_by(value, place).alias(f"{prefix}_v")]
+
+
+def _last_aggregates(prefix: str) -> list[Column]:
+    from pyspark.sql import functions as f
+
+    at, value = f.col(f"{prefix}_a"), f.col(f"{prefix}_v")
+    return [f.max_by(value, f.struct(at, value)).alias(f"{prefix}_v")]
+
+
+def _total(count: int, whole: Decimal | None, kind: int | None, terms: list[str]) -> Total:
+    total = Total()
+    total.count, total.whole = count, int(whole or 0)
+    total.has_long, total.has_double, total.has_decimal = kind == _LONG, kind == _DOUBLE, kind == _DECIMAL
+    for doubles, decimal in map(json.loads, terms or []):
+        total.doubles.extend(map(float, doubles))
+        if decimal is not None:
+            total.decimals = CONTEXT.add(total.decimals, Decimal(decimal))
+    return total
+
+
+def _value(text: str | None) -> Any:
+    return None if text is None else loads(text)
+
+
+_SUM_COLUMNS: Final = (("n", "bigint"), ("w", "decimal(38,0)"), ("k", "int"), ("a", "string"), ("t", "string"))
+_CHOSEN_COLUMNS: Final = (("o", "binary"), ("a", "string"), ("v", "string"))
+
+KINDS: Final[dict[str, Kind]] = {
+    "$avg": Kind(_SUM_COLUMNS, SumPart, _sum_aggregates, lambda *cells: _total(*cells).mean()),
+    "$count": Kind((("n", "bigint"),), CountPart, _count_aggregates, int_or_long),
+    "$first": Kind(_CHOSEN_COLUMNS, lambda: ChosenPart(lambda value, at: b"", skips=False), _chosen_aggregates, _value),
+    "$last": Kind(_CHOSEN_COLUMNS, LastPart, _last_aggregates, _value),
+    "$max": Kind(_CHOSEN_COLUMNS, lambda: ChosenPart(_descending, skips=True), _chosen_aggregates, _value),
+    "$min": Kind(_CHOSEN_COLUMNS, lambda: ChosenPart(_ascending, skips=True), _chosen_aggregates, _value),
+    "$sum": Kind(_SUM_COLUMNS, SumPart, _sum_aggregates, lambda *cells: _total(*cells).result()),
+}
+"""The accumulators that a group on Spark may have."""
+
+ORDERED: Final = frozenset({"$first", "$last"})
+"""Those that need to know the order of rows."""

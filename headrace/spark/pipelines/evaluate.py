@@ -1,0 +1,146 @@
+"""The evaluator on Spark's workers: batches of rows in, batches of rows out, for `mapInArrow`.
+
+Two kinds: one that keeps or drops rows as they are (all stages filter), and one that makes documents.
+What both read documents from is a `Source`: the columns of events, or one column of documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from headrace.errors import CommandError
+from headrace.query.pipeline import Stage
+from headrace.spark.pipelines import rows
+from headrace.spark.pipelines.program import Document, Program, fields_of, flow_of
+
+if TYPE_CHECKING:
+    from headrace.spark.pipelines.program import Flow
+
+SURE: Final = "_sure"
+"""The column that says that a row matches the leading filters for sure; not among those that leave."""
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where documents are: `document` is their column, or None where rows are events."""
+
+    document: str | None = None
+
+    def read(self, batch: pa.RecordBatch, fields: Collection[str] | None = None) -> list[Document | None]:
+        """The documents of a batch; None for a row without one. With `fields` no other field need be there."""
+        if self.document is None:
+            return list(rows.events(batch, fields))
+        column = batch.column(self.document)
+        read = rows.reader(column.type)
+        return [None if cell is None else read(cell) for cell in column.to_pylist()]
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """Keeps the rows whose documents pass the program, a list of filters; `columns` are those that leave."""
+
+    source: Source
+    program: Program
+    columns: tuple[str, ...]
+
+    def __call__(self, batches: Batches) -> Batches:
+        stages = self.program.stages()
+        flow, fields = flow_of(stages), fields_of(stages)
+        for batch in batches:
+            mask = self._mask(batch, flow, fields)
+            kept = batch if all(mask) else batch.filter(pa.array(mask, pa.bool_()))
+            yield kept.select(list(self.columns))
+
+    def _mask(self, batch: pa.RecordBatch, flow: Flow, fields: Collection[str] | None) -> list[bool]:
+        mask = _sure(batch)
+        asked = [index for index, sure in enumerate(mask) if not sure]
+        if not asked:
+            return mask
+        part = batch if len(asked) == batch.num_rows else batch.take(pa.array(asked, pa.int64()))
+        for index, document in zip(asked, self.source.read(part, fields), strict=True):
+            mask[index] = document is not None and bool(tuple(flow(document)))
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Runs the program and puts what it makes into the column `into`, beside the columns `carried` of its row.
+
+    The program's first `filters` stages are passed over for rows that are sure to match.
+    """
+
+    source: Source
+    program: Program
+    carried: tuple[str, ...]
+    into: str
+    filters: int = 0
+
+    def __call__(self, batches: Batches) -> Batches:
+        stages = self.program.stages()
+        for batch in batches:
+            places, made = run(self.source, stages, batch, self.filters)
+            kind = pa.string() if self.source.document is None else batch.column(self.into).type
+            write = rows.writer(kind)
+            column = pa.array([write(document) for document in made], kind)
+            taken = batch.select(list(self.carried)).take(pa.array(places, pa.int64()))
+            names = [*self.carried, self.into]
+            yield pa.RecordBatch.from_arrays([*taken.columns, column], names=names)
+
+
+@dataclass(frozen=True, slots=True)
+class Retold:
+    """Runs the program and makes rows of events again. Raises error 280 where a stage has changed `_id`."""
+
+    source: Source
+    program: Program
+    columns: tuple[str, ...]
+    filters: int = 0
+
+    def __call__(self, batches: Batches) -> Batches:
+        from headrace.spark.pipelines.retell import row_arrays
+
+        stages = self.program.stages()
+        for batch in batches:
+            places, made = run(self.source, stages, batch, self.filters)
+            tokens = batch.column("token").take(pa.array(places, pa.int64())).to_pylist()
+            for token, document in zip(tokens, made, strict=True):
+                check_id(token, document)
+            yield row_arrays(made, batch.select(list(self.columns)), places)
+
+
+def check_id(token: str, document: Document) -> None:
+    """Raises the error 280 of a change stream whose pipeline changed an event's `_id`."""
+    identity = document.get("_id")
+    if type(identity) is not dict or identity.get("_data") != token:
+        raise CommandError(
+            280,
+            "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. Only "
+            "transformations that retain the unmodified _id field are allowed; ask for documents instead of events.",
+        )
+
+
+def run(source: Source, stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int) -> tuple[list[int], list[Any]]:
+    """What the stages make of a batch: the rows' indexes, and the documents made of each."""
+    whole = flow_of(stages)
+    rest = flow_of(stages[filters:]) if filters else whole
+    places: list[int] = []
+    made: list[Any] = []
+    for index, (document, sure) in enumerate(zip(source.read(batch), _sure(batch), strict=True)):
+        if document is None:
+            continue
+        for found in (rest if sure else whole)(document):
+            places.append(index)
+            made.append(found)
+    return places, made
+
+
+def _sure(batch: pa.RecordBatch) -> list[bool]:
+    if SURE in batch.schema.names:
+        return [bool(sure) for sure in batch.column(SURE).to_pylist()]
+    return [False] * batch.num_rows

@@ -1,0 +1,99 @@
+"""Which stage of a pipeline runs where, told without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.spark.extjson import dumps, loads
+from headrace.spark.pipelines.conditions import FALSE, TRUE
+from headrace.spark.pipelines.plan import Circumstances, Evaluating, Filtering, Grouped, Joined, Step, plan
+from headrace.spark.pipelines.program import Document, Setting, canonical
+from headrace.spark.pipelines.reader import split
+from headrace.spark.pipelines.windows import Window, delay_of
+
+SERVER, READER = "server cursor", "source reader"
+COLUMNS, EVALUATOR, AGGREGATION, JOIN = "Spark columns", "Spark evaluator", "Spark aggregation", "Spark join"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One stage, where it runs, and a word on how. A stage may be in two places: told twice, in their order."""
+
+    stage: str
+    where: str
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The stages in the order in which documents meet them."""
+
+    placed: tuple[Placed, ...]
+
+    def __str__(self) -> str:
+        width = max((len(item.where) for item in self.placed), default=0)
+        lines = []
+        for item in self.placed:
+            lines.append(f"{item.where:{width}}  {item.stage}")
+            if item.how:
+                lines.append(f"{'':{width}}    {item.how}")
+        return "\n".join(lines) or "no stages"
+
+
+def explain(
+    stages: Sequence[Mapping[str, Any]],
+    source: Mapping[str, Any] | None = None,
+    *,
+    events: bool = True,
+    streaming: bool = True,
+    tables: Sequence[str] = (),
+    window: Window | None = None,
+    delay: str | None = None,
+    order: str | None = "token",
+    compiled: bool = True,
+) -> Explanation:
+    """Where each stage of `headrace.spark.pipeline(df, stages)` runs, behind a source with the options `source`.
+
+    Of the options only `pipeline` (JSON text, or the stages) and `documents` matter. `events=False`: df has a column
+    of documents. The rest is as in `pipeline`; raises as it does.
+    """
+    options = {name.lower(): value for name, value in (source or {}).items()}
+    placed = _of_source(options.get("pipeline", []))
+    given = Circumstances(
+        events=events, texts=options.get("documents", "extjson") == "extjson", streaming=streaming,
+        ordered=order is not None, compiled=compiled, tables=frozenset(tables), window=window, delay=delay,
+    )  # fmt: skip
+    for step in plan(stages, Setting({"NOW": None}), given).steps:
+        placed.extend(_of_step(step))
+    return Explanation(tuple(placed))
+
+
+def _of_source(pipeline: Any) -> list[Placed]:
+    stages = loads(pipeline) if isinstance(pipeline, str) else canonical(list(pipeline))
+    server, reader = split(stages)
+    return [Placed(_short(stage), SERVER) for stage in server] + [Placed(_short(stage), READER) for stage in reader]
+
+
+def _of_step(step: Step) -> list[Placed]:
+    if isinstance(step, Filtering):
+        if step.verdict.maybe == TRUE and step.verdict.sure == FALSE:
+            return []
+        how = f"exactly: {step.verdict.maybe}" if step.verdict.exact else f"at most: {step.verdict.maybe}"
+        return [Placed(" ".join(map(_short, step.stages)), COLUMNS, how)]
+    if isinstance(step, Evaluating):
+        return [Placed(_short(stage), EVALUATOR) for stage in step.stages]
+    if isinstance(step, Grouped):
+        window = step.grouping.window
+        how = "" if window is None else f"window {window.duration}, watermark on {dumps(window.date)}"
+        if window is not None:
+            how += f" less {window.delay or (delay_of(window) if window.date == '$clusterTime' else 'nothing')}"
+        return [Placed(_short(step.stage), AGGREGATION, how)]
+    assert isinstance(step, Joined)
+    return [Placed(_short(step.stage), JOIN, f"broadcast of {step.stage['$lookup']['from']}")]
+
+
+def _short(stage: Document) -> str:
+    text = dumps(stage)
+    return text if len(text) <= 100 else text[:97] + "..."

@@ -1,0 +1,223 @@
+"""`$group` on Spark: parts made by the evaluator on workers, put together by Spark's aggregates.
+
+    documents --Parts--> a row for each group in a batch --groupBy([window,] key)--> --Finished--> documents
+
+Rules:
+- The key is the keystring of `_id`: 1, 1.0 and NumberLong(1) are one group, null and no value are one.
+- The `_id` told is that of the first document, by the order of rows where there is one.
+- On a stream a document without the window's date is an error, never a row less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from bson import ObjectId, Timestamp
+from bson.datetime_ms import DatetimeMS
+
+from headrace.errors import CommandError
+from headrace.query.expressions import Env
+from headrace.query.stages.group import Group, parse_group
+from headrace.spark.extjson import dumps, loads
+from headrace.spark.pipelines.accumulate import KINDS, ORDERED
+from headrace.spark.pipelines.evaluate import Batches, Source, run
+from headrace.spark.pipelines.program import Document, Program, Setting
+from headrace.spark.pipelines.refusals import refused
+from headrace.spark.pipelines.windows import Window, delay_of, found_window
+from headrace.values import bson
+from headrace.values.keystring import encode_value
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_FIXED: Final = (("key", "binary"), ("id", "string"), ("at", "string"), ("moment", "timestamp"))
+_ARROW: Final = {
+    "bigint": pa.int64(), "binary": pa.binary(), "decimal(38,0)": pa.decimal128(38, 0), "int": pa.int32(),
+    "string": pa.string(), "timestamp": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """A `$group` that can be run on Spark; `window` is the one it was given or, on a stream, has found."""
+
+    spec: Document
+    setting: Setting
+    window: Window | None
+    told: bool
+    """Whether the window was given by the caller: then it is a column of the answer."""
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The accumulators' names, in the order of the fields."""
+        return tuple(next(iter(value)) for name, value in self.spec.items() if name != "_id")
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """Name and type of the columns of parts."""
+        own = [
+            (f"a{index}_{name}", kind)
+            for index, operator in enumerate(self.operators)
+            for name, kind in KINDS[operator].columns
+        ]
+        return (*_FIXED, *own)
+
+    def parsed(self) -> Group:
+        """The stage of the evaluator."""
+        (stage,) = parse_group("$group", self.spec, self.setting.context())
+        assert isinstance(stage, Group)
+        return stage
+
+
+def grouping(
+    spec: Any, setting: Setting, *, window: Window | None, delay: str | None, streaming: bool, ordered: bool
+) -> Grouping:
+    """The grouping of a `$group`; raises StageRefused, or the `CommandError` of a bad one."""
+    parse_group("$group", spec, setting.context())
+    for name, value in spec.items():
+        operator = next(iter(value)) if name != "_id" else "$count"
+        if operator not in KINDS:
+            raise refused("$group", f"its accumulators are {', '.join(sorted(KINDS))}, not {operator}")
+        if operator in ORDERED and not ordered:
+            raise refused("$group", f"{operator} needs an order of rows (order=, a column)")
+    if setting.collation is not None:
+        raise refused("$group", "Spark compares strings without a collation")
+    chosen = window or (found_window(spec["_id"], delay) if streaming else None)
+    if streaming and chosen is None:
+        raise refused(
+            "$group", "on a stream it needs a window that ends: $dateTrunc in its _id, or window=Window('1 hour')"
+        )
+    if streaming and chosen is not None:
+        delay_of(chosen)
+    return Grouping(spec, setting, chosen, window is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """For `mapInArrow`: documents, after the program's stages, to a row for each group there is in a batch."""
+
+    source: Source
+    program: Program
+    filters: int
+    body: bytes
+    date: bytes | None
+    order: str | None
+    by_moment: bool
+
+    def __call__(self, batches: Batches) -> Batches:
+        stages = self.program.stages()
+        grouping = Grouping(bson.decode(self.body), self.program.setting, None, told=False)
+        maker = _Maker(grouping, None if self.date is None else bson.decode(self.date)["date"], self.by_moment)
+        for batch in batches:
+            places, made = run(self.source, stages, batch, self.filters)
+            yield maker.rows(list(zip(self._order(batch, places), made, strict=True)))
+
+    def _order(self, batch: pa.RecordBatch, places: list[int]) -> Iterator[str]:
+        """Each document's place among all, as text that sorts."""
+        if self.order is None:
+            yield from ("" for _ in places)
+            return
+        column = batch.column(self.order).cast(pa.string()).to_pylist()
+        for count, place in enumerate(places):
+            yield f"{column[place] or ''} {count:09d}"
+
+
+class _Maker:
+    """Rows of parts from documents; keeps nothing from batch to batch."""
+
+    def __init__(self, grouping: Grouping, date: Any, by_moment: bool) -> None:
+        self._stage = grouping.parsed()
+        self._columns = grouping.columns
+        self._kinds = [KINDS[operator] for operator in grouping.operators]
+        self._date = None if date is None else grouping.setting.context().expression(date)
+        self._by_moment = by_moment
+
+    def rows(self, documents: list[tuple[str, Document]]) -> pa.RecordBatch:
+        groups: dict[tuple[bytes, int | None], tuple[list[Any], list[Any]]] = {}
+        for at, document in documents:
+            identity = self._stage.key(document)
+            key = encode_value(identity)
+            moment = None if self._date is None else instant(self._date(document))
+            place = (key, moment if self._by_moment else None)
+            group = groups.get(place)
+            if group is None:
+                head = [key, dumps({"": identity}), at, moment]
+                group = groups[place] = (head, [kind.part() for kind in self._kinds])
+            elif moment is not None:
+                group[0][3] = max(group[0][3], moment)
+            env = Env(document, self._stage.context.bound)
+            for (_, accumulator), part in zip(self._stage.fields, group[1], strict=True):
+                part.add(accumulator.evaluate(env), at)
+        found = [(*head, *(cell for part in parts for cell in part.cells())) for head, parts in groups.values()]
+        cells = list(zip(*found, strict=True)) if found else [()] * len(self._columns)
+        arrays = [pa.array(column, _ARROW[kind]) for column, (_, kind) in zip(cells, self._columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self._columns])
+
+
+def instant(value: Any) -> int:
+    """Microseconds since the epoch of a date, a timestamp or an object id's time; error 4 for what has none."""
+    if type(value) is DatetimeMS:
+        return int(value) * 1000
+    if type(value) is Timestamp:
+        return value.time * 1_000_000
+    if type(value) is ObjectId:
+        return int.from_bytes(value.binary[:4], "big") * 1_000_000
+    raise CommandError(4, "a document without the window's date cannot be grouped on a stream: $match it away before")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """For `mapInArrow`: Spark's aggregates to the groups' documents, in the column `into`, beside `carried`."""
+
+    body: bytes
+    carried: tuple[str, ...]
+    into: str
+
+    def __call__(self, batches: Batches) -> Batches:
+        spec = bson.decode(self.body)
+        fields = [(name, next(iter(value))) for name, value in spec.items() if name != "_id"]
+        for batch in batches:
+            columns = {
+                name: batch.column(name).to_pylist() for name in batch.schema.names if name[0] == "a" or name == "id"
+            }
+            texts = []
+            for row in range(batch.num_rows):
+                document = {"_id": loads(columns["id"][row])[""]}
+                for index, (name, operator) in enumerate(fields):
+                    kind = KINDS[operator]
+                    cells = [columns[f"a{index}_{short}"][row] for short in result_columns(operator)]
+                    document[name] = kind.result(*cells)
+                texts.append(dumps(document))
+            arrays = [*[batch.column(name) for name in self.carried], pa.array(texts, pa.string())]
+            yield pa.RecordBatch.from_arrays(arrays, names=[*self.carried, self.into])
+
+
+def result_columns(operator: str) -> tuple[str, ...]:
+    """The columns of an accumulator that Spark's aggregates leave, in the order its result takes them."""
+    return tuple(name for name, _ in KINDS[operator].columns if name not in ("a", "o"))
+
+
+def grouped(df: DataFrame, grouping: Grouping, parts: Parts, into: str) -> DataFrame:
+    """The DataFrame of groups: column `into`, and `window` where the caller told one."""
+    from pyspark.sql import functions as f
+
+    rows = df.mapInArrow(parts, ", ".join(f"{name} {kind}" for name, kind in grouping.columns))
+    keys: list[Any] = ["key"]
+    window = grouping.window
+    if window is not None:
+        if df.isStreaming:
+            rows = rows.withWatermark("moment", delay_of(window))
+        keys.insert(0, f.window("moment", window.duration, window.slide, window.start))
+    first = f.min_by("id", f.struct("at", "id")).alias("id")
+    aggregates = [
+        column
+        for index, operator in enumerate(grouping.operators)
+        for column in KINDS[operator].aggregates(f"a{index}")
+    ]
+    carried = ("window",) if grouping.told else ()
+    schema = ", ".join([*("window struct<start:timestamp,end:timestamp>" for _ in carried), f"{into} string"])
+    finished = Finished(parts.body, carried, into)
+    return rows.groupBy(*keys).agg(first, *aggregates).mapInArrow(finished, schema)

@@ -1,0 +1,173 @@
+"""Which stage of a pipeline runs where: decided before anything runs, without Spark.
+
+Rule: leading filters of events become conditions on columns, as far as those can tell; runs of stages of one document
+go to the evaluator together; `$group` and `$lookup` are Spark's with the evaluator's parts. Anything else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.query.pipeline import parse_pipeline
+from headrace.query.stages.match import Match
+from headrace.spark.pipelines.compile_match import Compiler
+from headrace.spark.pipelines.conditions import Condition, Verdict, every
+from headrace.spark.pipelines.groups import Grouping, grouping
+from headrace.spark.pipelines.lookups import check_lookup
+from headrace.spark.pipelines.program import ONE_DOCUMENT, Document, Setting, canonical
+from headrace.spark.pipelines.refusals import refused
+from headrace.spark.pipelines.windows import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a plan depends on besides the stages.
+
+    `events`: rows are events. `texts`: their documents are Extended JSON. `ordered`: rows have an order.
+    """
+
+    events: bool = True
+    texts: bool = True
+    streaming: bool = False
+    ordered: bool = True
+    compiled: bool = True
+    tables: frozenset[str] = frozenset()
+    window: Window | None = None
+    delay: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filtering:
+    """Leading `$match` stages on columns: `verdict`, and the rows for which it does not hold (`misplaced`)."""
+
+    stages: tuple[Document, ...]
+    verdict: Verdict
+    misplaced: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluating:
+    """Stages of one document each, by the evaluator; the first `filters` of them were also `Filtering`."""
+
+    stages: tuple[Document, ...]
+    filters: int = 0
+
+    @property
+    def filtering(self) -> bool:
+        """Whether all of them only keep or drop."""
+        return all("$match" in stage for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A `$group`."""
+
+    stage: Document
+    grouping: Grouping
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A `$lookup`."""
+
+    stage: Document
+
+
+Step = Filtering | Evaluating | Grouped | Joined
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps of a pipeline in their order, and what its stages may refer to."""
+
+    steps: tuple[Step, ...]
+    setting: Setting
+
+    @property
+    def only_filters(self) -> bool:
+        """Whether rows leave as they came, or not at all."""
+        return all(
+            isinstance(step, Filtering) or (isinstance(step, Evaluating) and step.filtering) for step in self.steps
+        )
+
+
+def parse_stages(stages: Sequence[Mapping[str, Any]], setting: Setting) -> list[Document]:
+    """The stages with canonical values, checked. Raises StageRefused by name, and `CommandError`s of bad stages."""
+    given: list[Document] = canonical([dict(stage) for stage in stages])
+    for stage in given:
+        name = next(iter(stage), "")
+        if name not in ONE_DOCUMENT and name not in ("$group", "$lookup"):
+            parse_known(name, stage, setting)
+            raise refused(name)
+    # In one go, so that errors come as the server's do.
+    parse_pipeline(given, context=setting.context(lambda database, collection: ()))
+    for stage in given:
+        if "$fill" in stage and any("method" in how for how in stage["$fill"]["output"].values()):
+            raise refused("$fill", "it fills from other documents; only values can be filled in")
+    return given
+
+
+def parse_known(name: str, stage: Document, setting: Setting) -> None:
+    """Raises the server's error for a stage of a name that it does not know, or that is no stage."""
+    from headrace.query.stages.table import STAGES
+
+    if name not in STAGES or len(stage) != 1:
+        parse_pipeline([stage], context=setting.context())
+
+
+def plan(stages: Sequence[Mapping[str, Any]], setting: Setting, given: Circumstances) -> Plan:
+    """The plan. Raises StageRefused for what Spark cannot run, `CommandError` for what is wrong."""
+    steps: list[Step] = []
+    rest = parse_stages(stages, setting)
+    if given.events and given.compiled:
+        leading = next((index for index, stage in enumerate(rest) if "$match" not in stage), len(rest))
+        if leading:
+            filtering = _filtering(rest[:leading], setting, given)
+            steps.append(filtering)
+            if filtering.verdict.exact:
+                rest = rest[leading:]
+            else:
+                rest = _evaluated(steps, rest, filters=leading)
+    while rest:
+        rest = _next_step(steps, rest, setting, given)
+    return Plan(tuple(steps), setting)
+
+
+def _next_step(steps: list[Step], rest: list[Document], setting: Setting, given: Circumstances) -> list[Document]:
+    stage = rest[0]
+    if "$group" in stage:
+        if given.streaming and any(isinstance(step, Grouped) for step in steps):
+            raise refused("$group", "on a stream there is one")
+        ordered = given.ordered and not any(isinstance(step, Grouped) for step in steps)
+        found = grouping(
+            stage["$group"], setting, window=given.window, delay=given.delay, streaming=given.streaming, ordered=ordered
+        )
+        steps.append(Grouped(stage, found))
+        return rest[1:]
+    if "$lookup" in stage:
+        check_lookup(stage["$lookup"], setting)
+        if stage["$lookup"]["from"] not in given.tables:
+            raise refused("$lookup", f"no table is given for {stage['$lookup']['from']!r} (tables=)")
+        steps.append(Joined(stage))
+        return rest[1:]
+    return _evaluated(steps, rest)
+
+
+def _evaluated(steps: list[Step], rest: list[Document], filters: int = 0) -> list[Document]:
+    """Puts the stages of one document that come first into a step; what is left."""
+    end = next((index for index, stage in enumerate(rest) if next(iter(stage)) not in ONE_DOCUMENT), len(rest))
+    steps.append(Evaluating(tuple(rest[:end]), filters))
+    return rest[end:]
+
+
+def _filtering(stages: list[Document], setting: Setting, given: Circumstances) -> Filtering:
+    compiler = Compiler(texts=given.texts, collated=setting.collation is not None)
+    sure, maybe = [], []
+    for stage in parse_pipeline(stages, context=setting.context()):
+        assert isinstance(stage, Match)
+        verdict = compiler.verdict(stage.predicate)
+        sure.append(verdict.sure)
+        maybe.append(verdict.maybe)
+    return Filtering(tuple(stages), Verdict(every(sure), every(maybe)), compiler.misplaced())

@@ -1,0 +1,105 @@
+"""The stages that look at one document at a time, as they travel to workers: BSON there, closures here.
+
+Rule: what a program does is what `headrace.query` does; nothing of a stage's meaning is in this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace.query.collation import parse_collation
+from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline
+from headrace.query.stages.match import Match
+from headrace.query.stages.stage import ReadCollection
+from headrace.values import bson
+
+Document = dict[str, Any]
+Flow = Callable[[Document], Iterable[Document]]
+
+ONE_DOCUMENT: Final = frozenset(
+    {"$addFields", "$fill", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$set", "$unset",
+     "$unwind"}
+)  # fmt: skip
+"""The stages whose answer depends on one document alone; `$fill` when it fills with values."""
+
+
+def canonical(value: Any) -> Any:
+    """The value with BSON's types as `headrace.values.bson` names them. Raises bson's errors for what BSON lacks."""
+    return bson.decode(bson.encode({"value": value}))["value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the stages of one pipeline may refer to: `let` variables with `$$NOW`, and a collation document."""
+
+    variables: Document = field(default_factory=dict)
+    collation: Document | None = None
+
+    def context(self, read: ReadCollection | None = None) -> PipelineContext:
+        """The context that stages are parsed in."""
+        collation = None if self.collation is None else parse_collation(self.collation)
+        return PipelineContext(collation=collation, variables=self.variables, read_collection=read)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Stages of one document each, to be sent to workers; `body` is the BSON of `{stages, variables, collation}`."""
+
+    body: bytes
+
+    @classmethod
+    def of(cls, stages: Sequence[Document], setting: Setting) -> Program:
+        """The program of canonical stages."""
+        whole = {"stages": list(stages), "variables": setting.variables, "collation": setting.collation}
+        return cls(bson.encode(whole))
+
+    @property
+    def setting(self) -> Setting:
+        """What the stages may refer to."""
+        whole = bson.decode(self.body)
+        return Setting(whole["variables"], whole["collation"])
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages, parsed. Raises the `CommandError` of the first that is wrong."""
+        whole = bson.decode(self.body)
+        return parse_pipeline(whole["stages"], context=Setting(whole["variables"], whole["collation"]).context())
+
+
+def flow_of(stages: Sequence[Stage]) -> Flow:
+    """The function from a document to the documents that leave the stages."""
+    steps = [getattr(stage, "each", None) for stage in stages]
+    if all(steps):
+        return _single(steps)
+
+    def flow(document: Document) -> Iterable[Document]:
+        documents: Iterator[Document] = iter((document,))
+        for stage in stages:
+            documents = stage.apply(documents)
+        return documents
+
+    return flow
+
+
+def _single(steps: list[Any]) -> Flow:
+    def flow(document: Document) -> Iterable[Document]:
+        found: Document | None = document
+        for step in steps:
+            found = step(found)
+            if found is None:
+                return ()
+        return (found,) if found is not None else ()
+
+    return flow
+
+
+def fields_of(stages: Sequence[Stage]) -> frozenset[str] | None:
+    """The top-level fields that stages look at which are all filters; None if they may look at any."""
+    found: set[str] = set()
+    for stage in stages:
+        fields = stage.predicate.fields() if isinstance(stage, Match) else None
+        if fields is None:
+            return None
+        found |= fields
+    return frozenset(found)

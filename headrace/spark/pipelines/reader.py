@@ -1,0 +1,46 @@
+"""The source's option `pipeline`: what of it the server runs, and what the source's reader runs behind the cursor.
+
+Rule: the server gets the longest beginning that a change stream allows; what follows must be stages of one document.
+Both leave an event's `_id` as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from headrace.spark.pipelines.program import ONE_DOCUMENT, Document, Program, Setting, flow_of
+from headrace.spark.pipelines.refusals import REFUSED, StageRefused
+
+IN_STREAM: Final = frozenset(
+    {"$addFields", "$changeStreamSplitLargeEvent", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith",
+     "$set", "$unset"}
+)  # fmt: skip
+"""The stages that every server allows behind `$changeStream`."""
+
+
+def split(stages: Sequence[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+    """The stages for the server's cursor and those for the reader. Raises StageRefused or a `CommandError`."""
+    end = next((index for index, stage in enumerate(stages) if next(iter(stage), "") not in IN_STREAM), len(stages))
+    for stage in stages[end:]:
+        name = next(iter(stage), "")
+        if name not in ONE_DOCUMENT:
+            why = REFUSED.get(name, "use headrace.spark.pipeline")
+            raise StageRefused(f"{name} cannot be run by the source: {why}")
+    Program.of(stages[end:], Setting()).stages()
+    return tuple(stages[:end]), tuple(stages[end:])
+
+
+def retelling(stages: Sequence[Document]) -> Callable[[Iterable[Document]], Iterator[Document]]:
+    """The function from events to those that leave the stages; it raises error 280 where a stage changed `_id`."""
+    from headrace.spark.pipelines.evaluate import check_id
+
+    flow = flow_of(Program.of(stages, Setting()).stages())
+
+    def retold(events: Iterable[Document]) -> Iterator[Document]:
+        for event in events:
+            for made in flow(event):
+                check_id(event["_id"]["_data"], made)
+                yield made
+
+    return retold

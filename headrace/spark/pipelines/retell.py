@@ -1,0 +1,37 @@
+"""Events that a pipeline has reshaped, as rows of the source again: what has no column is in `other`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.spark.pipelines.rows import writer
+from headrace.values import bson
+from headrace.values.event_columns import COLUMNS, DOCUMENTS, row_of
+
+
+def row_arrays(made: list[dict[str, Any]], batch: pa.RecordBatch, places: list[int]) -> pa.RecordBatch:
+    """The events in the columns of `batch`, whose rows `places` they come from; other columns are those rows'."""
+    told = [row_of(bson.encode(event)) for event in made]
+    columns = dict(zip(COLUMNS, zip(*told, strict=True), strict=True)) if told else dict.fromkeys(COLUMNS, ())
+    taken = pa.array(places, pa.int64())
+    arrays = []
+    for field in batch.schema:
+        if field.name not in columns:
+            arrays.append(batch.column(field.name).take(taken))
+        elif pa.types.is_timestamp(field.type):
+            moments = pa.array(columns[field.name], pa.int64())
+            arrays.append(moments.cast(pa.timestamp("us", field.type.tz)).cast(field.type))
+        elif field.name in DOCUMENTS:
+            arrays.append(pa.array(_documents(columns[field.name], field.type), field.type))
+        else:
+            arrays.append(pa.array(columns[field.name], field.type))
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _documents(cells: Any, kind: pa.DataType) -> list[Any]:
+    write = writer(kind)
+    if write is bson.encode:
+        return list(cells)
+    return [None if cell is None else write(bson.decode(cell)) for cell in cells]

@@ -1,0 +1,116 @@
+"""From a row of the source back to the event it tells of: what a pipeline's stages see.
+
+Rule: an event as the server sends it, made a row and read back here, is the same BSON (a token's type bits aside,
+where the row does not have them). Fields that a pipeline added stand behind those of an event.
+
+A row of a snapshot is an event too, with an operation type of its own and without `wallTime`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Int64, Timestamp
+from bson.datetime_ms import DatetimeMS
+
+from headrace.spark.extjson import dumps, loads
+from headrace.values import bson
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Document = dict[str, Any]
+
+# The order in which a server writes an event's fields; `other` brings those that have no column.
+_ORDER: Final = (
+    "to", "txnNumber", "lsid", "_id", "splitEvent", "operationType", "clusterTime", "collectionUUID", "wallTime",
+    "fullDocument", "ns", "documentKey", "operationDescription", "updateDescription", "rawUpdateDescription",
+    "stateBeforeChange", "fullDocumentBeforeChange", "nsType",
+)  # fmt: skip
+_DOCUMENTS: Final = frozenset({"documentKey", "fullDocument", "fullDocumentBeforeChange", "lsid", "updateDescription"})
+_NAMESPACE: Final = (("database", "db"), ("collection", "coll"))
+COLUMNS: Final = (
+    "token", "clusterTime", "clusterTimeIncrement", "operationType", "database", "collection", "documentKey",
+    "fullDocument", "fullDocumentBeforeChange", "updateDescription", "lsid", "txnNumber", "wallTime", "other",
+)  # fmt: skip
+"""The columns that an event is read from; all must be there."""
+
+# The columns that a field of an event is read from; `other` is always read.
+_SOURCES: Final[dict[str, tuple[str, ...]]] = {
+    "_id": ("token",),
+    "clusterTime": ("clusterTime", "clusterTimeIncrement"),
+    "ns": ("database", "collection"),
+    "rawUpdateDescription": ("updateDescription",),
+}
+
+
+def columns_of(fields: Collection[str] | None) -> tuple[str, ...]:
+    """The columns that events must be read from for these of their fields; None for all."""
+    if fields is None:
+        return COLUMNS
+    needed = {"other"}
+    for name in fields:
+        needed.update(_SOURCES.get(name, (name,) if name in COLUMNS else ()))
+    return tuple(name for name in COLUMNS if name in needed)
+
+
+def reader(kind: pa.DataType) -> Callable[[Any], Any]:
+    """The function from what a column of this Arrow type holds to the document."""
+    import pyarrow as pa
+
+    return bson.decode if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else loads
+
+
+def writer(kind: pa.DataType) -> Callable[[Document], Any]:
+    """The opposite of `reader`."""
+    import pyarrow as pa
+
+    return bson.encode if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else dumps
+
+
+def events(batch: pa.RecordBatch, fields: Collection[str] | None = None) -> list[Document]:
+    """The events of a batch of rows; with `fields` they need not have any others."""
+    import pyarrow as pa
+
+    names = columns_of(fields)
+    cells: dict[str, list[Any]] = {}
+    for name in names:
+        column = batch.column(name)
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        held = column.to_pylist()
+        if name in _DOCUMENTS or name == "other":
+            read = reader(column.type)
+            held = [None if cell is None else read(cell) for cell in held]
+        cells[name] = held
+    rows = zip(*cells.values(), strict=True)
+    return [event(dict(zip(names, row, strict=True))) for row in rows]
+
+
+def event(row: dict[str, Any]) -> Document:
+    """The event of one row: its columns with documents decoded and times in microseconds; columns may be missing."""
+    found: Document = dict(row.get("other") or {})
+    for name, value in row.items():
+        if value is not None and name not in ("other", "clusterTimeIncrement", "token", "database", "collection"):
+            field, told = _told(name, value, row)
+            found[field] = told
+    if row.get("token") is not None and "_id" not in found:
+        found["_id"] = {"_data": row["token"]}
+    ns = {short: row[name] for name, short in _NAMESPACE if row.get(name) is not None}
+    if ns:
+        found["ns"] = ns
+    ordered = {name: found[name] for name in _ORDER if name in found}
+    return ordered | found
+
+
+def _told(name: str, value: Any, row: dict[str, Any]) -> tuple[str, Any]:
+    if name == "clusterTime":
+        return name, Timestamp(value // 1_000_000, row["clusterTimeIncrement"] or 0)
+    if name == "wallTime":
+        return name, DatetimeMS(value // 1000)
+    if name == "txnNumber":
+        return name, Int64(value)
+    if name == "updateDescription" and "$v" in value:  # only the oplog's own descriptions tell their version
+        return "rawUpdateDescription", value
+    return name, value

@@ -1,0 +1,201 @@
+"""`headrace.spark.pipeline`: a MongoDB pipeline over a DataFrame.
+
+What leaves, told by the stages alone:
+
+    $match only          the rows that match, with the columns they came with
+    other stages         documents: the column `document`, beside `token`, `clusterTime`, `clusterTimeIncrement` and
+                         `wallTime` of events, or beside the other columns of any other DataFrame
+    with a $group        documents only, beside `window` where one was given
+    output="events"      rows of events again, as if the source had been given the stages
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from bson.datetime_ms import DatetimeMS
+
+from headrace.clock import SystemClock
+from headrace.spark.pipelines import rows
+from headrace.spark.pipelines.conditions import FALSE, TRUE
+from headrace.spark.pipelines.evaluate import SURE, Filtered, Made, Retold, Source
+from headrace.spark.pipelines.groups import Parts, grouped
+from headrace.spark.pipelines.lookups import Keyed, joined
+from headrace.spark.pipelines.plan import Circumstances, Evaluating, Filtering, Grouped, Joined, Plan, plan
+from headrace.spark.pipelines.program import Program, Setting, canonical
+from headrace.spark.pipelines.refusals import StageRefused
+from headrace.spark.pipelines.windows import Window
+from headrace.values import bson
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DOCUMENT: Final = "document"
+_CARRIED: Final = ("token", "clusterTime", "clusterTimeIncrement", "wallTime")
+Tables = Mapping[str, "DataFrame | tuple[DataFrame, str]"]
+
+
+def pipeline(
+    df: DataFrame,
+    stages: Sequence[Mapping[str, Any]],
+    *,
+    document: str | None = None,
+    output: str | None = None,
+    tables: Tables | None = None,
+    window: Window | None = None,
+    delay: str | None = None,
+    order: str | None = None,
+    let: Mapping[str, Any] | None = None,
+    collation: Mapping[str, Any] | None = None,
+    compiled: bool = True,
+) -> DataFrame:
+    """The DataFrame after the stages, which mean what they mean to the server; batch or stream.
+
+    df         events (the columns of the `headrace` source), or rows with a column of documents
+    document   that column (Extended JSON as STRING, or BSON as BINARY); by default `document`, if df has no events
+    output     None (see above), or "events": the stages must then leave `_id` as it is, as in a change stream
+    tables     for `$lookup`: `from` to a DataFrame with a column `document`, or to (DataFrame, column)
+    window     for `$group`: the window that groups fall into, besides their `_id`; see `Window`
+    delay      for a `$dateTrunc` in a group's `_id` on a stream: how late documents may come ("10 seconds")
+    order      the column that orders rows, for `$first` and `$last`; events are ordered by their tokens
+    let        values of `$$` variables; `$$NOW` is the time of this call
+    compiled   False: no condition on columns, everything by the evaluator
+
+    Raises `StageRefused` by name for a stage that Spark cannot run, and the server's `CommandError` for a wrong one,
+    both before anything runs. A stage that fails on a document fails the query.
+    """
+    now = DatetimeMS(SystemClock().now_ms())
+    setting = Setting(
+        canonical({"NOW": now} | dict(let or {})), None if collation is None else canonical(dict(collation))
+    )
+    return Run(df, document, order, tables or {}).made(stages, setting, output, window, delay, compiled)
+
+
+class Run:
+    """A pipeline being put on a DataFrame, step by step."""
+
+    def __init__(self, df: DataFrame, document: str | None, order: str | None, tables: Tables) -> None:
+        self.df = df
+        self.events = document is None and set(rows.COLUMNS) <= set(df.columns)
+        self._document = document or DOCUMENT
+        if not self.events and self._document not in df.columns:
+            raise ValueError(
+                f"the DataFrame has neither all columns of events nor a column {self._document!r} of documents; it has "
+                f"{', '.join(df.columns)}"
+            )
+        self._order = order or ("token" if "token" in df.columns else None)
+        self._tables = {
+            name: table if isinstance(table, tuple) else (table, DOCUMENT) for name, table in tables.items()
+        }
+
+    def made(
+        self, stages: Sequence[Mapping[str, Any]], setting: Setting, output: str | None, window: Window | None,
+        delay: str | None, compiled: bool,
+    ) -> DataFrame:  # fmt: skip
+        """The DataFrame after the stages."""
+        kinds = dict(self.df.dtypes)
+        given = Circumstances(
+            events=self.events, texts=kinds.get("fullDocument") == "string", streaming=self.df.isStreaming,
+            ordered=self._order is not None, compiled=compiled, tables=frozenset(self._tables), window=window,
+            delay=delay,
+        )  # fmt: skip
+        found = plan(stages, setting, given)
+        if output not in (None, "events") or (output and not self.events):
+            raise ValueError("output is None, or 'events' for a DataFrame of events")
+        if output and any(isinstance(step, Grouped | Joined) for step in found.steps):
+            raise StageRefused("$group and $lookup make no events; leave out output='events'")
+        steps = list(found.steps)
+        while steps:
+            self._take(found, steps, output)
+        return self.df if found.only_filters or output else self._documents(setting)
+
+    def _take(self, found: Plan, steps: list[Any], output: str | None) -> None:
+        step = steps.pop(0)
+        if isinstance(step, Filtering):
+            self._filter(step)
+            return
+        stages: tuple[dict[str, Any], ...] = ()
+        filters = 0
+        if isinstance(step, Evaluating):
+            stages, filters = step.stages, step.filters
+            follows = steps[0] if steps else None
+            if follows is None or not isinstance(follows, Grouped | Joined):
+                self._evaluate(found, step, output)
+                return
+            step = steps.pop(0)
+        program = Program.of(stages, found.setting)
+        if isinstance(step, Grouped):
+            self._group(step, program, filters)
+        else:
+            self._join(step, program, filters)
+
+    def _filter(self, step: Filtering) -> None:
+        from pyspark.sql import functions as f
+
+        passing = step.verdict.maybe.column()
+        if step.misplaced != FALSE:
+            message = "an event's header is not one's: it was reshaped before; give pipeline(..., compiled=False)"
+            passing = f.when(step.misplaced.column(), f.raise_error(f.lit(message)).cast("boolean")).otherwise(passing)
+        if step.verdict.maybe != TRUE or step.misplaced != FALSE:
+            self.df = self.df.where(passing)
+        if not step.verdict.exact and step.verdict.sure != FALSE:
+            self.df = self.df.withColumn(SURE, step.verdict.sure.column())
+
+    def _evaluate(self, found: Plan, step: Evaluating, output: str | None) -> None:
+        program = Program.of(step.stages, found.setting)
+        columns = tuple(name for name in self.df.columns if name != SURE)
+        if step.filtering and (found.only_filters or output):
+            self.df = self.df.mapInArrow(Filtered(self._source, program, columns), self._schema(columns))
+        elif output:
+            self.df = self.df.mapInArrow(Retold(self._source, program, columns, step.filters), self._schema(columns))
+        else:
+            self._documents(found.setting, program, step.filters)
+
+    def _documents(self, setting: Setting, program: Program | None = None, filters: int = 0) -> DataFrame:
+        """Puts documents in place of events, or of the documents that there are."""
+        if program is None and not self.events:
+            return self.df
+        carried = self._carried
+        made = Made(self._source, program or Program.of([], setting), carried, self._document, filters)
+        self.df = self.df.mapInArrow(made, self._document_schema(carried))
+        self.events = False
+        return self.df
+
+    def _group(self, step: Grouped, program: Program, filters: int) -> None:
+        window = step.grouping.window
+        date = None if window is None else bson.encode({"date": window.date})
+        parts = Parts(
+            self._source, program, filters, bson.encode(step.grouping.spec), date, self._order, step.grouping.told
+        )
+        self.df = grouped(self.df, step.grouping, parts, self._document)
+        self.events, self._order = False, None
+
+    def _join(self, step: Joined, program: Program, filters: int) -> None:
+        spec = step.stage["$lookup"]
+        table, column = self._tables[spec["from"]]
+        carried = self._carried
+        keyed = Keyed(self._source, program, filters, spec["localField"], carried, self._document)
+        lookup = Program.of([step.stage], program.setting)
+        self.df = joined(self.df, table, column, keyed, lookup, self._document_schema(carried))
+        self.events = False
+
+    @property
+    def _source(self) -> Source:
+        return Source(None if self.events else self._document)
+
+    @property
+    def _carried(self) -> tuple[str, ...]:
+        """The columns that go on beside documents."""
+        if self.events:
+            extra = self._order if self._order not in _CARRIED else None
+            return (*_CARRIED, *([extra] if extra else []))
+        return tuple(name for name in self.df.columns if name not in (self._document, SURE))
+
+    def _schema(self, columns: tuple[str, ...]) -> Any:
+        return self.df.select(*columns).schema
+
+    def _document_schema(self, carried: tuple[str, ...]) -> str:
+        kinds = {field.name: field.dataType.simpleString() for field in self.df.schema.fields}
+        kind = "string" if self.events else kinds[self._document]
+        return ", ".join([*(f"`{name}` {kinds[name]}" for name in carried), f"`{self._document}` {kind}"])

@@ -1,0 +1,169 @@
+"""Random events, documents, filters and pipelines, for comparing the ways in which a pipeline can be run.
+
+Values are few and alike, so that filters meet them: numbers of all types that are equal, strings that are numbers,
+null beside nothing, arrays of what stands elsewhere as itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bson import Binary, Decimal128, Int64, ObjectId, Regex, Timestamp
+from bson.datetime_ms import DatetimeMS
+from hypothesis import strategies as st
+
+Document = dict[str, Any]
+
+SCALARS: st.SearchStrategy[Any] = st.sampled_from(
+    [
+        None, True, False, 0, 1, 2, 35, Int64(1), Int64(2**53 + 1), 1.0, -0.0, 2.5, 1e300, float("nan"),
+        Decimal128("1"), Decimal128("2.50"), "", "a", "b", "1", 'q"é\\', ObjectId("64b000000000000000000001"), DatetimeMS(0),
+        DatetimeMS(1_600_000_000_123), Timestamp(5, 1), Timestamp(5, 2), Timestamp(9, 0), b"\0\1", Binary(b"zz", 5),
+    ]
+)  # fmt: skip
+NAMES = st.sampled_from(["a", "b", "c", "0", "x.y", "é"])
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["a", "b", "0"]), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+DOCUMENTS = st.dictionaries(st.sampled_from(["a", "b", "n"]), VALUES, max_size=3)
+KINDS = st.sampled_from(["insert", "update", "replace", "delete", "drop", "rename"])
+
+
+@st.composite
+def events(draw: st.DrawFn) -> Document:
+    """An event as a server may tell it, fields in its order."""
+    kind = draw(KINDS)
+    found: Document = {}
+    if kind == "rename":
+        found["to"] = {"db": "d", "coll": "a"}
+    elif draw(st.booleans()):
+        found |= {"txnNumber": Int64(draw(st.integers(0, 3))), "lsid": {"id": Binary(b"0" * 16, 4), "uid": b"u"}}
+    found["_id"] = {"_data": f"8265{draw(st.integers(0, 255)):02X}"}
+    found["operationType"] = kind
+    found["clusterTime"] = Timestamp(draw(st.integers(4, 10)), draw(st.integers(0, 3)))
+    if draw(st.booleans()):
+        found["collectionUUID"] = Binary(b"1" * 16, 4)
+    found["wallTime"] = DatetimeMS(draw(st.sampled_from([0, 1, 1_600_000_000_123])))
+    key = draw(st.one_of(SCALARS, VALUES))
+    if kind in ("insert", "replace", "update"):
+        found["fullDocument"] = None if kind == "update" and draw(st.booleans()) else {"_id": key, **draw(DOCUMENTS)}
+    found["ns"] = {"db": "d", "coll": draw(st.sampled_from(["a", "b"]))}
+    if kind not in ("drop", "rename"):
+        found["documentKey"] = {"shard": draw(SCALARS), "_id": key} if draw(st.integers(0, 4)) == 0 else {"_id": key}
+    if kind == "update":
+        fields = draw(st.dictionaries(st.sampled_from(["a", "b.c", "n"]), VALUES, max_size=2))
+        found["updateDescription"] = {"updatedFields": fields, "removedFields": ["x"], "truncatedArrays": []}
+    if kind == "delete" and draw(st.booleans()):
+        found["fullDocumentBeforeChange"] = draw(st.one_of(st.none(), DOCUMENTS))
+    return found
+
+
+HEADER = st.sampled_from(
+    ["operationType", "ns.db", "ns.coll", "ns", "clusterTime", "wallTime", "txnNumber", "_id._data", "documentKey",
+     "documentKey._id", "documentKey.shard", "to.db", "collectionUUID", "lsid.uid", "fullDocument",
+     "fullDocumentBeforeChange.a"]
+)  # fmt: skip
+DEEP = st.sampled_from(
+    ["fullDocument.a", "fullDocument.b", "fullDocument.n", "fullDocument.a.b", "fullDocument.a.0", "fullDocument.a.0.b",
+     "updateDescription.updatedFields.a", "updateDescription.removedFields", "fullDocument._id"]
+)  # fmt: skip
+WANTED: st.SearchStrategy[Any] = st.one_of(
+    SCALARS,
+    VALUES,
+    st.sampled_from(
+        [
+            "insert",
+            "update",
+            "delete",
+            "d",
+            "8265",
+            "826580",
+            Timestamp(7, 1),
+            Int64(2),
+            2.0,
+            {"_id": 1},
+            {"_id": "a"},
+            {"_id": 1.0},
+            {"db": "d", "coll": "a"},
+        ]
+    ),  # fmt: skip
+)
+OPERATORS = st.one_of(
+    st.tuples(st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]), WANTED),
+    st.tuples(st.sampled_from(["$in", "$nin"]), st.lists(WANTED, max_size=3)),
+    st.tuples(st.just("$exists"), st.booleans()),
+    st.tuples(st.just("$type"), st.sampled_from(["string", "number", "null", "date", "timestamp", "long", "object"])),
+    st.tuples(st.just("$regex"), st.sampled_from(["^i", "a", "x"])),
+    st.tuples(st.just("$size"), st.integers(0, 2)),
+    st.tuples(st.just("$mod"), st.just([2, 1])),
+    st.tuples(st.just("$bitsAnySet"), st.just(1)),
+    st.tuples(st.just("$elemMatch"), st.sampled_from([{"$gt": 0}, {"b": 1}, {"$exists": True}])),
+).map(lambda pair: {pair[0]: pair[1]})
+
+
+def _plain(value: Any) -> bool:
+    return type(value) is not dict or not next(iter(value), "").startswith("$")
+
+
+def conditions(paths: st.SearchStrategy[str]) -> st.SearchStrategy[Document]:
+    """A filter on one path."""
+    wanted = st.one_of(
+        WANTED.filter(_plain), OPERATORS, OPERATORS.map(lambda found: {"$not": found}), st.just(Regex("a"))
+    )
+    return st.tuples(paths, wanted).map(lambda pair: {pair[0]: pair[1]})
+
+
+def filters(paths: st.SearchStrategy[str]) -> st.SearchStrategy[Document]:
+    """A filter."""
+    expression = st.sampled_from(
+        [{"$expr": {"$gt": ["$fullDocument.a", 1]}}, {"$expr": {"$eq": ["$ns.coll", "a"]}}, {"$alwaysTrue": 1}]
+    )
+    return st.recursive(
+        st.one_of(conditions(paths), conditions(paths), conditions(paths), expression),
+        lambda inner: st.one_of(
+            st.tuples(st.sampled_from(["$and", "$or", "$nor"]), st.lists(inner, min_size=1, max_size=3)).map(
+                lambda pair: {pair[0]: pair[1]}
+            ),
+            st.tuples(inner, inner).map(lambda pair: pair[0] | pair[1]),
+        ),
+        max_leaves=4,
+    )
+
+
+EVENT_FILTERS = filters(st.one_of(HEADER, HEADER, DEEP))
+
+SHAPING = st.sampled_from(
+    [
+        {"$project": {"operationType": 1, "fullDocument.a": 1}},
+        {"$project": {"documentKey": 0, "fullDocument.a.b": 0}},
+        {"$project": {"k": {"$concat": ["$ns.coll", "."]}, "fullDocument": 1}},
+        {"$set": {"fullDocument.z": {"$ifNull": ["$fullDocument.a", "none"]}}},
+        {"$addFields": {"when": "$clusterTime", "kind": {"$toUpper": "$operationType"}}},
+        {"$set": {"size": {"$size": {"$objectToArray": {"$ifNull": ["$fullDocument", {}]}}}}},
+        {"$unset": ["updateDescription", "lsid"]},
+        {"$redact": {"$cond": [{"$eq": ["$a", 1]}, "$$PRUNE", "$$DESCEND"]}},
+        {"$match": {"fullDocument.a": {"$exists": True}}},
+        {"$match": {"operationType": {"$ne": "delete"}}},
+    ]
+)
+"""Stages that a change stream allows and that leave `_id`."""
+
+FREE = st.sampled_from(
+    [
+        {"$unwind": "$fullDocument.a"},
+        {"$unwind": {"path": "$fullDocument.b", "preserveNullAndEmptyArrays": True, "includeArrayIndex": "at"}},
+        {"$replaceRoot": {"newRoot": {"$ifNull": ["$fullDocument", {"none": "$documentKey"}]}}},
+        {"$replaceWith": {"root": "$$ROOT"}},
+        {"$fill": {"output": {"a": {"value": 7}}}},
+    ]
+)
+"""Stages of one document that only Spark runs, or that change `_id`."""
+
+STREAM_PIPELINES = st.tuples(
+    st.lists(EVENT_FILTERS.map(lambda found: {"$match": found}), max_size=1), st.lists(SHAPING, max_size=3)
+).map(lambda pair: [*pair[0], *pair[1]])
+PIPELINES = st.tuples(STREAM_PIPELINES, st.lists(FREE, max_size=2)).map(lambda pair: [*pair[0], *pair[1]])
