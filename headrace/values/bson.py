@@ -80,11 +80,25 @@ def _without_dbrefs(value: Any) -> Any:
 
 
 _TYPES: Final[dict[type, tuple[int, str]]] = {
-    float: (1, "double"), str: (2, "string"), dict: (3, "object"), list: (4, "array"), bytes: (5, "binData"),
-    Binary: (5, "binData"), ObjectId: (7, "objectId"), bool: (8, "bool"), DatetimeMS: (9, "date"),
-    type(None): (10, "null"), Regex: (11, "regex"), Code: (13, "javascript"), int: (16, "int"),
-    Timestamp: (17, "timestamp"), Int64: (18, "long"), Decimal128: (19, "decimal"), MinKey: (-1, "minKey"),
-    MaxKey: (127, "maxKey"), Missing: (0, "missing"),
+    float: (1, "double"),
+    str: (2, "string"),
+    dict: (3, "object"),
+    list: (4, "array"),
+    bytes: (5, "binData"),
+    Binary: (5, "binData"),
+    ObjectId: (7, "objectId"),
+    bool: (8, "bool"),
+    DatetimeMS: (9, "date"),
+    type(None): (10, "null"),
+    Regex: (11, "regex"),
+    Code: (13, "javascript"),
+    int: (16, "int"),
+    Timestamp: (17, "timestamp"),
+    Int64: (18, "long"),
+    Decimal128: (19, "decimal"),
+    MinKey: (-1, "minKey"),
+    MaxKey: (127, "maxKey"),
+    Missing: (0, "missing"),
 }
 
 
