@@ -111,14 +111,20 @@ def _first_event(target: Target, seconds: float) -> dict[str, Measured]:
 
 
 def _more_events(watchers: int) -> Scenario:
-    """One insert at a time, brought to all watchers; the CPU time is that of each watcher after the first."""
+    """One insert at a time, brought to all watchers; the CPU time is that of each watcher after the first, which is
+    compared with a ping's at as many connections."""
     name = f"getMore of one event, {watchers} watchers"
 
     def run(target: Target, seconds: float) -> dict[str, Measured]:
         rounds = max(20, int(seconds * 2000 / (watchers + 4)))
+        ping = run_each(target, watchers, _pings(max(2000, watchers * 10)))
         _, of_one_us = _insert_and_all_hear(target, 1, rounds)
         rate, of_all_us = _insert_and_all_hear(target, watchers, rounds)
-        return {name: Measured(rate * watchers, (of_all_us - of_one_us) / (watchers - 1))}
+        each_us = (of_all_us - of_one_us) / (watchers - 1)
+        return {
+            name: Measured(rate * watchers, each_us),
+            f"times a ping, {watchers} connections": Measured(each_us / ping.cpu_us, float("nan")),
+        }
 
     return Scenario(name, run)
 

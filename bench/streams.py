@@ -61,14 +61,6 @@ def fresh(target: Target, *collections: str, images: bool = False) -> None:
 # Many watchers of one collection.
 
 
-def _pings_of(connections: int) -> Callable[[Target, float], dict[str, Measured]]:
-    def run(target: Target, seconds: float) -> dict[str, Measured]:
-        messages = [command({"ping": 1}, "admin")] * max(2000, int(seconds * 10_000))
-        return {f"ping, {connections} connections": run_each(target, connections, messages)}
-
-    return run
-
-
 def _bursts(watchers: int) -> Scenario:
     """Inserts of 100 documents, not waiting for the watchers: what an event costs when they come in batches."""
     name = f"event of a burst, {watchers} watchers"
@@ -350,7 +342,6 @@ def _watch_for_ever(target: Target, watchers: int, ready: Any) -> None:
 
 
 STREAMS = (
-    Scenario("ping, 200 connections", _pings_of(200)),
     _filtered(50),
     _bursts(50),
     _bursts(200),
