@@ -11,6 +11,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+from bson import Binary, Int64
+
 from headrace.store.retention import prune
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
@@ -22,6 +24,7 @@ COLLECTIONS: Final = ("x", "y", "z")
 KEY_COUNT: Final = 12
 
 Write = tuple[str, dict[str, Any]]
+Maker = Callable[[Random, str, str], dict[str, Any]]
 
 
 def _number(told: Happening) -> int:
@@ -58,10 +61,12 @@ class Simulation:
         self.random = Random(seed)
         self.history = History()
         self.watchers: list[Watcher] = []
+        self._open: list[dict[str, Any]] = []  # sessions with a transaction begun
+        self._number = 0
         self._read_through = server.store.last_position
         steps: list[tuple[int, Callable[[], None]]] = [
             (40, self._write), (10, self._write_together), (3, self._give_up), (6, self._time), (60, self._read),
-            (12, self._resume), (3, self._noop),
+            (12, self._resume), (3, self._noop), (40, self._transact),
         ]  # fmt: skip
         if prunes:
             steps.append((4, self._prune))
@@ -108,6 +113,29 @@ class Simulation:
 
     def _write_together(self) -> None:
         self.server.together([self._some_write() for _ in range(self.random.randint(2, 6))])
+        self._note()
+
+    def _transact(self) -> None:
+        """Go on with a client's transaction, or begin one: a write in it, its commit, or its end without one."""
+        if len(self._open) < 2 and self.random.random() < 0.5:
+            self._number += 1
+            self._open.append({"lsid": {"id": Binary(bytes(12) + self._number.to_bytes(4, "big"), 4)}, "new": True})
+        if not self._open:
+            return
+        session = self.random.choice(self._open)
+        fields = {"lsid": session["lsid"], "txnNumber": Int64(1), "autocommit": False}
+        if not session.pop("new", False) and self.random.random() < 0.3:
+            name = "commitTransaction" if self.random.random() < 0.7 else "abortTransaction"
+            reply = self.server.run("admin", {name: 1, **fields})
+            ended = True
+        else:
+            database, body = self._some_write((_insert_new, _update, _delete))
+            first = {} if session.setdefault("begun", False) else {"startTransaction": True}
+            session["begun"] = True
+            reply = self.server.run(database, {**body, **fields, **first})
+            ended = isinstance(reply, dict) and reply["ok"] != 1.0
+        if ended:
+            self._open.remove(session)
         self._note()
 
     def _give_up(self) -> None:
@@ -163,10 +191,11 @@ class Simulation:
         if published:
             self.history.published_count = len(self.history.happened)
 
-    def _some_write(self) -> Write:
+    def _some_write(self, of: tuple[Maker, ...] = ()) -> Write:
         choose = self.random
         database, name = choose.choice(DATABASES), choose.choice(COLLECTIONS)
-        (make,) = choose.choices(list(WRITES), list(WRITES.values()))
+        makers = of or tuple(WRITES)
+        (make,) = choose.choices(makers, [WRITES[maker] for maker in makers])
         body = make(choose, database, name)
         return ("admin" if make is _rename else database), body
 
@@ -178,6 +207,11 @@ def _document(choose: Random) -> dict[str, Any]:
 def _insert(choose: Random, database: str, name: str) -> dict[str, Any]:
     documents = [_document(choose) for _ in range(choose.choice((1, 1, 1, 4, 10)))]
     return {"insert": name, "documents": documents, "ordered": choose.random() < 0.5}
+
+
+def _insert_new(choose: Random, database: str, name: str) -> dict[str, Any]:
+    """Documents that are not there yet, so that nothing is refused."""
+    return {"insert": name, "documents": [{"_id": choose.randrange(1 << 30), "n": choose.randrange(100)}]}
 
 
 def _update(choose: Random, database: str, name: str) -> dict[str, Any]:
@@ -208,6 +242,6 @@ def _rename(choose: Random, database: str, name: str) -> dict[str, Any]:
     return {"renameCollection": f"{database}.{name}", "to": f"{database}.{to}", "dropTarget": choose.random() < 0.5}
 
 
-WRITES: Final[dict[Callable[[Random, str, str], dict[str, Any]], int]] = {
-    _insert: 40, _update: 30, _update_all: 3, _delete: 15, _drop: 2, _drop_database: 1, _rename: 3,
+WRITES: Final[dict[Maker, int]] = {
+    _insert: 40, _insert_new: 20, _update: 30, _update_all: 3, _delete: 15, _drop: 2, _drop_database: 1, _rename: 3,
 }  # fmt: skip

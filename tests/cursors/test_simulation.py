@@ -61,7 +61,7 @@ def test_watchers_go_on_where_they_were_when_the_server_is_started_again(seed: i
 def test_a_stream_goes_on_from_each_of_its_events(seed: int) -> None:
     with DrivenServer(clock=FakeClock()) as server:
         simulation = Simulation(server, seed, watcher_count=6)
-        simulation.run(150)
+        simulation.run(250)
         assert sum(simulation.resume_everywhere(watcher) for watcher in simulation.watchers) > 100
 
 
