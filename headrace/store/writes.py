@@ -255,4 +255,4 @@ def _head(head: bytes, retryable: RetryableWrite | None) -> tuple[bytes, int | N
 
 
 def _has_empty_timestamp(document: bytes) -> bool:
-    return bytes(8) in document and b"\x11" in document
+    return b"\x11" in document and bytes(8) in document  # the first is found quickly, and seldom
