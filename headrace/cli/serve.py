@@ -163,6 +163,7 @@ def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 def _run(options: ServerOptions, announce: Announce) -> int:
     from headrace.server import daemon
     from headrace.store.lmdb import DirectoryInUse
+    from headrace.store.store import IncompatibleFormat
 
     try:
         if options.logpath is not None:
@@ -172,6 +173,8 @@ def _run(options: ServerOptions, announce: Announce) -> int:
             daemon.run(options, announce)
     except DirectoryInUse as error:
         return _fail(str(error), EXIT_DIRECTORY_IN_USE)
+    except IncompatibleFormat as error:
+        return _fail(str(error), EXIT_FAILED)
     except OSError as error:
         return _fail(str(error), EXIT_ADDRESS_IN_USE if error.errno == errno.EADDRINUSE else EXIT_FAILED)
     return 0
