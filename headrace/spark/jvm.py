@@ -101,6 +101,10 @@ def launch(
     return Jvm(process, port, secret, scratch, lock)
 
 
+# Locks that are this process's until it ends, whoever forgets the `Jvm`: a file that is collected lets go of its lock.
+_HELD: Final[list[IO[str]]] = []
+
+
 def _scratch() -> tuple[Path, IO[str]]:
     """A new directory for one session, removed when this process ends, or by a later session if it was killed."""
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*/lock"):
@@ -114,6 +118,7 @@ def _scratch() -> tuple[Path, IO[str]]:
     # A lock that says nothing yet is about to be taken: see `_abandoned`.
     lock.write(str(os.getpid()))
     lock.flush()
+    _HELD.append(lock)
     return scratch, lock
 
 
