@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from headrace.cli.pipeline import add_actions
 from headrace.cli.serve import add_flags, serve
 
 
@@ -35,6 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_flags(server)
     server.set_defaults(run=serve)
+    pipeline = commands.add_parser("pipeline", help="run a job of the Spark pipeline", allow_abbrev=False)
+    add_actions(pipeline)
     token = commands.add_parser("token", help="look into resume tokens", allow_abbrev=False)
     actions = token.add_subparsers(title="actions", required=True, metavar="ACTION")
     decode = actions.add_parser("decode", help="print what a resume token says, as JSON", allow_abbrev=False)

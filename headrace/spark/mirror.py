@@ -73,7 +73,7 @@ def catch_up(mirror: Mirror, *, session: SparkSession | None = None, listener: L
     _start(mirror, session, {"availableNow": True}, listener).awaitTermination()
 
 
-def description_option(uri: str, database: str, collection: str) -> dict[str, str]:
+def description_option(uri: str, database: str | None, collection: str | None) -> dict[str, str]:
     """The source's option for the most exact description of updates that the server gives; none if it knows none."""
     for option in _DESCRIPTIONS:
         feed = Feed(SourceOptions(uri, database, collection, stream={option: True}))

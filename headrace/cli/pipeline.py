@@ -1,0 +1,121 @@
+"""`headrace pipeline`: runs a job of the Spark pipeline from its file, and tells of it.
+
+Spark is imported when a job is run, not before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.spark.job_file import Job
+
+EXIT_FAILED = 1
+EXIT_RUNNING = 3
+"""The job runs already."""
+
+Action = Callable[["Job", argparse.Namespace], int]
+
+
+def add_actions(parser: argparse.ArgumentParser) -> None:
+    """The actions, each with the job's file as its argument."""
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+
+    def add(name: str, action: Action, told: str) -> argparse.ArgumentParser:
+        added = actions.add_parser(name, help=told, description=told.capitalize() + ".", allow_abbrev=False)
+        added.add_argument("job", metavar="JOB.toml", type=Path, help="the job's file")
+        added.set_defaults(run=_runner(action))
+        return added
+
+    add("explain", _explain, "say what the job would do, and where")
+    reset = add("reset", _reset, "forget where the job was, so that the next run begins anew")
+    reset.add_argument("--data", action="store_true", help="remove the tables of its sinks, too")
+    run = add("run", _run, "run the job until SIGTERM or SIGINT; run again, it goes on")
+    run.add_argument("--once", action="store_true", help="only up to now, whatever the file's trigger says")
+    add("status", _status, "say whether it runs, where it is and how far behind")
+    add("verify", _verify, "compare each sink with the source; status 1 if they differ")
+
+
+def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int]:
+    def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+        try:
+            from headrace.spark.job_file import JobError, read_job
+        except ImportError as error:
+            return _fail(f"the pipeline is not installed: pip install 'headrace[spark]' ({error})")
+        try:
+            return action(read_job(arguments.job), arguments)
+        except JobError as error:
+            return _fail(str(error))
+
+    return run
+
+
+def _run(job: Job, arguments: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from headrace.spark.jobs import JobRunning, run_job
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        run_job(replace(job, every=None) if arguments.once else job, stop=stop, report=_say)
+    except JobRunning as error:
+        return _fail(str(error), EXIT_RUNNING)
+    except Exception as error:
+        # Whatever stopped it is told in a line; the job goes on from there when it is run again.
+        return _fail(f"{job.name} stopped: {type(error).__name__}: {error}")
+    return 0
+
+
+def _status(job: Job, arguments: argparse.Namespace) -> int:
+    from headrace.spark.job_report import status_lines
+
+    for line in status_lines(job):
+        _say(line)
+    return 0
+
+
+def _explain(job: Job, arguments: argparse.Namespace) -> int:
+    from headrace.spark.job_report import explain_lines
+
+    for line in explain_lines(job):
+        _say(line)
+    return 0
+
+
+def _reset(job: Job, arguments: argparse.Namespace) -> int:
+    from headrace.spark.jobs import JobRunning, reset_job
+
+    try:
+        removed = reset_job(job, data=arguments.data).removed
+    except JobRunning as error:
+        return _fail(str(error), EXIT_RUNNING)
+    _say(f"removed {', '.join(map(str, removed))}" if removed else "there was nothing to remove")
+    return 0
+
+
+def _verify(job: Job, arguments: argparse.Namespace) -> int:
+    from headrace.spark.job_report import verify_job
+
+    unequal = False
+    for found in verify_job(job):
+        word: Any = {True: "equal", False: "NOT EQUAL", None: "skipped"}[found.equal]
+        _say(f"{found.sink}: {word}: {found.told}")
+        unequal = unequal or found.equal is False
+    return EXIT_FAILED if unequal else 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _fail(reason: str, status: int = EXIT_FAILED) -> int:
+    print(f"headrace: {reason}", file=sys.stderr, flush=True)
+    return status

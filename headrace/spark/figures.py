@@ -1,0 +1,105 @@
+"""What a running job tells of itself: counts, rates, how far it is behind; for people, and for Prometheus.
+
+`Figures` is written by the job's threads and read by others. `serve` answers GET /metrics with them as plain text.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+# Name, type, meaning.
+_EXPORTED: Final = (
+    ("batch", "gauge", "Number of the last micro-batch."),
+    ("batch_seconds", "gauge", "Time that the last micro-batch took."),
+    ("batches_total", "counter", "Micro-batches ended by this process."),
+    ("lag_events", "gauge", "Events that the server has and the job has not committed; a lower bound at the maximum."),
+    ("lag_seconds", "gauge", "Age of the first of these events, by the server's clock."),
+    ("position_seconds", "gauge", "Cluster time of the committed position."),
+    ("rows_per_second", "gauge", "Rows of the last micro-batch by the time it took."),
+    ("rows_total", "counter", "Rows read by this process."),
+    ("running", "gauge", "1 while the job runs."),
+)
+
+
+@dataclass(slots=True)
+class Figures:
+    """The figures of one job; None is what is not known yet."""
+
+    job: str
+    batch: int | None = None
+    batch_seconds: float | None = None
+    batches_total: int = 0
+    lag_events: int | None = None
+    lag_seconds: float | None = None
+    position: str = ""
+    position_seconds: int | None = None
+    rows_per_second: float | None = None
+    rows_total: int = 0
+    running: int = 0
+    phase: str = "starting"
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ended(self, batch: int, rows: int, seconds: float) -> None:
+        """A micro-batch is over."""
+        with self.lock:
+            self.batch, self.batch_seconds = batch, seconds
+            self.batches_total += 1
+            self.rows_total += rows
+            self.rows_per_second = rows / seconds if seconds > 0 else 0.0
+
+    def line(self) -> str:
+        """One line for a person."""
+        with self.lock:
+            if self.batch is None:
+                return f"{self.job}: {self.phase}"
+            behind = "" if self.lag_events is None else f", {self.lag_events} events ({self.lag_seconds:.0f} s) behind"
+            rate = f"{self.rows_total} rows, {self.rows_per_second or 0:.0f} rows/s"
+            return f"{self.job}: batch {self.batch}, {rate}{behind}, {self.phase} at {self.position}"
+
+    def text(self) -> str:
+        """The figures in Prometheus' format."""
+        label = self.job.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        lines = []
+        with self.lock:
+            for name, kind, meaning in _EXPORTED:
+                value = getattr(self, name)
+                if value is not None:
+                    full = f"headrace_pipeline_{name}"
+                    lines += [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}", f'{full}{{job="{label}"}} {value}']
+        return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def serve(figures: Figures, address: tuple[str, int] | None) -> Iterator[int | None]:
+    """Serves the figures inside, at the port that it gives (0 picks one); without an address nothing."""
+    if address is None:
+        yield None
+        return
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path.partition("?")[0] in {"/", "/metrics"}
+            body = figures.text().encode() if known else b"only /metrics is here\n"
+            self.send_response(200 if known else 404)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing: a scrape every few seconds is no news."""
+
+    with ThreadingHTTPServer(address, Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()

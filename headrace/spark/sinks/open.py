@@ -1,0 +1,119 @@
+"""A sink from its kind and options, as a job's file has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.spark.sinks.batch import Sink, checked_policy
+
+
+class SinkError(ValueError):
+    """There is no such sink, or not with these options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a kind of sink is made. `folds`: it needs every event of a collection as it is, documents as text."""
+
+    make: Callable[..., Sink]
+    options: frozenset[str]
+    needs: str
+    folds: bool = True
+
+
+def _changes(path: str, policy: str = "follow") -> Sink:
+    from headrace.spark.sinks.changes import changes_sink
+
+    return changes_sink(path, policy=policy)
+
+
+def _history(path: str, policy: str = "follow") -> Sink:
+    from headrace.spark.sinks.history import HistorySink
+
+    return HistorySink(path, policy=policy)
+
+
+def _mirror(path: str, table: str = "delta", buckets: int = 0, policy: str = "follow") -> Sink:
+    from headrace.spark.sinks.mirror import mirror_sink
+
+    return mirror_sink(path, kind=table, buckets=buckets, policy=policy)
+
+
+def _mongodb(uri: str, database: str | None = None, collection: str | None = None, policy: str = "follow") -> Sink:
+    from headrace.spark.sinks.mongodb import mongodb_sink
+
+    return mongodb_sink(uri, database=database, collection=collection, policy=policy)
+
+
+def _own(factory: str, **options: Any) -> Sink:
+    module, _, name = factory.partition(":")
+    try:
+        sink: Sink = getattr(import_module(module), name)(**options)
+    except (AttributeError, ImportError) as error:
+        raise SinkError(f"{factory!r} is not module:function of something that can be imported: {error}") from error
+    return sink
+
+
+def _parquet(path: str, policy: str = "follow") -> Sink:
+    from headrace.spark.sinks.parquet import parquet_sink
+
+    return parquet_sink(path, policy=policy)
+
+
+_PLAIN: Final = frozenset({"path", "policy"})
+KINDS: Final[dict[str, Kind]] = {
+    "changes": Kind(_changes, _PLAIN, "path", folds=False),
+    "history": Kind(_history, _PLAIN, "path"),
+    "mirror": Kind(_mirror, _PLAIN | {"buckets", "table"}, "path"),
+    "mongodb": Kind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
+    "own": Kind(_own, frozenset(), "factory", folds=False),
+    "parquet": Kind(_parquet, _PLAIN, "path", folds=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """A sink as a job names it; `options` are those of its kind."""
+
+    kind: str
+    options: Mapping[str, Any]
+
+    @property
+    def folds(self) -> bool:
+        return KINDS[self.kind].folds
+
+    @property
+    def path(self) -> Path | None:
+        return Path(self.options["path"]) if "path" in self.options else None
+
+    def open(self) -> Sink:
+        return KINDS[self.kind].make(**self.options)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.options[KINDS[self.kind].needs]}"
+
+
+def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
+    """The sink that a table of a job's file describes; relative paths are in `folder`. Raises SinkError."""
+    options = dict(given)
+    name = options.pop("kind", None)
+    if name not in KINDS:
+        raise SinkError(f"a sink's kind is one of {', '.join(KINDS)}, not {name!r}")
+    kind = KINDS[name]
+    if kind.needs not in options:
+        raise SinkError(f"the sink {name!r} needs {kind.needs!r}")
+    unknown = sorted(options.keys() - kind.options) if kind.options else []
+    if unknown:
+        raise SinkError(f"the sink {name!r} has no option {unknown[0]!r}; it has {', '.join(sorted(kind.options))}")
+    if "policy" in kind.options:
+        try:
+            checked_policy(options.get("policy", "follow"))
+        except ValueError as error:
+            raise SinkError(str(error)) from None
+    if "path" in kind.options:
+        options["path"] = str(folder / options["path"])
+    return SinkOptions(name, options)

@@ -1,0 +1,159 @@
+"""A job's file, parsed whole before Spark is started; the figures; the command line without Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from headrace.cli.main import main
+from headrace.spark.checkpoint import Checkpoint, read_checkpoint, token_in
+from headrace.spark.figures import Figures, serve
+from headrace.spark.job_file import Job, JobError, parse_job, read_job
+from headrace.spark.jobs import JobRunning, locked, reset_job, running_in
+from headrace.spark.options import OptionError
+from headrace.spark.sinks.open import KINDS, SinkError
+
+GIVEN = """
+checkpoint = "notes"
+[source]
+uri = "mongodb://localhost"
+database = "shop"
+collection = "orders"
+startingPosition = "snapshot"
+maxRowsPerTrigger = 500
+showExpandedEvents = true
+[trigger]
+every = "2 seconds"
+[metrics]
+port = 0
+[[sink]]
+kind = "changes"
+path = "changes"
+[[sink]]
+kind = "mirror"
+path = "mirror"
+buckets = 4
+policy = "keep"
+[[sink]]
+kind = "mongodb"
+uri = "mongodb://elsewhere"
+"""
+
+
+def job_of(text: str, folder: Path) -> Job:
+    return parse_job(tomllib.loads(text), "orders", folder)
+
+
+def test_a_job_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "orders.toml").write_text(GIVEN)
+    job = read_job(tmp_path / "orders.toml")
+    assert (job.name, job.checkpoint, job.every, job.metrics) == (
+        "orders", tmp_path / "notes", "2 seconds", ("127.0.0.1", 0)
+    )  # fmt: skip
+    assert (job.source["maxRowsPerTrigger"], job.source["showExpandedEvents"]) == ("500", "true")
+    assert [str(sink) for sink in job.sinks] == [
+        f"changes {tmp_path / 'changes'}", f"mirror {tmp_path / 'mirror'}", "mongodb mongodb://elsewhere",
+    ]  # fmt: skip
+    assert (job.sinks[2].options["database"], job.sinks[2].options["collection"]) == ("shop", "orders")
+    assert job.folds and job.trigger == {"processingTime": "2 seconds"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('kind = "changes"', 'kind = "chnages"', "one of changes, history"),
+        ('path = "changes"', "", "needs 'path'"),
+        ("buckets = 4", "bucket = 4", "no option 'bucket'"),
+        ('"keep"', '"ignore"', "fail, follow, keep"),
+        ("[trigger]\nevery", "[trigger]\nevry", "has no 'evry'"),
+        ('checkpoint = "notes"', "", "needs a checkpoint"),
+        ('uri = "mongodb://elsewhere"', 'uri = "mongodb://localhost"', "into the source itself"),
+        ("[trigger]", "[pipeline]\nstages = '[{\"$match\": {}}]'\n[trigger]", "takes no pipeline"),
+        ("[trigger]", "[pipeline]\nstages = '{'\n[trigger]", "not JSON"),
+        ("maxRowsPerTrigger = 500", "maxRows = 500", "no option"),
+        ('collection = "orders"', "", "needs a collection"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_started(tmp_path: Path, old: str, new: str, told: str) -> None:
+    with pytest.raises((JobError, OptionError, SinkError), match=told):
+        job_of(GIVEN.replace(old, new, 1), tmp_path)
+
+
+def test_a_file_that_is_not_there_or_no_toml_is_told_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("= 1")
+    for name in ("bad.toml", "none.toml"):
+        with pytest.raises(JobError, match=name):
+            read_job(tmp_path / name)
+
+
+def test_only_one_process_runs_a_job_and_a_reset_waits_for_none(tmp_path: Path) -> None:
+    job = job_of(GIVEN.replace("mongodb://elsewhere", "mongodb://127.0.0.1:1"), tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "changes").mkdir()
+    with locked(job):
+        assert running_in(job)
+        with pytest.raises(JobRunning, match="runs in process"):
+            reset_job(job)
+    assert running_in(job) is None
+    assert reset_job(job).removed == (tmp_path / "notes",)
+    assert (tmp_path / "changes").exists()
+
+
+def test_a_sink_of_ones_own_is_a_function_that_can_be_imported(tmp_path: Path) -> None:
+    own = '[[sink]]\nkind = "own"\nfactory = "headrace.spark.sinks.changes:changes_sink"\npath = "x"'
+    sink = job_of(GIVEN + own, tmp_path).sinks[-1]
+    assert sink.open() and not sink.folds
+    with pytest.raises(SinkError, match="can be imported"):
+        job_of(GIVEN + own.replace(":changes_sink", ":nothing"), tmp_path).sinks[-1].open()
+    assert list(KINDS) == sorted(KINDS)
+
+
+def test_a_checkpoint_is_read_without_spark(tmp_path: Path) -> None:
+    assert read_checkpoint(tmp_path) == Checkpoint()
+    for name in ("offsets/0", "offsets/1", "commits/0", "commits/.0.crc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('v1\n{}\n{"token": "82AA"}')
+    found = read_checkpoint(tmp_path)
+    assert (found.planned, found.committed) == (1, 0)
+    token = token_in(found.offset)
+    assert token and token.text == "82AA"
+    assert token_in({"servers": {}}) is None
+
+
+def test_figures_are_told_as_prometheus_reads_them() -> None:
+    figures = Figures('a "job"')
+    figures.ended(3, 500, 0.5)
+    with serve(figures, ("127.0.0.1", 0)) as port, urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = answer.read().decode()
+    assert 'headrace_pipeline_rows_per_second{job="a \\"job\\""} 1000.0\n' in text
+    assert "# TYPE headrace_pipeline_rows_total counter\n" in text
+    assert "lag_events" not in text
+    assert figures.line().startswith('a "job": batch 3, 500 rows, 1000 rows/s')
+
+
+def test_explain_and_status_need_neither_spark_nor_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "orders.toml"
+    file.write_text(GIVEN.partition('[[sink]]\nkind = "mongodb"')[0])
+    assert main(["pipeline", "explain", str(file)]) == 0
+    assert main(["pipeline", "status", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert "source: shop.orders, from snapshot" in told
+    assert "a drop or a rename is passed over" in told
+    assert "job orders: not running" in told
+    assert "nothing committed yet" in told
+    assert main(["pipeline", "status", str(tmp_path / "none.toml")]) == 1
+    assert "none.toml" in capsys.readouterr().err
+
+
+def test_the_command_line_and_a_jobs_file_import_no_spark() -> None:
+    program = (
+        "import sys, headrace.cli.main, headrace.spark.job_file, headrace.spark.jobs; print('pyspark' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

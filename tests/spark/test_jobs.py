@@ -1,0 +1,132 @@
+"""Jobs in Spark: every sink from one query, a stop and a new run, failures told; Spark reads the Parquet files."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from pymongo.database import Database
+
+from headrace.spark.figures import Figures
+from headrace.spark.job_file import Job, parse_job
+from headrace.spark.job_report import status_lines, verify_job
+from headrace.spark.jobs import reset_job, run_job
+from headrace.spark.sinks.batch import CollectionGone
+from headrace.spark.sinks.open import parse_sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+Db = Database[dict[str, Any]]
+
+
+def job_of(uri: str, database: Db, folder: Path, *sinks: dict[str, Any], **source: Any) -> Job:
+    given = {
+        "checkpoint": "checkpoint",
+        "report_seconds": 0.3,
+        "source": {
+            "uri": uri,
+            "database": database.name,
+            "collection": "c",
+            "startingPosition": "snapshot",
+            "maxRowsPerTrigger": 60,
+        }
+        | source,
+        "trigger": {"availableNow": True},
+        "sink": [{"path": sink["kind"].replace(" ", "-"), **sink} for sink in sinks],
+    }
+    return parse_job(given, "job", folder)
+
+
+def silent(_: str) -> None:
+    """Nobody listens."""
+
+
+def scribble(database: Db, count: int) -> None:
+    for number in range(count):
+        key = {"_id": number % 17}
+        database.c.update_one(key, {"$push": {"list": number}, "$set": {"n": number}}, upsert=True)
+        if number % 5 == 0:
+            database.c.delete_one({"_id": (number + 3) % 17})
+
+
+ALL = ({"kind": "changes"}, {"kind": "history"}, {"kind": "mirror", "buckets": 2}, {"kind": "parquet"})
+
+
+def test_one_job_fills_every_sink_and_goes_on_where_it_was(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    job = job_of(uri, database, tmp_path, *ALL)
+    beside = {"kind": "mongodb", "uri": uri, "database": database.name, "collection": "kept"}
+    job = replace(job, sinks=(*job.sinks, parse_sink(beside, tmp_path)))
+    scribble(database, 100)
+    for _ in range(2):
+        run_job(job, session=spark, report=silent)
+        found = list(verify_job(job))
+        assert [each.equal for each in found] == [True] * 5, found
+        scribble(database, 90)
+    reset_job(job)
+    run_job(job, session=spark, report=silent)
+    assert [each.equal for each in verify_job(job)] == [True] * 5
+    files = spark.read.parquet(str(tmp_path / "parquet"))
+    kept = pq.ParquetDataset([str(path) for path in job.sinks[3].open().log.files()]).read()  # type: ignore[attr-defined]
+    assert files.count() == kept.num_rows > 100
+    assert files.select("token").distinct().count() == len(set(kept.column("token").to_pylist()))
+    assert any("0 events, 0 s" in line for line in status_lines(job))
+
+
+def test_a_job_told_to_stop_ends_behind_a_batch_and_goes_on_when_run_again(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    job = replace(job_of(uri, database, tmp_path, {"kind": "changes"}, {"kind": "mirror"}), every="0 seconds")
+    scribble(database, 50)
+    for _ in range(3):
+        stop = threading.Event()
+        told: list[str] = []
+        ended: list[Figures] = []
+
+        def run(stop: threading.Event = stop, told: list[str] = told, ended: list[Figures] = ended) -> None:
+            ended.append(run_job(job, session=spark, stop=stop, report=told.append))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        for _ in range(10):
+            scribble(database, 20)
+        while not any("events (" in line for line in told):
+            assert thread.is_alive(), told
+            stop.wait(0.1)
+        stop.set()
+        thread.join(60)
+        assert ended and ended[0].running == 0 and ended[0].rows_total > 0
+        assert "stopped" in told[-1]
+    run_job(replace(job, every=None), session=spark, report=silent)
+    assert [each.equal for each in verify_job(job)] == [True, True]
+
+
+def test_what_stops_a_sink_stops_the_job_and_is_what_is_raised(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    job = job_of(uri, database, tmp_path, {"kind": "mirror", "policy": "fail"})
+    scribble(database, 20)
+    run_job(job, session=spark, report=silent)
+    database.c.drop()
+    with pytest.raises(CollectionGone, match="drop of"):
+        run_job(job, session=spark, report=silent)
+
+
+def test_the_servers_pipeline_leaves_what_the_log_gets(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    job = job_of(uri, database, tmp_path, {"kind": "changes"}, startingPosition="earliest")
+    job = replace(job, stages=({"$match": {"operationType": "delete"}},))
+    scribble(database, 60)
+    run_job(job, session=spark, report=silent)
+    kinds = set(job.sinks[0].open().log.read().column("operationType").to_pylist())  # type: ignore[attr-defined]
+    assert kinds == {"delete"}
+    assert [each.equal for each in verify_job(job)] == [True]
