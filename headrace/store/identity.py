@@ -83,7 +83,7 @@ def _moved_or_made(document: bytes) -> bytes:
 
 def with_timestamps(document: bytes, position: int) -> bytes:
     """The document with every empty top-level Timestamp set to `position`, as MongoDB does at an insert."""
-    if b"\x11" not in document or _ZERO_TIMESTAMP not in document:
+    if 0x11 not in document or _ZERO_TIMESTAMP not in document:
         return document
     changed = None
     for kind, name, start, end in elements(document):

@@ -255,4 +255,4 @@ def _head(head: bytes, retryable: RetryableWrite | None) -> tuple[bytes, int | N
 
 
 def _has_empty_timestamp(document: bytes) -> bool:
-    return b"\x11" in document and bytes(8) in document  # the first is found quickly, and seldom
+    return 0x11 in document and bytes(8) in document  # the first is looked for ten times as fast, and seldom found
