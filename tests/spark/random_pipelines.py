@@ -18,7 +18,8 @@ SCALARS: st.SearchStrategy[Any] = st.sampled_from(
     [
         None, True, False, 0, 1, 2, 35, Int64(1), Int64(2**53 + 1), 1.0, -0.0, 2.5, 1e300, float("nan"),
         Decimal128("1"), Decimal128("2.50"), "", "a", "b", "1", 'q"é\\', ObjectId("64b000000000000000000001"),
-        DatetimeMS(0), DatetimeMS(1_600_000_000_123), Timestamp(5, 1), Timestamp(5, 2), Timestamp(9, 0), b"\0\1", Binary(b"zz", 5),
+        DatetimeMS(0), DatetimeMS(1_600_000_000_123), Timestamp(5, 1), Timestamp(5, 2), Timestamp(9, 0), b"\0\1",
+        Binary(b"zz", 5),
     ]
 )  # fmt: skip
 NAMES = st.sampled_from(["a", "b", "c", "0", "x.y", "é"])
