@@ -2,8 +2,8 @@
 
     <collection>           the documents
     headrace.positions     {_id: <collection>, state: …, pending: {parts, clear, next}}
-    headrace.redo          {_id: {of: <collection>, part: n}, writes: [...]}    what a commit is about to do
-    headrace.tokens        {_id: {of: <collection>, key: text}, token: …}       while a snapshot is caught up with
+    headrace.redo          {_id: "<collection>/<part>", of: <collection>, writes: [...]}  what a commit is about to do
+    headrace.tokens        {_id: "<collection>/<key>", of: <collection>, token: …}  while a snapshot is caught up with
 
 No transaction is needed (a standalone server has none), because a commit is in this order:
 
@@ -68,8 +68,8 @@ class MongoTable:
         self._seen = {}
         for some in _chunks(list(by_key.items()), WRITES_MAX):
             tokens = {
-                found["_id"]["key"]: found["token"]
-                for found in self._tokens.find({"_id": {"$in": [self._token_id(key) for key, _ in some]}})
+                found["_id"].partition("/")[2]: found["token"]
+                for found in self._tokens.find({"_id": {"$in": [self._id(key) for key, _ in some]}})
             }
             for document in self._documents.find({"_id": {"$in": [value for _, value in some]}}):
                 key = dumps(document["_id"])
@@ -86,7 +86,7 @@ class MongoTable:
             return
         parts = list(_parts(writes))
         for number, part in enumerate(parts):
-            self._redo.replace_one({"_id": self._part_id(number)}, {"writes": part}, upsert=True)
+            self._redo.replace_one({"_id": self._id(str(number))}, {"of": self.collection, "writes": part}, upsert=True)
         pending["parts"] = len(parts)
         self._positions.update_one({"_id": self.collection}, {"$set": {"pending": pending}}, upsert=True)
         self._do(pending)
@@ -106,14 +106,14 @@ class MongoTable:
     def forget(self) -> None:
         """Removes the position and all that belongs to it; the documents stay."""
         self._positions.delete_one({"_id": self.collection})
-        self._redo.delete_many({"_id.of": self.collection})
-        self._tokens.delete_many({"_id.of": self.collection})
+        self._redo.delete_many({"of": self.collection})
+        self._tokens.delete_many({"of": self.collection})
 
     def _do(self, pending: Document) -> None:
         """Steps 3 and 4."""
         writes: list[Document] = []
         for number in range(pending["parts"]):
-            part = self._redo.find_one({"_id": self._part_id(number)})
+            part = self._redo.find_one({"_id": self._id(str(number))})
             assert part is not None, "a pending commit has all its parts"
             writes += part["writes"]
         self._write(writes, clear=pending["clear"])
@@ -123,9 +123,9 @@ class MongoTable:
         state = state_of(text)
         if state.snapshot_token and state.token > state.snapshot_token:
             # Every event is newer than what the snapshot read, from now on.
-            self._tokens.delete_many({"_id.of": self.collection})
+            self._tokens.delete_many({"of": self.collection})
         self._positions.replace_one({"_id": self.collection}, {"state": text}, upsert=True)
-        self._redo.delete_many({"_id.of": self.collection})
+        self._redo.delete_many({"of": self.collection})
 
     def _writes(self, changes: Changes) -> Iterator[Document]:
         state = changes.state
@@ -136,30 +136,28 @@ class MongoTable:
             large = before is not None and len(stored.document) > _FIELDS_FROM
             fields = _fields(loads(before.document), document) if before and large else None
             write = {"key": document["_id"], **({"fields": fields} if fields else {"document": document})}
-            yield write | ({"guard": {"of": self.collection, "key": key}, "token": stored.token} if catching_up else {})
+            yield write | ({"guard": self._id(key), "token": stored.token} if catching_up else {})
         for key in changes.deletes:
             yield {"key": loads(key)}
 
     def _write(self, writes: list[Document], *, clear: bool) -> None:
         if clear:
             self._documents.delete_many({})
-            self._tokens.delete_many({"_id.of": self.collection})
+            self._tokens.delete_many({"of": self.collection})
         for some in _chunks(writes, WRITES_MAX):
             self._documents.bulk_write([_operation(write) for write in some], ordered=False)
             # Behind the documents: a token without its document would hide events from it.
             tokens = [
-                ReplaceOne({"_id": write["guard"]}, {"token": write["token"]}, upsert=True)
+                ReplaceOne({"_id": write["guard"]}, {"of": self.collection, "token": write["token"]}, upsert=True)
                 for write in some
                 if "guard" in write
             ]
             if tokens:
                 self._tokens.bulk_write(tokens, ordered=False)
 
-    def _part_id(self, number: int) -> Document:
-        return {"of": self.collection, "part": number}
-
-    def _token_id(self, key: str) -> Document:
-        return {"of": self.collection, "key": key}
+    def _id(self, name: str) -> str:
+        """The key of what belongs to this collection; its name has no slash that matters: it is escaped."""
+        return f"{self.collection.replace('/', '%2F')}/{name}"
 
 
 def _operation(write: Document) -> Any:
