@@ -48,4 +48,4 @@ KEY_BYTES_MAX: Final = 500  # LMDB's keys hold 511; ours leave room for a collec
 # Sessions.
 SESSION_MINUTES: Final = 30  # logicalSessionTimeoutMinutes
 TRANSACTION_SECONDS_MAX: Final = 60  # transactionLifetimeLimitSeconds
-TRANSACTION_BYTES_MAX: Final = 512 * 1024 * 1024  # operations of one transaction, which are held in memory until it ends
+TRANSACTION_BYTES_MAX: Final = 512 * 1024 * 1024  # operations of one transaction, held in memory until it ends

@@ -40,6 +40,8 @@ def create(engine: Engine, request: Request) -> dict[str, Any]:
     made_now = collection is None
     if collection is None:
         collection = schema.create(engine.txn, namespace, {})
+    if "collation" in collection.options:  # an index has its collection's collation unless it names its own
+        specs = [{**spec, "collation": spec.get("collation", collection.options["collation"])} for spec in specs]
     before = len(collection.indexes)
     wanted: list[dict[str, Any]] = []
     for spec in specs:

@@ -141,9 +141,14 @@ class Writer:
         """Nothing of the transaction happened: make room and go again, or find whose fault it was."""
         self._core.store.abandon(txn)
         if isinstance(error, MapFull):
-            self._core.store.grow()
-            self._commit(batch, jobs)
-        elif len(batch) + len(jobs) > 1:
+            try:
+                self._core.store.grow()
+            except Exception as no_room:  # no memory to map: the clients are told, one by one
+                error = no_room
+            else:
+                self._commit(batch, jobs)
+                return
+        if len(batch) + len(jobs) > 1:
             self._alone += [([item], []) for item in batch] + [([], [job]) for job in jobs]
             self._done()
         elif batch:

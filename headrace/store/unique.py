@@ -9,6 +9,7 @@ Source: MongoDB's rules for unique, sparse, partial and multikey indexes; error 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import CommandError
@@ -50,14 +51,36 @@ def _keys(index: Index, document: dict[str, Any]) -> dict[bytes, tuple[Any, ...]
     if not _covers(index, document):
         return {}
     prefix, sparse = index.number.to_bytes(4, "big"), index.spec.get("sparse")
+    fold = _folder(index)
     keys = {}
     for row in index_rows(document, index.spec["key"]):
         if sparse and all(item is MISSING for item in row):
             continue
         plain = tuple(None if item is MISSING or item is UNDEFINED else item for item in row)
-        key = b"".join([_UNDEFINED_KEY if item is UNDEFINED else encode_value(item) for item in _nulled(row)])
+        key = b"".join([_UNDEFINED_KEY if item is UNDEFINED else encode_value(fold(item)) for item in _nulled(row)])
         keys[bounded_key(prefix, key)] = plain
     return keys
+
+
+def _folder(index: Index) -> Callable[[Any], Any]:
+    """What makes strings that the index's collation calls equal the same string; nothing, for the simple one."""
+    spec = index.spec.get("collation")
+    if spec is None:
+        return lambda value: value
+    from headrace.query.collation import parse_collation
+
+    collation = parse_collation(spec)
+    if collation is None:
+        return lambda value: value
+
+    def fold(value: Any) -> Any:
+        if type(value) is str:
+            return repr(collation.key(value))
+        if type(value) is dict:
+            return {name: fold(item) for name, item in value.items()}
+        return [fold(item) for item in value] if type(value) is list else value
+
+    return fold
 
 
 def _nulled(row: Row) -> list[Any]:

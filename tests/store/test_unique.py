@@ -122,3 +122,23 @@ def test_a_batch_goes_as_far_as_the_first_collision_or_past_it_when_unordered() 
         reply = at.run("t", {"insert": "c", "documents": documents, "ordered": False})
         assert isinstance(reply, dict)
         assert (reply["n"], [item["index"] for item in reply["writeErrors"]]) == (1, [0, 1])
+
+
+def test_a_unique_index_with_a_collation_refuses_what_the_collation_calls_equal() -> None:
+    import pymongo
+    from pymongo.collation import Collation
+    from pymongo.errors import DuplicateKeyError
+
+    import headrace
+
+    with headrace.Server() as server, pymongo.MongoClient(server.uri) as client:
+        client.t.c.create_index("a", unique=True, collation=Collation("en", strength=2))
+        client.t.c.insert_one({"a": "Straße"})
+        client.t.c.insert_one({"a": "other"})
+        with pytest.raises(DuplicateKeyError):
+            client.t.c.insert_one({"a": "STRASSE".replace("SS", "ß")})
+        client.t.create_collection("d", collation=Collation("en", strength=1))
+        client.t.d.create_index("a", unique=True)
+        client.t.d.insert_one({"a": ["e"]})
+        with pytest.raises(DuplicateKeyError):
+            client.t.d.insert_one({"a": "É"})
