@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.command import Command
+from headrace.commands.find import check_hint
 from headrace.commands.generic import check_statement
 from headrace.commands.insert import retryable_of
 from headrace.commands.namespaces import flag, for_writing, object_field, raw_documents, refused, target, write_errors
@@ -36,7 +37,7 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
     for index, statement in enumerate(statements):
         try:
             if collection is not None:
-                removed += _delete(engine, collection, statement, request.body.get("let"), retryable)
+                removed += run_statement(engine, collection, statement, request.body.get("let"), retryable)
         except CommandError as error:
             failures.append((index, error))
             if ordered:
@@ -65,10 +66,12 @@ def _check(statement: dict[str, Any]) -> None:
     check_statement("delete.deletes", statement)
 
 
-def _delete(
+def run_statement(
     engine: Engine, collection: Collection, statement: dict[str, Any], let: Any, retryable: RetryableWrite | None
 ) -> int:
+    """One of the statements of a delete command; returns how many documents went."""
     txn = engine.txn
+    check_hint(collection, statement.get("hint"))
     finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
     if finder.is_by_id:
         found = finder.by_id(txn)

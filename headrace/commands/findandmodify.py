@@ -10,7 +10,7 @@ from headrace.commands.insert import retryable_of
 from headrace.commands.namespaces import flag, object_field, target, writable
 from headrace.commands.plan import Finder, collation_of
 from headrace.commands.request import Request
-from headrace.commands.update import Applier, matches, parsed
+from headrace.commands.update import Applier, first_by, matches, parsed
 from headrace.errors import CommandError
 from headrace.query.projection import parse_projection
 from headrace.query.sort import parse_sort
@@ -68,9 +68,7 @@ def _pick(engine: Engine, finder: Finder, collection: Collection, body: dict[str
     if not sort:
         found = matches(finder, engine.txn, multi=False)
         return found[0] if found else None
-    key = parse_sort(sort, collation_of(collection, body.get("collation")))
-    found = matches(finder, engine.txn, multi=True)
-    return min(found, key=lambda item: key.key(item[2]), default=None)
+    return first_by(finder, engine.txn, parse_sort(sort, collation_of(collection, body.get("collation"))))
 
 
 def _shown(body: dict[str, Any], document: dict[str, Any] | None, finder: Finder | None) -> dict[str, Any] | None:

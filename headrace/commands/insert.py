@@ -15,6 +15,7 @@ from headrace.commands.retryable import lsid_document, session_id
 from headrace.commands.validation import checker
 from headrace.errors import CommandError
 from headrace.store import capped, schema
+from headrace.store.catalog import Collection
 from headrace.store.writes import RetryableWrite
 
 if TYPE_CHECKING:
@@ -45,12 +46,24 @@ def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
         return {"n": 0, "writeErrors": errors}
     if collection is None:
         collection = schema.create(txn, namespace, {})
+    failures = insert_documents(engine, request, collection, documents, ordered=ordered)
+    if not failures:
+        return _N + _INT32(len(documents))
+    done = failures[-1][0] - len(failures) + 1 if ordered else len(documents) - len(failures)
+    return {"n": done, "writeErrors": write_errors(failures)}
+
+
+def insert_documents(
+    engine: Engine, request: Request, collection: Collection, documents: list[bytes], *, ordered: bool
+) -> list[tuple[int, CommandError]]:
+    """Insert raw documents; returns (index, what went wrong) of each that failed, where `ordered` of the one."""
+    txn = engine.txn
     retryable = retryable_of(request)
     options = collection.options
     plain = "validator" not in options and "capped" not in options
     engine.count("document.inserted", len(documents))
     if len(documents) > 1 and plain and txn.insert_many(collection, documents, retryable) is not None:
-        return _N + _INT32(len(documents))
+        return []
     check = checker(collection, request.body)
     failures: list[tuple[int, CommandError]] = []
     for index, document in enumerate(documents):
@@ -63,10 +76,7 @@ def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
                 break
     if not plain:
         capped.enforce(txn, collection)
-    if not failures:
-        return _N + _INT32(len(documents))
-    done = failures[-1][0] - len(failures) + 1 if ordered else len(documents) - len(failures)
-    return {"n": done, "writeErrors": write_errors(failures)}
+    return failures
 
 
 COMMAND: Final = Command("insert", run, writes=True)

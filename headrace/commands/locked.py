@@ -25,7 +25,7 @@ from headrace.store.writes import WriteTransaction
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
 
-DOCUMENTS: Final = frozenset({"aggregate", "delete", "findAndModify", "insert", "update"})
+DOCUMENTS: Final = frozenset({"aggregate", "bulkWrite", "delete", "findAndModify", "insert", "update"})
 CATALOG: Final = frozenset({"collMod", "create", "createIndexes", "drop", "dropIndexes"})
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64, Timestamp
 
+from headrace.commands.bulk_write import namespaces_of
 from headrace.commands.command import Command
 from headrace.commands.request import Request
 from headrace.errors import CommandError
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from headrace.commands.engine import Engine
 
 ALLOWED: Final = frozenset({
-    "abortTransaction", "aggregate", "commitTransaction", "create", "createIndexes", "delete", "distinct", "find",
-    "findAndModify", "getMore", "insert", "killCursors", "update",
+    "abortTransaction", "aggregate", "bulkWrite", "commitTransaction", "create", "createIndexes", "delete", "distinct",
+    "find", "findAndModify", "getMore", "insert", "killCursors", "update",
 })  # fmt: skip
 ENDS: Final = frozenset({"abortTransaction", "commitTransaction"})
 WRITES: Final = frozenset({"delete", "findAndModify", "insert", "update"})
@@ -44,7 +45,7 @@ def check_options(command: Command, request: Request) -> None:
     name = command.name
     if name not in ALLOWED:
         raise CommandError(263, _COUNT if name == "count" else f"Cannot run '{name}' in a multi-document transaction.")
-    if name not in ENDS and request.db in INTERNAL_DATABASES:
+    if name not in ENDS and name != "bulkWrite" and request.db in INTERNAL_DATABASES:
         raise CommandError(263, f"Cannot run command against the '{request.db}' database in a transaction.")
     if request.body.get("startTransaction") and name in NOT_FIRST:
         raise CommandError(263, f"Cannot run '{name}' at the start of a transaction.")
@@ -112,15 +113,25 @@ def check_statement(engine: Engine, command: Command, request: Request) -> None:
         _check_stages(body.get("pipeline"))
     if command.name == "create" and "viewOn" in body:
         raise CommandError(263, "Cannot create a view in a multi-document transaction.")
-    if command.name in WRITES:
-        name = body.get(request.name)
-        collection = engine.view.collection(f"{request.db}.{name}") if type(name) is str else None
+    for namespace in _written(command, request):
+        collection = engine.view.collection(namespace)
         if collection is not None and collection.options.get("capped"):
             raise CommandError(
                 263,
                 f"Collection '{collection.namespace}' is a capped collection. Writes in transactions are not allowed "
                 "on capped collections.",
             )
+
+
+def _written(command: Command, request: Request) -> list[str]:
+    """The collections a statement writes to."""
+    if command.name == "bulkWrite":
+        namespaces = namespaces_of(request)
+        for database in {namespace.partition(".")[0] for namespace in namespaces} & INTERNAL_DATABASES:
+            raise CommandError(263, f"Cannot run command against the '{database}' database in a transaction.")
+        return namespaces
+    name = request.body.get(request.name)
+    return [f"{request.db}.{name}"] if command.name in WRITES and type(name) is str else []
 
 
 def _check_stages(pipeline: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from headrace.commands import (
     aggregate,
     arrow_changes,
+    bulk_write,
     collmod,
     count,
     create,
@@ -28,7 +29,8 @@ from headrace.commands.command import Command
 from headrace.commands.table_static import STATIC_COMMANDS
 
 _ONE: Final = (
-    aggregate, arrow_changes, collmod, create, delete, find, findandmodify, getmore, insert, killcursors, update,
+    aggregate, arrow_changes, bulk_write, collmod, create, delete, find, findandmodify, getmore, insert, killcursors,
+    update,
 )  # fmt: skip
 _MANY: Final = (count, drop, images, indexes, listing, transactions)
 

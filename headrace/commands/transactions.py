@@ -19,6 +19,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.commands.command import Command, Reply, Run
+from headrace.commands.reply import document
 from headrace.commands.request import Request
 from headrace.commands.retryable import lsid_document, session_id
 from headrace.commands.statements import check_options, check_read_concern, check_statement
@@ -68,11 +69,19 @@ def _statement(command: Command) -> Run:
             raise
         finally:
             engine.transaction = None
-        if type(answer) is dict and "writeErrors" in answer:
+        if _has_errors(command, answer):
             _abort(engine, transaction)
         return answer
 
     return run
+
+
+def _has_errors(command: Command, answer: Reply) -> bool:
+    """Whether a statement failed in part, which ends its transaction as well."""
+    if command.name == "bulkWrite":
+        assert isinstance(answer, bytes)
+        return bool(decode(document(answer, b"\x00"))["nErrors"])
+    return type(answer) is dict and "writeErrors" in answer
 
 
 # Where a request's transaction stands.

@@ -17,6 +17,7 @@ from headrace.commands.plan import Finder, collation_of
 from headrace.commands.request import Request
 from headrace.commands.validation import checker
 from headrace.errors import CommandError
+from headrace.query.sort import SortKey, parse_sort
 from headrace.query.update import Diff, Update, check_upsert_filter, parse_update, upsert_document
 from headrace.store import schema
 from headrace.store.catalog import Collection
@@ -48,7 +49,7 @@ def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
         if answer is not None:
             return answer
     for statement in statements:
-        _check(statement)
+        check(statement)
     ordered = flag(request.body, "ordered", True, "update")
     errors = refused(engine.txn.collection(namespace), len(statements), ordered=ordered)
     if errors is not None:
@@ -131,7 +132,8 @@ def _cached(raw: bytes, change: dict[str, Any]) -> Update:
     return update
 
 
-def _check(statement: dict[str, Any]) -> None:
+def check(statement: dict[str, Any]) -> None:
+    """Raise what is wrong with a statement before any is run: 9, 14, 40414."""
     for field in ("q", "u"):
         if field not in statement:
             raise CommandError(40414, f"BSON field 'update.updates.{field}' is missing but a required field")
@@ -139,6 +141,8 @@ def _check(statement: dict[str, Any]) -> None:
     if type(statement["u"]) not in (dict, list):
         raise CommandError(9, "Update argument must be either an object or an array")
     check_statement("update.updates", statement)
+    if object_field(statement, "sort", "update.updates") and statement.get("multi"):
+        raise CommandError(9, "Cannot specify sort with multi=true")
     for field in ("upsert", "multi"):
         value = statement.get(field, False)
         if type(value) is not bool and not isinstance(value, int | float):
@@ -184,12 +188,23 @@ def run_statement(
     finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
     outcome = Outcome()
     applier = Applier(txn, collection, statement, update, finder, request.body, retryable)
-    for record, raw, document in matches(finder, txn, multi=bool(statement.get("multi"))):
+    for record, raw, document in _chosen(finder, txn, collection, statement):
         outcome.matched += 1
         outcome.modified += applier.change(record, raw, document) is not None
     if not outcome.matched and upsert:
         outcome.upserted = applier.insert(statement["q"])
     return outcome
+
+
+def _chosen(
+    finder: Finder, txn: WriteTransaction, collection: Collection, statement: dict[str, Any]
+) -> list[tuple[bytes, bytes, dict[str, Any]]]:
+    """The matches that a statement changes: all, the first, or the first by its sort."""
+    sort = statement.get("sort")
+    if sort:
+        first = first_by(finder, txn, parse_sort(sort, collation_of(collection, statement.get("collation"))))
+        return [] if first is None else [first]
+    return matches(finder, txn, multi=bool(statement.get("multi")))
 
 
 def _nowhere(namespace: str) -> Collection:
@@ -208,6 +223,11 @@ def matches(finder: Finder, txn: WriteTransaction, *, multi: bool) -> list[tuple
     first = next(walk, None)
     walk.close()  # type: ignore[attr-defined]
     return [] if first is None else [first]
+
+
+def first_by(finder: Finder, txn: WriteTransaction, key: SortKey) -> tuple[bytes, bytes, dict[str, Any]] | None:
+    """The match that is first by a sort."""
+    return min(matches(finder, txn, multi=True), key=lambda item: key.key(item[2]), default=None)
 
 
 _NO_TIME: Final = Timestamp(0, 0)
