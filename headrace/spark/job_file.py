@@ -116,7 +116,7 @@ def _check(job: Job) -> None:
     if not job.folds:
         return
     kinds = ", ".join(sink.kind for sink in job.sinks if sink.folds)
-    if job.stages or options.pipeline:
+    if job.stages or options.pipeline or options.reader:
         raise JobError(f"{kinds}: such a sink needs every event as it is, and takes no pipeline")
     if job.source.get("documents", "extjson") != "extjson" or "columns" in job.source:
         raise JobError(f"{kinds}: such a sink needs all columns, and documents as extjson")

@@ -12,7 +12,10 @@ from typing import Any, Final
 
 from bson import Timestamp
 
+from headrace.errors import CommandError
 from headrace.spark.extjson import loads
+from headrace.spark.pipelines.reader import split
+from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.tokens import Token
 
 # Every option of $changeStream that does not say where to begin, by its name in lower case.
@@ -52,6 +55,9 @@ class SourceOptions:
     database: str | None = None
     collection: str | None = None
     pipeline: tuple[dict[str, Any], ...] = ()
+    """The stages that the server runs."""
+    reader: tuple[dict[str, Any], ...] = ()
+    """The stages behind those, that the source runs itself."""
     stream: Mapping[str, Any] = field(default_factory=dict)
     start: Position = Position("latest")
     end: Position = Position("latest")
@@ -84,7 +90,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     path                instead of uri: a data directory, for which a server is started
     database            the stream's database; none: the whole deployment
     collection          the stream's collection; none: the whole database
-    pipeline            a JSON array of stages, run by the server behind $changeStream
+    pipeline            a JSON array of stages behind $changeStream: run by the server as far as a change stream allows
+                        them, by the source from the first that it does not ($fill, $unwind)
     startingPosition    latest (default) | earliest | snapshot | a token, or its document as JSON | an ISO time
     endingPosition      batch reads only: latest (default), or as startingPosition
     maxRowsPerTrigger   at most so many rows a micro-batch, but a transaction is never cut
@@ -108,12 +115,14 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         raise OptionError(f"the headrace source has no option {unknown[0]!r}")
     uris = _uris(options)
     _check_together(options)
+    pipeline, reader = _pipeline(options.get("pipeline", "[]"))
     return SourceOptions(
         uri=uris[0],
         others=uris[1:],
         database=options.get("database"),
         collection=options.get("collection"),
-        pipeline=_pipeline(options.get("pipeline", "[]")),
+        pipeline=pipeline,
+        reader=reader,
         stream={
             _STREAM_OPTIONS[name]: _stream_value(value) for name, value in options.items() if name in _STREAM_OPTIONS
         },
@@ -207,14 +216,18 @@ def _token(text: str) -> Token:
         raise OptionError(f"{text!r} is not a resume token: {error}") from None
 
 
-def _pipeline(text: str) -> tuple[dict[str, Any], ...]:
+def _pipeline(text: str) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
+    """The stages for the server, and those behind them for the source."""
     try:
         stages = loads(text)
     except ValueError as error:
         raise OptionError(f"the option 'pipeline' is not JSON: {error}") from None
     if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
         raise OptionError("the option 'pipeline' is an array of stages")
-    return tuple(stages)
+    try:
+        return split(stages)
+    except (CommandError, StageRefused) as error:
+        raise OptionError(f"the option 'pipeline': {error}") from None
 
 
 def _stream_value(value: str) -> Any:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.feed import Feed
+from headrace.spark.pipelines.reader import retold
 from headrace.spark.tokens import Token
 from headrace.values.event_columns import COLUMNS, EventRow, in_slice
 
@@ -30,7 +31,9 @@ def read_range(
     if start >= end:
         return iter(())
     read = _as_arrow if feed.arrow else _as_bson
-    return read(feed, start, end, columns, slice_, slices)
+    if not feed.options.reader:
+        return read(feed, start, end, columns, slice_, slices)
+    return retold(feed.options.reader, read(feed, start, end, COLUMNS, slice_, slices), columns)
 
 
 def _as_arrow(

@@ -6,11 +6,15 @@ Both leave an event's `_id` as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from headrace.spark.pipelines.program import ONE_DOCUMENT, Document, Program, Setting, flow_of
 from headrace.spark.pipelines.refusals import REFUSED, StageRefused
+from headrace.values import bson
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 IN_STREAM: Final = frozenset(
     {"$addFields", "$changeStreamSplitLargeEvent", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith",
@@ -31,16 +35,23 @@ def split(stages: Sequence[Document]) -> tuple[tuple[Document, ...], tuple[Docum
     return tuple(stages[:end]), tuple(stages[end:])
 
 
-def retelling(stages: Sequence[Document]) -> Callable[[Iterable[Document]], Iterator[Document]]:
-    """The function from events to those that leave the stages; it raises error 280 where a stage changed `_id`."""
+def retold(
+    stages: Sequence[Document], batches: Iterable[pa.RecordBatch], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Batches of all columns of events, as BSON, to batches of `columns` of the events that leave the stages.
+
+    Raises error 280 where a stage changed `_id`.
+    """
+    from headrace.spark.pipelines import rows
     from headrace.spark.pipelines.evaluate import check_id
+    from headrace.values.arrow import events_batch
 
     flow = flow_of(Program.of(stages, Setting()).stages())
-
-    def retold(events: Iterable[Document]) -> Iterator[Document]:
-        for event in events:
-            for made in flow(event):
-                check_id(event["_id"]["_data"], made)
-                yield made
-
-    return retold
+    for batch in batches:
+        made = []
+        for event in rows.events(batch):
+            for found in flow(event):
+                check_id(event["_id"]["_data"], found)
+                made.append(bson.encode(found))
+        if made:
+            yield events_batch(made, columns)

@@ -1,0 +1,141 @@
+"""Where each stage of a pipeline runs, what is refused before anything runs, and what the source's reader runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from headrace.errors import CommandError
+from headrace.spark import StageRefused, Window, explain
+from headrace.spark.extjson import dumps
+from headrace.spark.feed import Feed
+from headrace.spark.options import OptionError, parse_options
+from headrace.spark.pipelines import rows
+from headrace.spark.pipelines.reader import split
+from headrace.spark.pipelines.refusals import REFUSED
+from headrace.spark.ranges import read_range
+from headrace.values.event_columns import COLUMNS
+
+HOUR = {"$dateTrunc": {"date": "$clusterTime", "unit": "hour"}}
+
+
+def places(stages: list[Any], source: dict[str, Any] | None = None, **given: Any) -> list[tuple[str, str]]:
+    return [(item.where, item.stage.split('"')[1]) for item in explain(stages, source, **given).placed]
+
+
+def test_each_stage_is_told_where_it_runs() -> None:
+    source = {"pipeline": [{"$match": {"ns.coll": "c"}}, {"$unwind": "$fullDocument.a"}, {"$set": {"b": 1}}]}
+    stages = [
+        {"$match": {"operationType": "insert"}},
+        {"$match": {"fullDocument.n": {"$gt": 5}}},
+        {"$set": {"d": "$fullDocument"}},
+        {"$lookup": {"from": "t", "localField": "d.k", "foreignField": "_id", "as": "t"}},
+        {"$group": {"_id": HOUR, "n": {"$sum": 1}}},
+        {"$project": {"n": 1}},
+    ]
+    assert places(stages, source, tables=["t"]) == [
+        ("server cursor", "$match"),
+        ("source reader", "$unwind"),
+        ("source reader", "$set"),
+        ("Spark columns", "$match"),
+        ("Spark evaluator", "$match"),
+        ("Spark evaluator", "$match"),
+        ("Spark evaluator", "$set"),
+        ("Spark join", "$lookup"),
+        ("Spark aggregation", "$group"),
+        ("Spark evaluator", "$project"),
+    ]
+
+
+def test_a_filter_that_columns_decide_is_not_given_to_the_evaluator() -> None:
+    told = explain([{"$match": {"operationType": {"$in": ["insert", "delete"]}}}])
+    assert str(told).splitlines() == [
+        'Spark columns  {"$match":{"operationType":{"$in":["insert","delete"]}}}',
+        "                 exactly: (operationType = 'insert' or operationType = 'delete')",
+    ]
+    assert places([{"$match": {"operationType": "insert"}}], compiled=False) == [("Spark evaluator", "$match")]
+    assert places([{"$match": {"a": 1}}], events=False) == [("Spark evaluator", "$match")]
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_stage_that_spark_cannot_run_is_refused_by_name(name: str) -> None:
+    with pytest.raises(StageRefused, match=rf"\{name} cannot be run on Spark"):
+        explain([{name: {}}])
+
+
+@pytest.mark.parametrize(
+    ("stage", "word"),
+    [
+        ({"$group": {"_id": "$a", "n": {"$sum": 1}}}, "window"),
+        ({"$group": {"_id": {"$dateTrunc": {"date": "$clusterTime", "unit": "month"}}}}, "week"),
+        ({"$group": {"_id": {"$dateTrunc": {"date": "$wallTime", "unit": "hour"}}}}, "delay"),
+        ({"$group": {"_id": HOUR, "all": {"$push": "$a"}}}, r"\$push"),
+        ({"$fill": {"sortBy": {"a": 1}, "output": {"a": {"method": "locf"}}}}, "values"),
+        ({"$lookup": {"from": "t", "localField": "a", "foreignField": "b", "as": "c"}}, "tables="),
+        ({"$lookup": {"from": "t", "pipeline": [], "as": "c"}}, "localField"),
+        (
+            {"$lookup": {"from": "t", "localField": "a", "foreignField": "b", "as": "c",
+                         "pipeline": [{"$unionWith": "u"}]}},
+            "unionWith",
+        ),
+    ],
+)  # fmt: skip
+def test_what_of_a_stage_spark_cannot_run_is_told(stage: dict[str, Any], word: str) -> None:
+    with pytest.raises(StageRefused, match=word):
+        explain([stage])
+
+
+def test_first_and_last_need_an_order_of_rows() -> None:
+    stages = [{"$group": {"_id": None, "x": {"$last": "$a"}}}]
+    explain(stages, streaming=False)
+    with pytest.raises(StageRefused, match="order="):
+        explain(stages, streaming=False, order=None)
+
+
+@pytest.mark.parametrize(
+    ("stages", "code"), [([{"$mach": {}}], 40324), ([{"$match": 5}], 15959), ([{"$set": {}}], 40177), ([{}], 40323)]
+)
+def test_a_wrong_stage_is_the_servers_error(stages: list[Any], code: int) -> None:
+    with pytest.raises(CommandError) as raised:
+        explain(stages)
+    assert raised.value.code == code
+
+
+def test_a_told_window_is_explained() -> None:
+    told = str(explain([{"$group": {"_id": "$a", "n": {"$count": {}}}}], window=Window("1 hour", "10 minutes")))
+    assert 'window 1 hour, watermark on "$clusterTime" less 0 seconds' in told
+
+
+def test_the_server_gets_what_change_streams_allow_and_the_reader_the_rest() -> None:
+    match, unwind = {"$match": {"a": 1}}, {"$unwind": "$a"}
+    assert split([match, unwind, match]) == ((match,), (unwind, match))
+    with pytest.raises(StageRefused, match=r"\$sort"):
+        split([match, {"$sort": {"a": 1}}])
+    with pytest.raises(OptionError, match=r"pipeline.*\$limit"):
+        parse_options({"uri": "mongodb://h", "pipeline": '[{"$limit": 1}]'})
+
+
+@pytest.mark.parametrize("transport", ["arrow", "bson"])
+def test_the_reader_runs_behind_the_cursor(uri: str, database: Database[dict[str, Any]], transport: str) -> None:
+    with database.c.watch() as stream:
+        start = stream.resume_token["_data"]
+    database.c.insert_many([{"_id": number, "a": list(range(number))} for number in range(4)])
+    stages = [{"$match": {"fullDocument._id": {"$gt": 1}}}, {"$unwind": "$fullDocument.a"}]
+    options = parse_options(
+        {"uri": uri, "database": database.name, "collection": "c", "pipeline": dumps(stages), "transport": transport}
+    )
+    feed = Feed(options)
+    first = parse_options({"uri": uri, "startingPosition": start}).start.token
+    assert first is not None
+    batches = read_range(feed, first, feed.end_at(feed.now()), COLUMNS)
+    found = [event["fullDocument"] for batch in batches for event in rows.events(batch)]
+    assert found == [{"_id": number, "a": item} for number in (2, 3) for item in range(number)]
+
+
+def test_importing_headrace_or_its_pipelines_names_does_not_import_spark() -> None:
+    code = "import sys, headrace, headrace.spark; headrace.spark.explain; assert 'pyspark' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
