@@ -1,7 +1,7 @@
 """mongosh finds an initiated set of one member, shows databases, writes, and watches.
 
-Set HEADRACE_NODE_MODULES to a folder that holds the package (`npm install --prefix FOLDER mongosh`, then
-FOLDER/node_modules), or have mongosh on the path; without either this is skipped.
+mongosh is what is on the path, or is installed from npm into the user's cache when it is first wanted
+(`tests/node.py`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,9 @@ from typing import Any
 import pytest
 
 import headrace
+from tests.node import node_modules
 
-MODULES = Path(os.environ.get("HEADRACE_NODE_MODULES", "node_modules")).resolve()
-MONGOSH = shutil.which("mongosh") or shutil.which("mongosh", path=str(MODULES / ".bin"))
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(MONGOSH is None, reason="mongosh is not installed"),
-]
+pytestmark = pytest.mark.slow
 
 SCRIPT = """
 const told = {};
@@ -50,10 +45,10 @@ print(EJSON.stringify(told));
 @pytest.fixture
 def told(tmp_path: Path) -> dict[str, Any]:
     """What mongosh heard from a new server."""
-    assert MONGOSH is not None
+    mongosh = shutil.which("mongosh") or str(node_modules("mongosh") / ".bin" / "mongosh")
     with headrace.Server() as server:
         run = subprocess.run(
-            [MONGOSH, "--quiet", "--norc", f"mongodb://{server.address}/shop", "--eval", SCRIPT],
+            [mongosh, "--quiet", "--norc", f"mongodb://{server.address}/shop", "--eval", SCRIPT],
             env={**os.environ, "HOME": str(tmp_path)},
             capture_output=True,
             text=True,

@@ -1,7 +1,6 @@
 """Our tokens are read by the npm package `mongodb-resumetoken-decoder` as what they are.
 
-Set HEADRACE_NODE_MODULES to a folder that holds the package (`npm install --prefix FOLDER
-mongodb-resumetoken-decoder`, then FOLDER/node_modules); without it, or without node, this is skipped.
+The package is installed into the user's cache when it is first wanted (`tests/node.py`).
 The package knows no type bits and no decimals: whole numbers come as int or long, decimals as the double
 towards zero.
 """
@@ -11,9 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,16 +19,12 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.values import bson
 from headrace.values.token import high_water_mark, make_event_token
+from tests.node import node_modules
 
 PACKAGE = "mongodb-resumetoken-decoder"
-MODULES = Path(os.environ.get("HEADRACE_NODE_MODULES", "node_modules")).resolve()
 UUID_BYTES = bytes(range(16))
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed"),
-    pytest.mark.skipif(not (MODULES / PACKAGE).is_dir(), reason=f"{PACKAGE} is not installed"),
-]
+pytestmark = pytest.mark.slow
 
 SCRIPT = """
 const { decodeResumeToken } = require('mongodb-resumetoken-decoder');
@@ -57,7 +50,7 @@ def decode_in_node(tokens: list[str]) -> list[dict[str, Any]]:
         capture_output=True,
         text=True,
         check=True,
-        env=os.environ | {"NODE_PATH": str(MODULES)},
+        env=os.environ | {"NODE_PATH": str(node_modules(PACKAGE))},
     )
     return [json.loads(line) for line in answer.stdout.splitlines()]
 

@@ -1,0 +1,34 @@
+"""Packages of npm for tests that want Node.js: found, or installed once into the user's cache.
+
+HEADRACE_NODE_MODULES names a folder `node_modules` that holds them already. Where there is no node, no npm, or no
+registry that answers, the test is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def node_modules(package: str) -> Path:
+    """The `node_modules` folder that holds the package; skips the test where it cannot be had."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    named = os.environ.get("HEADRACE_NODE_MODULES")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace" / "npm"
+    for folder in [Path(named)] if named else [cache / package / "node_modules"]:
+        if (folder / package).is_dir():
+            return folder
+    if named or shutil.which("npm") is None:
+        pytest.skip(f"the npm package {package} is not installed")
+    place = cache / package
+    place.mkdir(parents=True, exist_ok=True)
+    line = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(place), package]
+    run = subprocess.run(line, check=False, capture_output=True, text=True, timeout=300)
+    if run.returncode:
+        pytest.skip(f"npm could not install {package}: {run.stderr.strip()[-200:]}")
+    return place / "node_modules"
