@@ -21,6 +21,7 @@ from headrace.commands.namespaces import check_namespace, flag, object_field, ra
 from headrace.commands.request import Request
 from headrace.errors import CommandError
 from headrace.store import schema
+from headrace.store.writes import RetryableWrite
 from headrace.values.bson import decode, encode, type_name
 from headrace.values.elements import find_element
 
@@ -60,6 +61,8 @@ class Sums:
     """What the reply counts, and the documents of its cursor."""
 
     errors_only: bool
+    retryable: RetryableWrite | None
+    """What the entries of all its operations carry of the session."""
     results: list[dict[str, Any]] = field(default_factory=list)
     errors: int = 0
     inserted: int = 0
@@ -67,6 +70,12 @@ class Sums:
     modified: int = 0
     upserted: int = 0
     deleted: int = 0
+
+    def retryable_at(self, index: int) -> RetryableWrite | None:
+        """`retryable`, at the operation of this number."""
+        if self.retryable is not None:
+            self.retryable.statement = index
+        return self.retryable
 
     def done(self, index: int, result: dict[str, Any]) -> None:
         if not self.errors_only:
@@ -93,7 +102,7 @@ def run(engine: Engine, request: Request) -> bytes:
     operations = _operations(request)
     ordered = flag(body, "ordered", True, "bulkWrite")
     size = batch_size(object_field(body, "cursor", "bulkWrite"), "bulkWrite.cursor")
-    sums = Sums(flag(body, "errorsOnly", False, "bulkWrite"))
+    sums = Sums(flag(body, "errorsOnly", False, "bulkWrite"), insert.retryable_of(request))
     for first, group in _groups(operations):
         _DO[group[0].kind](engine, request, first, group, sums, ordered)
         if ordered and sums.errors:
@@ -232,7 +241,9 @@ def _insert(
             sums.failed(first + index, "insert", error)
         return
     documents = [operation.document for operation in group]
-    failures = dict(insert.insert_documents(engine, request, collection, documents, ordered=ordered))
+    failures = dict(
+        insert.insert_documents(engine, request, collection, documents, sums.retryable, ordered=ordered, first=first)
+    )
     for index in range(len(group)):
         if index in failures:
             sums.failed(first + index, "insert", failures[index])
@@ -249,8 +260,9 @@ def _update(
     operation = group[0]
     try:
         writable(engine, operation.namespace)
-        retryable = insert.retryable_of(request)
-        outcome = update.run_statement(engine, request, operation.namespace, operation.statement, retryable)
+        outcome = update.run_statement(
+            engine, request, operation.namespace, operation.statement, sums.retryable_at(index)
+        )
     except CommandError as error:
         sums.failed(index, "update", error)
         return
@@ -272,7 +284,7 @@ def _delete(
         collection = writable(engine, operation.namespace)
         removed = 0
         if collection is not None:
-            let, retryable = request.body.get("let"), insert.retryable_of(request)
+            let, retryable = request.body.get("let"), sums.retryable_at(index)
             removed = delete.run_statement(engine, collection, operation.statement, let, retryable)
     except CommandError as error:
         sums.failed(index, "delete", error)

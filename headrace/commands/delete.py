@@ -35,6 +35,8 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
     removed = 0
     failures: list[tuple[int, CommandError]] = []
     for index, statement in enumerate(statements):
+        if retryable is not None:
+            retryable.statement = index
         try:
             if collection is not None:
                 removed += run_statement(engine, collection, statement, request.body.get("let"), retryable)

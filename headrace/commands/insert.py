@@ -46,7 +46,7 @@ def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
         return {"n": 0, "writeErrors": errors}
     if collection is None:
         collection = schema.create(txn, namespace, {})
-    failures = insert_documents(engine, request, collection, documents, ordered=ordered)
+    failures = insert_documents(engine, request, collection, documents, retryable_of(request), ordered=ordered)
     if not failures:
         return _N + _INT32(len(documents))
     done = failures[-1][0] - len(failures) + 1 if ordered else len(documents) - len(failures)
@@ -54,11 +54,16 @@ def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
 
 
 def insert_documents(
-    engine: Engine, request: Request, collection: Collection, documents: list[bytes], *, ordered: bool
-) -> list[tuple[int, CommandError]]:
-    """Insert raw documents; returns (index, what went wrong) of each that failed, where `ordered` of the one."""
+    engine: Engine, request: Request, collection: Collection, documents: list[bytes],
+    retryable: RetryableWrite | None, *, ordered: bool, first: int = 0,
+) -> list[tuple[int, CommandError]]:  # fmt: skip
+    """Insert raw documents; returns (index, what went wrong) of each that failed, where `ordered` of the one.
+
+    `first` is the first document's number among the statements of its command.
+    """
     txn = engine.txn
-    retryable = retryable_of(request)
+    if retryable is not None:
+        retryable.statement = first
     options = collection.options
     plain = "validator" not in options and "capped" not in options
     engine.count("document.inserted", len(documents))
@@ -67,6 +72,8 @@ def insert_documents(
     check = checker(collection, request.body)
     failures: list[tuple[int, CommandError]] = []
     for index, document in enumerate(documents):
+        if retryable is not None:
+            retryable.statement = first + index
         try:
             check(document)
             txn.insert(collection, document, retryable)

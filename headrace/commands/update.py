@@ -58,6 +58,8 @@ def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
     upserted: list[dict[str, Any]] = []
     failures: list[tuple[int, CommandError]] = []
     for index, statement in enumerate(statements):
+        if retryable is not None:
+            retryable.statement = index
         try:
             outcome = run_statement(engine, request, namespace, statement, retryable)
         except CommandError as error:

@@ -28,6 +28,9 @@ _O: Final = b"\x03o\x00"
 _O2: Final = b"\x03o2\x00"
 _STMT: Final = b"\x10stmtId\x00"
 _NO_TERM: Final = -1
+_BEFORE_PREVIOUS: Final = b"\x03prevOpTime\0" + _INT32(28) + _BEFORE_TS
+_NO_PREVIOUS: Final = b"".join((_BEFORE_PREVIOUS, bytes(8), b"\x12t\x00", _INT64(_NO_TERM), b"\0"))
+PREVIOUS_BYTES: Final = len(_NO_PREVIOUS)
 ARRAY_ELEMENT_BYTES_MAX: Final = 12  # what an array adds to each of its documents: type, index, zero
 
 
@@ -57,37 +60,61 @@ def tail(position: int, wall_ms: int) -> bytes:
     return _BEFORE_TS + _UINT64(position) + _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
 
 
-def entry(head: bytes, o: bytes, o2: bytes | None, end: bytes, statement: int | None = None) -> bytes:
-    """One entry from its parts: `head` of `crud_head`, `o` and `o2` raw documents, `end` of `tail`."""
+def entry(head: bytes, o: bytes, o2: bytes | None, end: bytes, retried: tuple[int, int] | None = None) -> bytes:
+    """One entry from its parts: `head` of `crud_head`, `o` and `o2` raw documents, `end` of `tail`.
+
+    `retried`, of a retryable write: (`stmtId`, the position of the same write's entry before this one, 0: none).
+    """
     parts = [head, _O, o]
     if o2 is not None:
         parts += (_O2, o2)
-    if statement is not None:
-        parts += (_STMT, _INT32(statement))
-    parts.append(end)
+    if retried is not None:
+        parts += (_STMT, _INT32(retried[0]), end[:-1], previous_element(retried[1]), b"\0")
+    else:
+        parts.append(end)
     body = b"".join(parts)
     return _INT32(len(body) + 4) + body
 
 
 def insert_entries(
-    head: bytes, documents: list[bytes], keys: list[bytes], first: int, wall_ms: int, statement: int | None
+    head: bytes, documents: list[bytes], keys: list[bytes], first: int, wall_ms: int, retried: tuple[int, int] | None
 ) -> list[bytes]:
-    """Entries of one `insert` at positions `first`, `first + 1`, ...: `keys` are the raw `{_id}` documents."""
+    """Entries of one `insert` at positions `first`, `first + 1`, ...: `keys` are the raw `{_id}` documents.
+
+    `retried` is the first entry's, as `entry` takes it; those of the others follow from it.
+    """
     before = head + _O
     end = _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
     fixed = len(before) + len(_O2) + TAIL_BYTES + 4
     made = []
     pack, pack_ts = _INT32, _UINT64
-    if statement is None:
+    if retried is None:
         for position, (document, key) in enumerate(zip(documents, keys), first):
             size = pack(fixed + len(document) + len(key))
             made.append(b"".join((size, before, document, _O2, key, _BEFORE_TS, pack_ts(position), end)))
         return made
-    fixed += len(_STMT) + 4
+    statement, previous = retried
+    end = end[:-1]
+    fixed += len(_STMT) + 4 + PREVIOUS_BYTES
     for position, (document, key) in enumerate(zip(documents, keys), first):
         size, number = pack(fixed + len(document) + len(key)), pack(statement + position - first)
-        made.append(b"".join((size, before, document, _O2, key, _STMT, number, _BEFORE_TS, pack_ts(position), end)))
+        made.append(
+            b"".join(
+                (
+                    size, before, document, _O2, key, _STMT, number, _BEFORE_TS, pack_ts(position), end,
+                    previous_element(previous), b"\0",
+                )
+            )
+        )  # fmt: skip
+        previous = position
     return made
+
+
+def previous_element(previous: int) -> bytes:
+    """`prevOpTime`: the entry before this one of the same session's number; of the first, 0, it has no term."""
+    if not previous:
+        return _NO_PREVIOUS
+    return b"".join((_BEFORE_PREVIOUS, _UINT64(previous), b"\x12t\x00", _INT64(TERM), b"\0"))
 
 
 def noop_entry(message: str, position: int, wall_ms: int) -> bytes:
@@ -123,11 +150,9 @@ def transaction_entry(
         body.append(b"\x08partialTxn\x00\x01")
     if count is not None:
         body.append(b"\x12count\x00" + _INT64(count))
-    term = TERM if previous else _NO_TERM
-    before = _document(_BEFORE_TS, _UINT64(previous), b"\x12t\x00", _INT64(term))
     return _document(
         session, crud_head("c", "admin.$cmd", None), _O, _document(*body), tail(position, wall_ms)[:-1],
-        b"\x03prevOpTime\x00", before,
+        previous_element(previous),
     )  # fmt: skip
 
 

@@ -23,13 +23,23 @@ if TYPE_CHECKING:
 
 
 class RetryableWrite:
-    """The session part of a retryable write's entries: where it stands among its command's statements."""
+    """The session part of a retryable write's entries: which of its command's statements is being done.
 
-    __slots__ = ("head", "statement")
+    Whoever runs the statements sets `statement` before each; a document of an insert is a statement of its own.
+    """
+
+    __slots__ = ("_previous", "head", "statement")
 
     def __init__(self, lsid: bytes, txn_number: int) -> None:
         self.head = entries.session_head(lsid, txn_number)
         self.statement = 0
+        self._previous = 0
+
+    def logged(self, last: int) -> tuple[int, int]:
+        """What the next entry tells, as `entries.entry` takes it; `last` is its position, or the last one's of many."""
+        told = self.statement, self._previous
+        self._previous = last
+        return told
 
 
 class Staged:
@@ -131,8 +141,8 @@ class WriteTransaction(View):
     def _log_insert(
         self, collection: Collection, document: bytes, key: bytes, position: int, retryable: RetryableWrite | None
     ) -> None:  # fmt: skip
-        head, statement = _head(collection.insert_head, retryable)
-        entry = entries.entry(head, document, key, entries.tail(position, self.wall_ms), statement)
+        head, retried = _head(collection.insert_head, retryable, position)
+        entry = entries.entry(head, document, key, entries.tail(position, self.wall_ms), retried)
         self.log(position, entry, (collection.namespace,))
 
     def insert_many(
@@ -186,12 +196,11 @@ class WriteTransaction(View):
         self, collection: Collection, documents: list[bytes], keys: list[bytes], first: int,
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
-        head, statement = _head(collection.insert_head, retryable)
-        if retryable is not None:
-            retryable.statement += len(documents) - 1
-        made = entries.insert_entries(head, documents, keys, first, self.wall_ms, statement)
+        last = first + len(documents) - 1
+        head, retried = _head(collection.insert_head, retryable, last)
+        made = entries.insert_entries(head, documents, keys, first, self.wall_ms, retried)
         self.staged.entries += [(position.to_bytes(8, "big"), entry) for position, entry in enumerate(made, first)]
-        self.staged.add_run((collection.namespace,), first, first + len(documents) - 1)
+        self.staged.add_run((collection.namespace,), first, last)
 
     def replace(
         self, collection: Collection, record: bytes, old: bytes, new: bytes, logged: bytes,
@@ -225,8 +234,8 @@ class WriteTransaction(View):
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
         position = self.reserve(1)
-        head, statement = _head(head, retryable)
-        entry = entries.entry(head, o, o2, entries.tail(position, self.wall_ms), statement)
+        head, retried = _head(head, retryable, position)
+        entry = entries.entry(head, o, o2, entries.tail(position, self.wall_ms), retried)
         self.log(position, entry, (collection.namespace,))
         if collection.images:
             images.put(self, collection, position, 0, self.wall_ms, old)
@@ -246,12 +255,9 @@ class WriteTransaction(View):
             collection.document_count += change
 
 
-def _head(head: bytes, retryable: RetryableWrite | None) -> tuple[bytes, int | None]:
-    if retryable is None:
-        return head, None
-    statement = retryable.statement
-    retryable.statement += 1
-    return retryable.head + head, statement
+def _head(head: bytes, retryable: RetryableWrite | None, last: int) -> tuple[bytes, tuple[int, int] | None]:
+    """An entry's head, and what else it tells if it is a retryable write's; `last` as in `RetryableWrite.logged`."""
+    return (head, None) if retryable is None else (retryable.head + head, retryable.logged(last))
 
 
 def _has_empty_timestamp(document: bytes) -> bool:

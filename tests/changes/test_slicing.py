@@ -33,9 +33,9 @@ HEADS = {op: entries.crud_head(op, "d.c", UUID) for op in "iud"}
 TAIL = entries.tail(at(1), WALL_MS)
 
 
-@pytest.mark.parametrize("statement", [None, 0, 5])
+@pytest.mark.parametrize("statement", [None, (0, 0), (5, at(0))])
 @pytest.mark.parametrize("session", [False, True])
-def test_entries_as_the_store_writes_them_are_sliced(statement: int | None, session: bool) -> None:
+def test_entries_as_the_store_writes_them_are_sliced(statement: tuple[int, int] | None, session: bool) -> None:
     before = entries.session_head(encode(SESSION), 3) if session else b""
     diff = encode({"$v": 2, "diff": {"u": {"a": 2}}})
     made = {
@@ -57,7 +57,7 @@ def test_entries_as_the_store_writes_them_are_sliced(statement: int | None, sess
 
 def test_many_inserts_of_one_batch_are_sliced() -> None:
     keys = [encode({"_id": number}) for number in range(3)]
-    made = entries.insert_entries(HEADS["i"], keys, keys, at(1), WALL_MS, 4)
+    made = entries.insert_entries(HEADS["i"], keys, keys, at(1), WALL_MS, (4, 0))
     found = documents(heard(stream(), *made))
     assert [document["fullDocument"]["_id"] for document in found] == [0, 1, 2]
 
