@@ -7,7 +7,7 @@
     collection = "orders"
     startingPosition = "snapshot"
     [pipeline]                           # may be left out
-    stages = '[{"$match": {"operationType": "insert"}}]'
+    stages = '[{"$match": {"operationType": "insert"}}]'   # events must leave it
     [trigger]                            # may be left out
     every = "1 second"                   # or: availableNow = true
     [metrics]                            # may be left out: figures for Prometheus
@@ -113,6 +113,8 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
 
 def _check(job: Job) -> None:
     options = job.options
+    if options.others and options.on_server_down == "skip":
+        raise JobError("what comes late from a server that was skipped would be taken for old: onServerDown is 'stall'")
     if not job.folds:
         return
     kinds = ", ".join(sink.kind for sink in job.sinks if sink.folds)
@@ -120,8 +122,10 @@ def _check(job: Job) -> None:
         raise JobError(f"{kinds}: such a sink needs every event as it is, and takes no pipeline")
     if job.source.get("documents", "extjson") != "extjson" or "columns" in job.source:
         raise JobError(f"{kinds}: such a sink needs all columns, and documents as extjson")
-    several = any(sink.kind in {"history", "mirror"} for sink in job.sinks)
-    if several and not options.collection:
+    if options.others:
+        raise JobError(f"{kinds}: such a sink follows a collection of one server")
+    one = any(sink.kind in {"history", "mirror"} for sink in job.sinks)
+    if one and not options.collection:
         raise JobError(f"{kinds}: a mirror and a history are of one collection")
 
 

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import PyMongoError
 
+from headrace.spark import explain
 from headrace.spark.checkpoint import read_checkpoint, token_in
+from headrace.spark.extjson import loads
 from headrace.spark.feed import PositionLost
 from headrace.spark.fold import State
 from headrace.spark.job_file import Job
-from headrace.spark.jobs import running_in, source_options
+from headrace.spark.jobs import running_in, server_stages, source_options, spark_stages
 from headrace.spark.lag import EVENTS_MAX, lag_of
 from headrace.spark.options import parse_options
 from headrace.spark.sinks.log import LogSink
@@ -73,9 +75,9 @@ def explain_lines(job: Job) -> Iterator[str]:
     options = job.options
     place = ".".join(name for name in (options.database, options.collection) if name) or "the whole deployment"
     yield f"source: {place}, from {options.start.kind}"
-    stages = [*options.pipeline, *job.stages]
-    names = ", ".join(name for stage in stages for name in stage)
-    yield f"pipeline: {names or 'none'}" + (" (on the server, behind $changeStream)" if stages else "")
+    if job.stages or "pipeline" in job.source:
+        yield "pipeline:"
+        yield from (f"  {line}" for line in str(explain(spark_stages(job), _placed(job))).splitlines())
     every = "up to now, then it ends" if job.every is None else f"every {job.every}, until it is stopped"
     yield f"trigger: {every}; at most {options.rows_max or 'all'} rows a batch"
     yield f"checkpoint: {job.checkpoint}"
@@ -83,6 +85,12 @@ def explain_lines(job: Job) -> Iterator[str]:
         policy = sink.options.get("policy", "follow")
         told = "" if sink.kind == "own" else f"; {_POLICIES[policy]}"
         yield f"sink: {sink}{told}"
+
+
+def _placed(job: Job) -> dict[str, Any]:
+    """The source's options that tell where stages run."""
+    own = loads(job.source.get("pipeline", "[]"))
+    return {"pipeline": [*own, *server_stages(job)]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,9 @@ def verify_job(job: Job) -> Iterator[Verified]:
     options = parse_options(source_options(job))
     for sink in job.sinks:
         opened: Any = sink.open()
+        if isinstance(opened, LogSink) and (spark_stages(job) or options.reader):
+            yield Verified(str(sink), None, "cannot be compared behind stages that the server does not run")
+            continue
         if isinstance(opened, LogSink):
             found: Any = compare_log(opened.log, options)
         else:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from pymongo.errors import PyMongoError
 
 from headrace.clock import SystemClock
 from headrace.spark.checkpoint import token_in
+from headrace.spark.events import SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.feed import PositionLost
 from headrace.spark.figures import Figures, serve
 from headrace.spark.job_file import Job
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.2
 
+Document = dict[str, Any]
 Report = Callable[[str], None]
 
 
@@ -77,12 +80,16 @@ class _Run:
         self._options = source_options(job)
 
     def start(self, session: SparkSession) -> None:
+        from headrace.spark import pipeline
         from headrace.spark.listener import FiguresListener
         from headrace.spark.session import register
 
         job = self._job
         register(session)
         rows = session.readStream.format("headrace").options(**self._options).load()
+        stages = spark_stages(job)
+        if stages:
+            rows = pipeline(rows, stages, output="events")
         self._listener = FiguresListener(self._figures)
         self._session = session
         session.streams.addListener(self._listener)
@@ -154,17 +161,39 @@ class _Run:
 
 def source_options(job: Job) -> dict[str, str]:
     """The source's options as the job needs them: its own, its pipeline, and the most exact descriptions of updates."""
-    from headrace.spark.extjson import dumps
+    from headrace.spark.extjson import dumps, loads
     from headrace.spark.mirror import description_option
 
     options = dict(job.source)
-    if job.stages:
-        options["pipeline"] = dumps(list(job.stages))
+    pushed = server_stages(job)
+    if pushed:
+        options["pipeline"] = dumps([*loads(options.get("pipeline", "[]")), *pushed])
     described = {"showrawupdatedescription", "showexpandedevents"} & {name.lower() for name in options}
     if job.folds and not described and "uri" in options:
         parsed = job.options
         options |= description_option(parsed.uri, parsed.database, parsed.collection)
     return options
+
+
+def server_stages(job: Job) -> tuple[Document, ...]:
+    """The stages of the job's pipeline that the server runs: as many as a change stream allows.
+
+    None when the job begins with a snapshot, whose documents do not come by the stream.
+    """
+    from headrace.spark.pipelines.reader import IN_STREAM
+
+    if job.options.start.kind == "snapshot":
+        return ()
+    return tuple(takewhile(lambda stage: next(iter(stage), "") in IN_STREAM, job.stages))
+
+
+def spark_stages(job: Job) -> list[Document]:
+    """The rest of them, run by Spark; filters let the first and the last row of a snapshot through."""
+    rest = job.stages[len(server_stages(job)) :]
+    if job.options.start.kind != "snapshot":
+        return list(rest)
+    marks = {"operationType": {"$in": [SNAPSHOT_BEGIN, SNAPSHOT_END]}}
+    return [{"$match": {"$or": [marks, stage["$match"]]}} if "$match" in stage else stage for stage in rest]
 
 
 def _session(job: Job) -> SparkSession:

@@ -29,6 +29,7 @@ from headrace.spark.snapshot import Chunk, Snapshot
 from headrace.spark.tables import MirrorTable, NotAMirror, stored_rows
 from headrace.spark.tokens import Token
 from headrace.values.bson import decode
+from headrace.values.event_columns import COLUMNS
 from headrace.values.order import sort_key
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ NAMED_MAX: Final = 10
 RANGE_ROWS: Final = 10_000
 _ATTEMPTS: Final = 3
 # Where a row of the source has them.
-_TOKEN: Final = Row._fields.index("token")
-_DOCUMENT: Final = Row._fields.index("fullDocument")
+_TOKEN: Final = COLUMNS.index("token")
+_DOCUMENT: Final = COLUMNS.index("fullDocument")
 _DIVERGED: Final = "(diverged)"
 _DIGEST_MAX: Final = (1 << 128) - 1
 
@@ -155,8 +156,7 @@ def _collection(snapshot: Snapshot, kept: Mapping[str, Stored]) -> tuple[dict[st
 def _documents(snapshot: Snapshot, chunk: Chunk) -> Iterator[tuple[str, Document]]:
     """The chunk's documents, each with the token at which it is true."""
     for row in snapshot.read(chunk):
-        token, document = str(row[_TOKEN]), row[_DOCUMENT]
-        yield token, decode(document) if isinstance(document, bytes) else loads(str(document))
+        yield row[_TOKEN], decode(row[_DOCUMENT])
 
 
 def _brought(rows: Mapping[str, Stored], events: Iterable[Row], state: State) -> Rows:

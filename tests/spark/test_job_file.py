@@ -14,7 +14,8 @@ from headrace.cli.main import main
 from headrace.spark.checkpoint import Checkpoint, read_checkpoint, token_in
 from headrace.spark.figures import Figures, serve
 from headrace.spark.job_file import Job, JobError, parse_job, read_job
-from headrace.spark.jobs import JobRunning, locked, reset_job, running_in
+from headrace.spark.job_report import explain_lines
+from headrace.spark.jobs import JobRunning, locked, reset_job, running_in, server_stages, spark_stages
 from headrace.spark.options import OptionError
 from headrace.spark.sinks.open import KINDS, SinkError
 
@@ -84,6 +85,26 @@ def test_what_is_wrong_is_told_before_anything_is_started(tmp_path: Path, old: s
         job_of(GIVEN.replace(old, new, 1), tmp_path)
 
 
+SEVERAL = """
+checkpoint = "notes"
+[source]
+uri = ["mongodb://one", "mongodb://two"]
+database = "shop"
+collection = "orders"
+[[sink]]
+kind = "changes"
+path = "changes"
+"""
+
+
+def test_several_servers_go_into_a_log_in_their_common_order_and_into_nothing_else(tmp_path: Path) -> None:
+    assert len(job_of(SEVERAL, tmp_path).options.servers) == 2
+    with pytest.raises(JobError, match="of one server"):
+        job_of(SEVERAL.replace('"changes"\npath', '"mirror"\npath'), tmp_path)
+    with pytest.raises(JobError, match="comes late"):
+        job_of(SEVERAL.replace("database", 'onServerDown = "skip"\ndatabase'), tmp_path)
+
+
 def test_a_file_that_is_not_there_or_no_toml_is_told_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("= 1")
     for name in ("bad.toml", "none.toml"):
@@ -149,6 +170,19 @@ def test_explain_and_status_need_neither_spark_nor_a_server(tmp_path: Path, caps
     assert "nothing committed yet" in told
     assert main(["pipeline", "status", str(tmp_path / "none.toml")]) == 1
     assert "none.toml" in capsys.readouterr().err
+
+
+def test_a_pipeline_goes_to_the_server_as_far_as_it_can_and_not_before_a_snapshot(tmp_path: Path) -> None:
+    text = GIVEN.partition('[[sink]]\nkind = "mirror"')[0]
+    stages = '[{"$match": {"operationType": "insert"}}, {"$unwind": "$fullDocument.a"}]'
+    text = text.replace("[trigger]", f"[pipeline]\nstages = '{stages}'\n[trigger]")
+    job = job_of(text, tmp_path)
+    assert server_stages(job) == ()
+    assert list(spark_stages(job)[0]["$match"]) == ["$or"]
+    job = job_of(text.replace('"snapshot"', '"earliest"'), tmp_path)
+    assert [list(stage) for stage in (*server_stages(job), *spark_stages(job))] == [["$match"], ["$unwind"]]
+    told = "\n".join(explain_lines(job))
+    assert 'server cursor    {"$match"' in told and 'Spark evaluator  {"$unwind"' in told
 
 
 def test_the_command_line_and_a_jobs_file_import_no_spark() -> None:

@@ -115,7 +115,7 @@ def writers(uri: str, count: int) -> Iterator[list[int]]:
         choose = random.Random(number)
         with MongoClient[Any](uri) as client:
             orders = client.shop.orders
-            while not stop.wait(0.01):
+            while not stop.wait(0.05):
                 key = {"_id": choose.randrange(DOCUMENTS)}
                 try:
                     match choose.randrange(4):
@@ -175,6 +175,8 @@ def test_a_job_killed_again_and_again_ends_right(tmp_path: Path) -> None:
                 if number % 5 == 1:
                     server.restart_killed()
         assert min(done) > 10
+        # What is left may be much: the last run takes larger steps.
+        job.write_text(job.read_text().replace("maxRowsPerTrigger = 300", "maxRowsPerTrigger = 3000"))
         command = [sys.executable, "-m", "headrace.cli.main", "pipeline", "run", "--once", str(job)]
         subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
         found = list(verify_job(read_job(job)))

@@ -120,6 +120,20 @@ def test_what_stops_a_sink_stops_the_job_and_is_what_is_raised(
         run_job(job, session=spark, report=silent)
 
 
+def test_a_pipeline_behind_a_snapshot_is_run_by_spark_on_all_rows(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    job = job_of(uri, database, tmp_path, {"kind": "changes"})
+    job = replace(job, stages=({"$match": {"fullDocument.n": {"$gte": 10}}}, {"$unset": "fullDocument.list"}))
+    database.c.insert_many([{"_id": number, "n": number, "list": [1]} for number in range(20)])
+    for _ in range(2):
+        run_job(job, session=spark, report=silent)
+    table = job.sinks[0].open().log.read()  # type: ignore[attr-defined]
+    kinds = table.column("operationType").to_pylist()
+    assert (len(kinds), kinds.count("snapshot"), kinds.count("snapshotBegin")) == (12, 10, 1)
+    assert not any("list" in (text or "") for text in table.column("fullDocument").to_pylist())
+
+
 def test_the_servers_pipeline_leaves_what_the_log_gets(
     spark: SparkSession, uri: str, database: Db, tmp_path: Path
 ) -> None:
