@@ -251,7 +251,8 @@ def _as_events(draft: Draft, made: list[split.Fragment]) -> list[Event]:
 
 
 def too_large(document: bytes) -> CommandError:
-    """Error 10334: an event that no reply can hold."""
+    """Error 10334: an event that no reply can hold; counted."""
+    split.COUNTS.failed += 1
     size = len(document)
     name, value = next(iter(decode(document).items()))
     return CommandError(

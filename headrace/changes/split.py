@@ -28,7 +28,7 @@ _PACK = Struct("<i").pack
 
 
 class Counts:
-    """How often events were split since the process began, for `serverStatus` (`metrics.changeStreams`)."""
+    """How often too large events were split, or could not be told, since the process began; serverStatus shows it."""
 
     __slots__ = ("failed", "split")
 

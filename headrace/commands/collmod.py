@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.command import Command
 from headrace.commands.create import OPTIONS, check_view_pipeline
-from headrace.commands.images import OPTION, check_images
+from headrace.commands.images import OPTION, check_images, check_place
 from headrace.commands.namespaces import for_writing, target
 from headrace.commands.request import Request
 from headrace.errors import CommandError
@@ -36,6 +36,8 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
         return _view(engine, collection, change)
     if "viewOn" in change or "pipeline" in change:
         raise CommandError(72, f"'{next(iter(change))}' is not supported on a collection that is no view")
+    if change.get(OPTION, {}).get("enabled"):
+        check_place(namespace)
     if "validator" in change:
         parse_filter(change["validator"])
     index_change = change.get("index")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.commands.command import Command
-from headrace.commands.images import check_images
+from headrace.commands.images import OPTION, check_images, check_place
 from headrace.commands.namespaces import for_writing, object_field, target
 from headrace.commands.request import Request
 from headrace.errors import CommandError
@@ -123,16 +123,18 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
     if "viewOn" in options:
         _create_view(engine, request, namespace, kept)
         return {}
-    _check(kept)
+    _check(namespace, kept)
     schema.create(engine.txn, namespace, kept)
     return {}
 
 
-def _check(options: dict[str, Any]) -> None:
+def _check(namespace: str, options: dict[str, Any]) -> None:
     if "pipeline" in options:
         raise CommandError(72, "'pipeline' requires 'viewOn' to also be specified")
     if options.get("capped") and not options.get("size"):
         raise CommandError(72, "the 'size' field is required when 'capped' is true")
+    if options.get(OPTION, {}).get("enabled"):
+        check_place(namespace)
     if "validator" in options:
         parse_filter(options["validator"])
     if "collation" in options:
@@ -141,8 +143,8 @@ def _check(options: dict[str, Any]) -> None:
 
 def _create_view(engine: Engine, request: Request, namespace: str, options: dict[str, Any]) -> None:
     """A view; its pipeline is checked now and its source may come later."""
-    if "changeStreamPreAndPostImages" in options:
-        raise CommandError(72, "option not supported on a view: changeStreamPreAndPostImages")
+    if OPTION in options:
+        raise CommandError(72, f"option not supported on a view: {OPTION}")
     unknown = [name for name in options if name not in ("viewOn", "pipeline", "collation")]
     if unknown:
         raise CommandError(72, f"option not supported on a view: {unknown[0]}")

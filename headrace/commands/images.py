@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from bson import Int64, Timestamp
+from bson import Decimal128, Int64, Timestamp
 
 from headrace.commands.command import Command
 from headrace.commands.request import Request
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 OPTION: Final = "changeStreamPreAndPostImages"
 PARAMETER: Final = "changeStreamOptions"
+_FIELD: Final = f"{PARAMETER}.preAndPostImages"
+_SECONDS_MAX: Final = 2**63 - 1
+
+
+def check_place(namespace: str) -> None:
+    """Images are not kept of what belongs to the server itself: error 72."""
+    database = namespace.partition(".")[0]
+    if database in ("admin", "config", "local"):
+        raise CommandError(72, f"{OPTION} collection option is not supported in the '{database}' database: {namespace}")
 
 
 def check_images(command: str, value: Any) -> dict[str, Any]:
@@ -39,20 +48,28 @@ def check_images(command: str, value: Any) -> dict[str, Any]:
 
 
 def _expire(value: Any) -> Any:
-    """`expireAfterSeconds`: "off", or a whole number above 0."""
-    if value == "off" and type(value) is str:
+    """`expireAfterSeconds`: "off", or a number above 0 of which the whole part counts; raises 2, 14."""
+    if type(value) is str:
+        if value != "off":
+            raise CommandError(2, "Expected the string 'off' or a number for 'expireAfterSeconds' parameter")
         return value
-    if isinstance(value, bool | str) or not isinstance(value, int | float):
+    if isinstance(value, Decimal128):
+        value = float(value.to_decimal())
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        kind = type_name(value)
         raise CommandError(
-            2 if type(value) is str else 14,
-            "BSON field 'changeStreamOptions.preAndPostImages.expireAfterSeconds' must be 'off' or a number",
+            14,
+            f"BSON field '{_FIELD}.expireAfterSeconds' is the wrong type '{kind}', expected types "
+            "'[string, long, int, decimal, double]'",
         )
-    if value <= 0:
+    if not value >= 1:  # a NaN is none either
         raise CommandError(2, "Expected a positive integer for 'expireAfterSeconds' parameter")
-    return Int64(int(value))
+    return Int64(min(value, _SECONDS_MAX))
 
 
 def set_cluster_parameter(engine: Engine, request: Request) -> dict[str, Any]:
+    if not engine.store.oplog_enabled:
+        raise CommandError(20, "setClusterParameter cannot be run on standalones")
     wanted = request.body[request.name]
     if type(wanted) is not dict or len(wanted) != 1:
         raise CommandError(72, "setClusterParameter only supports setting exactly one parameter")
@@ -61,19 +78,8 @@ def set_cluster_parameter(engine: Engine, request: Request) -> dict[str, Any]:
         raise CommandError(72, f"Unknown server parameter: {name}")
     if type(value) is not dict:
         raise CommandError(2, f"Cluster parameter value must be an object, not {type_name(value)}")
-    for field in value:
-        if field != "preAndPostImages":
-            raise CommandError(40415, f"BSON field 'changeStreamOptions.{field}' is an unknown field.")
-    images = value.get("preAndPostImages", {})
-    if type(images) is not dict:
-        raise CommandError(
-            14, "BSON field 'changeStreamOptions.preAndPostImages' is the wrong type, expected type 'object'"
-        )
-    for field in images:
-        if field != "expireAfterSeconds":
-            raise CommandError(40415, f"BSON field 'changeStreamOptions.preAndPostImages.{field}' is an unknown field.")
-    expire = _expire(images.get("expireAfterSeconds", "off"))
-    position = engine.txn.reserve(1)
+    expire = _expire(_seconds(value))
+    position = engine.store.log_noop(engine.txn, "setClusterParameter")
     engine.store.set_cluster_parameter(
         engine.txn,
         PARAMETER,
@@ -83,6 +89,25 @@ def set_cluster_parameter(engine: Engine, request: Request) -> dict[str, Any]:
         },
     )
     return {}
+
+
+def _seconds(value: dict[str, Any]) -> Any:
+    """`preAndPostImages.expireAfterSeconds` of the parameter's value; error 2 where there is none, 14, 40415."""
+    for field in value:
+        if field != "preAndPostImages":
+            raise CommandError(40415, f"BSON field '{PARAMETER}.{field}' is an unknown field.")
+    images = value.get("preAndPostImages")
+    if images is None:
+        raise CommandError(2, f"Expected '{_FIELD}' to be set")
+    if type(images) is not dict:
+        kind = type_name(images)
+        raise CommandError(14, f"BSON field '{_FIELD}' is the wrong type '{kind}', expected type 'object'")
+    for field in images:
+        if field != "expireAfterSeconds":
+            raise CommandError(40415, f"BSON field '{_FIELD}.{field}' is an unknown field.")
+    if images.get("expireAfterSeconds") is None:
+        raise CommandError(2, f"Expected '{_FIELD}.expireAfterSeconds' to be set")
+    return images["expireAfterSeconds"]
 
 
 def get_cluster_parameter(engine: Engine, request: Request) -> dict[str, Any]:

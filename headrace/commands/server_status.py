@@ -16,6 +16,7 @@ from typing import Any, Final
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
+from headrace.changes import split
 from headrace.commands.build_info import MONGODB_VERSION_TEXT, headrace_version
 from headrace.commands.command import Command
 from headrace.commands.facts import ServerFacts
@@ -92,7 +93,7 @@ def _memory(engine: ServerFacts, request: Request) -> dict[str, Any]:
 
 
 def _metrics(engine: ServerFacts, request: Request) -> dict[str, Any]:
-    """Every counter but the network's, its dotted name made a path."""
+    """Every counter but the network's, its dotted name made a path; and how large events fared in this process."""
     section: dict[str, Any] = {}
     for name, count in sorted(engine.metrics.items()):
         *folders, last = name.split(".")
@@ -101,6 +102,9 @@ def _metrics(engine: ServerFacts, request: Request) -> dict[str, Any]:
             place = place.setdefault(folder, {})
         place[last] = Int64(count)
     section.pop("network", None)
+    section["changeStreams"] = {
+        "largeEventsFailed": Int64(split.COUNTS.failed), "largeEventsSplit": Int64(split.COUNTS.split),
+    }  # fmt: skip
     return section
 
 

@@ -32,7 +32,7 @@ SLOW_COMMIT_MS: Final = 3.0  # from here on a commit is worth a thread
 BATCH_COUNT_MAX: Final = 1024  # commands in one transaction, so that the first does not wait for the thousandth
 BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
 
-Job = Callable[[WriteTransaction], None]
+Job = Callable[[WriteTransaction], object]
 
 
 class Writer:

@@ -219,10 +219,11 @@ class Store:
         """Make room after `MapFull`; no transaction may be open."""
         self.environment.grow()
 
-    def log_noop(self, txn: WriteTransaction, message: str) -> None:
-        """Stage a `n` entry: what moves the tokens of quiet streams on."""
+    def log_noop(self, txn: WriteTransaction, message: str) -> int:
+        """Stage a `n` entry, which moves the tokens of quiet streams on; returns its position."""
         position = txn.reserve(1)
         txn.log(position, noop_entry(message, position, txn.wall_ms), _NOOP_TOPICS)
+        return position
 
     def set_cluster_parameter(self, txn: WriteTransaction, name: str, value: dict[str, Any]) -> None:
         parameters = {**self.cluster_parameters, name: value}
