@@ -21,10 +21,10 @@ from pathlib import Path
 
 from loops import Measured
 from scenarios import SCENARIOS, Scenario
-from streams import STREAMS
+from streams import MEMORY, STREAMS
 from target import OwnServer, Target
 
-ALL = (*SCENARIOS, *STREAMS)
+ALL = (MEMORY, *SCENARIOS, *STREAMS)
 Figures = dict[str, dict[str, list[Measured]]]
 """Figure by name → server by name → one measurement of each round."""
 
