@@ -47,5 +47,6 @@ KEY_BYTES_MAX: Final = 500  # LMDB's keys hold 511; ours leave room for a collec
 
 # Sessions.
 SESSION_MINUTES: Final = 30  # logicalSessionTimeoutMinutes
+SNAPSHOT_COUNT_MAX: Final = 64  # cluster times at which clients read; the oldest is let go for the next
 TRANSACTION_SECONDS_MAX: Final = 60  # transactionLifetimeLimitSeconds
 TRANSACTION_BYTES_MAX: Final = 512 * 1024 * 1024  # operations of one transaction, held in memory until it ends

@@ -9,6 +9,7 @@ from headrace import limits
 from headrace.commands import reply
 from headrace.commands.request import Request
 from headrace.commands.retryable import session_id
+from headrace.commands.snapshots import SnapshotDocuments
 from headrace.cursors.documents import DocumentCursor
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
@@ -39,6 +40,8 @@ def open_cursor(
 ) -> bytes:  # fmt: skip
     """The reply with the first batch; the cursor is kept if more may come. `id_first`: the order of some replies."""
     no_timeout = bool(request.body.get("noCursorTimeout"))
+    if engine.snapshots.current is not None:
+        documents = SnapshotDocuments(engine, engine.snapshots.current, documents)
     cursor = DocumentCursor(namespace, documents, no_timeout=no_timeout, limit=limit)
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     keep = not (cursor.exhausted or single_batch)

@@ -17,7 +17,7 @@ from bson import ObjectId, Timestamp
 from bson.errors import BSONError
 
 from headrace.clock import SystemClock
-from headrace.commands import failpoints, generic, locked, reply, retryable, transactions
+from headrace.commands import failpoints, generic, locked, read_concern, reply, retryable, snapshots, transactions
 from headrace.commands.command import Command
 from headrace.commands.options import ServerOptions
 from headrace.commands.request import Request
@@ -52,6 +52,7 @@ class Engine:
         self.parameters: dict[str, Any] = first_parameters(options)
         self.failpoints = failpoints.FailPoints()
         self.sessions = retryable.Sessions()
+        self.snapshots = snapshots.Snapshots(store)
         self.metrics: dict[str, int] = {}
         self.process_id = ObjectId()
         self.started_ms = self.clock.now_ms()
@@ -113,10 +114,16 @@ class Engine:
             raise CommandError(13, f"{command.name} may only be run against the admin database.")
         if command.needs_oplog and not self.store.oplog_enabled:
             raise CommandError(76, "not running with --replSet")
-        if not request.body.keys().isdisjoint(generic.FIELDS):
-            generic.check(request)
-        if "autocommit" in request.body or "startTransaction" in request.body:
+        body = request.body
+        if body.keys().isdisjoint(generic.FIELDS):
+            return command
+        generic.check(request)
+        if "maxTimeMS" in body and command.name != "getMore" and body["maxTimeMS"]:
+            request.deadline_ms = self.clock.monotonic_ms() + body["maxTimeMS"]
+        if "autocommit" in body or "startTransaction" in body:
             return transactions.in_transaction(self, command, request)
+        if "readConcern" in body:
+            return read_concern.obey(self, command, request)
         return command
 
     def run_read(self, command: Command, request: Request) -> bytes | Wait:

@@ -45,7 +45,7 @@ CHECKED: Final[dict[str, Callable[[str, str, Any], None]]] = {
     "readConcern": _object,
     "writeConcern": _object,
 }
-FIELDS: Final = frozenset(CHECKED) | api_version.FIELDS
+FIELDS: Final = frozenset(CHECKED) | api_version.FIELDS | {"autocommit", "startTransaction"}
 """A request that has any of these wants `check`."""
 
 

@@ -46,7 +46,18 @@ class Peer:
 class Request:
     """One command: decoded body, raw body, raw document sequences (`raw` and `sequences` are what came)."""
 
-    __slots__ = ("_body", "cursor", "db", "name", "peer", "raw", "sequences", "time_is_up", "wait_until_ms")
+    __slots__ = (
+        "_body",
+        "cursor",
+        "db",
+        "deadline_ms",
+        "name",
+        "peer",
+        "raw",
+        "sequences",
+        "time_is_up",
+        "wait_until_ms",
+    )
 
     def __init__(
         self,
@@ -66,6 +77,8 @@ class Request:
         self.peer = peer
         self.time_is_up = False
         """Set by the shell for the last run of a command that returned `Wait`: it must answer now."""
+        self.deadline_ms: float | None = None
+        """When `maxTimeMS` is over, on the engine's monotonic clock; None: no limit."""
         self.wait_until_ms: float | None = None
         """Set by the shell at the first `Wait`: when it ends, on the loop's clock."""
         self._body = body

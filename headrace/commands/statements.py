@@ -25,6 +25,8 @@ ALLOWED: Final = frozenset({
     "find", "findAndModify", "getMore", "insert", "killCursors", "update",
 })  # fmt: skip
 ENDS: Final = frozenset({"abortTransaction", "commitTransaction"})
+OF_ADMIN: Final = ENDS | {"bulkWrite", "getMore", "killCursors"}
+"""These may be sent to an internal database: getMore, for the results of a bulkWrite."""
 WRITES: Final = frozenset({"delete", "findAndModify", "insert", "update"})
 NOT_FIRST: Final = frozenset({"abortTransaction", "commitTransaction", "getMore", "killCursors"})
 READ_CONCERNS: Final = frozenset({"local", "majority", "snapshot"})
@@ -45,7 +47,7 @@ def check_options(command: Command, request: Request) -> None:
     name = command.name
     if name not in ALLOWED:
         raise CommandError(263, _COUNT if name == "count" else f"Cannot run '{name}' in a multi-document transaction.")
-    if name not in ENDS and name != "bulkWrite" and request.db in INTERNAL_DATABASES:
+    if name not in OF_ADMIN and request.db in INTERNAL_DATABASES:
         raise CommandError(263, f"Cannot run command against the '{request.db}' database in a transaction.")
     if request.body.get("startTransaction") and name in NOT_FIRST:
         raise CommandError(263, f"Cannot run '{name}' at the start of a transaction.")

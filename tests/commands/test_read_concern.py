@@ -1,0 +1,131 @@
+"""Read concerns: what is refused, what waits, and what a snapshot reads while others write."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pymongo
+import pytest
+from bson import Timestamp
+from pymongo.errors import OperationFailure
+from pymongo.read_concern import ReadConcern
+
+import headrace
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    with headrace.Server() as server, pymongo.MongoClient(server.uri) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def three(client: Any) -> None:
+    client.drop_database("t")
+    client.t.c.insert_many([{"_id": key, "x": 1} for key in range(3)])
+
+
+def code_of(client: Any, command: dict[str, Any]) -> int:
+    with pytest.raises(OperationFailure) as caught:
+        client.t.command(command)
+    return int(caught.value.code or 0)
+
+
+def find(client: Any, at: Any = None, **options: Any) -> dict[str, Any]:
+    concern = {"level": "snapshot"} if at is None else {"level": "snapshot", "atClusterTime": at}
+    return dict(client.t.command({"find": "c", "readConcern": concern, "sort": {"_id": 1}, **options}))["cursor"]
+
+
+@pytest.mark.parametrize(
+    ("concern", "code"),
+    [
+        ({"level": "none"}, 9),
+        ({"level": 1}, 14),
+        ({"lvel": "local"}, 40415),
+        ({"level": "local", "atClusterTime": Timestamp(1, 1)}, 72),
+        ({"level": "snapshot", "atClusterTime": 5}, 14),
+        ({"level": "snapshot", "atClusterTime": Timestamp(0, 0)}, 72),
+        ({"level": "snapshot", "atClusterTime": Timestamp(1, 1)}, 246),
+        ({"level": "snapshot", "atClusterTime": Timestamp(4_200_000_000, 1)}, 72),
+        ({"afterClusterTime": Timestamp(4_200_000_000, 1)}, 72),
+        ({"level": "linearizable", "afterClusterTime": Timestamp(1, 1)}, 72),
+    ],
+)
+def test_a_concern_that_means_nothing_is_refused(client: Any, concern: dict[str, Any], code: int) -> None:
+    assert code_of(client, {"find": "c", "readConcern": concern}) == code
+
+
+@pytest.mark.parametrize(
+    ("command", "level"),
+    [
+        ({"count": "c"}, "snapshot"),
+        ({"insert": "c", "documents": [{}]}, "majority"),
+        ({"listCollections": 1}, "snapshot"),
+        ({"aggregate": "c", "pipeline": [{"$out": "d"}], "cursor": {}}, "snapshot"),
+        ({"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}}, "snapshot"),
+    ],
+)
+def test_a_command_that_cannot_read_at_a_level_says_so(client: Any, command: dict[str, Any], level: str) -> None:
+    assert code_of(client, {**command, "readConcern": {"level": level}}) == 72
+
+
+@pytest.mark.parametrize("level", ["available", "linearizable", "local", "majority", "snapshot"])
+def test_every_level_reads_what_is_there(client: Any, level: str) -> None:
+    assert len(list(client.t.get_collection("c", read_concern=ReadConcern(level)).find())) == 3
+
+
+def test_a_snapshot_stays_as_it_is_while_others_write(client: Any) -> None:
+    first = find(client)
+    client.t.c.update_one({"_id": 0}, {"$set": {"x": 2}})
+    client.t.c.delete_one({"_id": 1})
+    client.t.c.insert_one({"_id": 7})
+    again = find(client, first["atClusterTime"])
+    assert again["firstBatch"] == first["firstBatch"] and again["atClusterTime"] == first["atClusterTime"]
+    assert [item["_id"] for item in find(client)["firstBatch"]] == [0, 2, 7]
+    distinct = {"distinct": "c", "key": "_id", "readConcern": {"level": "snapshot"}}
+    assert client.t.command(distinct)["values"] == [0, 2, 7]
+    distinct["readConcern"]["atClusterTime"] = first["atClusterTime"]  # type: ignore[index]
+    reply = client.t.command(distinct)
+    assert reply["values"] == [0, 1, 2] and reply["atClusterTime"] == first["atClusterTime"]
+
+
+def test_a_cursor_goes_on_at_its_snapshot(client: Any) -> None:
+    with client.start_session(snapshot=True) as session:
+        cursor = client.t.c.find(session=session).batch_size(1)
+        assert next(cursor)["_id"] == 0
+        client.t.c.delete_many({})
+        assert [item["_id"] for item in cursor] == [1, 2]
+        assert client.t.c.find_one({"_id": 2}, session=session) == {"_id": 2, "x": 1}
+        assert list(client.t.c.aggregate([{"$count": "n"}], session=session)) == [{"n": 3}]
+
+
+def test_a_snapshot_holds_nobody_back_and_ends_where_its_collection_does(client: Any) -> None:
+    at = find(client)["atClusterTime"]
+    client.t.c.drop()
+    assert code_of(client, {"find": "c", "readConcern": {"level": "snapshot", "atClusterTime": at}}) == 246
+
+
+def test_a_time_from_before_the_last_write_is_not_kept(client: Any) -> None:
+    told = client.t.command("ping")["operationTime"]
+    assert len(find(client, told)["firstBatch"]) == 3
+    before = client.t.command("ping")["operationTime"]
+    client.t.other.insert_one({})
+    client.admin.command({"killAllSessions": []})
+    assert code_of(client, {"find": "c", "readConcern": {"level": "snapshot", "atClusterTime": before}}) == 246
+
+
+def test_a_time_that_has_come_but_was_not_written_at_is_waited_for(client: Any) -> None:
+    last = client.t.command("ping")["operationTime"]
+    concern = {"afterClusterTime": Timestamp(last.time, last.inc + 1)}
+    assert code_of(client, {"find": "c", "readConcern": concern, "maxTimeMS": 20}) == 50
+    client.t.c.insert_one({"_id": 9})
+    began = time.monotonic()
+    reply = client.t.command({"find": "c", "readConcern": concern, "maxTimeMS": 20_000})
+    assert len(reply["cursor"]["firstBatch"]) == 4 and time.monotonic() - began < 10
+
+
+def test_causally_consistent_sessions_read_their_writes(client: Any) -> None:
+    with client.start_session(causal_consistency=True) as session:
+        client.t.c.insert_one({"_id": 5}, session=session)
+        assert client.t.c.find_one({"_id": 5}, session=session) == {"_id": 5}
