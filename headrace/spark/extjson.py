@@ -57,8 +57,14 @@ def loads(text: str) -> Any:
 def _document(value: dict[str, Any]) -> str:
     parts = []
     for key, item in value.items():
-        writer = _WRITERS.get(type(item))
-        parts.append(f"{_quoted(key)}:{writer(item) if writer else dumps(item)}")
+        kind = type(item)
+        if kind is str:
+            parts.append(f"{_quoted(key)}:{_quoted(item)}")
+        elif kind is int and -(1 << 31) <= item < 1 << 31:
+            parts.append(f'{_quoted(key)}:{{"$numberInt":"{item}"}}')
+        else:
+            writer = _WRITERS.get(kind)
+            parts.append(f"{_quoted(key)}:{writer(item) if writer else dumps(item)}")
     return "{" + ",".join(parts) + "}"
 
 

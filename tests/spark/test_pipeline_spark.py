@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -268,3 +270,12 @@ def test_documents_of_a_written_collection_are_read_through_the_source(
     stages = [{"$match": {"operationType": "insert", "fullDocument.n": {"$gt": 16}}}, {"$replaceWith": "$fullDocument"}]
     found = documents(headrace.spark.pipeline(source.load(), stages))
     assert [loads(text) for text in found] == [{"_id": number, "n": number} for number in (17, 18, 19)]
+
+
+def test_the_examples_of_the_page_run_and_say_what_it_says(rows: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark-pipelines.md").read_text()
+    names: dict[str, Any] = {"events": rows}
+    for example in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        exec(compile(example, "spark-pipelines.md", "exec"), names)
+    assert names["adults"].columns == ["token", "clusterTime", "clusterTimeIncrement", "wallTime", "document"]
+    assert f"```\n{capsys.readouterr().out}```" in page

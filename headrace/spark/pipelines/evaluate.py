@@ -32,10 +32,15 @@ class Source:
 
     document: str | None = None
 
-    def read(self, batch: pa.RecordBatch, fields: Collection[str] | None = None) -> list[Document | None]:
-        """The documents of a batch; None for a row without one. With `fields` no other field need be there."""
+    def read(
+        self, batch: pa.RecordBatch, fields: Collection[str] | None = None, texts: dict[int, str] | None = None
+    ) -> list[Document | None]:
+        """The documents of a batch; None for a row without one. With `fields` no other field need be there.
+
+        For `texts` see `rows.events`.
+        """
         if self.document is None:
-            return list(rows.events(batch, fields))
+            return list(rows.events(batch, fields, texts))
         column = batch.column(self.document)
         read = rows.reader(column.type)
         return [None if cell is None else read(cell) for cell in column.to_pylist()]
@@ -84,13 +89,23 @@ class Made:
     def __call__(self, batches: Batches) -> Batches:
         stages = self.program.stages()
         for batch in batches:
-            places, made = run(self.source, stages, batch, self.filters)
-            kind = pa.string() if self.source.document is None else batch.column(self.into).type
-            write = rows.writer(kind)
-            column = pa.array([write(document) for document in made], kind)
+            places, kind, cells = self._cells(stages, batch)
+            column = pa.array(cells, kind)
             taken = batch.select(list(self.carried)).take(pa.array(places, pa.int64()))
             names = [*self.carried, self.into]
             yield pa.RecordBatch.from_arrays([*taken.columns, column], names=names)
+
+    def _cells(self, stages: tuple[Stage, ...], batch: pa.RecordBatch) -> tuple[list[int], pa.DataType, list[Any]]:
+        """The rows' indexes, the type and the cells of what the stages make of a batch."""
+        if self.source.document is None:
+            texts: dict[int, str] = {}
+            documents = self.source.read(batch, texts=texts)  # held, for `texts` knows them by their ids
+            places, made = run_over(documents, stages, batch, self.filters)
+            return places, pa.string(), [rows.text_of(document, texts) for document in made]
+        places, made = run(self.source, stages, batch, self.filters)
+        kind = batch.column(self.into).type
+        write = rows.writer(kind)
+        return places, kind, [write(document) for document in made]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +142,18 @@ def check_id(token: str, document: Document) -> None:
 
 def run(source: Source, stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int) -> tuple[list[int], list[Any]]:
     """What the stages make of a batch: the rows' indexes, and the documents made of each."""
+    return run_over(source.read(batch), stages, batch, filters)
+
+
+def run_over(
+    documents: list[Document | None], stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int
+) -> tuple[list[int], list[Any]]:
+    """As `run`, over the batch's documents read already."""
     whole = flow_of(stages)
     rest = flow_of(stages[filters:]) if filters else whole
     places: list[int] = []
     made: list[Any] = []
-    for index, (document, sure) in enumerate(zip(source.read(batch), _sure(batch), strict=True)):
+    for index, (document, sure) in enumerate(zip(documents, _sure(batch), strict=True)):
         if document is None:
             continue
         for found in (rest if sure else whole)(document):

@@ -69,8 +69,13 @@ def writer(kind: pa.DataType) -> Callable[[Document], Any]:
     return bson.encode if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else dumps
 
 
-def events(batch: pa.RecordBatch, fields: Collection[str] | None = None) -> list[Document]:
-    """The events of a batch of rows; with `fields` they need not have any others."""
+def events(
+    batch: pa.RecordBatch, fields: Collection[str] | None = None, texts: dict[int, str] | None = None
+) -> list[Document]:
+    """The events of a batch of rows; with `fields` they need not have any others.
+
+    `texts` is filled with the text of each document among an event's fields, by its `id` (valid while it lives).
+    """
     import pyarrow as pa
 
     names = columns_of(fields)
@@ -81,11 +86,23 @@ def events(batch: pa.RecordBatch, fields: Collection[str] | None = None) -> list
             column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
         held = column.to_pylist()
         if name in _DOCUMENTS or name == "other":
-            read = reader(column.type)
-            held = [None if cell is None else read(cell) for cell in held]
+            read, written = reader(column.type), held
+            held = [None if cell is None else read(cell) for cell in written]
+            # `other` does not live on in its event, and its id would be another's.
+            if texts is not None and read is loads and name != "other":
+                texts.update((id(document), text) for document, text in zip(held, written, strict=True) if text)
         cells[name] = held
     rows = zip(*cells.values(), strict=True)
     return [event(dict(zip(names, row, strict=True))) for row in rows]
+
+
+def text_of(document: Document, texts: dict[int, str]) -> str:
+    """The document's text; what of it is as it was read is not written again."""
+    known = texts.get(id(document))
+    if known is not None:
+        return known
+    parts = [f"{dumps(name)}:{texts.get(id(value)) or dumps(value)}" for name, value in document.items()]
+    return "{" + ",".join(parts) + "}"
 
 
 def event(row: dict[str, Any]) -> Document:
