@@ -31,20 +31,19 @@ def check_place(namespace: str) -> None:
 
 
 def check_images(command: str, value: Any) -> dict[str, Any]:
-    """The option as it is kept, `{enabled: bool}`; raises 14, 40414, 40415."""
+    """The option as it is kept, `{enabled: bool}`; raises 14, 40415 in the order of the fields, then 40414."""
     field = f"{command}.{OPTION}"
     if type(value) is not dict:
         raise CommandError(14, f"BSON field '{field}' is the wrong type '{type_name(value)}', expected type 'object'")
-    for name in value:
+    for name, item in value.items():
         if name != "enabled":
             raise CommandError(40415, f"BSON field '{field}.{name}' is an unknown field.")
-    enabled = value.get("enabled")
-    if enabled is None:
+        if type(item) is not bool and item is not None:
+            kind = type_name(item)
+            raise CommandError(14, f"BSON field '{field}.enabled' is the wrong type '{kind}', expected type 'bool'")
+    if value.get("enabled") is None:
         raise CommandError(40414, f"BSON field '{field}.enabled' is missing but a required field")
-    if type(enabled) is not bool:
-        kind = type_name(enabled)
-        raise CommandError(14, f"BSON field '{field}.enabled' is the wrong type '{kind}', expected type 'bool'")
-    return {"enabled": enabled}
+    return {"enabled": value["enabled"]}
 
 
 def _expire(value: Any) -> Any:
