@@ -46,6 +46,8 @@ def open_cursor(
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     keep = not (cursor.exhausted or single_batch)
     cursor_id = engine.cursors.add(cursor, session_id(request)) if keep else 0
+    if engine.deadline_ms is not None:
+        cursor.left_ms = engine.deadline_ms - engine.clock.monotonic_ms()
     if cursor_id and engine.transaction is not None:
         engine.transaction.cursors.add(cursor_id)
     build = reply.cursor_elements_id_first if id_first else reply.cursor_elements

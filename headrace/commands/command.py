@@ -8,7 +8,7 @@ the shell adds `ok`, `$clusterTime` and `operationTime`), or a `Wait` (call me a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.commands.request import Request
@@ -32,3 +32,11 @@ class Command:
     aliases: tuple[str, ...] = ()
     needs_oplog: bool = False
     """Error 76 (NoReplicationEnabled) on a server that keeps no oplog."""
+    total: str = field(init=False)
+    """The metric that counts how often it was answered."""
+    failed: str = field(init=False)
+    """The metric that counts how often it was answered with an error."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", f"commands.{self.name}.total")
+        object.__setattr__(self, "failed", f"commands.{self.name}.failed")

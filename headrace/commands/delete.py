@@ -73,6 +73,7 @@ def run_statement(
 ) -> int:
     """One of the statements of a delete command; returns how many documents went."""
     txn = engine.txn
+    engine.count("operations.delete")
     check_hint(collection, statement.get("hint"))
     finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
     if finder.is_by_id:

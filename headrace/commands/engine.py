@@ -53,7 +53,7 @@ class Engine:
         self.failpoints = failpoints.FailPoints()
         self.sessions = retryable.Sessions()
         self.snapshots = snapshots.Snapshots(store)
-        self.metrics: dict[str, int] = {}
+        self.metrics: dict[str, int] = {"network.bytesIn": 0, "network.bytesOut": 0}
         self.process_id = ObjectId()
         self.started_ms = self.clock.now_ms()
         self.connections_open = 0
@@ -61,6 +61,8 @@ class Engine:
         self.transaction: ClientTransaction | None = None
         """The client's transaction of which the command that runs is a statement."""
         self._view: View | None = None
+        self.deadline_ms: float | None = None
+        """When the time of the command that runs is over, on the monotonic clock; a getMore has its cursor's."""
         store.listeners.append(self.channels.publish)
         store.transactions.listeners.append(self._transaction_ended)
 
@@ -68,7 +70,12 @@ class Engine:
 
     @property
     def view(self) -> View:
-        """The view of the command that runs: the last commit for a read, the transaction for a write."""
+        """The view of the command that runs: the last commit for a read, the transaction for a write.
+
+        Walks ask for it every few hundred documents, and raise 50 with it when `maxTimeMS` is over.
+        """
+        if self.deadline_ms is not None and self.clock.monotonic_ms() > self.deadline_ms:
+            raise CommandError(50, "operation exceeded time limit")
         if self._view is None:
             from headrace.store.view import View
 
@@ -128,16 +135,21 @@ class Engine:
 
     def run_read(self, command: Command, request: Request) -> bytes | Wait:
         """Run a command that changes nothing; every `CommandError` becomes a reply."""
+        self.deadline_ms = request.deadline_ms
         try:
             answer = command.run(self, request)
             if self.failpoints.active:
                 answer = self.failpoints.disturb(self, command, request, answer)
-            return answer if type(answer) is Wait else self._close(answer)
+            if type(answer) is Wait:
+                return answer
+            self.metrics[command.total] = self.metrics.get(command.total, 0) + 1
+            return self._close(answer)
         except CommandError as error:
             return self.failure(error, request)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
         finally:
+            self.deadline_ms = None
             if self._view is not None:
                 self._view.kv.abort()
                 self._view = None
@@ -145,6 +157,7 @@ class Engine:
     def run_write(self, command: Command, request: Request, txn: WriteTransaction) -> bytes | Wait:
         """Run a command that writes, inside `txn`; the reply counts once `txn` is committed."""
         self._view = txn
+        self.deadline_ms = request.deadline_ms
         try:
             if self.store.transactions.open:
                 waits = locked.until_free(self, command, request, txn)
@@ -155,6 +168,7 @@ class Engine:
                 answer = self.failpoints.disturb(self, command, request, answer)
             if type(answer) is Wait:
                 return answer
+            self.metrics[command.total] = self.metrics.get(command.total, 0) + 1
             if "writeConcern" in request.body and (error := generic.unsatisfied(request.body)):
                 answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
             return self._close(answer, max(txn.clock_position, self.store.last_position))
@@ -163,6 +177,7 @@ class Engine:
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
         finally:
+            self.deadline_ms = None
             self._view = None
 
     def _close(self, answer: dict[str, Any] | bytes, position: int | None = None) -> bytes:
@@ -178,6 +193,10 @@ class Engine:
 
     def failure(self, error: CommandError, request: Request, labels: Sequence[str] | None = None) -> bytes:
         """The reply to a failed command, with the labels that drivers act on, or with those given."""
+        command = self.commands.get(request.name)
+        if command is not None:
+            self.count(command.total)
+            self.count(command.failed)
         if labels is None:
             found = (*error.labels, *retryable.labels_of(self, request, error))
             labels = tuple(dict.fromkeys(found))

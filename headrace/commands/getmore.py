@@ -53,11 +53,15 @@ def run(engine: Engine, request: Request) -> bytes | Wait:
         return _changes(engine, request, cursor)
     if not cursor.awaits and body.get("maxTimeMS") is not None and not cursor.tails:
         _check_time(body)
+    if cursor.left_ms is not None:
+        engine.deadline_ms = engine.clock.monotonic_ms() + cursor.left_ms
     try:
         batch = cursor.next_batch(size or None)
     except BaseException:
         engine.cursors.remove(cursor_id)
         raise
+    if engine.deadline_ms is not None:
+        cursor.left_ms = engine.deadline_ms - engine.clock.monotonic_ms()
     if not batch and cursor.awaits and not request.time_is_up:
         return Wait(engine.store.last_position, _await_ms(body), "")
     if cursor.exhausted:

@@ -67,6 +67,7 @@ def insert_documents(
     options = collection.options
     plain = "validator" not in options and "capped" not in options
     engine.count("document.inserted", len(documents))
+    engine.count("operations.insert", len(documents))
     if len(documents) > 1 and plain and txn.insert_many(collection, documents, retryable) is not None:
         return []
     check = checker(collection, request.body)

@@ -25,13 +25,15 @@ from headrace.commands.request import Request
 
 _CONNECTION_COUNT_MAX: Final = 65536
 _OPERATIONS: Final = {
-    "insert": ("insert",),
-    "query": ("find", "aggregate", "count", "distinct"),
-    "update": ("update", "findAndModify"),
-    "delete": ("delete",),
-    "getmore": ("getMore",),
+    "insert": ("operations.insert",),
+    "query": ("commands.find.total", "commands.aggregate.total"),
+    "update": ("operations.update",),
+    "delete": ("operations.delete",),
+    "getmore": ("commands.getMore.total",),
 }
-"""opcounters' names, and the commands counted under each; all others are under `command`."""
+"""opcounters' names, and what is counted under each: of writes the statements, of reads the commands."""
+_COUNTED: Final = frozenset({"aggregate", "bulkWrite", "delete", "find", "getMore", "insert", "update"})
+"""The commands that opcounters count under a name of their own; all others are under `command`."""
 
 
 def run(engine: ServerFacts, request: Request) -> dict[str, Any]:
@@ -101,7 +103,8 @@ def _metrics(engine: ServerFacts, request: Request) -> dict[str, Any]:
         for folder in folders:
             place = place.setdefault(folder, {})
         place[last] = Int64(count)
-    section.pop("network", None)
+    for name in ("network", "operations"):
+        section.pop(name, None)
     section["changeStreams"] = {
         "largeEventsFailed": Int64(split.COUNTS.failed), "largeEventsSplit": Int64(split.COUNTS.split),
     }  # fmt: skip
@@ -122,8 +125,9 @@ def _opcounters(engine: ServerFacts, request: Request) -> dict[str, Any] | None:
     totals = _totals(engine)
     if not totals:
         return None
-    counts = {name: sum(totals.get(command, 0) for command in of) for name, of in _OPERATIONS.items()}
-    counts["command"] = sum(totals.values()) - sum(counts.values())
+    metrics = engine.metrics
+    counts = {name: sum(metrics.get(metric, 0) for metric in of) for name, of in _OPERATIONS.items()}
+    counts["command"] = sum(count for name, count in totals.items() if name not in _COUNTED)
     return {name: Int64(count) for name, count in counts.items()}
 
 

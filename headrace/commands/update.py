@@ -109,6 +109,7 @@ def _by_id(
     except CommandError:
         return None  # said again, with its place, by the long way
     engine.count("document.updated", modified)
+    engine.count("operations.update")
     return _ONE_CHANGED if modified else _ONE_MATCHED
 
 
@@ -174,6 +175,7 @@ def run_statement(
 ) -> Outcome:
     """One of the statements of an update command."""
     txn = engine.txn
+    engine.count("operations.update")
     collection = txn.collection(namespace)
     let = request.body.get("let")
     update = parsed(statement, collection, let)

@@ -80,7 +80,7 @@ class IdScan:
 class DocumentCursor:
     """Batches of raw documents from an iterator."""
 
-    __slots__ = ("_documents", "_held", "_left", "awaits", "exhausted", "id", "namespace", "no_timeout", "session",
+    __slots__ = ("_documents", "_held", "_left", "awaits", "exhausted", "id", "left_ms", "namespace", "no_timeout", "session",
                  "tails", "used_ms")  # fmt: skip
 
     is_change_stream = False
@@ -94,6 +94,7 @@ class DocumentCursor:
         self.used_ms = 0.0
         self.no_timeout = no_timeout
         self.exhausted = False
+        self.left_ms: float | None = None  # of its command's maxTimeMS, for all the batches to come
         self.tails = False  # stays open at its end: what is inserted later comes later
         self.awaits = False  # and a getMore waits for it
         self._documents = documents

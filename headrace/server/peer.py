@@ -57,6 +57,7 @@ class Peer(asyncio.Protocol):
         self.facts = self._core.welcome(self, transport)
 
     def data_received(self, data: bytes) -> None:
+        self._core.engine.metrics["network.bytesIn"] += len(data)
         self._wire.receive(data)
         if not self._busy and not self._paused:
             self._serve()
@@ -185,12 +186,11 @@ class Peer(asyncio.Protocol):
         if message.flags & MORE_TO_COME and message.opcode != OP_QUERY:
             return
         self._replies += 1
-        self._transport.write(
-            encode_reply(
-                self._replies, message.request_id, answer, legacy=message.opcode == OP_QUERY,
-                compressor=message.compressor,
-            )
-        )  # fmt: skip
+        sent = encode_reply(
+            self._replies, message.request_id, answer, legacy=message.opcode == OP_QUERY, compressor=message.compressor
+        )
+        self._core.engine.metrics["network.bytesOut"] += len(sent)
+        self._transport.write(sent)
 
     def wake(self, command: Command, request: Request) -> None:
         """The notifier's call: run the parked command again."""

@@ -235,8 +235,9 @@ def test_a_command_of_the_refused_says_why(name: str) -> None:
 
 def test_server_status_counts_commands_under_mongodbs_names() -> None:
     counts = {"commands.find.total": 5, "commands.find.failed": 1, "commands.ping.total": 2, "document.inserted": 7}
+    counts["operations.insert"] = 7
     reply = ask({"serverStatus": 1}, Facts(metrics={**counts, "network.bytesIn": 99}))
-    assert reply["opcounters"] == {"insert": 0, "query": 5, "update": 0, "delete": 0, "getmore": 0, "command": 2}
+    assert reply["opcounters"] == {"insert": 7, "query": 5, "update": 0, "delete": 0, "getmore": 0, "command": 2}
     assert reply["metrics"]["commands"]["find"] == {"failed": 1, "total": 5}
     assert reply["metrics"]["document"] == {"inserted": 7} and "network" not in reply["metrics"]
     assert reply["network"]["bytesIn"] == 99 and reply["network"]["numRequests"] == 7
