@@ -43,7 +43,7 @@ PAGES = sorted(
     ]
 )
 RUN = {"console", "python"}
-OWN_TEST = {"docs/pipeline.md"}  # tests/spark/test_docs.py has one Spark session for it
+OWN_TEST = {"docs/pipeline.md", "docs/spark-pipelines.md"}  # tests/spark has one Spark session for them
 MARK = "\x1e"
 FENCE = re.compile(r"```(\w*)$")
 COMMENT = re.compile(r"<!-- (slow|not run: .+) -->$")
