@@ -21,6 +21,7 @@ TITLES: Final = {
     "commands.create.UNSUPPORTED": "Options of `create`",
     "commands.find.UNSUPPORTED": "Options of `find`",
     "commands.refused.REFUSED": "Commands",
+    "commands.server_stages.UNSUPPORTED": "Options of `$collStats`",
     "query.accumulators.UNSUPPORTED": "Accumulators",
     "query.expressions.table.UNSUPPORTED": "Expressions",
     "query.match.operators.UNSUPPORTED": "Query operators on a field",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson.datetime_ms import DatetimeMS
 
-from headrace.commands import watch
+from headrace.commands import server_stages, watch
 from headrace.commands.batches import batch_size, open_cursor
 from headrace.commands.command import Command
 from headrace.commands.find import check_hint
@@ -18,6 +18,7 @@ from headrace.commands.request import Request
 from headrace.commands.sources import documents, resolve
 from headrace.errors import CommandError
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
+from headrace.query.stages.server import ServerStage
 from headrace.values.bson import decode, encode_in_order, type_name
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def run(engine: Engine, request: Request) -> Any:
         check_hint(engine.view.collection(namespace), body.get("hint"))
         _, of_views = resolve(engine, namespace)
         pipeline = [*of_views, *pipeline]
-    found = run_pipeline_on(engine, namespace, pipeline, body)
+    found = run_pipeline_on(engine, namespace, pipeline, body, request)
     return open_cursor(engine, request, namespace, found, size)
 
 
@@ -103,11 +104,17 @@ def context_of(engine: Engine, namespace: str, body: dict[str, Any]) -> Pipeline
 
 
 def run_pipeline_on(
-    engine: Engine, namespace: str, pipeline: list[dict[str, Any]], body: dict[str, Any]
+    engine: Engine, namespace: str, pipeline: list[dict[str, Any]], body: dict[str, Any], request: Request | None = None
 ) -> Iterator[bytes]:
-    """The raw documents that leave a pipeline over `namespace` (a view's own stages are in it already)."""
+    """The raw documents that leave a pipeline over `namespace` (a view's own stages are in it already).
+
+    `request`: who asks, where the pipeline may begin with a stage that the server is the source of.
+    """
     context = context_of(engine, namespace, body)
     stages = parse_pipeline(pipeline, context=context)
+    if request is not None and stages and isinstance(stages[0], ServerStage):
+        made = run_pipeline(stages[1:], server_stages.documents(engine, request, namespace, stages[0]))
+        return map(encode_in_order, made)
     base, _ = resolve(engine, namespace)
     spec: dict[str, Any] = {}
     if pipeline and "$match" in pipeline[0] and type(pipeline[0]["$match"]) is dict:

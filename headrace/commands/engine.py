@@ -10,7 +10,7 @@ runs the others again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId, Timestamp
@@ -58,6 +58,10 @@ class Engine:
         self.started_ms = self.clock.now_ms()
         self.connections_open = 0
         self.connections_created = 0
+        self.waiting: Callable[[], Sequence[Request]] = tuple
+        """The requests that wait; set by the shell, as the next."""
+        self.interrupt: Callable[[int], None] = _nobody
+        """End what a connection, by its number, waits for."""
         self.transaction: ClientTransaction | None = None
         """The client's transaction of which the command that runs is a statement."""
         self._view: View | None = None
@@ -201,3 +205,7 @@ class Engine:
             found = (*error.labels, *retryable.labels_of(self, request, error))
             labels = tuple(dict.fromkeys(found))
         return reply.error_reply(error, labels, self.store.last_position if self.store.oplog_enabled else None)
+
+
+def _nobody(number: int) -> None:
+    """Without a shell nothing waits."""

@@ -22,7 +22,6 @@ class ServerFacts(Protocol):
     """The server as its descriptive commands see it."""
 
     options: ServerOptions
-    clock: Clock
     process_id: ObjectId
     """Made anew at each start: the drivers' sign that the server was restarted."""
     started_ms: int
@@ -33,6 +32,10 @@ class ServerFacts(Protocol):
     """Counters since the start by dotted name: `commands.find.total`, `document.inserted`, `network.bytesIn`."""
     connections_open: int
     connections_created: int
+
+    @property
+    def clock(self) -> Clock:
+        """What tells the time."""
 
     @property
     def commands(self) -> Mapping[str, Any]:

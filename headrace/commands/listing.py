@@ -101,7 +101,13 @@ def _size(engine: Engine, collection: Collection) -> int:
 
 
 def collection_stats(engine: Engine, request: Request) -> dict[str, Any]:
-    namespace = target(request)
+    return storage_stats(engine, target(request), request.body.get("scale", 1))
+
+
+def storage_stats(engine: Engine, namespace: str, scale: Any) -> dict[str, Any]:
+    """How large a collection is, in units of `scale` bytes. Raises 166 for a view, 2 for a scale below 1."""
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or scale < 1:
+        raise CommandError(2, "Scale factor must be a number of at least 1")
     collection = engine.view.collection(namespace)
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
@@ -109,8 +115,9 @@ def collection_stats(engine: Engine, request: Request) -> dict[str, Any]:
         return {"ns": namespace, "size": 0, "count": 0, "storageSize": 0, "nindexes": 0, "indexSizes": {}}
     size, count = _size(engine, collection), engine.view.count(collection)
     return {
-        "ns": namespace, "size": size, "count": count, "avgObjSize": size // count if count else 0,
-        "storageSize": size, "capped": bool(collection.options.get("capped")), "nindexes": len(collection.indexes),
+        "ns": namespace, "size": size // int(scale), "count": count, "avgObjSize": size // count if count else 0,
+        "storageSize": size // int(scale), "scaleFactor": int(scale),
+        "capped": bool(collection.options.get("capped")), "nindexes": len(collection.indexes),
     }  # fmt: skip
 
 

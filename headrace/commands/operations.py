@@ -1,7 +1,4 @@
-"""What operators look at and turn: currentOp, killOp, profile, top, fsync.
-
-A command of Headrace runs to its end before the next one starts, so no operation is ever seen in progress.
-"""
+"""What operators turn and look at: profile, top, fsync."""
 
 from __future__ import annotations
 
@@ -12,20 +9,6 @@ from headrace.commands.facts import ServerFacts
 from headrace.commands.request import Request
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
-
-
-def current_op(engine: ServerFacts, request: Request) -> dict[str, Any]:
-    return {"inprog": []}
-
-
-def kill_op(engine: ServerFacts, request: Request) -> dict[str, Any]:
-    """Nothing can be running under the number, so nothing is killed; as MongoDB, it says so only of the attempt."""
-    number = request.body.get("op")
-    if number is None:
-        raise CommandError(4, 'Missing expected field "op"')
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise CommandError(14, f'Expected field "op" to have numeric type, but found {type_name(number)}')
-    return {"info": "attempting to kill op"}
 
 
 def profile(engine: ServerFacts, request: Request) -> dict[str, Any]:
@@ -53,9 +36,7 @@ def fsync(engine: ServerFacts, request: Request) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("currentOp", current_op, admin_only=True),
     Command("fsync", fsync, admin_only=True),
-    Command("killOp", kill_op, admin_only=True),
     Command("profile", profile),
     Command("top", top, admin_only=True),
 )

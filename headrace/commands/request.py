@@ -55,6 +55,7 @@ class Request:
         "peer",
         "raw",
         "sequences",
+        "since_ms",
         "time_is_up",
         "wait_until_ms",
     )
@@ -81,6 +82,8 @@ class Request:
         """When `maxTimeMS` is over, on the engine's monotonic clock; None: no limit."""
         self.wait_until_ms: float | None = None
         """Set by the shell at the first `Wait`: when it ends, on the loop's clock."""
+        self.since_ms: float
+        """Set by the shell with `wait_until_ms`: when the wait began, on the same clock."""
         self._body = body
         self.cursor: Any = None
         """The cursor of a getMore that was recognised by its bytes, see `standing.py`."""

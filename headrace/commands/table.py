@@ -18,6 +18,7 @@ from headrace.commands import (
     findandmodify,
     getmore,
     images,
+    in_progress,
     indexes,
     insert,
     killcursors,
@@ -32,7 +33,7 @@ _ONE: Final = (
     aggregate, arrow_changes, bulk_write, collmod, create, delete, find, findandmodify, getmore, insert, killcursors,
     update,
 )  # fmt: skip
-_MANY: Final = (count, drop, images, indexes, listing, transactions)
+_MANY: Final = (count, drop, images, in_progress, indexes, listing, transactions)
 
 DATA_COMMANDS: Final = sorted(
     [module.COMMAND for module in _ONE] + [command for module in _MANY for command in module.COMMANDS],

@@ -37,6 +37,8 @@ class Core:
         self.writer = Writer(self)
         self.notifier = Notifier(self)
         self.store.transactions.wake = self.notifier.wake_key
+        self.engine.waiting = self.notifier.requests
+        self.engine.interrupt = self.notifier.interrupt
         self.background = Background(self)
         self.peers: set[Peer] = set()
         self.ending = False

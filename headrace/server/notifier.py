@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.commands.command import Command
 from headrace.commands.request import Request
 from headrace.commands.wait import Wait
+from headrace.errors import CommandError
 from headrace.server.deadlines import Deadlines
 from headrace.store.store import Committed
 
@@ -53,6 +54,7 @@ class Notifier:
         now_ms = self._core.loop.time() * 1000.0
         if request.wait_until_ms is None:
             request.wait_until_ms = now_ms + wait.wait_ms
+            request.since_ms = now_ms
         if wait.over is not None and wait.over():
             self._core.loop.call_soon(peer.wake, command, request)
             return
@@ -66,6 +68,20 @@ class Notifier:
         if here is None:
             here = self._parked[wait.scope] = {}
         here[parked] = None
+
+    def requests(self) -> list[Request]:
+        """All that wait, or have just been woken."""
+        waiting = [parked for here in self._parked.values() for parked in here]
+        return [parked.request for parked in (*waiting, *self._woken)]
+
+    def interrupt(self, connection_id: int) -> None:
+        """End what a connection waits for, with error 11601."""
+        for parked in [item for here in self._parked.values() for item in here]:
+            if parked.peer.facts.connection_id == connection_id:
+                self._remove(parked)
+                error = CommandError(11601, "operation was interrupted")
+                answer = self._core.engine.failure(error, parked.request)
+                self._core.loop.call_soon(parked.peer.finish, answer)
 
     def leave(self, peer: Peer) -> None:
         """Forget a peer that is gone."""

@@ -1,0 +1,134 @@
+"""What the server tells of itself in pipelines: sizes, indexes, sessions, and what goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pymongo
+import pytest
+from pymongo.errors import OperationFailure
+
+import headrace
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    with headrace.Server() as server, pymongo.MongoClient(server.uri, appname="watcher") as client:
+        client.t.c.insert_many([{"_id": number, "x": "y" * 100} for number in range(10)])
+        client.t.c.create_index("x")
+        yield client
+
+
+def one(source: Any, *pipeline: dict[str, Any]) -> Any:
+    (found,) = source.aggregate(list(pipeline))
+    return found
+
+
+def test_coll_stats_tells_the_size_and_the_count(client: Any) -> None:
+    found = one(client.t.c, {"$collStats": {"count": {}, "storageStats": {"scale": 10}}})
+    assert found["count"] == 10 and found["ns"] == "t.c"
+    assert found["storageStats"]["count"] == 10 and found["storageStats"]["scaleFactor"] == 10
+    assert 100 < found["storageStats"]["size"] < 200
+    assert one(client.t.c, {"$collStats": {"count": {}}}, {"$project": {"_id": 0, "count": 1}}) == {"count": 10}
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [({"latencyStats": {}}, 115), ({"queryExecStats": {}}, 115), ({"nonsense": {}}, 40415), ({"count": 1}, 14)],
+)
+def test_what_is_not_counted_is_refused(client: Any, spec: dict[str, Any], code: int) -> None:
+    with pytest.raises(OperationFailure) as caught:
+        client.t.c.aggregate([{"$collStats": spec}])
+    assert caught.value.code == code
+
+
+def test_counting_a_collection_that_is_not_there_is_an_error(client: Any) -> None:
+    with pytest.raises(OperationFailure) as caught:
+        client.t.nowhere.aggregate([{"$collStats": {"count": {}}}])
+    assert caught.value.code == 26
+
+
+def test_index_stats_lists_the_indexes(client: Any) -> None:
+    found = list(client.t.c.aggregate([{"$indexStats": {}}, {"$sort": {"name": 1}}]))
+    assert [(item["name"], item["key"]) for item in found] == [("_id_", {"_id": 1}), ("x_1", {"x": 1})]
+    assert found[1]["accesses"]["ops"] == 0 and "accesses" not in found[0]
+
+
+def test_list_local_sessions_has_at_least_the_one_that_asks(client: Any) -> None:
+    with client.start_session() as session:
+        found = list(client.t.aggregate([{"$listLocalSessions": {}}], session=session))
+        assert session.session_id["id"] in [item["_id"]["id"] for item in found]
+
+
+def waiting(client: Any) -> list[Any]:
+    stages = [{"$currentOp": {"idleCursors": True}}, {"$match": {"op": "getmore"}}]
+    return list(client.admin.aggregate(stages))
+
+
+def wait_for(condition: Any) -> Any:
+    end = time.monotonic() + 10
+    while not (found := condition()):
+        assert time.monotonic() < end
+    return found
+
+
+def test_a_get_more_that_waits_is_seen_and_can_be_killed(client: Any) -> None:
+    failures: list[Any] = []
+    with client.t.c.watch(max_await_time_ms=60_000) as stream:
+
+        def watch() -> None:
+            try:
+                stream.try_next()
+            except OperationFailure as failure:
+                failures.append(failure)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        (operation,) = wait_for(lambda: waiting(client))
+        assert operation["type"] == "op" and operation["active"] and operation["appName"] == "watcher"
+        assert operation["ns"] == "t.c" and operation["command"]["collection"] == "c"
+        assert operation["desc"] == f"conn{operation['opid']}"
+        client.t.c.insert_one({"_id": "ends the wait"})
+        watcher.join(10)
+        assert not waiting(client) and not failures
+
+
+def test_kill_op_ends_a_wait(client: Any) -> None:
+    coll = client.k.create_collection("capped", capped=True, size=4096)
+    coll.insert_one({})
+    cursor = coll.find(cursor_type=pymongo.CursorType.TAILABLE_AWAIT).max_await_time_ms(60_000)
+    next(cursor)
+    failures: list[Any] = []
+
+    def tail() -> None:
+        try:
+            cursor.next()
+        except OperationFailure as failure:
+            failures.append(failure.code)
+
+    tailer = threading.Thread(target=tail)
+    tailer.start()
+    (operation,) = wait_for(lambda: waiting(client))
+    assert client.admin.command("killOp", op=operation["opid"])["info"] == "attempting to kill op"
+    tailer.join(10)
+    assert failures == [11601]
+
+
+def test_current_op_has_a_filter_and_shows_transactions_that_are_open(client: Any) -> None:
+    (own,) = client.admin.command({"currentOp": 1, "command.currentOp": 1})["inprog"]
+    assert own["ns"] == "admin.$cmd" and own["op"] == "command"
+    assert client.admin.command({"currentOp": 1, "secs_running": {"$gt": 1000}})["inprog"] == []
+    with client.start_session() as session, session.start_transaction():
+        client.t.c.find_one({}, session=session)
+        (idle,) = client.admin.command({"currentOp": 1, "type": "idleSession"})["inprog"]
+        assert idle["lsid"]["id"] == session.session_id["id"] and not idle["active"]
+        assert idle["transaction"]["parameters"]["autocommit"] is False
+
+
+@pytest.mark.parametrize(("command", "code"), [({"killOp": 1}, 4), ({"killOp": 1, "op": "x"}, 14)])
+def test_kill_op_wants_a_number(client: Any, command: dict[str, Any], code: int) -> None:
+    with pytest.raises(OperationFailure) as caught:
+        client.admin.command(command)
+    assert caught.value.code == code
