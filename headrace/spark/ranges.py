@@ -6,6 +6,7 @@ Rule: both ways give the same rows in the same order, and the same slice the sam
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,14 +42,24 @@ def _as_arrow(
 ) -> Iterator[pa.RecordBatch]:
     from headrace.values.arrow import batches_of
 
-    after, done = start, False
-    while not done:
-        reply = feed.changes(
+    def ask(after: Token) -> dict[str, Any]:
+        return feed.changes(
             after, end, columns=list(columns), slice=slice_, slices=slices, rowsMax=ARROW_ROWS, waitMs=_WAIT_MS
         )
-        if reply["rows"]:
-            yield from batches_of(reply["arrow"])
-        after, done = Token.of(reply["token"]), reply["done"]
+
+    reply = ask(start)
+    if reply["done"]:
+        yield from batches_of(reply["arrow"])
+        return
+    # The server makes the next rows while these are worked on.
+    with ThreadPoolExecutor(1) as pool:
+        while True:
+            coming = None if reply["done"] else pool.submit(ask, Token.of(reply["token"]))
+            if reply["rows"]:
+                yield from batches_of(reply["arrow"])
+            if coming is None:
+                return
+            reply = coming.result()
 
 
 def _as_bson(
