@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from bson import Int64
+
 from headrace.commands.command import Command
 from headrace.commands.create import OPTIONS, check_view_pipeline
 from headrace.commands.images import OPTION, check_images, check_place
-from headrace.commands.namespaces import for_writing, target
+from headrace.commands.namespaces import flag, for_writing, target
 from headrace.commands.request import Request
 from headrace.errors import CommandError
 from headrace.query.match import parse_filter
@@ -18,6 +20,8 @@ from headrace.values.bson import type_name
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
 
+SECONDS: Final = "expireAfterSeconds"
+_SECONDS_MAX: Final = 2**31 - 1
 _GENERIC: Final = frozenset({
     "apiDeprecationErrors", "apiStrict", "apiVersion", "collMod", "comment", "lsid", "maxTimeMS", "txnNumber",
     "writeConcern",
@@ -46,7 +50,7 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
     before: dict[str, Any] | None = None
     reply: dict[str, Any] = {}
     if index_change is not None:
-        before, reply = _index(collection, index_change)
+        change["index"], before, reply = _index(collection, index_change)
     schema.modify(engine.txn, collection, change, options, before)  # also when it changes nothing, as MongoDB does
     return reply
 
@@ -86,24 +90,57 @@ def _view(engine: Engine, view: Collection, change: dict[str, Any]) -> dict[str,
     return {}
 
 
-def _index(collection: Collection, change: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Change an index's `expireAfterSeconds` or `hidden`; returns (options before, what the reply tells)."""
+def _index(
+    collection: Collection, change: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:  # fmt: skip
+    """Change an index's `expireAfterSeconds` or `hidden`: (what the entry tells, options before, the reply).
+
+    The entry names the index by its name, also where the client gave its key, as MongoDB's does.
+    """
+    new = _checked_index(change)
     index = _find(collection, change)
     before: dict[str, Any] = {}
     reply: dict[str, Any] = {}
-    for name in ("expireAfterSeconds", "hidden"):
-        if name not in change:
-            continue
-        if name in index.spec:
-            before[name] = reply[f"{name}_old"] = index.spec[name]
-        index.spec = {**index.spec, name: change[name]}
-        if name == "hidden" and not change[name]:
-            index.spec.pop("hidden")
-        reply[f"{name}_new"] = change[name]
-    for name in ("prepareUnique", "unique"):
-        if name in change:
+    spec = dict(index.spec)
+    for name, value in new.items():
+        old = Int64(int(spec[name])) if name == SECONDS and name in spec else spec.get(name)
+        if name == "hidden":
+            old = bool(old)
+        if old is not None:
+            before[name] = reply[f"{name}_old"] = old
+        reply[f"{name}_new"] = spec[name] = value
+    if not spec.get("hidden"):
+        spec.pop("hidden", None)
+    index.spec = spec
+    return {"name": index.name, **new}, before, reply
+
+
+def _checked_index(change: dict[str, Any]) -> dict[str, Any]:
+    """The new options of an index; raises 14, 72, 115, 40415 for what they may not be."""
+    for name in change:
+        if name in ("prepareUnique", "unique"):
             raise CommandError(115, f"collMod with index.{name} is not supported; drop and create the index")
-    return before, reply
+        if name not in ("hidden", "keyPattern", "name", SECONDS):
+            raise CommandError(40415, f"BSON field 'collMod.index.{name}' is an unknown field.")
+    if ("name" in change) == ("keyPattern" in change):
+        raise CommandError(72, "Must specify either index name or key pattern, and not both")
+    new = {name: change[name] for name in (SECONDS, "hidden") if name in change}
+    if not new:
+        raise CommandError(72, "no expireAfterSeconds, hidden, unique, or prepareUnique field")
+    if SECONDS in new:
+        new[SECONDS] = _seconds(new[SECONDS])
+    if "hidden" in new:
+        new["hidden"] = flag(new, "hidden", False, "collMod.index")
+    return new
+
+
+def _seconds(value: Any) -> Int64:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        kind = type_name(value)
+        raise CommandError(14, f"BSON field 'collMod.index.{SECONDS}' is the wrong type '{kind}', expected a number")
+    if not 0 <= value <= _SECONDS_MAX:
+        raise CommandError(72, f"TTL index '{SECONDS}' must be within 0 and {_SECONDS_MAX}")
+    return Int64(int(value))
 
 
 def _find(collection: Collection, change: dict[str, Any]) -> Index:
