@@ -62,7 +62,7 @@ ALL = ({"kind": "changes"}, {"kind": "history"}, {"kind": "mirror", "buckets": 2
 def test_one_job_fills_every_sink_and_goes_on_where_it_was(
     spark: SparkSession, uri: str, database: Db, tmp_path: Path
 ) -> None:
-    job = job_of(uri, database, tmp_path, *ALL)
+    job = job_of(uri, database, tmp_path, *ALL, maxRowsPerTrigger=12)
     beside = {"kind": "mongodb", "uri": uri, "database": database.name, "collection": "kept"}
     job = replace(job, sinks=(*job.sinks, parse_sink(beside, tmp_path)))
     scribble(database, 100)
@@ -74,6 +74,7 @@ def test_one_job_fills_every_sink_and_goes_on_where_it_was(
     reset_job(job)
     run_job(job, session=spark, report=silent)
     assert [each.equal for each in verify_job(job)] == [True] * 5
+    assert list((tmp_path / "parquet" / "_spark_metadata").glob("*.compact"))
     files = spark.read.parquet(str(tmp_path / "parquet"))
     kept = pq.ParquetDataset([str(path) for path in job.sinks[3].open().log.files()]).read()  # type: ignore[attr-defined]
     assert files.count() == kept.num_rows > 100
