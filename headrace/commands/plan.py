@@ -49,8 +49,7 @@ class Finder:
         self.predicate: Any = None
         self._id_key: bytes | None = None
         if len(spec) == 1 and "_id" in spec:
-            kind = type(spec["_id"])
-            if kind in _PLAIN or (kind is str and collation is None):
+            if _is_plain(spec["_id"], collation):
                 self._id_key = encode_values([spec["_id"]])
                 return
         if spec:
@@ -116,6 +115,14 @@ class Finder:
 _ABSENT: Final = object()
 
 
+def _is_plain(value: Any, collation: Collation | None) -> bool:
+    """Whether `{_id: value}` means this very value, which the index of `_id` can look up."""
+    kind = type(value)
+    if kind is dict:
+        return collation is None and not any(name.startswith("$") for name in value)
+    return kind in _PLAIN or (kind is str and collation is None)
+
+
 def _range_of(condition: Any, collation: Collation | None) -> tuple[bytes, bytes] | None:
     """Bounds of the keys of all `_id`s that `$gt`, `$gte`, `$lt` and `$lte` allow; the filter decides the rest."""
     if type(condition) is not dict:
@@ -134,11 +141,10 @@ _BOUNDS: Final = frozenset({"$gt", "$gte", "$lt", "$lte"})
 
 def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[bytes] | None:
     """Keys of all `_id` values the filter allows, if it allows only some."""
-    plain = _PLAIN if collation is not None else _PLAIN | {str}
-    if type(equal) in plain:
+    if _is_plain(equal, collation):
         return [encode_values([equal])]
     if type(condition) is dict and type(condition.get("$in")) is list and len(condition["$in"]) <= _IN_MAX:
         values = condition["$in"]
-        if all(type(value) in plain for value in values):
+        if all(_is_plain(value, collation) for value in values):
             return sorted({encode_values([value]) for value in values})
     return None

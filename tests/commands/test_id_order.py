@@ -70,3 +70,13 @@ def test_what_is_written_between_two_batches_is_neither_skipped_nor_given_twice(
     seen += ids(cursor)
     assert len(seen) == len(set(seen))
     assert set(range(0, 1000, 2)) - {500} <= set(seen) <= set(range(1000))
+
+
+def test_an_id_that_is_a_document_is_looked_up_and_matches_as_a_walk_does(coll: Any) -> None:
+    values = [{"x": 1, "y": "a"}, {"y": "a", "x": 1}, {"x": Int64(1)}, {}, {"x": {"z": [1, 2]}}]
+    coll.insert_many([{"_id": value} for value in values])
+    for value in [*values, {"x": 1.0, "y": "a"}, {"x": 2}]:
+        walked = ids(coll.find({"$or": [{"_id": value}]}))
+        assert ids(coll.find({"_id": value})) == walked
+        assert ids(coll.find({"_id": {"$in": [value]}})) == walked
+    assert coll.update_one({"_id": {"x": 1.0, "y": "a"}}, {"$set": {"n": 1}}).modified_count == 1
