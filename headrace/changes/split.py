@@ -28,7 +28,10 @@ _PACK = Struct("<i").pack
 
 
 class Counts:
-    """How often too large events were split, or could not be told, since the process began; serverStatus shows it."""
+    """How often too large events were split, or could not be told, since the process began; serverStatus shows it.
+
+    An event that is read again, for another batch or another stream, counts again.
+    """
 
     __slots__ = ("failed", "split")
 
