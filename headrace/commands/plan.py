@@ -48,10 +48,9 @@ class Finder:
         self._id_range: tuple[bytes, bytes] | None = None
         self.predicate: Any = None
         self._id_key: bytes | None = None
-        if len(spec) == 1 and "_id" in spec:
-            if _is_plain(spec["_id"], collation):
-                self._id_key = encode_values([spec["_id"]])
-                return
+        if len(spec) == 1 and "_id" in spec and _is_plain(spec["_id"], collation):
+            self._id_key = encode_values([spec["_id"]])
+            return
         if spec:
             self.predicate = parse_filter(spec, collation=collation, variables=variables)
             self._id_keys = _keys_of(self.predicate.equalities().get("_id", _ABSENT), spec.get("_id"), collation)
