@@ -11,7 +11,7 @@ from headrace.commands import server_stages, watch
 from headrace.commands.batches import batch_size, open_cursor
 from headrace.commands.command import Command
 from headrace.commands.find import check_hint
-from headrace.commands.namespaces import check_database, check_namespace, object_field
+from headrace.commands.namespaces import check_database, check_namespace, flag, object_field
 from headrace.commands.output import write_output
 from headrace.commands.plan import collation_of
 from headrace.commands.request import Request
@@ -33,11 +33,13 @@ def run(engine: Engine, request: Request) -> Any:
     body = request.body
     pipeline = _pipeline(body)
     name = body[request.name]
-    if watch.opens_a_stream(pipeline):
+    if "explain" not in body and watch.opens_a_stream(pipeline):
         return watch.open_stream(engine, request, pipeline)
     cursor = body.get("cursor")
-    if "explain" in body:
-        raise CommandError(115, "explain of an aggregation is not supported")
+    if flag(body, "explain", False, "aggregate"):
+        from headrace.commands.explain import explain  # which knows every command that finds
+
+        return explain(engine, request, False)
     if type(cursor) is not dict:
         if cursor is not None:
             raise CommandError(14, "cursor field must be missing or an object")
@@ -134,7 +136,7 @@ def _writes(stage: Stage) -> bool:
 def writes(request: Request) -> bool:
     """Whether this aggregation writes: its last stage tells."""
     pipeline = request.body.get("pipeline")
-    if type(pipeline) is not list or not pipeline or type(pipeline[-1]) is not dict:
+    if request.body.get("explain") or type(pipeline) is not list or not pipeline or type(pipeline[-1]) is not dict:
         return False
     return "$out" in pipeline[-1] or "$merge" in pipeline[-1]
 

@@ -37,7 +37,7 @@ UNSUPPORTED: Final = {
 def run(engine: Engine, request: Request) -> bytes:
     body = request.body
     namespace = target(request)
-    _check(body)
+    check(body)
     spec = object_field(body, "filter", "find")
     collection = engine.view.collection(namespace)
     check_hint(collection, body.get("hint"))
@@ -52,7 +52,7 @@ def run(engine: Engine, request: Request) -> bytes:
     if body.get("tailable"):
         return _tail(engine, request, namespace, spec, collection)
     skip, limit = whole_number(body, "skip", "find") or 0, whole_number(body, "limit", "find") or None
-    found_all = _selected(engine, request, namespace, spec, collection, skip, limit)
+    found_all = selected(engine, request, namespace, spec, collection, skip, limit)
     size = batch_size(body, "find")
     single = flag(body, "singleBatch", False, "find")
     is_there = collection is not None or is_virtual(engine, namespace)
@@ -72,7 +72,8 @@ def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool
     )
 
 
-def _check(body: dict[str, Any]) -> None:
+def check(body: dict[str, Any]) -> None:
+    """Raise what is wrong with a find before anything is looked for: 2, 9, 14, 115."""
     for name, (code, message) in UNSUPPORTED.items():
         if body.get(name):
             raise CommandError(code, message)
@@ -100,7 +101,7 @@ def check_hint(collection: Collection | None, hint: Any) -> None:
     )
 
 
-def _selected(
+def selected(
     engine: Engine, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None, skip: int,
     limit: int | None,
 ) -> Iterator[bytes]:  # fmt: skip
@@ -155,18 +156,25 @@ def _sorted(found: Iterator[bytes], key: Any, count_max: int | None) -> Iterator
     return iter([raw for _, _, raw in (keyed if count_max is None else keyed[:count_max])])
 
 
+def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The stages that do what a find does."""
+    order = (
+        ("$match", "filter"),
+        ("$sort", "sort"),
+        ("$skip", "skip"),
+        ("$limit", "limit"),
+        ("$project", "projection"),
+    )
+    return [{stage: body[field]} for stage, field in order if body.get(field)]
+
+
 def _on_view(engine: Engine, request: Request, namespace: str) -> bytes:
     """A find on a view is an aggregation on what the view stands on."""
     from headrace.commands.aggregate import run_pipeline_on
 
     body = request.body
     _, pipeline = resolve(engine, namespace)
-    stages = list(pipeline)
-    for stage, field in (("$match", "filter"), ("$sort", "sort"), ("$skip", "skip"), ("$limit", "limit"),
-                         ("$project", "projection")):  # fmt: skip
-        if body.get(field):
-            stages.append({stage: body[field]})
-    found = run_pipeline_on(engine, namespace, stages, body)
+    found = run_pipeline_on(engine, namespace, [*pipeline, *as_pipeline(body)], body)
     single = flag(body, "singleBatch", False, "find")
     limit = whole_number(body, "limit", "find") or None
     return open_cursor(engine, request, namespace, found, batch_size(body, "find"), single_batch=single, limit=limit)

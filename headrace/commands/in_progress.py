@@ -26,7 +26,7 @@ from headrace.values.bson import decode, type_name
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
 
-_KINDS: Final = {"getMore": "getmore", "find": "query", "insert": "insert", "update": "update", "delete": "remove"}
+_KINDS: Final = {"delete": "remove", "find": "query", "getMore": "getmore", "insert": "insert", "update": "update"}
 """`op` of the commands that have one of their own; of all others it is `command`."""
 _NO_FILTER: Final = FIELDS | {"$all", "$clusterTime", "$db", "$ownOps", "$readPreference", "comment", "currentOp"}
 

@@ -25,7 +25,6 @@ REFUSED: Final[dict[str, tuple[int, str]]] = {
     "dropAllUsersFromDatabase": (115, _NO_USERS),
     "dropRole": (115, _NO_USERS),
     "dropUser": (115, _NO_USERS),
-    "explain": (115, "explain is not supported: a filter on _id uses the index of _id, any other walks the collection"),
     "fsyncUnlock": (20, "fsyncUnlock called when not locked"),
     "grantPrivilegesToRole": (115, _NO_USERS),
     "grantRolesToRole": (115, _NO_USERS),

@@ -13,6 +13,7 @@ from headrace.commands import (
     create,
     delete,
     drop,
+    explain,
     failpoints,
     find,
     findandmodify,
@@ -30,8 +31,8 @@ from headrace.commands.command import Command
 from headrace.commands.table_static import STATIC_COMMANDS
 
 _ONE: Final = (
-    aggregate, arrow_changes, bulk_write, collmod, create, delete, find, findandmodify, getmore, insert, killcursors,
-    update,
+    aggregate, arrow_changes, bulk_write, collmod, create, delete, explain, find, findandmodify, getmore, insert,
+    killcursors, update,
 )  # fmt: skip
 _MANY: Final = (count, drop, images, in_progress, indexes, listing, transactions)
 

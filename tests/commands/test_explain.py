@@ -1,0 +1,138 @@
+"""explain tells how documents are found, and counts what was looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pymongo
+import pytest
+from pymongo.errors import OperationFailure
+
+import headrace
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    with headrace.Server() as server, pymongo.MongoClient(server.uri) as client:
+        client.t.c.insert_many([{"_id": number, "x": number % 3} for number in range(30)])
+        client.t.create_collection("v", viewOn="c", pipeline=[{"$match": {"x": 1}}])
+        yield client
+
+
+def explain(client: Any, command: dict[str, Any], verbosity: str = "executionStats") -> Any:
+    return client.t.command({"explain": command, "verbosity": verbosity})
+
+
+def stages(stage: dict[str, Any]) -> list[str]:
+    return [stage["stage"], *(stages(stage["inputStage"]) if "inputStage" in stage else [])]
+
+
+@pytest.mark.parametrize(
+    ("find", "plan", "keys", "documents", "returned"),
+    [
+        ({"filter": {"_id": 3}}, ["IDHACK"], 1, 1, 1),
+        ({"filter": {"_id": 99}}, ["IDHACK"], 1, 0, 0),
+        ({"filter": {"_id": {"$in": [3, 4, 99]}}}, ["FETCH", "IXSCAN"], 3, 2, 2),
+        # the end of a walk by `_id` is found by looking at its last document once more
+        ({"filter": {"_id": {"$gte": 27}, "x": 0}}, ["FETCH", "IXSCAN"], 4, 4, 1),
+        ({"filter": {"x": 1}}, ["COLLSCAN"], 0, 30, 10),
+        ({}, ["COLLSCAN"], 0, 30, 30),
+        ({"sort": {"_id": -1}, "limit": 2}, ["LIMIT", "FETCH", "IXSCAN"], 30, 30, 2),
+        ({"sort": {"x": 1}, "skip": 5}, ["SKIP", "SORT", "COLLSCAN"], 0, 30, 25),
+        ({"filter": {"x": 0}, "projection": {"x": 1}}, ["PROJECTION_DEFAULT", "COLLSCAN"], 0, 30, 10),
+    ],
+)
+def test_a_find_is_told_as_it_is_done(
+    client: Any, find: dict[str, Any], plan: list[str], keys: int, documents: int, returned: int
+) -> None:
+    found = explain(client, {"find": "c", **find})
+    assert stages(found["queryPlanner"]["winningPlan"]) == plan
+    stats = found["executionStats"]
+    assert (stats["totalKeysExamined"], stats["totalDocsExamined"], stats["nReturned"]) == (keys, documents, returned)
+    assert found["command"]["find"] == "c" and found["serverInfo"]["port"] == client.address[1]
+
+
+def test_the_direction_is_told(client: Any) -> None:
+    scan = explain(client, {"find": "c", "sort": {"_id": -1}})["queryPlanner"]["winningPlan"]["inputStage"]
+    assert (scan["direction"], scan["indexName"]) == ("backward", "_id_")
+    assert explain(client, {"find": "c", "sort": {"$natural": -1}})["queryPlanner"]["winningPlan"] == {
+        "stage": "COLLSCAN", "direction": "backward",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spec", "parsed"),
+    [
+        ({}, {}),
+        ({"a": 1}, {"a": {"$eq": 1}}),
+        ({"a": {"b": 1}}, {"a": {"$eq": {"b": 1}}}),
+        ({"a": 1, "b": {"$gt": 1, "$lt": 5}}, {"$and": [{"a": {"$eq": 1}}, {"b": {"$gt": 1}}, {"b": {"$lt": 5}}]}),
+        ({"$and": [{"a": 1}, {"b": 2, "c": 3}], "$comment": "x"},
+         {"$and": [{"a": {"$eq": 1}}, {"b": {"$eq": 2}}, {"c": {"$eq": 3}}]}),
+        ({"$or": [{"a": 1}, {"b": {"$regex": "x", "$options": "i"}}]},
+         {"$or": [{"a": {"$eq": 1}}, {"b": {"$regex": "x", "$options": "i"}}]}),
+    ],
+)  # fmt: skip
+def test_the_filter_is_shown_as_it_was_understood(client: Any, spec: dict[str, Any], parsed: dict[str, Any]) -> None:
+    assert explain(client, {"find": "c", "filter": spec}, "queryPlanner")["queryPlanner"]["parsedQuery"] == parsed
+
+
+def test_without_counts_nothing_is_run(client: Any) -> None:
+    found = explain(client, {"find": "nowhere"}, "queryPlanner")
+    assert found["queryPlanner"]["winningPlan"] == {"stage": "EOF"} and "executionStats" not in found
+
+
+def test_writes_are_explained_and_not_done(client: Any) -> None:
+    update = {"q": {"x": {"$lt": 2}}, "u": {"$set": {"x": 1}}, "multi": True}
+    found = explain(client, {"update": "c", "updates": [update]})["executionStats"]
+    assert found["executionStages"]["nMatched"] == 20 and found["executionStages"]["nWouldModify"] == 10
+    found = explain(client, {"delete": "c", "deletes": [{"q": {"x": 1}, "limit": 0}]})["executionStats"]
+    assert found["executionStages"]["nWouldDelete"] == 10
+    found = explain(client, {"findAndModify": "c", "query": {"_id": 77}, "update": {"$set": {"x": 9}}, "upsert": True})
+    assert stages(found["queryPlanner"]["winningPlan"]) == ["UPDATE", "IDHACK"]
+    assert found["executionStats"]["executionStages"]["nWouldUpsert"] == 1
+    assert client.t.c.count_documents({"x": 1}) == 10 and client.t.c.count_documents({}) == 30
+
+
+def test_count_and_distinct(client: Any) -> None:
+    found = explain(client, {"count": "c", "query": {"x": 1}})
+    assert stages(found["queryPlanner"]["winningPlan"]) == ["COUNT", "COLLSCAN"]
+    assert found["executionStats"]["executionStages"]["nCounted"] == 10
+    assert explain(client, {"distinct": "c", "key": "x"})["executionStats"]["nReturned"] == 3
+
+
+def test_a_pipeline_is_its_first_filter_and_its_other_stages(client: Any) -> None:
+    pipeline = [{"$match": {"_id": {"$lt": 9}}}, {"$group": {"_id": "$x"}}, {"$out": "never"}]
+    found = explain(client, {"aggregate": "c", "pipeline": pipeline, "cursor": {}})["stages"]
+    assert [next(iter(stage)) for stage in found] == ["$cursor", "$group", "$out"]
+    assert found[0]["$cursor"]["executionStats"]["totalDocsExamined"] in range(9, 12)
+    assert [stage["nReturned"] for stage in found[:2]] == [9, 3]
+    assert "never" not in client.t.list_collection_names()
+    plain = client.t.command("aggregate", "c", pipeline=[{"$match": {"_id": 1}}], explain=True)
+    assert plain["queryPlanner"]["winningPlan"] == {"stage": "IDHACK"}
+
+
+def test_a_view_is_explained_by_what_it_stands_on(client: Any) -> None:
+    found = explain(client, {"find": "v", "filter": {"_id": 4}})
+    assert found["stages"][0]["$cursor"]["queryPlanner"]["namespace"] == "t.c"
+
+
+def test_drivers_can_ask_for_it(client: Any) -> None:
+    assert client.t.c.find({"x": 1}).explain()["executionStats"]["nReturned"] == 10
+
+
+@pytest.mark.parametrize(
+    ("command", "verbosity", "code"),
+    [
+        ({"find": "c"}, "loud", 2),
+        ({"nonsense": 1}, "queryPlanner", 59),
+        ({"ping": 1}, "queryPlanner", 20),
+        ({"find": "c", "filter": {"$bad": 1}}, "queryPlanner", 2),
+        ({"delete": "c", "deletes": [{"q": {}, "limit": 0}] * 2}, "queryPlanner", 16),
+        ({"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}}, "queryPlanner", 115),
+    ],
+)
+def test_what_cannot_be_explained_is_refused(client: Any, command: dict[str, Any], verbosity: str, code: int) -> None:
+    with pytest.raises(OperationFailure) as caught:
+        explain(client, command, verbosity)
+    assert caught.value.code == code
