@@ -42,7 +42,7 @@ class ResumeGuard:
         token = spec.resume
         self._spec = spec
         self._version = VERSION if token is None else max(token.version, 1)
-        self._client = "" if token is None else token.text(fragment=False)
+        self._client = "" if token is None else token.text(fragment=False, version=self._version)
         self.client_token = "" if token is None else token.text()
         """The client's token as text, in its canonical form."""
         self._needed = token is not None and not token.is_high_water_mark

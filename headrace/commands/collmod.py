@@ -124,7 +124,7 @@ def _checked_index(change: dict[str, Any]) -> dict[str, Any]:
             raise CommandError(40415, f"BSON field 'collMod.index.{name}' is an unknown field.")
     if ("name" in change) == ("keyPattern" in change):
         raise CommandError(72, "Must specify either index name or key pattern, and not both")
-    new = {name: change[name] for name in (SECONDS, "hidden") if name in change}
+    new: dict[str, Any] = {name: change[name] for name in (SECONDS, "hidden") if name in change}
     if not new:
         raise CommandError(72, "no expireAfterSeconds, hidden, unique, or prepareUnique field")
     if SECONDS in new:
