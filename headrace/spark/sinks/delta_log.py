@@ -38,6 +38,16 @@ def dataset(files: list[str], schema: pa.Schema) -> ds.Dataset:
     return ds.dataset(files, schema=schema, format="parquet")
 
 
+def kept_progress(path: Path) -> Progress:
+    """The progress kept in the newest commit of the Delta table at `path`; none where there is no table yet."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return Progress()
+    text = committed_text(DeltaTable(path))
+    if text is None:
+        raise NotAMirror(f"the Delta table {path} has no commit of this program")
+    return Progress.of(text)
+
+
 class DeltaLog:
     """See `log.Log`."""
 
@@ -45,12 +55,7 @@ class DeltaLog:
         self._path = path
 
     def progress(self) -> Progress:
-        if not self._exists():
-            return Progress()
-        text = committed_text(DeltaTable(self._path))
-        if text is None:
-            raise NotAMirror(f"the Delta table {self._path} has no commit of this program")
-        return Progress.of(text)
+        return kept_progress(self._path)
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
         self._path.mkdir(parents=True, exist_ok=True)

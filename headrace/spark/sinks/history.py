@@ -27,10 +27,9 @@ from deltalake import DeltaTable, write_deltalake
 from headrace.clock import SystemClock
 from headrace.spark.fold import keyed_keys
 from headrace.spark.sinks.batch import Batch, BatchReport, checked_policy
-from headrace.spark.sinks.delta_log import committed_text, dataset, properties
+from headrace.spark.sinks.delta_log import dataset, kept_progress, properties
 from headrace.spark.sinks.progress import Progress
 from headrace.spark.sinks.versions import Version, Versions
-from headrace.spark.tables import NotAMirror
 from headrace.spark.tokens import Token
 
 SCHEMA: Final = pa.schema(
@@ -84,12 +83,7 @@ class HistoryTable:
         self._path = path
 
     def progress(self) -> Progress:
-        if not self._exists():
-            return Progress()
-        text = committed_text(DeltaTable(self._path))
-        if text is None:
-            raise NotAMirror(f"the Delta table {self._path} has no commit of this program")
-        return Progress.of(text)
+        return kept_progress(self._path)
 
     def current(self, keys: Iterable[str] | None = None) -> dict[str, Version]:
         """The versions still true, by key: all of them, or those of `keys`."""
