@@ -28,7 +28,7 @@ _STREAM_OPTIONS: Final = {
 }  # fmt: skip
 _BOOLEANS: Final = {"false": False, "true": True}
 _OWN: Final = frozenset(
-    {"asof", "awaitms", "batchrows", "collection", "columns", "database", "documents", "documentschema",
+    {"archive", "asof", "awaitms", "batchrows", "collection", "columns", "database", "documents", "documentschema",
      "endingposition", "idleadvancems", "maxbytespertrigger", "maxrowspertrigger", "onpositionlost", "onserverdown",
      "partitions", "path", "pipeline", "startingposition", "transport", "uri"}
 )  # fmt: skip
@@ -68,6 +68,7 @@ class SourceOptions:
     columns: tuple[str, ...] = ()
     partitions: int = 1
     transport: str = "auto"
+    archive: str = ""
     as_of: Position | None = None
     on_position_lost: str = "fail"
     on_server_down: str = "stall"
@@ -101,6 +102,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     columns             the columns wanted, by name; all by default
     partitions          so many partitions a batch, by hash of the document's key
     asOf                batch reads: a token or a time; the collection's documents as they were then
+    archive             the path of a table of the sink `changes`, for what the oplog no longer has: see `archive.py`
     onPositionLost      fail (default) | resnapshot: when the server no longer has the position
     onServerDown        of several servers: stall (default) | skip
     transport           auto (default) | arrow | bson: how events come from the server
@@ -116,6 +118,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     uris = _uris(options)
     _check_together(options)
     pipeline, reader = _pipeline(options.get("pipeline", "[]"))
+    if "archive" in options and (uris[1:] or any("$changeStreamSplitLargeEvent" in stage for stage in pipeline)):
+        raise OptionError("the option 'archive' is for one server, and not for events that are split")
     return SourceOptions(
         uri=uris[0],
         others=uris[1:],
@@ -134,6 +138,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         document_schema=options.get("documentschema", "").strip(),
         columns=_columns(options.get("columns", "")),
         partitions=_count(options, "partitions") or 1,
+        archive=options.get("archive", ""),
         as_of=parse_position(options["asof"]) if "asof" in options else None,
         on_position_lost=_one_of(options, "onPositionLost", "fail", "resnapshot"),
         on_server_down=_one_of(options, "onServerDown", "stall", "skip"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from headrace.spark.archive import read_events
 from headrace.spark.feed import Feed
 from headrace.spark.options import SourceOptions
 from headrace.spark.past import documents_at
@@ -64,6 +65,8 @@ class PastPart(InputPartition):
 
 def read_part(options: SourceOptions, part: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a part, as batches of these columns of BSON. Raises PositionLost."""
+    if isinstance(part, EventRange) and options.archive:
+        return read_events(options, part, columns)
     if isinstance(part, EventRange):
         return read_range(Feed(options), part.start, part.end, columns, slice_=part.slice, slices=part.slices)
     return rows_batches(_rows(options, part), columns)

@@ -16,10 +16,11 @@ from typing import Any, Final
 from bson import Timestamp
 from pyspark.sql.datasource import InputPartition
 
+from headrace.spark.archive import Archive, has, resolve
 from headrace.spark.feed import Feed, PositionLost
 from headrace.spark.options import Position, SourceOptions
 from headrace.spark.parts import EventRange, SnapshotPart, WholeSnapshot
-from headrace.spark.readahead import Bounds, ReadAhead, read_ahead
+from headrace.spark.readahead import Bounds, Reach, ReadAhead, read_ahead
 from headrace.spark.snapshot import Chunk, Snapshot
 from headrace.spark.tokens import Token
 
@@ -55,7 +56,7 @@ class ServerStream:
         if start.kind == "snapshot":
             return offset_of(self.feed.resolve(_LATEST), after="")
         # Spark keeps no offset before the first batch, so the first batch is made even when there is nothing in it.
-        return offset_of(self.feed.resolve(start), initial=True)
+        return offset_of(resolve(self.feed, start), initial=True)
 
     def stop_at_now(self) -> None:
         """From here on nothing that is not there yet is given: a run over what is available."""
@@ -69,7 +70,10 @@ class ServerStream:
         try:
             reach = self.ahead.advance(token, self.bounds, until=self._until, wait_ms=self.options.await_ms)
         except PositionLost as lost:
-            return self.begin_again(lost)
+            archived = self._archived(token)
+            if archived is None:
+                return self.begin_again(lost)
+            reach = archived
         quiet_ms = (reach.token.time.time - token.time.time) * 1000
         if reach.rows or start.get("initial") or reach.closed or quiet_ms >= self.options.idle_advance_ms:
             # Behind an invalidate there may be a collection that was never written: renamed onto this name.
@@ -89,7 +93,7 @@ class ServerStream:
         """What the workers read between two offsets; the rows are the same whenever it is asked."""
         if not in_snapshot(start):
             events = EventRange(token_of(start), token_of(end))
-            if self.options.on_position_lost == "resnapshot" and self._lost(events.start):
+            if self.options.on_position_lost == "resnapshot" and not has(self.feed, events.start, events.end):
                 # Planned, and lost before it was read: a snapshot in its place, unless one follows anyway.
                 return [] if in_snapshot(end) else [WholeSnapshot(events.end)]
             return events.sliced(self.options.partitions)
@@ -105,12 +109,10 @@ class ServerStream:
         if "ahead" in self.__dict__:
             self.ahead.close()
 
-    def _lost(self, token: Token) -> bool:
-        try:
-            with self.feed.open(Position("token", token=token), batch_rows=1):
-                return False
-        except PositionLost:
-            return True
+    def _archived(self, token: Token) -> Reach | None:
+        """How far the archive goes on from there; None if there is none, or nothing in it."""
+        self.ahead.close()
+        return Archive(self.options).reach(token, self.bounds, self._until) if self.options.archive else None
 
     def _next_chunk(self, start: Offset) -> Offset:
         chunk = self._snapshot.next_chunk(start["after"], self.options.rows_max or CHUNK_ROWS)

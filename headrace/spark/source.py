@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from headrace.spark.archive import end_at, resolve
 from headrace.spark.documents import Shaper
 from headrace.spark.events import schema_of
 from headrace.spark.feed import Feed
@@ -89,11 +90,11 @@ class BatchReader(_Reader, DataSourceReader):
 def _range(options: SourceOptions) -> EventRange:
     """What lies between the two positions on this server."""
     feed = Feed(options)
-    return EventRange(feed.resolve(options.start), _end(feed, options.end))
+    return EventRange(resolve(feed, options.start), _end(feed, options.end))
 
 
 def _end(feed: Feed, position: Position) -> Token:
-    return position.token or feed.end_at(position.time or feed.now())
+    return position.token or end_at(feed, position.time or feed.now())
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):

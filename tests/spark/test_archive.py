@@ -1,0 +1,339 @@
+"""What the oplog no longer has comes from the table of the sink `changes`, and nothing is missing or told twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from bson import Int64
+from pymongo import MongoClient
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+import headrace
+from headrace.spark import archive as archive_module
+from headrace.spark.archive import Archive, ArchiveUnfit
+from headrace.spark.feed import Feed, PositionLost
+from headrace.spark.options import OptionError, Position, parse_options
+from headrace.spark.parts import EventRange
+from headrace.spark.ranges import read_range
+from headrace.spark.server_stream import Offset
+from headrace.spark.sinks.batch import Batch
+from headrace.spark.sinks.changes import changes_sink
+from headrace.spark.source import BatchReader, StreamReader
+from headrace.spark.tokens import Token
+from headrace.values.event_columns import COLUMNS
+
+_TYPES = dict.fromkeys(("clusterTime", "wallTime"), TimestampType()) | dict.fromkeys(
+    ("clusterTimeIncrement", "txnNumber"), LongType()
+)
+SCHEMA = StructType([StructField(name, _TYPES.get(name, StringType()), name != "token") for name in COLUMNS])
+KEYS: list[Any] = [*range(6), 2.5, Int64(7), "a", {"x": 1.0}, None]
+
+Row = dict[str, Any]
+
+
+class Kept:
+    """A server whose oplog keeps eight entries, a job that archives its collection, and readers of both."""
+
+    def __init__(self, server: headrace.Server, path: Path) -> None:
+        self.server = server
+        self.path = path
+        self.client: MongoClient[Row] = MongoClient(server.uri)
+        self.collection = self.client.d.c
+        self._job = self.stream(archive="")
+        self._at: Offset | None = None
+        self._number = 0
+
+    def options(self, **more: str) -> dict[str, str]:
+        given = {"uri": self.server.uri, "database": "d", "collection": "c", "awaitMs": "20",
+                 "archive": str(self.path)} | more  # fmt: skip
+        return {name: value for name, value in given.items() if value}
+
+    def stream(self, **more: str) -> StreamReader:
+        return StreamReader(parse_options(self.options(**more)), SCHEMA)
+
+    def read(self, **more: str) -> list[Row]:
+        reader = BatchReader(parse_options(self.options(**more)), SCHEMA)
+        return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+    def begin(self, **more: str) -> None:
+        """The job's first run; with its checkpoint lost, another one's."""
+        self._job = self.stream(archive="", **more)
+        self._at, self._query = self._job.initialOffset(), f"q{self._number}"
+        self.archive()
+
+    def archive(self) -> None:
+        """Everything up to now goes to the table."""
+        assert self._at is not None
+        self._job.prepareForTriggerAvailableNow()
+        while (end := advance(self._job, self._at)) != self._at:
+            rows = batches(self._job, self._at, end)
+            table = pa.Table.from_batches(rows) if rows else pa.table({})
+            changes_sink(self.path).apply(Batch(self._query, self._number, table))
+            self._at, self._number = end, self._number + 1
+
+    def write(self, random_: random.Random, count: int) -> None:
+        for _ in range(count):
+            key = {"_id": random_.choice(KEYS)}
+            if random_.random() < 0.3:
+                self.collection.delete_one(key)
+            else:
+                self.collection.update_one(key, {"$push": {"n": random_.random()}}, upsert=True)
+
+    def prune(self) -> None:
+        self.server.prune()
+
+
+def batches(reader: StreamReader, start: Offset, end: Offset) -> list[pa.RecordBatch]:
+    return [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+
+
+def advance(reader: StreamReader, start: Offset) -> Offset:
+    return reader.latestOffset(start, reader.getDefaultReadLimit())
+
+
+def run(reader: StreamReader, start: Offset) -> list[list[Row]]:
+    """The batches of a run over what is available."""
+    found = []
+    reader.prepareForTriggerAvailableNow()
+    while (end := advance(reader, start)) != start:
+        found.append([row for batch in batches(reader, start, end) for row in batch.to_pylist()])
+        start = end
+    reader.stop()
+    return found
+
+
+def tokens(rows: list[Row]) -> list[str]:
+    return [row["token"] for row in rows]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    with headrace.Server(oplog_entries_max=8) as server:
+        kept = Kept(server, tmp_path / "changes")
+        yield kept
+        kept.client.close()
+
+
+@pytest.fixture
+def everything(kept: Kept) -> list[Row]:
+    """All events, as they were before the oplog was pruned; the first two thirds are in the table."""
+    random_ = random.Random(5)
+    kept.begin()
+    start = kept._at
+    assert start
+    kept.write(random_, 20)
+    with kept.client.start_session() as session, session.start_transaction():
+        for number in range(4):
+            kept.collection.insert_one({"_id": 100 + number}, session=session)
+    kept.archive()
+    kept.write(random_, 3)
+    all_of_them = kept.read(archive="", startingPosition=start["token"])
+    assert len(all_of_them) > 20
+    kept.prune()
+    return all_of_them
+
+
+def test_from_every_event_on_the_same_rows_come_from_the_table_and_the_server(
+    kept: Kept, everything: list[Row]
+) -> None:
+    with pytest.raises(PositionLost):
+        kept.read(archive="", startingPosition=everything[0]["token"])
+    for number, row in enumerate(everything):
+        assert kept.read(startingPosition=row["token"]) == everything[number + 1 :]
+        assert (
+            kept.read(startingPosition=everything[0]["token"], endingPosition=row["token"])
+            == (everything[1 : number + 1])
+        )
+    assert kept.read(startingPosition="earliest") == everything
+
+
+@pytest.mark.parametrize("bounds", [{"maxRowsPerTrigger": "4"}, {"maxBytesPerTrigger": "600"}, {}])
+def test_a_stream_goes_on_from_the_table_to_the_server(
+    kept: Kept, everything: list[Row], bounds: dict[str, str]
+) -> None:
+    for number in range(0, len(everything), 5):
+        told = run(kept.stream(**bounds), {"token": everything[number]["token"]})
+        assert [row for batch in told for row in batch] == everything[number + 1 :]
+        assert not bounds or max(map(len, told), default=0) <= 7  # one less than fits, and the transaction
+        # A transaction is never cut.
+        times = [{row["token"][:18] for row in batch} for batch in told]
+        assert sum(map(len, times)) == len(set().union(*times))
+    from_first = kept.stream(startingPosition="earliest")
+    assert [row for batch in run(from_first, from_first.initialOffset()) for row in batch] == everything
+
+
+def test_the_table_may_grow_and_the_oplog_be_pruned_between_any_two_batches(kept: Kept) -> None:
+    random_ = random.Random(8)
+    kept.begin(startingPosition="snapshot")
+    start = kept.stream().initialOffset()
+    kept.write(random_, 30)
+    kept.archive()
+    reader = kept.stream(maxRowsPerTrigger="3")
+    told: list[Row] = []
+    at: Offset = start
+    for _ in range(25):
+        end = advance(reader, at)
+        if random_.random() < 0.6:  # between what is planned and its reading
+            kept.write(random_, 2)
+            kept.archive()
+            kept.prune()
+        told += [row for batch in batches(reader, at, end) for row in batch.to_pylist()]
+        at = end
+    told += [row for batch in run(reader, at) for row in batch]
+    table = changes_sink(kept.path).log.read().to_pylist()
+    assert tokens(told) == sorted(row["token"] for row in table if "snapshot" not in row["operationType"])
+    assert len(told) > 40
+
+
+def test_the_oplog_may_be_pruned_while_a_range_is_read(
+    kept: Kept, everything: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = EventRange(Token(everything[0]["token"]), Token(everything[-1]["token"]))
+    for lost_after in range(4):
+        monkeypatch.setattr(archive_module, "read_range", losing(everything, lost_after))
+        found = archive_module.read_events(parse_options(kept.options()), part, ["token"])
+        assert [row["token"] for batch in found for row in batch.to_pylist()] == tokens(everything)[1:]
+
+
+def losing(events: list[Row], lost_after: int) -> Callable[..., Iterator[pa.RecordBatch]]:
+    """The range as a server gives it that loses the position, the first time, after so many batches of one row."""
+    calls: list[Token] = []
+
+    def read(feed: Feed, start: Token, end: Token, columns: Any, **rest: Any) -> Iterator[pa.RecordBatch]:
+        calls.append(start)
+        if len(calls) > 1:
+            yield from read_range(feed, start, end, columns, **rest)
+            return
+        for row in [row for row in events if row["token"] > start.text][:lost_after]:
+            yield pa.RecordBatch.from_pylist([{"token": row["token"]}])
+        raise PositionLost("pruned")
+
+    return read
+
+
+def test_slices_pipelines_and_columns_are_the_same_from_the_table(kept: Kept, everything: list[Row]) -> None:
+    start = everything[0]["token"]
+    stages = (
+        '[{"$match": {"operationType": {"$ne": "delete"}}}, {"$set": {"x": "$operationType"}},'
+        ' {"$fill": {"output": {"y": {"value": 1}}}}]'
+    )
+    sliced = kept.read(startingPosition=start, partitions="3")
+    assert sorted(sliced, key=lambda row: row["token"]) == everything[1:]
+    by_key: dict[str, list[str]] = {}
+    for row in sliced:
+        by_key.setdefault(row["documentKey"], []).append(row["token"])
+    assert all(found == sorted(found) for found in by_key.values())
+    told = kept.read(startingPosition=start, pipeline=stages)
+    assert tokens(told) == [row["token"] for row in everything[1:] if row["operationType"] != "delete"]
+    assert len({row["other"] is None for row in told}) == 1
+
+
+def test_a_time_before_the_oplog_is_found_in_the_table(kept: Kept, everything: list[Row]) -> None:
+    first, third = (Token(everything[number]["token"]) for number in (0, 2))
+    feed = Feed(parse_options(kept.options()))
+    start = archive_module.resolve(feed, Position("time", time=third.time))
+    end = archive_module.end_at(feed, third.time)
+    assert tokens(kept.read(startingPosition=start.text)) == tokens(everything)[2:]
+    assert tokens(kept.read(startingPosition=first.text, endingPosition=end.text)) == tokens(everything)[1:3]
+    long_ago = "2013-01-01T00:00:00"
+    with pytest.raises(PositionLost, match="The archive"):
+        kept.read(startingPosition=long_ago)
+
+
+def test_what_neither_has_is_lost_and_the_policy_follows(kept: Kept, everything: list[Row]) -> None:
+    strange = Token(everything[0]["token"][:2] + "00000001" + everything[0]["token"][10:])
+    with pytest.raises(PositionLost, match="The archive"):
+        kept.read(startingPosition=strange.text)
+    with pytest.raises(PositionLost):
+        advance(kept.stream(), {"token": strange.text})
+    again = advance(kept.stream(onPositionLost="resnapshot"), {"token": strange.text})
+    assert again["after"] == ""
+    # The table is a third behind: when the oplog has gone past its end as well, there is a gap.
+    kept.write(random.Random(1), 20)
+    kept.prune()
+    with pytest.raises(PositionLost, match="The archive"):
+        kept.read(startingPosition=everything[0]["token"])
+    assert tokens(kept.read(startingPosition="earliest"))[0] > everything[-1]["token"]
+
+
+def test_a_range_planned_and_then_lost_comes_from_the_table_instead_of_a_snapshot(kept: Kept) -> None:
+    kept.begin(startingPosition="snapshot")
+    reader = kept.stream(onPositionLost="resnapshot")
+    start = reader.initialOffset()
+    kept.write(random.Random(2), 8)
+    end = advance(reader, start)
+    kept.write(random.Random(3), 8)
+    kept.archive()
+    kept.prune()
+    kinds = {row["operationType"] for batch in batches(reader, start, end) for row in batch.to_pylist()}
+    assert kinds <= {"insert", "update", "delete"} and kinds
+
+
+def test_a_snapshot_that_follows_missing_events_begins_a_new_span(kept: Kept) -> None:
+    random_ = random.Random(4)
+    kept.write(random_, 5)
+    kept.begin(startingPosition="snapshot")
+    kept.write(random_, 6)
+    kept.archive()
+    first = archive_of(kept).spans()
+    assert len(first) == 1
+    kept.write(random_, 9)
+    kept.prune()
+    kept.begin(startingPosition="snapshot")  # its checkpoint was lost
+    kept.write(random_, 6)
+    kept.archive()
+    spans = archive_of(kept).spans()
+    assert len(spans) == 2 and spans[0] == first[0]
+    kept.prune()
+    table = [row for row in changes_sink(kept.path).log.read().to_pylist() if "snapshot" not in row["operationType"]]
+    for span in spans:
+        inside = sorted(row["token"] for row in table if span.first.text < row["token"] <= span.last.text)
+        got = kept.read(startingPosition=span.first.text, endingPosition=span.last.text)
+        assert tokens(got) == inside and inside
+    with pytest.raises(PositionLost):
+        kept.read(startingPosition=spans[0].first.text)
+    assert kept.read(startingPosition="earliest")[0]["token"] > spans[0].last.text
+
+
+def test_a_snapshot_behind_an_invalidate_leaves_nothing_out(kept: Kept) -> None:
+    random_ = random.Random(6)
+    kept.write(random_, 3)
+    kept.begin(startingPosition="snapshot")
+    kept.write(random_, 4)
+    kept.collection.drop()
+    kept.archive()
+    kept.write(random_, 8)
+    kept.archive()
+    kept.prune()
+    (span,) = archive_of(kept).spans()
+    told = run(
+        kept.stream(startingPosition=span.first.text), kept.stream(startingPosition=span.first.text).initialOffset()
+    )
+    kinds = [row["operationType"] for batch in told for row in batch]
+    assert kinds.count("invalidate") == 1 and len(kinds) > 8
+    assert "invalidate" in {batch[-1]["operationType"] for batch in told}
+
+
+def test_a_table_of_another_stream_is_refused(kept: Kept, everything: list[Row]) -> None:
+    with pytest.raises(ArchiveUnfit, match=r"wider stream: it has events of d\.c"):
+        kept.read(collection="other", startingPosition=everything[0]["token"])
+
+
+def test_an_archive_that_is_not_there_yet_changes_nothing(kept: Kept) -> None:
+    kept.collection.insert_one({"_id": 1})
+    assert [row["operationType"] for row in kept.read(startingPosition="earliest")] == ["insert"]
+
+
+def test_an_archive_is_for_one_server_and_whole_events() -> None:
+    for more in ({"uri": "mongodb://a\nmongodb://b"}, {"pipeline": '[{"$changeStreamSplitLargeEvent": {}}]'}):
+        with pytest.raises(OptionError, match="archive"):
+            parse_options({"uri": "mongodb://a", "archive": "x"} | more)
+
+
+def archive_of(kept: Kept) -> Archive:
+    return Archive(parse_options(kept.options()))
