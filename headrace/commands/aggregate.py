@@ -11,7 +11,8 @@ from headrace.commands import server_stages, watch
 from headrace.commands.batches import batch_size, open_cursor
 from headrace.commands.command import Command
 from headrace.commands.find import check_hint
-from headrace.commands.namespaces import check_database, check_namespace, flag, object_field
+from headrace.commands.let import variables_of
+from headrace.commands.namespaces import check_database, check_namespace, flag
 from headrace.commands.output import write_output
 from headrace.commands.plan import collation_of
 from headrace.commands.request import Request
@@ -89,7 +90,7 @@ def context_of(engine: Engine, namespace: str, body: dict[str, Any]) -> Pipeline
     database, _, name = namespace.partition(".")
     collection = engine.view.collection(namespace)
     variables: dict[str, Any] = {"NOW": DatetimeMS(engine.clock.now_ms()), "CLUSTER_TIME": engine.last_write()[0]}
-    variables.update(object_field(body, "let", "aggregate"))
+    variables.update(variables_of(body, "aggregate"))
 
     def read_collection(other: str | None, coll: str) -> Iterator[dict[str, Any]]:
         target, pipeline = resolve(engine, f"{other or database}.{coll}")

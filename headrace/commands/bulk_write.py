@@ -17,6 +17,7 @@ from headrace.commands import delete, insert, update
 from headrace.commands.batches import batch_size, open_cursor
 from headrace.commands.command import Command
 from headrace.commands.generic import check_statement
+from headrace.commands.let import variables_of
 from headrace.commands.namespaces import check_namespace, flag, object_field, raw_documents, writable
 from headrace.commands.request import Request
 from headrace.errors import CommandError
@@ -284,7 +285,7 @@ def _delete(
         collection = writable(engine, operation.namespace)
         removed = 0
         if collection is not None:
-            let, retryable = request.body.get("let"), sums.retryable_at(index)
+            let, retryable = variables_of(request.body, "bulkWrite") or None, sums.retryable_at(index)
             removed = delete.run_statement(engine, collection, operation.statement, let, retryable)
     except CommandError as error:
         sums.failed(index, "delete", error)

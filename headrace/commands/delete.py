@@ -8,6 +8,7 @@ from headrace.commands.command import Command
 from headrace.commands.find import check_hint
 from headrace.commands.generic import check_statement
 from headrace.commands.insert import retryable_of
+from headrace.commands.let import variables_of
 from headrace.commands.namespaces import flag, for_writing, object_field, raw_documents, refused, target, write_errors
 from headrace.commands.plan import Finder, collation_of
 from headrace.commands.request import Request
@@ -32,6 +33,7 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
     errors = refused(collection, len(statements), ordered=ordered)
     if errors is not None:
         return {"n": 0, "writeErrors": errors}
+    let = variables_of(request.body, "delete") or None
     removed = 0
     failures: list[tuple[int, CommandError]] = []
     for index, statement in enumerate(statements):
@@ -39,7 +41,7 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
             retryable.statement = index
         try:
             if collection is not None:
-                removed += run_statement(engine, collection, statement, request.body.get("let"), retryable)
+                removed += run_statement(engine, collection, statement, let, retryable)
         except CommandError as error:
             failures.append((index, error))
             if ordered:

@@ -62,6 +62,10 @@ class Engine:
         """The requests that wait; set by the shell, as the next."""
         self.interrupt: Callable[[int], None] = _nobody
         """End what a connection, by its number, waits for."""
+        self.shut_down: Callable[[], None] | None = None
+        """End the server cleanly, once the answer is out; None where the process that it is in decides."""
+        self.log: Sequence[str] = ()
+        """The last lines of the server's log; set by the shell."""
         self.transaction: ClientTransaction | None = None
         """The client's transaction of which the command that runs is a statement."""
         self._view: View | None = None

@@ -20,6 +20,7 @@ from headrace.commands.build_info import MONGODB_VERSION_TEXT
 from headrace.commands.command import Command
 from headrace.commands.explain_plan import CountingView, Stage, access, gives_id_order, parsed_query
 from headrace.commands.hello import host_of
+from headrace.commands.let import variables_of
 from headrace.commands.namespaces import object_field, raw_documents, target, whole_number
 from headrace.commands.plan import Finder, collation_of
 from headrace.commands.request import Request
@@ -117,7 +118,7 @@ def _find(engine: Engine, request: Request) -> Plan:
     spec, sort = object_field(body, "filter", "find"), object_field(body, "sort", "find")
     collection = engine.view.collection(namespace)
     find.check_hint(collection, body.get("hint"))
-    collation, let = collation_of(collection, body.get("collation")), body.get("let")
+    collation, let = collation_of(collection, body.get("collation")), variables_of(body, request.name) or None
     backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
     by_id = int(sort["_id"]) if list(sort) == ["_id"] and sort["_id"] in (1, -1) else None
     stage = access(collection, spec, collation, let, backward=backward, id_order=by_id)
@@ -167,7 +168,8 @@ def _writes(engine: Engine, request: Request, statement: dict[str, Any], one: bo
     namespace, body = target(request), request.body
     collection = engine.view.collection(namespace)
     find.check_hint(collection, statement.get("hint"))
-    collation, let, spec = collation_of(collection, statement.get("collation")), body.get("let"), statement["q"]
+    collation, spec = collation_of(collection, statement.get("collation")), statement["q"]
+    let = variables_of(body, request.name) or None
     below = access(collection, spec, collation, let)
     updates = "u" in statement
     change = update.parsed(statement, collection, let) if updates else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from bson import Int64, ObjectId, Timestamp
@@ -30,6 +30,10 @@ class ServerFacts(Protocol):
     """Current values of the parameters (`commands/parameters.py` has the table and the first values)."""
     metrics: dict[str, int]
     """Counters since the start by dotted name: `commands.find.total`, `document.inserted`, `network.bytesIn`."""
+    shut_down: Callable[[], None] | None
+    """Ends the server cleanly; None where the process that it is in decides."""
+    log: Sequence[str]
+    """The last lines of the server's log."""
     connections_open: int
     connections_created: int
 

@@ -10,6 +10,7 @@ from headrace import limits
 from headrace.commands import reply
 from headrace.commands.batches import batch_size, open_cursor
 from headrace.commands.command import Command
+from headrace.commands.let import variables_of
 from headrace.commands.namespaces import OPLOG, flag, object_field, target, whole_number
 from headrace.commands.plan import Finder, collation_of
 from headrace.commands.request import Request
@@ -110,7 +111,7 @@ def selected(
     collation = collation_of(collection, body.get("collation"))
     sort = body.get("sort") or {}
     backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
-    let = body.get("let")
+    let = variables_of(body, "find") or None
     found = _by_id_order(engine, collection, spec, collation, sort, let)
     if found is not None:
         sort = {}
@@ -127,7 +128,7 @@ def selected(
     if not projection:
         return found
     predicate = parse_filter(spec, collation=collation, variables=let) if spec else None
-    project = parse_projection(projection, kind="find", predicate=predicate, collation=collation)
+    project = parse_projection(projection, kind="find", predicate=predicate, collation=collation, variables=let or {})
     return (encode_in_order(project(decode(raw))) for raw in found)
 
 

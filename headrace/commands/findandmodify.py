@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.commands.command import Command
 from headrace.commands.find import check_hint
 from headrace.commands.insert import retryable_of
+from headrace.commands.let import variables_of
 from headrace.commands.namespaces import flag, object_field, target, writable
 from headrace.commands.plan import Finder, collation_of
 from headrace.commands.request import Request
@@ -84,7 +85,7 @@ def _remove(engine: Engine, request: Request, collection: Collection | None, spe
     found, finder = None, None
     if collection is not None:
         collation = collation_of(collection, body.get("collation"))
-        finder = Finder(collection, spec, collation, body.get("let"))
+        finder = Finder(collection, spec, collation, variables_of(body, "findAndModify") or None)
         found = _pick(engine, finder, collection, body)
     if found is None or collection is None:
         return {"lastErrorObject": {"n": 0}, "value": None}
@@ -100,14 +101,15 @@ def _modify(
     upsert, new = flag(body, "upsert", False, "findAndModify"), flag(body, "new", False, "findAndModify")
     statement = {"q": spec, "u": body["update"], "upsert": upsert}
     statement |= {name: body[name] for name in ("arrayFilters", "collation") if name in body}
-    update = parsed(statement, collection, body.get("let"))
+    let = variables_of(body, "findAndModify") or None
+    update = parsed(statement, collection, let)
     if upsert:
         check_upsert_filter(spec)
     if collection is None:
         if not upsert:
             return {"lastErrorObject": {"n": 0, "updatedExisting": False}, "value": None}
         collection = schema.create(engine.txn, namespace, {})
-    finder = Finder(collection, spec, collation_of(collection, body.get("collation")), body.get("let"))
+    finder = Finder(collection, spec, collation_of(collection, body.get("collation")), let)
     applier = Applier(engine.txn, collection, statement, update, finder, body, retryable_of(request))
     found = _pick(engine, finder, collection, body)
     if found is not None:

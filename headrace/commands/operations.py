@@ -1,4 +1,4 @@
-"""What operators turn and look at: profile, top, fsync."""
+"""What operators turn and look at: profile, top, fsync, shutdown."""
 
 from __future__ import annotations
 
@@ -35,8 +35,17 @@ def fsync(engine: ServerFacts, request: Request) -> dict[str, Any]:
     return {"numFiles": 1}
 
 
+def shut_down(engine: ServerFacts, request: Request) -> dict[str, Any]:
+    """End as at SIGTERM: what was begun is answered, and nothing more. Raises 115 for a server inside a process."""
+    if engine.shut_down is None:
+        raise CommandError(115, "this server is embedded in a process, which alone can end it")
+    engine.shut_down()
+    return {}
+
+
 COMMANDS: Final = (
     Command("fsync", fsync, admin_only=True),
     Command("profile", profile),
+    Command("shutdown", shut_down, admin_only=True),
     Command("top", top, admin_only=True),
 )

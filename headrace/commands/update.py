@@ -12,6 +12,7 @@ from headrace.commands.command import Command
 from headrace.commands.find import check_hint
 from headrace.commands.generic import check_statement
 from headrace.commands.insert import retryable_of
+from headrace.commands.let import variables_of
 from headrace.commands.namespaces import flag, for_writing, object_field, raw_documents, refused, target, write_errors
 from headrace.commands.plan import Finder, collation_of
 from headrace.commands.request import Request
@@ -177,7 +178,7 @@ def run_statement(
     txn = engine.txn
     engine.count("operations.update")
     collection = txn.collection(namespace)
-    let = request.body.get("let")
+    let = variables_of(request.body, "update") or None
     update = parsed(statement, collection, let)
     upsert = bool(statement.get("upsert"))
     if upsert:

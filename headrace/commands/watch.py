@@ -11,6 +11,7 @@ from headrace.changes.builder import EventBuilder
 from headrace.changes.stream import StreamSpec, parse_stream
 from headrace.commands import reply
 from headrace.commands.batches import batch_size
+from headrace.commands.let import variables_of
 from headrace.commands.namespaces import check_database, check_namespace, object_field
 from headrace.commands.request import Request
 from headrace.commands.retryable import session_id
@@ -97,7 +98,7 @@ def stream_spec(engine: Engine, request: Request, pipeline: list[dict[str, Any]]
         if isinstance(name, bool) or name != 1:
             raise CommandError(9, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
     variables: dict[str, Any] = {"NOW": DatetimeMS(engine.clock.now_ms()), "CLUSTER_TIME": engine.last_write()[0]}
-    variables.update(object_field(body, "let", "aggregate"))
+    variables.update(variables_of(body, "aggregate"))
     spec = parse_stream(
         request.db, coll, pipeline, collation=body.get("collation"), api_strict=bool(body.get("apiStrict")),
         context=PipelineContext(database=request.db, collection=coll, variables=variables),

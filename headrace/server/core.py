@@ -15,6 +15,7 @@ from headrace.commands.engine import Engine
 from headrace.commands.options import ServerOptions
 from headrace.commands.request import Peer as PeerFacts
 from headrace.server.background import Background
+from headrace.server.log_tail import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
 from headrace.server.writer import Writer
@@ -37,6 +38,9 @@ class Core:
         self.writer = Writer(self)
         self.notifier = Notifier(self)
         self.store.transactions.wake = self.notifier.wake_key
+        self._log = LogTail()
+        logging.getLogger("headrace").addHandler(self._log)
+        self.engine.log = self._log.lines
         self.engine.waiting = self.notifier.requests
         self.engine.interrupt = self.notifier.interrupt
         self.background = Background(self)
@@ -76,6 +80,7 @@ class Core:
 
     async def stop(self) -> None:
         """Take no more clients, finish the writes that have come, close everything. Called once."""
+        logging.getLogger("headrace").removeHandler(self._log)
         self.ending = True
         for server in self._servers:
             server.close()

@@ -12,7 +12,7 @@ from headrace.server.embedded import new_loop
 
 
 def run(options: ServerOptions, announce: Callable[[str], None] = print) -> None:
-    """Serve until SIGINT or SIGTERM; `announce` is told once, in one line, where it listens.
+    """Serve until SIGINT, SIGTERM or the command shutdown; `announce` is told once, in one line, where it listens.
 
     Raises `DirectoryInUse` and OSError before anything is announced.
     """
@@ -29,6 +29,7 @@ async def _serve(options: ServerOptions, announce: Callable[[str], None]) -> Non
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     core = Core(options)
+    core.engine.shut_down = ended.set
     await core.start()
     announce(f"headrace listens on {', '.join(core.addresses)}, data in {options.dbpath}")
     await ended.wait()

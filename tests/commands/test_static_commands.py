@@ -40,6 +40,8 @@ class Facts:
     started_ms: int = 1_700_000_000_000
     parameters: dict[str, Any] = field(default_factory=lambda: first_parameters(OPTIONS))
     metrics: dict[str, int] = field(default_factory=dict)
+    shut_down: Any = None
+    log: tuple[str, ...] = ("a line", "another")
     connections_open: int = 3
     connections_created: int = 4
     commands: dict[str, Any] = field(default_factory=lambda: STATIC_COMMANDS)
@@ -266,6 +268,8 @@ def test_the_small_ones_answer_in_mongodbs_form() -> None:
     assert ask({"whatsmyuri": 1}) == {"you": "127.0.0.1:5000"}
     assert ask({"connectionStatus": 1}) == {"authInfo": {"authenticatedUsers": [], "authenticatedUserRoles": []}}
     assert ask({"getLog": "startupWarnings"}) == {"totalLinesWritten": 0, "log": []}
+    assert ask({"getLog": "global"}) == {"totalLinesWritten": 2, "log": ["a line", "another"]}
+    assert refused({"shutdown": 1}) == 115
     assert refused({"getLog": 5}) == 14 and refused({"getLog": "x"}) == 96
     assert ask({"getCmdLineOpts": 1})["parsed"]["storage"] == {"dbPath": "data"}
     assert ask({"hostInfo": 1})["system"]["numCores"] >= 1

@@ -48,7 +48,12 @@ class Writes:
         if callable(self.when_matched):
             return self.when_matched(existing, document)
         if self.when_matched == "fail":
-            raise CommandError(11000, "$merge found a document with the same key, and whenMatched is 'fail'")
+            key = {path: existing.get(path) for path in self.on}
+            raise CommandError(
+                11000,
+                "$merge found a document with the same key, and whenMatched is 'fail'",
+                extra={"keyPattern": dict.fromkeys(key, 1), "keyValue": key},
+            )
         if self.when_matched == "merge":
             return {**existing, **document}
         return _with_id(existing, document) if self.when_matched == "replace" else None
