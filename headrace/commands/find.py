@@ -68,7 +68,7 @@ def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool
         collection is not None
         and not collection.is_view
         and "collation" not in collection.options
-        and not any(body.get(name) for name in ("projection", "skip", "tailable", "collation", "batchSize"))
+        and not any(body.get(name) for name in ("projection", "skip", "tailable", "collation", "batchSize", "let"))
         and body.get("batchSize") is None
     )
 

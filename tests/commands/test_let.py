@@ -45,3 +45,7 @@ def test_a_merge_that_fails_names_the_key(coll: Any) -> None:
     with pytest.raises(pymongo.errors.DuplicateKeyError) as caught:
         coll.aggregate([{"$match": {"_id": 2}}, {"$merge": {"into": "c", "whenMatched": "fail"}}])
     assert caught.value.details["keyPattern"] == {"_id": 1} and caught.value.details["keyValue"] == {"_id": 2}
+
+
+def test_a_find_that_asks_for_nothing_else_sees_it_too(coll: Any) -> None:
+    assert [item["_id"] for item in coll.find(is_("one"), let=LET)] == [1]

@@ -25,12 +25,14 @@ pytestmark = pytest.mark.slow
 SUITES = {
     "test/asynchronous/test_change_stream.py": 120,
     "test/test_change_stream.py": 125,
+    "test/test_client_bulk_write.py": 15,
+    "test/test_crud_unified.py": 300,
     "test/test_retryable_writes_unified.py": 105,
+    "test/test_sessions_unified.py": 20,
     "test/test_transactions_unified.py": 140,
 }
 """Files of tests, and how many tests at least must have been run in each: a suite that skips itself shows nothing."""
 NOT_RUN = {
-    "client_bulkWrite": "bulkWrite, the command on several collections, is not there",
     "secondary_read": "needs a set with a secondary",
 }
 """Tests left out, by a part of their names, and why."""
