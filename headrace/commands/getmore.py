@@ -41,6 +41,8 @@ def run(engine: Engine, request: Request) -> bytes | Wait:
         raise CommandError(
             14, f"BSON field 'getMore.collection' is the wrong type '{type_name(name)}', expected type 'string'"
         )
+    if request.wait_until_ms is not None and engine.cursors.peek(cursor_id) is None:
+        raise CommandError(237, f"cursor id {cursor_id} was killed while its next batch was waited for")
     cursor = engine.cursors.get(cursor_id, f"{request.db}.{name}")
     if engine.store.transactions.open:
         check_cursor(engine, cursor_id)

@@ -32,7 +32,7 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
             raise CommandError(
                 14, f"BSON field 'killCursors.cursors.0' is the wrong type '{type_name(item)}', expected type 'long'"
             )
-    killed = [item for item in ids if engine.cursors.remove(int(item))]
+    killed = [item for item in ids if engine.cursors.kill(int(item))]
     return {
         "cursorsKilled": killed,
         "cursorsNotFound": [item for item in ids if item not in killed],

@@ -34,13 +34,10 @@ TAKEN_BY: Final[dict[str, frozenset[str]]] = {
 }
 """The commands that take a level; any other level is taken by all."""
 REFUSED_STAGES: Final[dict[str, frozenset[str]]] = {
-    "available": frozenset({"$changeStream"}),
-    "linearizable": frozenset({"$changeStream", "$merge", "$out"}),
-    "snapshot": frozenset({
-        "$changeStream", "$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$merge", "$out",
-    }),
-}  # fmt: skip
-"""The stages that cannot run at a level."""
+    "linearizable": frozenset({"$merge", "$out"}),
+    "snapshot": frozenset({"$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$merge", "$out"}),
+}
+"""The stages that cannot run at a level; `$changeStream`, which runs at one only, says so itself."""
 _FIELDS: Final = frozenset({"afterClusterTime", "atClusterTime", "level", "provenance"})
 CLOCK_SKEW_SECONDS_MAX: Final = 1
 """How far a time may lie ahead of the clock: the oplog's own times may be that much ahead."""

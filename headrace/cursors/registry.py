@@ -6,7 +6,7 @@ Source: MongoDB closes a cursor after ten minutes without a getMore; drivers kil
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from headrace import limits
@@ -40,6 +40,8 @@ class Cursors:
     def __init__(self, engine: Timed) -> None:
         self._engine = engine
         self._open: dict[int, Any] = {}
+        self.killed: Callable[[Any], None] = lambda cursor: None
+        """Told of each cursor that was killed: somebody may be waiting for it."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -80,6 +82,15 @@ class Cursors:
         cursor.close()
         return True
 
+    def kill(self, cursor_id: int) -> bool:
+        """Close a cursor that a client may be waiting for at this moment; False where there is none."""
+        cursor = self._open.get(cursor_id)
+        if cursor is None:
+            return False
+        self.remove(cursor_id)
+        self.killed(cursor)
+        return True
+
     def sessions(self) -> list[bytes]:
         """The sessions that have cursors open."""
         return list({item.session for item in self._open.values() if item.session is not None})
@@ -88,7 +99,7 @@ class Cursors:
         """Close what the ended sessions opened."""
         ended = set(sessions)
         for cursor_id in [item.id for item in self._open.values() if item.session in ended]:
-            self.remove(cursor_id)
+            self.kill(cursor_id)
 
     def remove_idle(self, now_ms: float) -> int:
         """Close cursors unread for ten minutes; returns how many."""

@@ -38,6 +38,7 @@ class Core:
         self.writer = Writer(self)
         self.notifier = Notifier(self)
         self.store.transactions.wake = self.notifier.wake_key
+        self.engine.cursors.killed = self.notifier.cursor_killed
         self._log = LogTail()
         logging.getLogger("headrace").addHandler(self._log)
         self.engine.log = self._log.lines

@@ -94,6 +94,13 @@ class Notifier:
             self._remove(parked)
             self._core.loop.call_soon(parked.peer.wake, parked.command, parked.request)
 
+    def cursor_killed(self, cursor: Any) -> None:
+        """Run again the getMore that waits for this cursor, if there is one, so that it can say so."""
+        here = self._parked.get(cursor.key if cursor.is_change_stream else "", ())
+        for parked in [item for item in here if _waits_for(item.request, cursor)]:
+            self._remove(parked)
+            self._core.loop.call_soon(parked.peer.wake, parked.command, parked.request)
+
     def committed(self, committed: Committed) -> None:
         """A listener of the store: wake whoever waits for a scope that this commit touched."""
         parked = self._parked
@@ -144,3 +151,10 @@ class Notifier:
             here.pop(parked, None)
             if not here:
                 del self._parked[parked.key]
+
+
+def _waits_for(request: Request, cursor: Any) -> bool:
+    """Whether this is a getMore of the cursor. A change stream's knows it; others name it."""
+    if request.cursor is not None:
+        return request.cursor is cursor
+    return request.name == "getMore" and request.body.get("getMore") == cursor.id

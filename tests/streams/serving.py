@@ -170,6 +170,14 @@ class Served:
         core = self._core
         asyncio.run_coroutine_threadsafe(core.background.tick(), core.loop).result()
 
+    def until_waiting(self) -> None:
+        """Return when some client's command waits on the server."""
+        while not asyncio.run_coroutine_threadsafe(self._waiting(), self._core.loop).result():
+            pass
+
+    async def _waiting(self) -> bool:
+        return bool(self._core.notifier.requests())
+
     def uuid_of(self, coll: str, db: str = "t") -> Binary:
         reply = self.must({"listCollections": 1, "filter": {"name": coll}}, db)
         found = reply["cursor"]["firstBatch"][0]["info"]["uuid"]
