@@ -80,8 +80,10 @@ class IdScan:
 class DocumentCursor:
     """Batches of raw documents from an iterator."""
 
-    __slots__ = ("_documents", "_held", "_left", "awaits", "exhausted", "id", "left_ms", "namespace", "no_timeout", "session",
-                 "tails", "used_ms")  # fmt: skip
+    __slots__ = (
+        "_documents", "_held", "_left", "awaits", "exhausted", "id", "left_ms", "namespace", "no_timeout", "session",
+        "tails", "used_ms",
+    )  # fmt: skip
 
     is_change_stream = False
 
