@@ -102,7 +102,7 @@ def _start(
     } | description_option(mirror.uri, mirror.database, mirror.collection)
     rows = session.readStream.format("headrace").options(**options).load().select(*_COLUMNS)
     writer = rows.writeStream.foreachBatch(for_each_batch(MirrorSink(mirror.table()), listener=listener))
-    writer = writer.option("checkpointLocation", str(mirror.checkpoint)).queryName(_name(mirror))
+    writer = writer.option("checkpointLocation", str(mirror.checkpoint.absolute())).queryName(_name(mirror))
     return writer.trigger(**trigger).start()
 
 
