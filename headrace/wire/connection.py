@@ -75,7 +75,7 @@ class Connection:
         """Take the next bytes of the stream; they are kept, not copied (and dropped after a ProtocolError)."""
         if self._failure is not None:
             return
-        if self._at == len(self._buffer):
+        if self._at == len(self._buffer) and not self._tail:
             self._buffer = data
             self._at = 0
         else:

@@ -268,6 +268,16 @@ def test_a_small_message_behind_a_long_one_is_read_though_more_came_before_it_wa
     assert connection.next_event() is NEED_DATA and connection.unread_bytes == 0
 
 
+def test_what_comes_while_a_later_message_waits_stands_behind_it() -> None:
+    first, second, third = (msg(b"\0" + PING, request_id=number) for number in (1, 2, 3))
+    connection = Connection()
+    connection.receive(first)
+    connection.receive(second)
+    assert isinstance(found := connection.next_event(), Message) and found.request_id == 1
+    connection.receive(third)
+    assert [connection.next_event().request_id for _ in range(2)] == [2, 3]  # type: ignore[union-attr]
+
+
 @given(st.lists(messages(), min_size=1, max_size=6), st.data())
 @settings(max_examples=100, deadline=None)
 def test_the_messages_are_the_same_whenever_they_are_asked_for(stream: list[bytes], data: st.DataObject) -> None:
