@@ -22,8 +22,8 @@ from bson import Int64, ObjectId, Timestamp, encode
 from bson.datetime_ms import DatetimeMS
 
 import headrace.spark
-from headrace.spark.documents import Shaper
-from headrace.spark.events import SCHEMA
+from headrace.spark.rows.documents import Shaper
+from headrace.spark.rows.events import SCHEMA
 from headrace.spark.session import get_session
 from headrace.values.arrow import events_batch
 from headrace.values.event_columns import COLUMNS

@@ -27,10 +27,10 @@ from pymongo.uri_parser import parse_uri
 from pyspark.sql.types import BinaryType, DoubleType, LongType, StringType, StructField, StructType, TimestampType
 from target import Target
 
-from headrace.spark.local_server import uri_of
-from headrace.spark.options import parse_options
-from headrace.spark.parts import EventRange
-from headrace.spark.source import BatchReader, StreamReader
+from headrace.spark.source.data_source import BatchReader, StreamReader
+from headrace.spark.source.local_server import uri_of
+from headrace.spark.source.options import parse_options
+from headrace.spark.source.parts import EventRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

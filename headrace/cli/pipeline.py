@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.spark.job_file import Job
+    from headrace.spark.jobs.job_file import Job
 
 EXIT_FAILED = 1
 EXIT_RUNNING = 3
@@ -45,7 +45,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
 def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int]:
     def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         try:
-            from headrace.spark.job_file import JobError, read_job
+            from headrace.spark.jobs.job_file import JobError, read_job
         except ImportError as error:
             return _fail(f"the pipeline is not installed: pip install 'headrace[spark]' ({error})")
         try:
@@ -59,7 +59,7 @@ def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int
 def _run(job: Job, arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from headrace.spark.jobs import JobRunning, run_job
+    from headrace.spark.jobs.run import JobRunning, run_job
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -75,7 +75,7 @@ def _run(job: Job, arguments: argparse.Namespace) -> int:
 
 
 def _status(job: Job, arguments: argparse.Namespace) -> int:
-    from headrace.spark.job_report import status_lines
+    from headrace.spark.jobs.report import status_lines
 
     for line in status_lines(job):
         _say(line)
@@ -83,7 +83,7 @@ def _status(job: Job, arguments: argparse.Namespace) -> int:
 
 
 def _explain(job: Job, arguments: argparse.Namespace) -> int:
-    from headrace.spark.job_report import explain_lines
+    from headrace.spark.jobs.report import explain_lines
 
     for line in explain_lines(job):
         _say(line)
@@ -91,7 +91,7 @@ def _explain(job: Job, arguments: argparse.Namespace) -> int:
 
 
 def _reset(job: Job, arguments: argparse.Namespace) -> int:
-    from headrace.spark.jobs import JobRunning, reset_job
+    from headrace.spark.jobs.run import JobRunning, reset_job
 
     try:
         removed = reset_job(job, data=arguments.data).removed
@@ -102,7 +102,7 @@ def _reset(job: Job, arguments: argparse.Namespace) -> int:
 
 
 def _verify(job: Job, arguments: argparse.Namespace) -> int:
-    from headrace.spark.job_report import verify_job
+    from headrace.spark.jobs.report import verify_job
 
     unequal = False
     for found in verify_job(job):

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import OperationFailure
 
-from headrace.spark.feed import Feed
-from headrace.spark.options import Position, SourceOptions
 from headrace.spark.sinks.batch import BatchReport
 from headrace.spark.sinks.foreach_batch import Listener, for_each_batch
 from headrace.spark.sinks.mirror import MirrorSink
-from headrace.spark.tables import MirrorTable, open_table
+from headrace.spark.source.feed import Feed
+from headrace.spark.source.options import Position, SourceOptions
+from headrace.spark.tables.mirror import MirrorTable, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

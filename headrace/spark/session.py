@@ -53,7 +53,7 @@ def get_session(
 
 def register(session: SparkSession) -> SparkSession:
     """The same session, in which `format("headrace")` is known from now on."""
-    from headrace.spark.source import HeadraceSource
+    from headrace.spark.source.data_source import HeadraceSource
 
     session.dataSource.register(HeadraceSource)
     return session

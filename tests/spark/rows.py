@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.spark.events import Row
-from headrace.spark.extjson import dumps
+from headrace.spark.rows.events import Row
+from headrace.spark.rows.extjson import dumps
 from headrace.values.bson import decode, encode
 from headrace.values.event_columns import EventRow
 from headrace.values.event_columns import row_of as columns_of

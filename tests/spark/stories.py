@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from bson import Int64
 
-from headrace.spark.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
-from headrace.spark.extjson import dumps
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.batch import Batch
 
 MOMENT = pa.timestamp("us", "UTC")

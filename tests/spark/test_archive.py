@@ -14,17 +14,18 @@ from pymongo import MongoClient
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 import headrace
-from headrace.spark import archive as archive_module
-from headrace.spark.archive import Archive, ArchiveUnfit
-from headrace.spark.feed import Feed, PositionLost
-from headrace.spark.options import OptionError, Position, parse_options
-from headrace.spark.parts import EventRange
-from headrace.spark.ranges import read_range
-from headrace.spark.server_stream import Offset
+from headrace.spark.errors import OptionError
+from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.batch import Batch
 from headrace.spark.sinks.changes import changes_sink
-from headrace.spark.source import BatchReader, StreamReader
-from headrace.spark.tokens import Token
+from headrace.spark.source import archive as archive_module
+from headrace.spark.source.archive import Archive, ArchiveUnfit
+from headrace.spark.source.data_source import BatchReader, StreamReader
+from headrace.spark.source.feed import Feed, PositionLost
+from headrace.spark.source.options import Position, parse_options
+from headrace.spark.source.parts import EventRange
+from headrace.spark.source.ranges import read_range
+from headrace.spark.source.server_stream import Offset
 from headrace.values.event_columns import COLUMNS
 
 _TYPES = dict.fromkeys(("clusterTime", "wallTime"), TimestampType()) | dict.fromkeys(

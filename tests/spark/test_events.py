@@ -8,8 +8,10 @@ from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 from rows import row_of
 
-from headrace.spark.events import SCHEMA, Row, schema_of
-from headrace.spark.options import OptionError, parse_options
+from headrace.spark.errors import OptionError
+from headrace.spark.rows.events import SCHEMA, Row
+from headrace.spark.source.options import parse_options
+from headrace.spark.source.schema import schema_of
 from headrace.values.event_columns import COLUMNS
 
 UPDATE = {

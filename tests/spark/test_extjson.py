@@ -11,7 +11,7 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark import extjson
+from headrace.spark.rows import extjson
 from headrace.values import bson
 
 SCALARS: st.SearchStrategy[Any] = st.one_of(

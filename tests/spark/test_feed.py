@@ -10,11 +10,11 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 import headrace
-from headrace.spark.feed import Feed, PositionLost
-from headrace.spark.options import Position, SourceOptions
-from headrace.spark.ranges import read_range
-from headrace.spark.readahead import Bounds, read_ahead
-from headrace.spark.tokens import Token
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.feed import Feed, PositionLost
+from headrace.spark.source.options import Position, SourceOptions
+from headrace.spark.source.ranges import read_range
+from headrace.spark.source.readahead import Bounds, read_ahead
 from headrace.values.bson import decode
 from headrace.values.event_columns import COLUMNS
 

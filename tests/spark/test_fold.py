@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.spark.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
-from headrace.spark.extjson import dumps
-from headrace.spark.fold import Changes, MirrorDiverged, State, Stored, fold, key_of, keys_of
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.rows.extjson import dumps
+from headrace.spark.tables.fold import Changes, MirrorDiverged, State, Stored, fold, key_of, keys_of
 
 
 def event(token: str, kind: str, key: int | None = None, **parts: Any) -> Row:

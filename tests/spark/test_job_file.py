@@ -11,12 +11,12 @@ from urllib.request import urlopen
 import pytest
 
 from headrace.cli.main import main
-from headrace.spark.checkpoint import Checkpoint, read_checkpoint, token_in
-from headrace.spark.figures import Figures, serve
-from headrace.spark.job_file import Job, JobError, parse_job, read_job
-from headrace.spark.job_report import explain_lines
-from headrace.spark.jobs import JobRunning, locked, reset_job, running_in, server_stages, spark_stages
-from headrace.spark.options import OptionError
+from headrace.spark.errors import OptionError
+from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, token_in
+from headrace.spark.jobs.figures import Figures, serve
+from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
+from headrace.spark.jobs.report import explain_lines
+from headrace.spark.jobs.run import JobRunning, locked, reset_job, running_in, server_stages, spark_stages
 from headrace.spark.sinks.open import KINDS, SinkError
 
 GIVEN = """
@@ -186,8 +186,7 @@ def test_a_pipeline_goes_to_the_server_as_far_as_it_can_and_not_before_a_snapsho
 
 
 def test_the_command_line_and_a_jobs_file_import_no_spark() -> None:
-    program = (
-        "import sys, headrace.cli.main, headrace.spark.job_file, headrace.spark.jobs; print('pyspark' in sys.modules)"
-    )
+    modules = "headrace.cli.main, headrace.spark.jobs.job_file, headrace.spark.jobs.run"
+    program = f"import sys, {modules}; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

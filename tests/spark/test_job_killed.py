@@ -22,8 +22,8 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from headrace.spark.job_file import read_job
-from headrace.spark.job_report import verify_job
+from headrace.spark.jobs.job_file import read_job
+from headrace.spark.jobs.report import verify_job
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pymongo.database import Database
 
-from headrace.spark.figures import Figures
-from headrace.spark.job_file import Job, parse_job
-from headrace.spark.job_report import status_lines, verify_job
-from headrace.spark.jobs import reset_job, run_job
+from headrace.spark.jobs.figures import Figures
+from headrace.spark.jobs.job_file import Job, parse_job
+from headrace.spark.jobs.report import status_lines, verify_job
+from headrace.spark.jobs.run import reset_job, run_job
 from headrace.spark.sinks.batch import CollectionGone
 from headrace.spark.sinks.open import parse_sink
 

@@ -11,8 +11,8 @@ import pytest
 from pymongo import MongoClient
 
 import headrace
-from headrace.spark.local_server import NOTE, NotStarted, uri_of
-from headrace.spark.options import parse_options
+from headrace.spark.source.local_server import NOTE, NotStarted, uri_of
+from headrace.spark.source.options import parse_options
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from bson import Decimal128, Int64, ObjectId
 from pymongo.database import Database
 
 from headrace.spark.mirror import BatchReport, Mirror, catch_up, description_option, follow
-from headrace.spark.verify import compare
+from headrace.spark.verify.mirror import compare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

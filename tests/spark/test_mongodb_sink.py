@@ -12,8 +12,8 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from stories import table_of, token_at
 
-from headrace.spark.events import Row
-from headrace.spark.extjson import dumps
+from headrace.spark.rows.events import Row
+from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.batch import Batch, CollectionGone
 from headrace.spark.sinks.mongodb import NamesakeSink, mongodb_sink
 

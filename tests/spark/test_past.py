@@ -9,11 +9,11 @@ import pytest
 from bson import Int64
 from pymongo.database import Database
 
-from headrace.spark.feed import Feed
-from headrace.spark.options import SourceOptions
-from headrace.spark.past import PastUnknown, documents_at
-from headrace.spark.snapshot import Snapshot
-from headrace.spark.tokens import Token
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.feed import Feed
+from headrace.spark.source.options import SourceOptions
+from headrace.spark.source.past import PastUnknown, documents_at
+from headrace.spark.source.snapshot import Snapshot
 from headrace.values.bson import decode
 
 Db = Database[dict[str, Any]]

@@ -11,11 +11,11 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import given, settings
 
 from headrace.query.match import parse_filter
-from headrace.spark.extjson import dumps
 from headrace.spark.pipelines import rows
 from headrace.spark.pipelines.compile_match import Compiler
 from headrace.spark.pipelines.conditions import FALSE, TRUE
 from headrace.spark.pipelines.program import canonical
+from headrace.spark.rows.extjson import dumps
 from headrace.values import bson
 from headrace.values.event_columns import COLUMNS, DOCUMENTS, row_of
 from tests.spark.random_pipelines import EVENT_FILTERS, events

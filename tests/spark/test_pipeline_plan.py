@@ -11,13 +11,14 @@ from pymongo.database import Database
 
 from headrace.errors import CommandError
 from headrace.spark import StageRefused, Window, explain
-from headrace.spark.extjson import dumps
-from headrace.spark.feed import Feed
-from headrace.spark.options import OptionError, parse_options
+from headrace.spark.errors import OptionError
 from headrace.spark.pipelines import rows
 from headrace.spark.pipelines.reader import split
 from headrace.spark.pipelines.refusals import REFUSED
-from headrace.spark.ranges import read_range
+from headrace.spark.rows.extjson import dumps
+from headrace.spark.source.feed import Feed
+from headrace.spark.source.options import parse_options
+from headrace.spark.source.ranges import read_range
 from headrace.values.event_columns import COLUMNS
 
 HOUR = {"$dateTrunc": {"date": "$clusterTime", "unit": "hour"}}

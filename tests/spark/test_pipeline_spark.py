@@ -16,9 +16,9 @@ from pymongo.database import Database
 import headrace.spark
 from headrace.errors import CommandError
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
-from headrace.spark.events import SCHEMA
-from headrace.spark.extjson import dumps, loads
 from headrace.spark.pipelines.program import canonical
+from headrace.spark.rows.events import SCHEMA
+from headrace.spark.rows.extjson import dumps, loads
 from headrace.values import bson
 from tests.spark.random_pipelines import PIPELINES, STREAM_PIPELINES, events
 from tests.spark.test_pipeline_compiler import cells_of

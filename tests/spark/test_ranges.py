@@ -10,11 +10,11 @@ from bson import Decimal128, Int64, ObjectId
 from pymongo.database import Database
 from rows import row_of, text_row
 
-from headrace.spark.feed import Feed
-from headrace.spark.options import Position, SourceOptions
-from headrace.spark.ranges import read_range
-from headrace.spark.readahead import Bounds, read_ahead
-from headrace.spark.tokens import Token
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.feed import Feed
+from headrace.spark.source.options import Position, SourceOptions
+from headrace.spark.source.ranges import read_range
+from headrace.spark.source.readahead import Bounds, read_ahead
 from headrace.values.bson import decode, encode
 from headrace.values.event_columns import COLUMNS
 from headrace.values.keystring import encode_value

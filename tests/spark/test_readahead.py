@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from bson import Timestamp
 
-from headrace.spark.marks import Mark
-from headrace.spark.readahead import Bounds, Reach, ReadAhead
-from headrace.spark.tokens import Token
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.marks import Mark
+from headrace.spark.source.readahead import Bounds, Reach, ReadAhead
 
 
 def token(time: int, nth: int = 1) -> Token:

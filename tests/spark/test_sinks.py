@@ -20,10 +20,10 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from stories import Story, batches, story
 
-import headrace.spark.delta_table
-import headrace.spark.sinks.delta_log
 import headrace.spark.sinks.history
-from headrace.spark.events import SNAPSHOT_END
+import headrace.spark.tables.delta_log
+import headrace.spark.tables.delta_mirror
+from headrace.spark.rows.events import SNAPSHOT_END
 from headrace.spark.sinks.batch import CollectionGone, Sink
 from headrace.spark.sinks.changes import changes_sink
 from headrace.spark.sinks.foreach_batch import OnceSink
@@ -41,8 +41,8 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (Database, "drop_collection"),
     (TableMerger, "execute"),
     (TableOptimizer, "compact"),
-    (headrace.spark.delta_table, "write_deltalake"),
-    (headrace.spark.sinks.delta_log, "write_deltalake"),
+    (headrace.spark.tables.delta_mirror, "write_deltalake"),
+    (headrace.spark.tables.delta_log, "write_deltalake"),
     (headrace.spark.sinks.history, "write_deltalake"),
     (os, "fsync"),
     (os, "replace"),

@@ -11,14 +11,14 @@ from bson.datetime_ms import DatetimeMS
 from pymongo.database import Database
 from rows import row_of, text_row
 
-from headrace.spark.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
-from headrace.spark.extjson import dumps
-from headrace.spark.feed import Feed
-from headrace.spark.fold import State, Stored, fold, keys_of
 from headrace.spark.mirror import description_option
-from headrace.spark.options import Position, SourceOptions
-from headrace.spark.readahead import Bounds, read_ahead
-from headrace.spark.snapshot import Snapshot
+from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.rows.extjson import dumps
+from headrace.spark.source.feed import Feed
+from headrace.spark.source.options import Position, SourceOptions
+from headrace.spark.source.readahead import Bounds, read_ahead
+from headrace.spark.source.snapshot import Snapshot
+from headrace.spark.tables.fold import State, Stored, fold, keys_of
 
 Db = Database[dict[str, Any]]
 MIXED: list[Any] = [

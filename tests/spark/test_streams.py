@@ -11,13 +11,13 @@ from pymongo import MongoClient
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import headrace
-from headrace.spark import merged
-from headrace.spark.feed import PositionLost
-from headrace.spark.merged import Merged, MergedStream, server_name
-from headrace.spark.options import parse_options
-from headrace.spark.parts import EventRange, read_part
-from headrace.spark.server_stream import Offset, ServerStream
-from headrace.spark.source import StreamReader
+from headrace.spark.source import merged
+from headrace.spark.source.data_source import StreamReader
+from headrace.spark.source.feed import PositionLost
+from headrace.spark.source.merged import Merged, MergedStream, server_name
+from headrace.spark.source.options import parse_options
+from headrace.spark.source.parts import EventRange, read_part
+from headrace.spark.source.server_stream import Offset, ServerStream
 from headrace.values.bson import decode
 
 _NAMES = ("token", "operationType", "server")
@@ -101,7 +101,7 @@ def test_bounds_hold_and_nothing_is_lost_between_batches() -> None:
 
 
 def test_rows_of_several_batches_are_merged_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.spark.ranges.ARROW_ROWS", 3)
+    monkeypatch.setattr("headrace.spark.source.ranges.ARROW_ROWS", 3)
     with headrace.Server() as one, headrace.Server() as two:
         reader = reader_of(one, two)
         start = reader.initialOffset()

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
-from headrace.spark.documents import Shaper
-from headrace.spark.extjson import loads
-from headrace.spark.options import OptionError
-from headrace.spark.ranges import rows_batches
-from headrace.spark.typed import fit_struct
+from headrace.spark.errors import OptionError
+from headrace.spark.rows.documents import Shaper
+from headrace.spark.rows.extjson import loads
+from headrace.spark.rows.typed import fit_struct
+from headrace.spark.source.ranges import rows_batches
 from headrace.values.bson import MISSING, encode
 from headrace.values.event_columns import COLUMNS
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.query.expressions.numbers import CONTEXT, NUMBERS, int_or_long, is_nullish
 from headrace.query.expressions.summing import Total
-from headrace.spark.extjson import dumps, loads
+from headrace.spark.rows.extjson import dumps, loads
 from headrace.values.bson import MISSING
 from headrace.values.keystring import END, encode_value
 

@@ -21,7 +21,6 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.query.match import Predicate
 from headrace.query.match.nodes import Always, Both, Either, ElementMatch, Kind, Leaf, Negation, Neither, Node
-from headrace.spark.extjson import dumps
 from headrace.spark.pipelines.conditions import (
     FALSE,
     TRUE,
@@ -40,6 +39,7 @@ from headrace.spark.pipelines.conditions import (
     some,
 )
 from headrace.spark.pipelines.written import forms
+from headrace.spark.rows.extjson import dumps
 from headrace.values.bson import MISSING
 from headrace.values.paths import is_index, split_path
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.spark.extjson import loads
+from headrace.spark.rows.extjson import loads
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.spark.extjson import dumps, loads
 from headrace.spark.pipelines.conditions import FALSE, TRUE
 from headrace.spark.pipelines.plan import Circumstances, Evaluating, Filtering, Grouped, Joined, Step, plan
 from headrace.spark.pipelines.program import Document, Setting, canonical
 from headrace.spark.pipelines.reader import split
 from headrace.spark.pipelines.windows import Window, delay_of
+from headrace.spark.rows.extjson import dumps, loads
 
 SERVER, READER = "server cursor", "source reader"
 COLUMNS, EVALUATOR, AGGREGATION, JOIN = "Spark columns", "Spark evaluator", "Spark aggregation", "Spark join"

@@ -21,12 +21,12 @@ from bson.datetime_ms import DatetimeMS
 from headrace.errors import CommandError
 from headrace.query.expressions import Env
 from headrace.query.stages.group import Group, parse_group
-from headrace.spark.extjson import dumps, loads
 from headrace.spark.pipelines.accumulate import KINDS, ORDERED
 from headrace.spark.pipelines.evaluate import Batches, Source, run
 from headrace.spark.pipelines.program import Document, Program, Setting
 from headrace.spark.pipelines.refusals import refused
 from headrace.spark.pipelines.windows import Window, delay_of, found_window
+from headrace.spark.rows.extjson import dumps, loads
 from headrace.values import bson
 from headrace.values.keystring import encode_value
 

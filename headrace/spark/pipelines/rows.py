@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import Int64, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headrace.spark.extjson import dumps, loads
+from headrace.spark.rows.extjson import dumps, loads
 from headrace.values import bson
 
 if TYPE_CHECKING:

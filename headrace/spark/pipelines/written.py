@@ -9,7 +9,7 @@ from typing import Any, Final
 from bson import Binary, Decimal128, Int64, ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headrace.spark.extjson import dumps
+from headrace.spark.rows.extjson import dumps
 
 _ONE_FORM: Final = frozenset({Binary, DatetimeMS, ObjectId, Timestamp, bool, bytes, str, type(None)})
 _FORMS_MAX: Final = 27

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from headrace.spark.events import Row
+from headrace.spark.rows.events import Row
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.spark.sinks.delta_log import DeltaLog
 from headrace.spark.sinks.log import LogSink
+from headrace.spark.tables.delta_log import DeltaLog
 
 
 def changes_sink(path: str | Path, *, policy: str = "follow") -> LogSink:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from headrace.clock import SystemClock
 from headrace.spark.sinks.batch import Batch, BatchReport, Sink, taken
-from headrace.spark.sinks.progress import Progress, Sieve
+from headrace.spark.tables.progress import Progress, Sieve
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,12 +25,12 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.clock import SystemClock
-from headrace.spark.fold import keyed_keys
+from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.batch import Batch, BatchReport, checked_policy
-from headrace.spark.sinks.delta_log import dataset, kept_progress, properties
-from headrace.spark.sinks.progress import Progress
 from headrace.spark.sinks.versions import Version, Versions
-from headrace.spark.tokens import Token
+from headrace.spark.tables.delta_log import dataset, kept_progress, properties
+from headrace.spark.tables.fold import keyed_keys
+from headrace.spark.tables.progress import Progress
 
 SCHEMA: Final = pa.schema(
     [

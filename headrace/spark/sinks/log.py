@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.clock import SystemClock
-from headrace.spark.events import Row
-from headrace.spark.fold import EMPTYING
+from headrace.spark.rows.events import Row
 from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, checked_policy, taken
-from headrace.spark.sinks.progress import Identity, Progress, Sieve, may_be_present
+from headrace.spark.tables.fold import EMPTYING
+from headrace.spark.tables.progress import Identity, Progress, Sieve, may_be_present
 
 if TYPE_CHECKING:
     import pyarrow as pa

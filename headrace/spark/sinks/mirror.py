@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from headrace.clock import SystemClock
-from headrace.spark.events import Row
-from headrace.spark.fold import EMPTYING, State, fold, keys_of
+from headrace.spark.rows.events import Row
 from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, checked_policy
-from headrace.spark.tables import MirrorTable, open_table
+from headrace.spark.tables.fold import EMPTYING, State, fold, keys_of
+from headrace.spark.tables.mirror import MirrorTable, open_table
 
 _WHOLE: Final = 1 << 62
 

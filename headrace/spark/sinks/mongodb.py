@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.clock import SystemClock
-from headrace.spark.events import Row
-from headrace.spark.extjson import loads
-from headrace.spark.feed import client_of
-from headrace.spark.fold import EMPTYING, State
+from headrace.spark.rows.events import Row
+from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, Position, checked_policy
 from headrace.spark.sinks.mirror import MirrorSink
 from headrace.spark.sinks.mongodb_table import MongoTable
+from headrace.spark.source.feed import client_of
+from headrace.spark.tables.fold import EMPTYING, State
 
 ROWS_MAX: Final = 5000
 

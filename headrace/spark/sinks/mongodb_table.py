@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
 
-from headrace.spark.extjson import dumps, loads
-from headrace.spark.feed import client_of
-from headrace.spark.fold import Changes, State, Stored
-from headrace.spark.tables import schema, state_of, state_text
+from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.source.feed import client_of
+from headrace.spark.tables.fold import Changes, State, Stored
+from headrace.spark.tables.mirror import schema, state_of, state_text
 from headrace.values.bson import OPTIONS
 
 if TYPE_CHECKING:

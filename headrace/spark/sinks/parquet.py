@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.spark.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.sinks.log import LogSink
-from headrace.spark.sinks.progress import Identity, Progress
-from headrace.spark.tables import STATE_KEY
+from headrace.spark.tables.mirror import STATE_KEY
+from headrace.spark.tables.progress import Identity, Progress
 
 _VERSION: Final = "v1"
 _COMPACT_EVERY: Final = 10

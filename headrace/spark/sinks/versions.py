@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from headrace.spark.apply import CannotApply, apply_update
-from headrace.spark.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
-from headrace.spark.extjson import dumps, loads
-from headrace.spark.fold import EMPTYING, KEYED, MirrorDiverged, key_of
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.sinks.batch import CollectionGone
-from headrace.spark.sinks.progress import Progress, Sieve
+from headrace.spark.tables.apply import CannotApply, apply_update
+from headrace.spark.tables.fold import EMPTYING, KEYED, MirrorDiverged, key_of
+from headrace.spark.tables.progress import Progress, Sieve
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,169 @@
+"""A job as a file: where events come from, what is done with them, where they go, and how often.
+
+    checkpoint = "orders/checkpoint"     # Spark's notes; relative paths are relative to the file
+    [source]                             # the options of the source, by their names
+    uri = "mongodb://localhost:27017"
+    database = "shop"
+    collection = "orders"
+    startingPosition = "snapshot"
+    [pipeline]                           # may be left out
+    stages = '[{"$match": {"operationType": "insert"}}]'   # events must leave it
+    [trigger]                            # may be left out
+    every = "1 second"                   # or: availableNow = true
+    [metrics]                            # may be left out: figures for Prometheus
+    port = 9464
+    [spark]                              # may be left out: the session, if the job has to start one
+    cores = 2
+    [[sink]]                             # one or several; see `sinks/open.py`
+    kind = "mirror"
+    path = "orders/mirror"
+
+Parsed whole at the door: what is wrong is told before Spark is started.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.spark.errors import OptionError
+from headrace.spark.sinks.open import SinkError, SinkOptions, parse_sink
+from headrace.spark.source.options import SourceOptions, parse_options
+
+_TABLES: Final = {
+    "": {"checkpoint", "metrics", "name", "pipeline", "report_seconds", "sink", "source", "spark", "trigger"},
+    "metrics": {"address", "port"},
+    "pipeline": {"stages"},
+    "spark": {"conf", "cores", "memory", "quick"},
+    "trigger": {"availableNow", "every"},
+}
+
+
+class JobError(ValueError):
+    """The file does not describe a job; the message says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What `parse_job` read. `source` are options as Spark takes them: text."""
+
+    name: str
+    checkpoint: Path
+    source: Mapping[str, str]
+    sinks: tuple[SinkOptions, ...]
+    stages: tuple[dict[str, Any], ...] = ()
+    every: str | None = "0 seconds"
+    """None: up to now, then it ends."""
+    report_seconds: float = 5.0
+    metrics: tuple[str, int] | None = None
+    spark: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def options(self) -> SourceOptions:
+        return parse_options(self.source)
+
+    @property
+    def trigger(self) -> dict[str, Any]:
+        return {"availableNow": True} if self.every is None else {"processingTime": self.every}
+
+    @property
+    def folds(self) -> bool:
+        """Whether a sink needs every event as it is."""
+        return any(sink.folds for sink in self.sinks)
+
+
+def read_job(path: Path) -> Job:
+    """The job in the file; raises JobError."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise JobError(f"{path}: {error}") from error
+    try:
+        return parse_job(given, path.stem, path.absolute().parent)
+    except (JobError, OptionError, SinkError) as error:
+        raise JobError(f"{path}: {error}") from error
+
+
+def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
+    """The job; raises JobError, OptionError, SinkError."""
+    _check_names("", given)
+    for table in ("metrics", "pipeline", "spark", "trigger"):
+        _check_names(table, given.get(table, {}))
+    if "checkpoint" not in given or "source" not in given or not given.get("sink"):
+        raise JobError("a job needs a checkpoint, a [source] and a [[sink]]")
+    source = {key: _text(value) for key, value in given["source"].items()}
+    trigger = given.get("trigger", {})
+    job = Job(
+        name=str(given.get("name", name)),
+        checkpoint=folder / given["checkpoint"],
+        source=source,
+        sinks=tuple(_sink(sink, source, folder) for sink in given["sink"]),
+        stages=_stages(given.get("pipeline", {}).get("stages", [])),
+        every=None if trigger.get("availableNow") else str(trigger.get("every", "0 seconds")),
+        report_seconds=float(given.get("report_seconds", 5.0)),
+        metrics=_metrics(given.get("metrics")),
+        spark=given.get("spark", {}),
+    )
+    _check(job)
+    return job
+
+
+def _check(job: Job) -> None:
+    options = job.options
+    if options.others and options.on_server_down == "skip":
+        raise JobError("what comes late from a server that was skipped would be taken for old: onServerDown is 'stall'")
+    if not job.folds:
+        return
+    kinds = ", ".join(sink.kind for sink in job.sinks if sink.folds)
+    if job.stages or options.pipeline or options.reader:
+        raise JobError(f"{kinds}: such a sink needs every event as it is, and takes no pipeline")
+    if job.source.get("documents", "extjson") != "extjson" or "columns" in job.source:
+        raise JobError(f"{kinds}: such a sink needs all columns, and documents as extjson")
+    if options.others:
+        raise JobError(f"{kinds}: such a sink follows a collection of one server")
+    one = any(sink.kind in {"history", "mirror"} for sink in job.sinks)
+    if one and not options.collection:
+        raise JobError(f"{kinds}: a mirror and a history are of one collection")
+
+
+def _check_names(table: str, given: Mapping[str, Any]) -> None:
+    unknown = sorted(given.keys() - _TABLES[table])
+    if unknown:
+        place = f"[{table}]" if table else "a job"
+        raise JobError(f"{place} has no {unknown[0]!r}; it has {', '.join(sorted(_TABLES[table]))}")
+
+
+def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path) -> SinkOptions:
+    """The sink; one of kind `mongodb` goes into the collection of the source's name unless it says otherwise."""
+    if given.get("kind") == "mongodb" and "collection" in source and "collection" not in given:
+        given = {"database": source.get("database"), "collection": source["collection"]} | dict(given)
+    sink = parse_sink(given, folder)
+    if sink.kind == "mongodb" and all(
+        sink.options.get(name) == source.get(name) for name in ("uri", "database", "collection")
+    ):
+        raise SinkError("the sink 'mongodb' would write into the source itself")
+    return sink
+
+
+def _stages(given: Any) -> tuple[dict[str, Any], ...]:
+    try:
+        stages = json.loads(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise JobError(f"the pipeline's stages are not JSON: {error}") from None
+    if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
+        raise JobError("the pipeline's stages are an array of documents")
+    return tuple(stages)
+
+
+def _metrics(given: Mapping[str, Any] | None) -> tuple[str, int] | None:
+    return None if given is None else (str(given.get("address", "127.0.0.1")), int(given.get("port", 9464)))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)

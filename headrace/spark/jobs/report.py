@@ -1,0 +1,161 @@
+"""What is told of a job without running it: where it is, what it would do, whether its sinks are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pymongo.errors import PyMongoError
+
+from headrace.spark import explain
+from headrace.spark.jobs.checkpoint import read_checkpoint, token_in
+from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.lag import EVENTS_MAX, lag_of
+from headrace.spark.jobs.run import running_in, server_stages, source_options, spark_stages
+from headrace.spark.rows.extjson import loads
+from headrace.spark.rows.tokens import Token
+from headrace.spark.sinks.log import LogSink
+from headrace.spark.sinks.mirror import MirrorSink
+from headrace.spark.source.feed import PositionLost
+from headrace.spark.source.options import parse_options
+from headrace.spark.tables.fold import State
+from headrace.spark.tables.mirror import MirrorTable
+from headrace.spark.verify.log import compare_log
+from headrace.spark.verify.mirror import compare
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.spark.sinks.history import HistoryTable
+
+_POLICIES: Final = {
+    "fail": "a drop or a rename stops the job",
+    "follow": "a drop or a rename is followed",
+    "keep": "a drop or a rename is passed over",
+}
+
+
+def status_lines(job: Job) -> Iterator[str]:
+    """Whether it runs, its position and lag, and each sink's; a server that does not answer is told as that."""
+    process = running_in(job)
+    yield f"job {job.name}: {'not running' if process is None else f'running in process {process}'}"
+    checkpoint = read_checkpoint(job.checkpoint)
+    if checkpoint.committed < 0:
+        yield "position: nothing committed yet"
+    else:
+        yield f"position: batch {checkpoint.committed} committed, batch {checkpoint.planned} planned"
+    token = token_in(checkpoint.offset)
+    if token:
+        snapshot = "in its snapshot, " if "after" in (checkpoint.offset or {}) else ""
+        yield f"  {snapshot}{_moment(token)}, {token.text}"
+        yield f"lag: {_lag(job, token)}"
+    for sink in job.sinks:
+        position = sink.open().position()
+        at = f"batch {position.batch}, {position.token}" if position.token else "nothing yet"
+        yield f"sink {sink}: {at}"
+
+
+def _lag(job: Job, token: Token) -> str:
+    try:
+        lag = lag_of(parse_options(job.source), token)
+    except (PositionLost, PyMongoError) as error:
+        return f"not known: {error}"
+    more = " or more" if lag.event_count >= EVENTS_MAX else ""
+    return f"{lag.event_count}{more} events, {lag.seconds} s"
+
+
+def _moment(token: Token) -> str:
+    return datetime.fromtimestamp(token.time.time, UTC).isoformat()
+
+
+def explain_lines(job: Job) -> Iterator[str]:
+    """What runs where. Asks no server."""
+    options = job.options
+    place = ".".join(name for name in (options.database, options.collection) if name) or "the whole deployment"
+    yield f"source: {place}, from {options.start.kind}"
+    if job.stages or "pipeline" in job.source:
+        yield "pipeline:"
+        yield from (f"  {line}" for line in str(explain(spark_stages(job), _placed(job))).splitlines())
+    every = "up to now, then it ends" if job.every is None else f"every {job.every}, until it is stopped"
+    yield f"trigger: {every}; at most {options.rows_max or 'all'} rows a batch"
+    yield f"checkpoint: {job.checkpoint}"
+    for sink in job.sinks:
+        policy = sink.options.get("policy", "follow")
+        told = "" if sink.kind == "own" else f"; {_POLICIES[policy]}"
+        yield f"sink: {sink}{told}"
+
+
+def _placed(job: Job) -> dict[str, Any]:
+    """The source's options that tell where stages run."""
+    own = loads(job.source.get("pipeline", "[]"))
+    return {"pipeline": [*own, *server_stages(job)]}
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The answer about one sink; `equal` is None where there is nothing to compare with."""
+
+    sink: str
+    equal: bool | None
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Mirrored:
+    """See `verify.Mirrored`."""
+
+    uri: str
+    database: str
+    collection: str
+    kept: MirrorTable
+
+    def table(self) -> MirrorTable:
+        return self.kept
+
+
+class _Current:
+    """A history's current versions as a mirror; only to be read."""
+
+    def __init__(self, history: HistoryTable) -> None:
+        self._history = history
+
+    def state(self) -> State:
+        progress = self._history.progress()
+        return State(progress.token, progress.ended, progress.query, progress.batch)
+
+    def read(self) -> pa.Table:
+        import pyarrow as pa
+
+        versions = self._history.current().values()
+        rows = [(version.key, version.document, version.confirmed) for version in versions]
+        columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
+        return pa.table(dict(zip(("_id", "document", "token"), columns, strict=True)))
+
+
+def verify_job(job: Job) -> Iterator[Verified]:
+    """Each sink compared with its source, at one token each. Raises what the server refuses."""
+    options = parse_options(source_options(job))
+    for sink in job.sinks:
+        opened: Any = sink.open()
+        if isinstance(opened, LogSink) and (spark_stages(job) or options.reader):
+            yield Verified(str(sink), None, "cannot be compared behind stages that the server does not run")
+            continue
+        if isinstance(opened, LogSink):
+            found: Any = compare_log(opened.log, options)
+        else:
+            table = _mirror_of(opened)
+            if table is None or not (options.database and options.collection):
+                yield Verified(str(sink), None, "cannot be compared")
+                continue
+            found = compare(_Mirrored(options.uri, options.database, options.collection, table))
+        yield Verified(str(sink), found.equal, str(found))
+
+
+def _mirror_of(sink: Any) -> Any:
+    from headrace.spark.sinks.history import HistorySink
+
+    if isinstance(sink, MirrorSink):
+        return sink.table
+    return _Current(sink.table) if isinstance(sink, HistorySink) else None

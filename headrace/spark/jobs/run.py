@@ -1,0 +1,267 @@
+"""Runs a job: the source's rows in micro-batches to every sink, until it is told to stop or has caught up.
+
+What must hold: a job that ended, in whatever way, is run again by the same file and goes on; two never run at once on
+one checkpoint (a lock that goes with the process). Told to stop, it ends behind the batch that the sinks are writing.
+
+Nothing here decides what is right after a crash: the checkpoint and the sinks do (`sinks/batch.py`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pymongo.errors import PyMongoError
+
+from headrace.clock import SystemClock
+from headrace.spark.jobs.checkpoint import token_in
+from headrace.spark.jobs.figures import Figures, serve
+from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.lag import lag_of
+from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.sinks.foreach_batch import for_each_batch
+from headrace.spark.source.feed import PositionLost
+from headrace.spark.source.options import parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_LOOK_S: Final = 0.2
+
+Document = dict[str, Any]
+Report = Callable[[str], None]
+
+
+class JobRunning(RuntimeError):
+    """Another process runs this job."""
+
+
+class _Stopping(RuntimeError):
+    """A batch came after the job was told to stop; it is made again by the next run."""
+
+
+def run_job(
+    job: Job, *, stop: threading.Event | None = None, report: Report = print, session: SparkSession | None = None
+) -> Figures:
+    """Runs the job to its end, or until `stop` is set; the figures it ended with. Raises what stopped it."""
+    stop = stop or threading.Event()
+    figures = Figures(job.name)
+    with locked(job), serve(figures, job.metrics) as port:
+        if port is not None:
+            report(f"{job.name}: figures at http://{(job.metrics or ('',))[0]}:{port}/metrics")
+        running = _Run(job, figures, stop)
+        try:
+            running.start(session or _session(job))
+            running.watch(report)
+        finally:
+            figures.running = 0
+    return figures
+
+
+class _Run:
+    """One query from its start to its end."""
+
+    def __init__(self, job: Job, figures: Figures, stop: threading.Event) -> None:
+        self._job = job
+        self._figures = figures
+        self._stop = stop
+        self._writing = threading.Lock()
+        self._failure: Exception | None = None
+        self._query: StreamingQuery
+        self._options = source_options(job)
+
+    def start(self, session: SparkSession) -> None:
+        from headrace.spark import pipeline
+        from headrace.spark.jobs.listener import FiguresListener
+        from headrace.spark.session import register
+
+        job = self._job
+        register(session)
+        rows = session.readStream.format("headrace").options(**self._options).load()
+        stages = spark_stages(job)
+        if stages:
+            rows = pipeline(rows, stages, output="events")
+        self._listener = FiguresListener(self._figures)
+        self._session = session
+        session.streams.addListener(self._listener)
+        writer = rows.writeStream.foreachBatch(self._gated(for_each_batch(*(sink.open() for sink in job.sinks))))
+        writer = writer.option("checkpointLocation", str(job.checkpoint)).queryName(job.name)
+        self._query = writer.trigger(**job.trigger).start()
+        self._listener.query = str(self._query.id)
+        self._figures.running = 1
+        self._figures.phase = "running"
+
+    def watch(self, report: Report) -> None:
+        """Reports now and then, until the query ends; stops it when told to."""
+        clock = SystemClock()
+        due = clock.monotonic_ms() + self._job.report_seconds * 1000
+        try:
+            while self._query.isActive and not self._stop.wait(_LOOK_S):
+                if clock.monotonic_ms() >= due:
+                    self._measure()
+                    report(self._figures.line())
+                    due = clock.monotonic_ms() + self._job.report_seconds * 1000
+            self._end()
+        finally:
+            self._session.streams.removeListener(self._listener)
+        self._figures.phase = "stopped" if self._stop.is_set() else "ended"
+        report(self._figures.line())
+
+    def _gated(self, apply: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+        """The function, not begun any more once the job is to stop, and never interrupted by that."""
+
+        def call(frame: DataFrame, number: int) -> None:
+            with self._writing:
+                if self._stop.is_set():
+                    raise _Stopping("the job was told to stop")
+                try:
+                    apply(frame, number)
+                except Exception as error:
+                    self._failure = error
+                    raise
+
+        return call
+
+    def _end(self) -> None:
+        with self._writing:
+            # The batch that was being written is in, and no other begins.
+            pass
+        try:
+            if self._query.isActive:
+                self._query.stop()
+            self._query.awaitTermination()
+        except Exception:
+            if self._failure:
+                raise self._failure from None
+            if not self._stop.is_set():
+                raise
+
+    def _measure(self) -> None:
+        token = token_in(self._listener.offset)
+        figures = self._figures
+        if token is None or self._listener.in_snapshot:
+            figures.phase = "snapshot" if self._listener.in_snapshot else figures.phase
+            return
+        figures.phase = "streaming"
+        figures.position, figures.position_seconds = token.text, token.time.time
+        # A server that is away for a moment is the source's affair; the figures stay as they were.
+        with suppress(PyMongoError, PositionLost):
+            lag = lag_of(parse_options(self._options), token)
+            figures.lag_events, figures.lag_seconds = lag.event_count, float(lag.seconds)
+
+
+def source_options(job: Job) -> dict[str, str]:
+    """The source's options as the job needs them: its own, its pipeline, and the most exact descriptions of updates."""
+    from headrace.spark.mirror import description_option
+    from headrace.spark.rows.extjson import dumps, loads
+
+    options = dict(job.source)
+    pushed = server_stages(job)
+    if pushed:
+        options["pipeline"] = dumps([*loads(options.get("pipeline", "[]")), *pushed])
+    described = {"showrawupdatedescription", "showexpandedevents"} & {name.lower() for name in options}
+    if job.folds and not described and "uri" in options:
+        parsed = job.options
+        options |= description_option(parsed.uri, parsed.database, parsed.collection)
+    return options
+
+
+def server_stages(job: Job) -> tuple[Document, ...]:
+    """The stages of the job's pipeline that the server runs: as many as a change stream allows.
+
+    None when the job begins with a snapshot, whose documents do not come by the stream.
+    """
+    from headrace.spark.pipelines.reader import IN_STREAM
+
+    if job.options.start.kind == "snapshot":
+        return ()
+    return tuple(takewhile(lambda stage: next(iter(stage), "") in IN_STREAM, job.stages))
+
+
+def spark_stages(job: Job) -> list[Document]:
+    """The rest of them, run by Spark; filters let the first and the last row of a snapshot through."""
+    rest = job.stages[len(server_stages(job)) :]
+    if job.options.start.kind != "snapshot":
+        return list(rest)
+    marks = {"operationType": {"$in": [SNAPSHOT_BEGIN, SNAPSHOT_END]}}
+    return [{"$match": {"$or": [marks, stage["$match"]]}} if "$match" in stage else stage for stage in rest]
+
+
+def _session(job: Job) -> SparkSession:
+    from headrace.spark.session import get_session
+
+    told: dict[str, Any] = dict(job.spark)
+    return get_session(app=f"headrace {job.name}", **told)
+
+
+@contextmanager
+def locked(job: Job) -> Iterator[None]:
+    """The job is this process's inside; raises JobRunning. The lock ends with the process, however it does."""
+    path = lock_path(job)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise JobRunning(f"the job {job.name} runs in process {path.read_text().strip()}") from None
+        os.truncate(file, 0)
+        os.write(file, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(file)
+
+
+def lock_path(job: Job) -> Path:
+    return job.checkpoint.with_name(f"{job.checkpoint.name}.lock")
+
+
+def running_in(job: Job) -> int | None:
+    """The process that runs the job; None if none does."""
+    try:
+        with locked(job):
+            return None
+    except JobRunning:
+        return int(lock_path(job).read_text() or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What was removed."""
+
+    removed: tuple[Path, ...]
+
+
+def reset_job(job: Job, *, data: bool = False) -> Reset:
+    """Forgets where the job was; with `data` also the sinks' tables (never another server's documents).
+
+    The next run begins at `startingPosition`. Sinks that are kept pass over what they have. Raises JobRunning.
+    """
+    paths = [job.checkpoint] + ([sink.path for sink in job.sinks if sink.path] if data else [])
+    with locked(job):
+        removed = [path for path in paths if path.exists()]
+        for path in removed:
+            shutil.rmtree(path)
+        if data:
+            _forget_positions(job)
+    return Reset(tuple(removed))
+
+
+def _forget_positions(job: Job) -> None:
+    from headrace.spark.sinks.mirror import MirrorSink
+    from headrace.spark.sinks.mongodb_table import MongoTable
+
+    for sink in job.sinks:
+        if sink.kind == "mongodb":
+            opened = sink.open()
+            if isinstance(opened, MirrorSink) and isinstance(opened.table, MongoTable):
+                opened.table.forget()

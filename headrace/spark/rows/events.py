@@ -1,0 +1,49 @@
+"""The columns of the `headrace` source, by how documents are told, and one row of them as the sinks get it.
+
+Rule: nothing of an event is lost. Each field has its column; what has no column, or is not what its column takes (a
+pipeline may reshape events), is in `other`, under its own name. How an event fills them is in
+`headrace.values.event_columns`, how documents become what the columns hold in `documents.py`.
+
+Rows that are not MongoDB's events have an operation type of their own, with `snapshotBegin`, `snapshot`
+and `snapshotEnd` (see `snapshot.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+SCHEMA: Final = (
+    "token STRING NOT NULL, clusterTime TIMESTAMP, clusterTimeIncrement BIGINT, operationType STRING, "
+    "database STRING, collection STRING, documentKey STRING, fullDocument STRING, "
+    "fullDocumentBeforeChange STRING, updateDescription STRING, lsid STRING, txnNumber BIGINT, "
+    "wallTime TIMESTAMP, other STRING"
+)
+
+SNAPSHOT_BEGIN: Final = "snapshotBegin"
+SNAPSHOT: Final = "snapshot"
+SNAPSHOT_END: Final = "snapshotEnd"
+
+
+class Row(NamedTuple):
+    """One row, in the order of `SCHEMA`; times in microseconds since the epoch."""
+
+    token: str
+    clusterTime: int | None = None
+    clusterTimeIncrement: int | None = None
+    operationType: str | None = None
+    database: str | None = None
+    collection: str | None = None
+    documentKey: str | None = None
+    fullDocument: str | None = None
+    fullDocumentBeforeChange: str | None = None
+    updateDescription: str | None = None
+    lsid: str | None = None
+    txnNumber: int | None = None
+    wallTime: int | None = None
+    other: str | None = None
+
+
+WHOLE: Final = ("fullDocument", "fullDocumentBeforeChange")
+"""The columns that become typed with the representation `columns`; each has a column for the rest beside it."""
+REST: Final = "Rest"
+SERVER: Final = "server"

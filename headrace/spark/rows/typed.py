@@ -1,0 +1,184 @@
+"""Documents as typed columns by a schema, and the rest of each document: what has no column or did not fit its own.
+
+Rule: nothing is dropped and nothing is changed. A value is in its column, or it is in the rest, under its name and
+where it stood; never in both. What fits:
+
+    BOOLEAN          bool
+    BYTE … LONG      int and long in range
+    FLOAT, DOUBLE    double that stays the same; int and long that it holds exactly
+    DECIMAL(p, s)    decimal, int and long, if it holds them exactly
+    STRING           string; objectId, as 24 digits
+    BINARY           binary of the common subtype
+    TIMESTAMP        date
+    STRUCT           object; its fields fit or go to the rest one by one
+    ARRAY, MAP       array, object, if every item fits whole; a null item does
+
+A null is no value of a column, where it would be as if it were absent: it is in the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from struct import Struct
+from typing import Any, Final
+
+from bson import Decimal128, Int64, ObjectId
+from bson.datetime_ms import DatetimeMS
+from pyspark.sql import types as spark
+
+from headrace.spark.errors import OptionError
+from headrace.values.bson import MISSING
+
+Fit = Callable[[Any], tuple[Any, Any]]
+"""A value to what its column holds and what is left of it: MISSING where nothing is left, all where it does not fit."""
+
+_INTEGERS: Final[dict[type[spark.DataType], int]] = {
+    spark.ByteType: 8,
+    spark.ShortType: 16,
+    spark.IntegerType: 32,
+    spark.LongType: 64,
+}
+_DOUBLE_EXACT: Final = 1 << 53
+_FLOAT = Struct("<f")
+_DATE_MS_MAX: Final = 1 << 52
+
+
+def fit_struct(struct: spark.StructType) -> Fit:
+    """How documents fit a struct; raises OptionError for a type that BSON has nothing for."""
+    fits = {field.name: _fit(field.dataType, field.name) for field in struct.fields}
+    if required := [field.name for field in struct.fields if not field.nullable]:
+        raise OptionError(f"documentSchema: {required[0]!r} cannot be NOT NULL: any document may lack it")
+
+    def fit(value: Any) -> tuple[Any, Any]:
+        if type(value) is not dict:
+            return None, value
+        typed, rest = {}, {}
+        for name, item in value.items():
+            known = fits.get(name)
+            if known is None:
+                rest[name] = item
+                continue
+            held, left = known(item)
+            if held is not None:
+                typed[name] = held
+            if left is not MISSING:
+                rest[name] = left
+        return typed, rest or MISSING
+
+    return fit
+
+
+def _fit(kind: spark.DataType, name: str) -> Fit:
+    if isinstance(kind, spark.StructType):
+        return fit_struct(kind)
+    if isinstance(kind, spark.ArrayType):
+        return _fit_array(_fit(kind.elementType, name))
+    if isinstance(kind, spark.MapType) and isinstance(kind.keyType, spark.StringType):
+        return _fit_map(_fit(kind.valueType, name))
+    if isinstance(kind, spark.DecimalType):
+        return _fit_decimal(kind.precision, kind.scale)
+    if type(kind) in _INTEGERS:
+        return _fit_integer(1 << (_INTEGERS[type(kind)] - 1))
+    simple = _SIMPLE.get(type(kind))
+    if simple is None:
+        raise OptionError(f"documentSchema: {name!r} is {kind.simpleString()}, which no BSON value is")
+    return simple
+
+
+def _fit_array(item_fit: Fit) -> Fit:
+    def fit(value: Any) -> tuple[Any, Any]:
+        if type(value) is not list:
+            return None, value
+        held = _whole(value, item_fit)
+        return (None, value) if held is None else (held, MISSING)
+
+    return fit
+
+
+def _fit_map(item_fit: Fit) -> Fit:
+    def fit(value: Any) -> tuple[Any, Any]:
+        if type(value) is not dict:
+            return None, value
+        held = _whole(list(value.values()), item_fit)
+        return (None, value) if held is None else (list(zip(value, held)), MISSING)
+
+    return fit
+
+
+def _whole(items: list[Any], fit: Fit) -> list[Any] | None:
+    """What the column holds of the items, if every one fits whole."""
+    held = []
+    for item in items:
+        one, left = (None, MISSING) if item is None else fit(item)
+        if left is not MISSING:
+            return None
+        held.append(one)
+    return held
+
+
+def _fit_integer(beyond: int) -> Fit:
+    def fit(value: Any) -> tuple[Any, Any]:
+        fits = type(value) in (int, Int64) and -beyond <= value < beyond
+        return (int(value), MISSING) if fits else (None, value)
+
+    return fit
+
+
+def _fit_decimal(precision: int, scale: int) -> Fit:
+    def fit(value: Any) -> tuple[Any, Any]:
+        if type(value) is Decimal128:
+            number = value.to_decimal()
+        elif type(value) in (int, Int64):
+            number = Decimal(int(value))
+        else:
+            return None, value
+        if not number.is_finite() or (number.is_signed() and not number):
+            return None, value
+        _, digits, exponent = number.as_tuple()
+        assert isinstance(exponent, int)
+        return (
+            (number, MISSING) if exponent >= -scale and len(digits) + exponent <= precision - scale else (None, value)
+        )
+
+    return fit
+
+
+def _fit_double(value: Any) -> tuple[Any, Any]:
+    if type(value) is float:
+        return value, MISSING
+    exact = type(value) in (int, Int64) and -_DOUBLE_EXACT <= value <= _DOUBLE_EXACT
+    return (float(value), MISSING) if exact else (None, value)
+
+
+def _fit_float(value: Any) -> tuple[Any, Any]:
+    number, left = _fit_double(value)
+    if left is not MISSING:
+        return None, value
+    try:
+        same = math.isnan(number) or _FLOAT.unpack(_FLOAT.pack(number))[0] == number
+    except OverflowError:
+        same = False
+    return (number, MISSING) if same else (None, value)
+
+
+def _fit_string(value: Any) -> tuple[Any, Any]:
+    if type(value) is str:
+        return value, MISSING
+    return (str(value), MISSING) if type(value) is ObjectId else (None, value)
+
+
+def _fit_timestamp(value: Any) -> tuple[Any, Any]:
+    fits = type(value) is DatetimeMS and abs(int(value)) < _DATE_MS_MAX
+    return (int(value) * 1000, MISSING) if fits else (None, value)
+
+
+_SIMPLE: Final[dict[type[spark.DataType], Fit]] = {
+    spark.BinaryType: lambda value: (value, MISSING) if type(value) is bytes else (None, value),
+    spark.BooleanType: lambda value: (value, MISSING) if type(value) is bool else (None, value),
+    spark.DoubleType: _fit_double,
+    spark.FloatType: _fit_float,
+    spark.StringType: _fit_string,
+    spark.TimestampType: _fit_timestamp,
+}

@@ -1,0 +1,135 @@
+"""The Python Data Source `headrace`: change events for `spark.read` and `spark.readStream`.
+
+An offset is a token, and during a snapshot also the last key that was read; of several servers, one for each. What
+workers read is in `parts.py`, what of it Spark sees in `documents.py`.
+
+Not given here: the document after an update (`fullDocument: updateLookup` would give another one at each
+reading). Ask for stored images (`fullDocument: whenAvailable`) or apply `updateDescription`, as `mirror.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from headrace.spark.errors import OptionError
+from headrace.spark.rows.documents import Shaper
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.archive import end_at, resolve
+from headrace.spark.source.feed import Feed
+from headrace.spark.source.merged import Merged, MergedStream, read_merged
+from headrace.spark.source.options import Position, SourceOptions, parse_options
+from headrace.spark.source.parts import EventRange, PastPart, read_part
+from headrace.spark.source.schema import schema_of
+from headrace.spark.source.server_stream import Offset, ServerStream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class HeadraceSource(DataSource):
+    """`format("headrace")`; for the options see `headrace.spark.source.options.parse_options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "headrace"
+
+    def schema(self) -> str:
+        return schema_of(parse_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(parse_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(parse_options(self.options), schema)
+
+
+class _Reader:
+    """What both readers share: rows of a partition as Arrow batches of the schema."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self._schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        shaper = Shaper(self._schema)
+        if isinstance(partition, Merged):
+            batches = read_merged(self.options, partition, shaper.columns)
+        else:
+            batches = read_part(self.options, partition, shaper.columns)
+        for batch in batches:
+            yield shaper.shape(batch)
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """The events between two positions, `endingPosition` included, or the documents at one; settled when planned."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self.options
+        if "snapshot" in {options.start.kind, options.end.kind}:
+            raise OptionError("a batch read has no position 'snapshot'; read the collection as a stream, once")
+        if options.others:
+            if options.as_of:
+                raise OptionError("the option 'asOf' is for one server")
+            return Merged(tuple(_range(one) for one in options.servers)).sliced(options.partitions)
+        if options.as_of:
+            return [PastPart(_end(Feed(options), options.as_of))]
+        return _range(options).sliced(options.partitions)
+
+
+def _range(options: SourceOptions) -> EventRange:
+    """What lies between the two positions on this server."""
+    feed = Feed(options)
+    return EventRange(resolve(feed, options.start), _end(feed, options.end))
+
+
+def _end(feed: Feed, position: Position) -> Token:
+    return position.token or end_at(feed, position.time or feed.now())
+
+
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The driver's side of a stream. Spark asks from one thread; `read` runs elsewhere and uses nothing of the rest."""
+
+    @cached_property
+    def _stream(self) -> ServerStream | MergedStream:
+        return MergedStream(self.options) if self.options.others else ServerStream(self.options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Workers get the options and the schema; connections are not for them.
+        return {"options": self.options, "_schema": self._schema}
+
+    def initialOffset(self) -> Offset:
+        return self._stream.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # Spark keeps one limit; the source keeps both.
+        if self.options.rows_max:
+            return ReadMaxRows(self.options.rows_max)
+        return ReadMaxBytes(self.options.bytes_max) if self.options.bytes_max else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._stream.stop_at_now()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        return self._stream.latest(start)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        return self._stream.parts(start, end)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing: what was read stays on the server for as long as its oplog goes back."""
+
+    def stop(self) -> None:
+        if "_stream" in self.__dict__:
+            self._stream.close()

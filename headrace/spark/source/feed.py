@@ -1,0 +1,303 @@
+"""Change events from a server through pymongo: one cursor that comes back after a fault, and ranges of events.
+
+Rules:
+- A range (start, end] of tokens always gives the same events, whenever and wherever it is read.
+- An end is a token that a cursor reported *after looking*: an event's, or where a cursor stood when the
+  server had nothing more. Any other cursor gets there too. The token of a stream just opened without a
+  position may lie just after the last entry, and on a quiet server no cursor ever reports having passed it.
+
+Commands are sent as they are, not through `watch()`, which does not take every option of $changeStream.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, Final
+
+from bson import Timestamp
+from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient
+from pymongo.client_session import ClientSession
+from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
+
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.options import Position, SourceOptions
+from headrace.values.bson import OPTIONS
+
+HISTORY_LOST: Final = 286
+_CURSOR_NOT_FOUND: Final = 43
+_RAW: Final = OPTIONS.with_options(document_class=RawBSONDocument)
+_RETRY_WAITS_S: Final = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+Event = dict[str, Any]
+
+
+class PositionLost(RuntimeError):
+    """The server no longer keeps the events after the position: what happened since then cannot be known from it."""
+
+
+@lru_cache(maxsize=64)
+def _client(uri: str, process: int) -> MongoClient[dict[str, Any]]:
+    # Spark forks its workers, and a client does not survive a fork: hence the process id in the key.
+    return MongoClient(
+        uri, appname="headrace-spark", datetime_conversion="DATETIME_MS", uuidRepresentation="unspecified"
+    )
+
+
+def client_of(uri: str) -> MongoClient[dict[str, Any]]:
+    """This process's client for `uri`; shared, never closed."""
+    return _client(uri, os.getpid())
+
+
+@lru_cache(maxsize=64)
+def _speaks_arrow(uri: str, process: int) -> bool:
+    told = _client(uri, process).admin.command("buildInfo").get("headrace")
+    return isinstance(told, dict) and bool(told.get("arrow"))
+
+
+class Feed:
+    """The stream that the options describe, to be opened at any position."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.client = client_of(options.uri)
+        whole = options.database is None
+        self._database = self.client.get_database(options.database or "admin", codec_options=OPTIONS)
+        self._aggregate: str | int = options.collection or 1
+        self._stream = dict(options.stream) | ({"allChangesForCluster": True} if whole else {})
+
+    @property
+    def arrow(self) -> bool:
+        """Whether ranges come as Arrow: the server is a Headrace that can, unless the options say otherwise."""
+        way = self.options.transport
+        return _speaks_arrow(self.options.uri, os.getpid()) if way == "auto" else way == "arrow"
+
+    def open(
+        self, position: Position, *, stages: tuple[dict[str, Any], ...] = (), batch_rows: int | None = None,
+        raw: bool = False,
+    ) -> ChangeCursor:  # fmt: skip
+        """A cursor after `position` (a token, a time inclusive, or latest); `stages` go behind the user's.
+
+        With `raw` the events are `RawBSONDocument`s. Raises PositionLost, and pymongo's errors for what the server
+        refuses.
+        """
+        pipeline = [*self.options.pipeline, *stages]
+        return ChangeCursor(self, position, pipeline, batch_rows or self.options.batch_rows, raw=raw)
+
+    def resolve(self, position: Position) -> Token:
+        """The token of a position; for `latest` everything that happens from now on comes after it."""
+        if position.token is not None:
+            return position.token
+        if position.kind == "earliest":
+            position = Position("time", time=self._oldest())
+        with self.open(position, batch_rows=1) as cursor:
+            return cursor.opened_at
+
+    def now(self) -> Timestamp:
+        """The server's time: everything acknowledged before the call happened at or before it."""
+        moment: Timestamp = self.client.admin.command("ping")["operationTime"]
+        return moment
+
+    def end_at(self, moment: Timestamp) -> Token:
+        """The token that ends a range with everything that happened up to and at `moment`; waits until it has."""
+        with self.open(Position("time", time=moment)) as cursor:
+            while not cursor.covers(moment):
+                cursor.next_batch(wait_ms=20)
+            return cursor.token
+
+    def read(self, start: Token, end: Token) -> Iterator[Event]:
+        """The events after `start` up to and including `end`, in order. Waits until the server has come to `end`."""
+        for batch in self._batches(start, end, raw=False):
+            yield from batch
+
+    def read_raw(self, start: Token, end: Token) -> Iterator[list[bytes]]:
+        """As `read`, the events as BSON and in batches."""
+        for batch in self._batches(start, end, raw=True):
+            yield [bytes(event.raw) for event in batch]
+
+    def _batches(self, start: Token, end: Token, *, raw: bool) -> Iterator[list[Any]]:
+        if start >= end:
+            return
+        with self.open(Position("token", token=start), raw=raw) as cursor:
+            while cursor.token < end:
+                events = cursor.next_batch(wait_ms=1000)
+                if events and events[-1]["_id"]["_data"] > end.text:
+                    events = [event for event in events if event["_id"]["_data"] <= end.text]
+                    yield events
+                    return
+                if events:
+                    yield events
+
+    def changes(self, after: Token, until: Token | None, **fields: Any) -> Event:
+        """The reply of `headraceChanges`, the part of a range that this server gives as Arrow in one answer.
+
+        Comes back after a network fault; raises as `open` does.
+        """
+        for wait_s in _RETRY_WAITS_S:
+            try:
+                return self._database.command(
+                    "headraceChanges", self._aggregate, codec_options=OPTIONS, after=after.document(),
+                    until=until.document() if until else None, stream=self._stream,
+                    pipeline=list(self.options.pipeline), **fields,
+                )  # fmt: skip
+            except PyMongoError as error:
+                if not _passes(error) or wait_s == _RETRY_WAITS_S[-1]:
+                    raise _told(error, after) from error
+                time.sleep(wait_s)
+        raise AssertionError("unreachable: the last wait raises")
+
+    def aggregate(
+        self, stream: Event, pipeline: list[Event], batch_rows: int, session: ClientSession, *, raw: bool
+    ) -> Event:
+        stages = [{"$changeStream": self._stream | stream}, *pipeline]
+        return self._command(
+            session, "aggregate", self._aggregate, raw=raw, pipeline=stages, cursor={"batchSize": batch_rows}
+        )
+
+    def get_more(self, cursor: Event, batch_rows: int, wait_ms: int, session: ClientSession, *, raw: bool) -> Event:
+        name = cursor["ns"].partition(".")[2]
+        return self._command(
+            session, "getMore", cursor["id"], raw=raw, collection=name, batchSize=batch_rows, maxTimeMS=wait_ms
+        )
+
+    def kill(self, cursor: Event, session: ClientSession) -> None:
+        self._command(session, "killCursors", cursor["ns"].partition(".")[2], raw=False, cursors=[cursor["id"]])
+
+    def _command(self, session: ClientSession, name: str, value: Any, *, raw: bool, **fields: Any) -> Event:
+        return self._database.command(name, value, codec_options=_RAW if raw else OPTIONS, session=session, **fields)
+
+    def _oldest(self) -> Timestamp:
+        entry = self.client.local["oplog.rs"].find_one(sort=[("$natural", 1)], projection={"ts": 1})
+        if entry is None:
+            raise PositionLost("the server's oplog is empty or not readable: there is no earliest position")
+        oldest: Timestamp = entry["ts"]
+        return oldest
+
+
+class ChangeCursor:
+    """An open change stream that opens itself again at its token after a network fault or a lost cursor.
+
+    `token` is where it stands: everything up to it was handed out. `drained` says that the last answer was an
+    empty one to a question, so that the server had nothing more then. `closed` says that an invalidate ended it;
+    the next `next_batch` opens it behind the invalidate. Not for two threads.
+    """
+
+    def __init__(
+        self, feed: Feed, position: Position, pipeline: list[dict[str, Any]], batch_rows: int, *, raw: bool = False
+    ) -> None:
+        self._feed = feed
+        self._raw = raw
+        self._pipeline = pipeline
+        self._batch_rows = batch_rows
+        self._session = feed.client.start_session(causal_consistency=False)
+        self._cursor: dict[str, Any] | None = None
+        self._first: list[Event] = []
+        self.drained = False
+        self.closed = False
+        self.opened_at = self.token = position.token or Token("")
+        self._open(_beginning(position))
+
+    def __enter__(self) -> ChangeCursor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def next_batch(self, *, wait_ms: int) -> list[Event]:
+        """The next events, waiting up to `wait_ms` for the first; none if there is none. Raises PositionLost."""
+        if self._first:
+            events, self._first = self._first, []
+            self._advance(events, self._cursor)
+            return events
+        for wait_s in _RETRY_WAITS_S:
+            try:
+                return self._ask(wait_ms)
+            except PyMongoError as error:
+                if not _passes(error) or wait_s == _RETRY_WAITS_S[-1]:
+                    raise _told(error, self.token) from error
+                time.sleep(wait_s)
+                self._cursor = None
+        raise AssertionError("unreachable: the last wait raises")
+
+    @property
+    def cursor_id(self) -> int:
+        """The server's number of it; 0 while it has none."""
+        return self._cursor["id"] if self._cursor else 0
+
+    def covers(self, moment: Timestamp) -> bool:
+        """Whether everything that happened up to and at `moment` was handed out."""
+        return self.token.time > moment or (self.drained and self.token.time == moment)
+
+    def close(self) -> None:
+        if self._cursor and self._cursor["id"]:
+            # A cursor that cannot be killed times out on the server; nothing depends on it here.
+            with suppress(PyMongoError):
+                self._feed.kill(self._cursor, self._session)
+        self._cursor = None
+        self._session.end_session()
+
+    def _ask(self, wait_ms: int) -> list[Event]:
+        if self._cursor is None or not self._cursor["id"]:
+            self._open({"startAfter": self.token.document()})
+            if self._first:
+                return self.next_batch(wait_ms=wait_ms)
+            if self._cursor is None or not self._cursor["id"]:
+                return []
+        reply = self._feed.get_more(self._cursor, self._batch_rows, wait_ms, self._session, raw=self._raw)
+        events: list[Event] = reply["cursor"]["nextBatch"]
+        self.drained = not events
+        self._advance(events, reply["cursor"])
+        self._cursor = {"id": reply["cursor"]["id"], "ns": reply["cursor"]["ns"]}
+        return events
+
+    def _open(self, stream: dict[str, Any]) -> None:
+        try:
+            # Without a token the answer must say where the stream begins, not where its first events end.
+            rows = self._batch_rows if self.token.text else 0
+            reply = self._feed.aggregate(stream, self._pipeline, rows, self._session, raw=self._raw)["cursor"]
+        except OperationFailure as error:
+            raise _told(error, self.token) from error
+        self._cursor = {"id": reply["id"], "ns": reply["ns"], "postBatchResumeToken": reply["postBatchResumeToken"]}
+        self._first = reply["firstBatch"]
+        self.drained = self.closed = False
+        if not self.token.text:
+            self.opened_at = Token.of(reply["postBatchResumeToken"])
+        if not self._first:
+            self._advance([], reply)
+
+    def _advance(self, events: list[Event], reply: dict[str, Any] | None) -> None:
+        """Stands after `events`, and at the token that came with them if that is further."""
+        assert reply is not None
+        reported = Token.of(reply["postBatchResumeToken"])
+        reached = Token.of(events[-1]["_id"]) if events else self.token
+        self.token = max(reported, reached, self.token)
+        self.closed = not reply["id"]
+
+
+def _beginning(position: Position) -> dict[str, Any]:
+    # startAfter, not resumeAfter: it also goes on behind an invalidate.
+    if position.token is not None:
+        return {"startAfter": position.token.document()}
+    if position.time is not None:
+        return {"startAtOperationTime": position.time}
+    return {}
+
+
+def _passes(error: PyMongoError) -> bool:
+    """Whether the same stream opened again at its token may well go on."""
+    if isinstance(error, ConnectionFailure):
+        return True
+    return error.has_error_label("ResumableChangeStreamError") or getattr(error, "code", None) == _CURSOR_NOT_FOUND
+
+
+def _told(error: PyMongoError, token: Token) -> Exception:
+    if getattr(error, "code", None) != HISTORY_LOST:
+        return error
+    return PositionLost(
+        f"the server no longer keeps the events after {token.text or 'the position asked for'}: its oplog has gone "
+        "past them (ChangeStreamHistoryLost, 286). Begin again from a snapshot, and keep a longer oplog."
+    )

@@ -1,0 +1,243 @@
+"""Several servers read as one stream, in the order of cluster time.
+
+What must hold: rows come in the order (cluster time, server, token), in a batch and from one batch to the next. So a
+batch reaches to the frontier: the time up to which the slowest server has told everything. An offset holds each
+server's token, by its connection string without credentials; servers can be added to a running job (they begin at
+`startingPosition`) but not taken away.
+
+A server that cannot be reached stalls the frontier: there are no batches until it is back, and the log says which one
+it is. With onServerDown = skip the others go on; its events come late, out of order, when it is back.
+
+A quiet server's time moves on with its own notes of that, each ten seconds: the frontier is so far behind at most.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bson import Timestamp
+from pymongo import timeout
+from pymongo.errors import ConnectionFailure
+from pymongo.uri_parser import parse_uri
+from pyspark.sql.datasource import InputPartition
+
+from headrace.spark.errors import OptionError
+from headrace.spark.rows.events import SERVER
+from headrace.spark.source.feed import Feed
+from headrace.spark.source.options import SourceOptions
+from headrace.spark.source.parts import EventRange, read_part
+from headrace.spark.source.ranges import ARROW_ROWS
+from headrace.spark.source.readahead import Bounds
+from headrace.spark.source.server_stream import Offset, ServerStream, offset_of, token_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LOG: Final = logging.getLogger(__name__)
+_ROWS_MAX: Final = 100_000
+_PING_S: Final = 3.0
+_END: Final = Timestamp((1 << 32) - 1, (1 << 32) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Merged(InputPartition):
+    """A range of each server, in the order of the options; None for one of which there is nothing."""
+
+    ranges: tuple[EventRange | None, ...]
+
+    def sliced(self, slices: int) -> list[Merged]:
+        each = [[None] * slices if one is None else one.sliced(slices) for one in self.ranges]
+        return [Merged(tuple(part)) for part in zip(*each, strict=True)]
+
+
+def server_name(uri: str) -> str:
+    """The server as the column `server` and offsets call it: the hosts of its connection string, or its SRV name."""
+    if uri.startswith("mongodb+srv://"):
+        return uri.removeprefix("mongodb+srv://").rpartition("@")[2].partition("/")[0]
+    return ",".join(f"{host}:{port}" if port else host for host, port in parse_uri(uri)["nodelist"])
+
+
+class MergedStream:
+    """The driver's side; asked from one thread."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        if options.start.kind == "snapshot" or options.on_position_lost == "resnapshot":
+            raise OptionError("several servers have no startingPosition 'snapshot' and no onPositionLost 'resnapshot'")
+        if options.start.token is not None:
+            raise OptionError("a token is of one server: begin several at a time, 'earliest' or 'latest'")
+        servers = options.servers
+        share = max((options.rows_max or _ROWS_MAX) // len(servers), 1)
+        size = options.bytes_max and max(options.bytes_max // len(servers), 1)
+        self._bounds = Bounds(share, size)
+        self._partitions = options.partitions
+        self._idle_ms = options.idle_advance_ms
+        self._skips = options.on_server_down == "skip"
+        self._streams = {server_name(one.uri): ServerStream(one) for one in servers}
+        self._down: set[str] = set()
+        self._until: dict[str, Timestamp] | None = None
+
+    def initial(self) -> Offset:
+        return {"servers": {name: _at_first(stream) for name, stream in self._streams.items()}, "initial": True}
+
+    def stop_at_now(self) -> None:
+        """A run over what is available takes each server to its own time of now."""
+        self._until = {name: stream.feed.now() for name, stream in self._streams.items()}
+
+    def latest(self, start: Offset) -> Offset:
+        """The end of the next batch, at the frontier; `start` when there is nothing up to there."""
+        tokens: dict[str, Offset] = start["servers"]
+        if added := self._streams.keys() - tokens.keys():
+            return {"servers": tokens | {name: _at_first(self._streams[name]) for name in added}}
+        try:
+            seen = self._look(tokens)
+            ends, rows = self._reach(tokens, seen) if seen else (tokens, 0)
+        except ConnectionFailure as error:
+            _LOG.warning("A server went away while it was asked: %s", error)
+            return start
+        quiet = min((_seconds(ends[name]) - _seconds(tokens[name]) for name in seen), default=0)
+        moved = rows or start.get("initial") or quiet * 1000 >= self._idle_ms
+        return {"servers": ends} if moved else start
+
+    def _reach(self, tokens: dict[str, Offset], seen: dict[str, Timestamp]) -> tuple[dict[str, Offset], int]:
+        """Each server's token at the frontier, and how many rows lie before them at least."""
+        frontier = min(seen.values())
+        ends, rows = dict(tokens), 0
+        for name in seen:
+            until = min(frontier, self._until[name]) if self._until else frontier
+            if until >= token_of(tokens[name]).time:
+                ahead = self._streams[name].ahead
+                reach = ahead.advance(token_of(tokens[name]), Bounds(), until=until, wait_ms=1)
+                ends[name] = offset_of(reach.token)
+                rows += reach.rows
+        return ends, rows
+
+    def _look(self, tokens: dict[str, Offset]) -> dict[str, Timestamp]:
+        """Up to when each server has told everything; nothing at all while one that is waited for is down."""
+        seen: dict[str, Timestamp] = {}
+        for name, stream in self._streams.items():
+            if self._is_up(name, stream.feed):
+                bounds, wait_ms = self._bounds, stream.options.await_ms // len(self._streams)
+                told = stream.ahead.look(token_of(tokens[name]), bounds, wait_ms=max(wait_ms, 1))
+                # A run over what is available waits for nobody who has told all of it.
+                seen[name] = _END if self._until and told >= self._until[name] else told
+            elif not self._skips:
+                return {}
+        return seen
+
+    def _is_up(self, name: str, feed: Feed) -> bool:
+        try:
+            with timeout(_PING_S):
+                feed.now()
+        except ConnectionFailure as error:
+            if name not in self._down:
+                policy = "going on without it" if self._skips else "waiting for it; there are no batches until then"
+                _LOG.warning("The server %s cannot be reached, %s: %s", name, policy, error)
+                self._down.add(name)
+            return False
+        if name in self._down:
+            _LOG.warning("The server %s is back", name)
+            self._down.discard(name)
+        return True
+
+    def parts(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        before, after = start["servers"], end["servers"]
+        if missing := sorted(after.keys() - self._streams.keys()):
+            raise OptionError(f"the checkpoint has the server {missing[0]}, which the option 'uri' has not")
+        # Of a server that was added just now there is nothing yet.
+        ranges = [
+            EventRange(token_of(before[name]), token_of(after[name])) if name in before else None
+            for name in self._streams
+        ]
+        return Merged(tuple(ranges)).sliced(self._partitions)
+
+    def close(self) -> None:
+        for stream in self._streams.values():
+            stream.close()
+
+
+def _at_first(stream: ServerStream) -> Offset:
+    return offset_of(token_of(stream.initial()))
+
+
+def _seconds(offset: Offset) -> int:
+    return token_of(offset).time.time
+
+
+def read_merged(options: SourceOptions, part: Merged, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of the ranges in the order (cluster time, server, token), with the column `server`."""
+    wanted = tuple(columns) if "token" in columns else ("token", *columns)
+    inputs = []
+    for one, events in zip(options.servers, part.ranges, strict=True):
+        if events is not None:
+            batches = read_part(one, events, wanted)
+            inputs.append(_Input(server_name(one.uri), batches))
+    while sum(each.fill() for each in inputs):
+        yield from _merged_once(inputs)
+
+
+def _merged_once(inputs: list[_Input]) -> Iterator[pa.RecordBatch]:
+    """What may be given now: all rows from before the last one that some server has told so far."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    telling = [each for each in inputs if not each.ended]
+    slowest = min(telling, key=_Input.last_time, default=None)
+    taken = [each.take(None if slowest is None else slowest.last_time()) for each in inputs]
+    table = pa.concat_tables([table for table in taken if table is not None])
+    if slowest is not None and not table.num_rows:
+        slowest.more()
+        return
+    order = pc.sort_indices(pc.utf8_slice_codeunits(table["token"], 2, 18))  # stable: servers and tokens stay in order
+    yield from table.take(order).combine_chunks().to_batches(max_chunksize=ARROW_ROWS)
+
+
+class _Input:
+    """The rows of one server that were read and not given yet."""
+
+    def __init__(self, name: str, batches: Iterator[pa.RecordBatch]) -> None:
+        self._name = name
+        self._batches = batches
+        self._table: pa.Table | None = None
+        self.ended = False
+
+    def fill(self) -> bool:
+        """Whether there are rows; reads some if there are none."""
+        if not self._rows():
+            self.more()
+        return self._rows() > 0
+
+    def more(self) -> None:
+        """Reads a batch on top of what there is; at the end of the range `ended` is set."""
+        import pyarrow as pa
+
+        batch = next(self._batches, None)
+        if batch is None:
+            self.ended = True
+            return
+        table = pa.table(batch).append_column(SERVER, pa.array([self._name] * batch.num_rows, type=pa.string()))
+        self._table = table if self._table is None else pa.concat_tables([self._table, table])
+
+    def last_time(self) -> str:
+        assert self._table is not None
+        text: str = self._table["token"][-1].as_py()
+        return text[2:18]
+
+    def take(self, before: str | None) -> pa.Table | None:
+        """Takes out the rows from before this time, or all."""
+        import pyarrow.compute as pc
+
+        table = self._table
+        if table is None:
+            return None
+        if before is None:
+            self._table = None
+            return table
+        count = pc.sum(pc.less(pc.utf8_slice_codeunits(table["token"], 2, 18), before)).as_py() or 0
+        self._table = table.slice(count) if count < table.num_rows else None
+        return table.slice(0, count)
+
+    def _rows(self) -> int:
+        return 0 if self._table is None else int(self._table.num_rows)

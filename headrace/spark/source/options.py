@@ -1,0 +1,245 @@
+"""The options of the `headrace` source, parsed once at the door.
+
+Spark hands every option over as text and does not keep the case of its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from bson import Timestamp
+
+from headrace.errors import CommandError
+from headrace.spark.errors import OptionError
+from headrace.spark.pipelines.reader import split
+from headrace.spark.pipelines.refusals import StageRefused
+from headrace.spark.rows.extjson import loads
+from headrace.spark.rows.tokens import Token
+
+# Every option of $changeStream that does not say where to begin, by its name in lower case.
+_STREAM_OPTIONS: Final = {
+    name.lower(): name
+    for name in (
+        "allChangesForCluster", "fullDocument", "fullDocumentBeforeChange", "showExpandedEvents",
+        "showMigrationEvents", "showRawUpdateDescription", "showSystemEvents",
+    )
+}  # fmt: skip
+_BOOLEANS: Final = {"false": False, "true": True}
+_OWN: Final = frozenset(
+    {"archive", "asof", "awaitms", "batchrows", "collection", "columns", "database", "documents", "documentschema",
+     "endingposition", "idleadvancems", "maxbytespertrigger", "maxrowspertrigger", "onpositionlost", "onserverdown",
+     "partitions", "path", "pipeline", "startingposition", "transport", "uri"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to begin or end: one of `kind` earliest, latest, snapshot, token, time, with its value."""
+
+    kind: str
+    token: Token | None = None
+    time: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a job asked of the source. See `parse_options` for the meaning of each."""
+
+    uri: str
+    database: str | None = None
+    collection: str | None = None
+    pipeline: tuple[dict[str, Any], ...] = ()
+    """The stages that the server runs."""
+    reader: tuple[dict[str, Any], ...] = ()
+    """The stages behind those, that the source runs itself."""
+    stream: Mapping[str, Any] = field(default_factory=dict)
+    start: Position = Position("latest")
+    end: Position = Position("latest")
+    rows_max: int | None = None
+    bytes_max: int | None = None
+    documents: str = "extjson"
+    document_schema: str = ""
+    columns: tuple[str, ...] = ()
+    partitions: int = 1
+    transport: str = "auto"
+    archive: str = ""
+    as_of: Position | None = None
+    on_position_lost: str = "fail"
+    on_server_down: str = "stall"
+    others: tuple[str, ...] = ()
+    """The servers after the first, `uri`, when several are read as one stream."""
+    batch_rows: int = 1000
+    await_ms: int = 250
+    idle_advance_ms: int = 60_000
+
+    @property
+    def servers(self) -> tuple[SourceOptions, ...]:
+        """The same options for each server by itself."""
+        return tuple(replace(self, uri=uri, others=()) for uri in (self.uri, *self.others))
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options; raises OptionError naming the one that is wrong.
+
+    uri                 a connection string; several, a line each or as a JSON array, are read as one stream
+    path                instead of uri: a data directory, for which a server is started
+    database            the stream's database; none: the whole deployment
+    collection          the stream's collection; none: the whole database
+    pipeline            a JSON array of stages behind $changeStream: run by the server as far as a change stream allows
+                        them, by the source from the first that it does not ($fill, $unwind)
+    startingPosition    latest (default) | earliest | snapshot | a token, or its document as JSON | an ISO time
+    endingPosition      batch reads only: latest (default), or as startingPosition
+    maxRowsPerTrigger   at most so many rows a micro-batch, but a transaction is never cut
+    maxBytesPerTrigger  at most so many bytes of events (as BSON) a micro-batch, in the same way
+    documents           extjson (default) | bson | columns: how documents are told, see `documents.py`
+    documentSchema      for `columns`: the fields of documents that become typed, as DDL
+    columns             the columns wanted, by name; all by default
+    partitions          so many partitions a batch, by hash of the document's key
+    asOf                batch reads: a token or a time; the collection's documents as they were then
+    archive             the path of a table of the sink `changes`, for what the oplog no longer has: see `archive.py`
+    onPositionLost      fail (default) | resnapshot: when the server no longer has the position
+    onServerDown        of several servers: stall (default) | skip
+    transport           auto (default) | arrow | bson: how events come from the server
+    batchRows           rows asked of the server, and put into an Arrow batch, at a time
+    awaitMs             how long the source waits for an event before it answers Spark that there is none
+    idleAdvanceMs       how often a quiet stream's offset moves on all the same (it costs an empty micro-batch)
+    and every option of $changeStream by its own name.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    unknown = sorted(options.keys() - _OWN - _STREAM_OPTIONS.keys())
+    if unknown:
+        raise OptionError(f"the headrace source has no option {unknown[0]!r}")
+    uris = _uris(options)
+    _check_together(options)
+    pipeline, reader = _pipeline(options.get("pipeline", "[]"))
+    if "archive" in options and (uris[1:] or any("$changeStreamSplitLargeEvent" in stage for stage in pipeline)):
+        raise OptionError("the option 'archive' is for one server, and not for events that are split")
+    return SourceOptions(
+        uri=uris[0],
+        others=uris[1:],
+        database=options.get("database"),
+        collection=options.get("collection"),
+        pipeline=pipeline,
+        reader=reader,
+        stream={
+            _STREAM_OPTIONS[name]: _stream_value(value) for name, value in options.items() if name in _STREAM_OPTIONS
+        },
+        start=parse_position(options.get("startingposition", "latest")),
+        end=parse_position(options.get("endingposition", "latest")),
+        rows_max=_count(options, "maxRowsPerTrigger"),
+        bytes_max=_count(options, "maxBytesPerTrigger"),
+        documents=_one_of(options, "documents", "extjson", "bson", "columns"),
+        document_schema=options.get("documentschema", "").strip(),
+        columns=_columns(options.get("columns", "")),
+        partitions=_count(options, "partitions") or 1,
+        archive=options.get("archive", ""),
+        as_of=parse_position(options["asof"]) if "asof" in options else None,
+        on_position_lost=_one_of(options, "onPositionLost", "fail", "resnapshot"),
+        on_server_down=_one_of(options, "onServerDown", "stall", "skip"),
+        transport=_one_of(options, "transport", "auto", "arrow", "bson"),
+        batch_rows=_count(options, "batchRows") or 1000,
+        await_ms=_count(options, "awaitMs") or 250,
+        idle_advance_ms=_count(options, "idleAdvanceMs") or 60_000,
+    )
+
+
+def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The servers, each once; of a data directory the one that is started for it."""
+    if ("uri" in options) == ("path" in options):
+        raise OptionError("the headrace source needs one of the options 'uri' and 'path'")
+    if "path" in options:
+        from headrace.spark.source.local_server import uri_of
+
+        return (uri_of(options["path"]),)
+    text = options["uri"].strip()
+    try:
+        uris = loads(text) if text.startswith("[") else [line.strip() for line in text.splitlines() if line.strip()]
+    except ValueError as error:
+        raise OptionError(f"the option 'uri' is not a JSON array: {error}") from None
+    if not isinstance(uris, list) or not uris or not all(isinstance(uri, str) and uri for uri in uris):
+        raise OptionError("the option 'uri' is a connection string, or an array of them")
+    if len(set(uris)) < len(uris):
+        raise OptionError("the option 'uri' names a server twice")
+    return tuple(uris)
+
+
+def _check_together(options: Mapping[str, str]) -> None:
+    """What only has a meaning together; raises OptionError."""
+    if "collection" in options and "database" not in options:
+        raise OptionError("the option 'collection' needs the option 'database'")
+    if options.get("startingposition", "").strip() == "snapshot" and "collection" not in options:
+        raise OptionError("startingPosition 'snapshot' needs a collection")
+    if (options.get("documents", "").lower() == "columns") != ("documentschema" in options):
+        raise OptionError("documents 'columns' and the option 'documentSchema' go together")
+    if options.get("onpositionlost", "").lower() == "resnapshot" and "collection" not in options:
+        raise OptionError("onPositionLost 'resnapshot' needs a collection")
+    if "asof" in options and "collection" not in options:
+        raise OptionError("the option 'asOf' needs a collection")
+
+
+def _one_of(options: Mapping[str, str], name: str, *values: str) -> str:
+    value = options.get(name.lower(), values[0]).strip().lower()
+    if value not in values:
+        raise OptionError(f"the option {name!r} is one of {', '.join(values)}, not {value!r}")
+    return value
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if len(set(names)) < len(names):
+        raise OptionError("the option 'columns' names a column twice")
+    return names
+
+
+def parse_position(text: str) -> Position:
+    """A position as the options write it; raises OptionError."""
+    text = text.strip()
+    if text in {"earliest", "latest", "snapshot"}:
+        return Position(text)
+    if text.startswith("{"):
+        return Position("token", token=_token(text))
+    if text[:2] == "82" and all(digit in "0123456789abcdefABCDEF" for digit in text):
+        return Position("token", token=Token(text.upper()))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(f"{text!r} is not latest, earliest, snapshot, a resume token or an ISO time") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return Position("time", time=Timestamp(int(moment.timestamp()), 0))
+
+
+def _token(text: str) -> Token:
+    try:
+        return Token.of(loads(text))
+    except (KeyError, TypeError, ValueError) as error:
+        raise OptionError(f"{text!r} is not a resume token: {error}") from None
+
+
+def _pipeline(text: str) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
+    """The stages for the server, and those behind them for the source."""
+    try:
+        stages = loads(text)
+    except ValueError as error:
+        raise OptionError(f"the option 'pipeline' is not JSON: {error}") from None
+    if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
+        raise OptionError("the option 'pipeline' is an array of stages")
+    try:
+        return split(stages)
+    except (CommandError, StageRefused) as error:
+        raise OptionError(f"the option 'pipeline': {error}") from None
+
+
+def _stream_value(value: str) -> Any:
+    return _BOOLEANS.get(value.lower(), value)
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise OptionError(f"the option {name!r} is a whole number above 0, not {text!r}")
+    return int(text)

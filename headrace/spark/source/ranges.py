@@ -1,0 +1,99 @@
+"""Ranges of events as Arrow batches of BSON columns: as Arrow from a Headrace, through pymongo from any server.
+
+Rule: both ways give the same rows in the same order, and the same slice the same events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.spark.pipelines.reader import retold
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.feed import Feed
+from headrace.values.event_columns import COLUMNS, EventRow, in_slice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ARROW_ROWS: Final = 10_000
+_WAIT_MS: Final = 1000
+
+
+def read_range(
+    feed: Feed, start: Token, end: Token, columns: Sequence[str], *, slice_: int = 0, slices: int = 1
+) -> Iterator[pa.RecordBatch]:
+    """The events after `start` up to and including `end`, in order; waits until the server has come to `end`.
+
+    Raises PositionLost.
+    """
+    if start >= end:
+        return iter(())
+    read = _as_arrow if feed.arrow else _as_bson
+    if not feed.options.reader:
+        return read(feed, start, end, columns, slice_, slices)
+    return retold(feed.options.reader, read(feed, start, end, COLUMNS, slice_, slices), columns)
+
+
+def _as_arrow(
+    feed: Feed, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
+) -> Iterator[pa.RecordBatch]:
+    from headrace.values.arrow import batches_of
+
+    def ask(after: Token) -> dict[str, Any]:
+        return feed.changes(
+            after, end, columns=list(columns), slice=slice_, slices=slices, rowsMax=ARROW_ROWS, waitMs=_WAIT_MS
+        )
+
+    reply = ask(start)
+    if reply["done"]:
+        yield from batches_of(reply["arrow"])
+        return
+    # The server makes the next rows while these are worked on.
+    with ThreadPoolExecutor(1) as pool:
+        while True:
+            coming = None if reply["done"] else pool.submit(ask, Token.of(reply["token"]))
+            if reply["rows"]:
+                yield from batches_of(reply["arrow"])
+            if coming is None:
+                return
+            reply = coming.result()
+
+
+def _as_bson(
+    feed: Feed, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
+) -> Iterator[pa.RecordBatch]:
+    from headrace.values.arrow import events_batch
+
+    for events in _gathered(feed.read_raw(start, end)):
+        if wanted := in_slice(events, slice_, slices):
+            yield events_batch(wanted, columns)
+
+
+def _gathered(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    """The same events in larger batches: Spark likes them, and a slow server gives small ones."""
+    kept: list[bytes] = []
+    for batch in batches:
+        kept += batch
+        if len(kept) >= ARROW_ROWS:
+            yield kept
+            kept = []
+    if kept:
+        yield kept
+
+
+def rows_batches(rows: Iterable[EventRow], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Rows in the order of `COLUMNS` as batches of these columns."""
+    import pyarrow as pa
+
+    from headrace.values.arrow import SCHEMA
+
+    places = [COLUMNS.index(name) for name in columns]
+    schema = pa.schema([SCHEMA.field(place) for place in places])
+    each = iter(rows)
+    while some := list(islice(each, ARROW_ROWS)):
+        filled: list[Any] = list(zip(*some, strict=True))
+        arrays = [pa.array(filled[place], type=SCHEMA.field(place).type) for place in places]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,152 @@
+"""How far a micro-batch may reach: reads marks ahead of Spark, in the driver, without the events themselves.
+
+Rules:
+- The end is an event's token, or the place where the server had nothing more; see `feed.py`.
+- A transaction is never cut: all its events have one cluster time, and the end is never between two events
+  of one time.
+- An invalidate ends a batch: what comes after it is another collection under the same name.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from bson import Timestamp
+
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.feed import Feed
+from headrace.spark.source.marks import Mark, MarkCursor, covers, open_marks
+
+
+class Clock(Protocol):
+    """What is asked of a feed here."""
+
+    def now(self) -> Timestamp: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """At most so many rows, and so many bytes of events; one event is always within."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.rows is not None or self.bytes is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The end of the next batch; `rows` events lie before it, at least, and an invalidate is its last if `closed`."""
+
+    token: Token
+    rows: int = 0
+    closed: bool = False
+
+
+class ReadAhead:
+    """Marks read and not yet given to a batch. Not for two threads."""
+
+    def __init__(self, feed: Clock, open_marks: Callable[[Token], MarkCursor]) -> None:
+        self._feed = feed
+        self._open_marks = open_marks
+        self._cursor: MarkCursor | None = None
+        self._given = self._asked = Token("")
+        self._ahead: deque[Mark] = deque()
+
+    def advance(self, start: Token, bounds: Bounds, *, until: Timestamp | None, wait_ms: int) -> Reach:
+        """The end of a batch after `start`: within the bounds, or all there is now; nothing later than `until`.
+
+        With `until` it waits until the server has come to it; else at most `wait_ms` for a first event.
+        """
+        cursor = self._standing_at(start)
+        bound = until or (None if bounds else self._feed.now())
+        while not self._enough(cursor, bounds, bound) and not (cursor.closed and self._ahead):
+            marks = cursor.next_batch(wait_ms=1 if self._ahead else wait_ms)
+            self._take_in(marks, None if bounds else bound)
+            if not marks and (until is None or cursor.closed):
+                break
+        return self._cut(cursor, bounds, bound)
+
+    def look(self, start: Token, bounds: Bounds, *, wait_ms: int) -> Timestamp:
+        """Up to when, that included, a batch after `start` within the bounds could reach; gives nothing to a batch.
+
+        `advance` without bounds up to a time not after that then takes it.
+        """
+        cursor = self._standing_at(start)
+        while not self._enough(cursor, bounds, None) and not (cursor.closed and self._ahead):
+            marks = cursor.next_batch(wait_ms=1 if self._ahead else wait_ms)
+            self._ahead.extend(marks)
+            if not marks:
+                break
+        fitting = self._fitting(bounds)
+        if fitting is not None or (cursor.closed and self._ahead):
+            return self._ahead[(fitting or len(self._ahead)) - 1].time
+        return cursor.token.time if cursor.drained else _before(cursor.token.time)
+
+    def close(self) -> None:
+        if self._cursor:
+            self._cursor.close()
+            self._cursor = None
+
+    def _standing_at(self, start: Token) -> MarkCursor:
+        # Who got no rows may ask again from where it was.
+        if self._cursor is None or start not in (self._given, self._asked):
+            self.close()
+            self._ahead.clear()
+            self._cursor = self._open_marks(start)
+            self._given = self._asked = start
+        return self._cursor
+
+    def _enough(self, cursor: MarkCursor, bounds: Bounds, bound: Timestamp | None) -> bool:
+        if bound and (covers(cursor, bound) or (self._ahead and self._ahead[-1].time > bound)):
+            return True
+        # One more than fits, of another time: only then is it known where the last transaction ends.
+        fitting = self._fitting(bounds)
+        return fitting is not None and self._ahead[-1].time != self._ahead[fitting - 1].time
+
+    def _fitting(self, bounds: Bounds) -> int | None:
+        """How many of the marks fit the bounds, one at least; None if all do."""
+        if bounds.bytes is None:
+            return bounds.rows if bounds.rows and len(self._ahead) > bounds.rows else None
+        size = 0
+        for count, mark in enumerate(self._ahead):
+            size += mark.bytes
+            if count and ((bounds.rows and count >= bounds.rows) or size > bounds.bytes):
+                return count
+        return None
+
+    def _take_in(self, marks: list[Mark], bound: Timestamp | None) -> None:
+        for mark in marks:
+            # Without bounds the last mark before the time's end stands for all before it.
+            if bound and self._ahead and mark.time <= bound:
+                self._ahead.pop()
+            self._ahead.append(mark)
+
+    def _cut(self, cursor: MarkCursor, bounds: Bounds, bound: Timestamp | None) -> Reach:
+        fitting = self._fitting(bounds)
+        last, rows = self._given, 0
+        while self._ahead and not (bound and self._ahead[0].time > bound):
+            if fitting is not None and rows >= fitting and self._ahead[0].time != last.time:
+                break
+            last = self._ahead.popleft().token
+            rows += 1
+        closed = False
+        if not self._ahead:
+            last, closed = max(last, cursor.token), cursor.closed
+        self._given = last
+        if rows or closed:
+            self._asked = last
+        return Reach(last, rows, closed)
+
+
+def read_ahead(feed: Feed, *, sizes: bool = False) -> ReadAhead:
+    """Of this feed; with `sizes` where bytes are bounded."""
+    return ReadAhead(feed, lambda start: open_marks(feed, start, sizes=sizes))
+
+
+def _before(moment: Timestamp) -> Timestamp:
+    return Timestamp(moment.time, moment.inc - 1) if moment.inc else Timestamp(moment.time - 1, 0xFFFFFFFF)

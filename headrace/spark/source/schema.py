@@ -1,0 +1,29 @@
+"""The columns that the options ask for, as DDL."""
+
+from __future__ import annotations
+
+from headrace.spark.errors import OptionError
+from headrace.spark.rows.events import REST, SCHEMA, SERVER, WHOLE
+from headrace.spark.source.options import SourceOptions
+from headrace.values.event_columns import DOCUMENTS
+
+
+def schema_of(options: SourceOptions) -> str:
+    """The columns as DDL: all, or those that the options want; raises OptionError for one that there is not."""
+    columns: dict[str, str] = {}
+    for column in SCHEMA.split(", "):
+        name, _, kind = column.partition(" ")
+        if name in DOCUMENTS and options.documents == "bson":
+            kind = "BINARY"
+        if name in WHOLE and options.documents == "columns":
+            columns |= {name: f"STRUCT<{options.document_schema}>", name + REST: "STRING"}
+        else:
+            columns[name] = kind
+    if options.others:
+        columns[SERVER] = "STRING NOT NULL"
+    for name in options.columns:
+        if name not in columns:
+            raise OptionError(f"there is no column {name!r}; there are {', '.join(columns)}")
+        if name.endswith(REST) and name.removesuffix(REST) not in options.columns:
+            raise OptionError(f"the column {name!r} is told only beside {name.removesuffix(REST)!r}")
+    return ", ".join(f"{name} {columns[name]}" for name in options.columns or columns)

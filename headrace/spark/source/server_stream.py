@@ -1,0 +1,137 @@
+"""One server's stream as the driver sees it: offsets, how far a batch may reach, and what workers are to read.
+
+An offset is a dict around a token:
+    {"token", ["typeBits"]}                      the events up to there were given
+    … "initial": true                            nothing yet: the first batch is made even when there is nothing in it
+    … "after": key, "single": bool               in a snapshot begun at the token; the rows up to `key` were given
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from bson import Timestamp
+from pyspark.sql.datasource import InputPartition
+
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.archive import Archive, has, resolve
+from headrace.spark.source.feed import Feed, PositionLost
+from headrace.spark.source.options import Position, SourceOptions
+from headrace.spark.source.parts import EventRange, SnapshotPart, WholeSnapshot
+from headrace.spark.source.readahead import Bounds, Reach, ReadAhead, read_ahead
+from headrace.spark.source.snapshot import Chunk, Snapshot
+
+CHUNK_ROWS: Final = 20_000
+_LATEST: Final = Position("latest")
+_LOG: Final = logging.getLogger(__name__)
+
+Offset = dict[str, Any]
+
+
+class ServerStream:
+    """Asked from one thread. Reading is the workers' and needs nothing of this."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.bounds = Bounds(options.rows_max, options.bytes_max)
+        self._until: Timestamp | None = None
+
+    @cached_property
+    def feed(self) -> Feed:
+        return Feed(self.options)
+
+    @cached_property
+    def ahead(self) -> ReadAhead:
+        return read_ahead(self.feed, sizes=self.options.bytes_max is not None)
+
+    @cached_property
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(self.options)
+
+    def initial(self) -> Offset:
+        start = self.options.start
+        if start.kind == "snapshot":
+            return offset_of(self.feed.resolve(_LATEST), after="")
+        # Spark keeps no offset before the first batch, so the first batch is made even when there is nothing in it.
+        return offset_of(resolve(self.feed, start), initial=True)
+
+    def stop_at_now(self) -> None:
+        """From here on nothing that is not there yet is given: a run over what is available."""
+        self._until = self.feed.now()
+
+    def latest(self, start: Offset) -> Offset:
+        """The end of the batch after `start`; `start` itself when there is nothing yet."""
+        if in_snapshot(start):
+            return self._next_chunk(start)
+        token = token_of(start)
+        try:
+            reach = self.ahead.advance(token, self.bounds, until=self._until, wait_ms=self.options.await_ms)
+        except PositionLost as lost:
+            archived = self._archived(token)
+            if archived is None:
+                return self.begin_again(lost)
+            reach = archived
+        quiet_ms = (reach.token.time.time - token.time.time) * 1000
+        if reach.rows or start.get("initial") or reach.closed or quiet_ms >= self.options.idle_advance_ms:
+            # Behind an invalidate there may be a collection that was never written: renamed onto this name.
+            again = reach.closed and self.options.start.kind == "snapshot"
+            return offset_of(reach.token, after="") if again else offset_of(reach.token)
+        return start
+
+    def begin_again(self, lost: PositionLost) -> Offset:
+        """The offset of a new snapshot where the policy asks for one; otherwise the position stays lost."""
+        if self.options.on_position_lost == "fail":
+            raise lost
+        _LOG.warning("%s Beginning again from a snapshot, as onPositionLost asks.", lost)
+        self.ahead.close()
+        return offset_of(self.feed.resolve(_LATEST), after="")
+
+    def parts(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """What the workers read between two offsets; the rows are the same whenever it is asked."""
+        if not in_snapshot(start):
+            events = EventRange(token_of(start), token_of(end))
+            if self.options.on_position_lost == "resnapshot" and not has(self.feed, events.start, events.end):
+                # Planned, and lost before it was read: a snapshot in its place, unless one follows anyway.
+                return [] if in_snapshot(end) else [WholeSnapshot(events.end)]
+            return events.sliced(self.options.partitions)
+        if not in_snapshot(end):
+            return [SnapshotPart(token_of(start), start["after"] == "", None, True)]
+        chunk = Chunk(end["after"], "" if end["single"] else start["after"])
+        rows = self.options.rows_max or CHUNK_ROWS
+        chunks = self._snapshot.split(chunk, rows, self.options.partitions)
+        first_chunk = start["after"] == ""
+        return [SnapshotPart(token_of(start), first_chunk and not nth, each, False) for nth, each in enumerate(chunks)]
+
+    def close(self) -> None:
+        if "ahead" in self.__dict__:
+            self.ahead.close()
+
+    def _archived(self, token: Token) -> Reach | None:
+        """How far the archive goes on from there; None if there is none, or nothing in it."""
+        self.ahead.close()
+        return Archive(self.options).reach(token, self.bounds, self._until) if self.options.archive else None
+
+    def _next_chunk(self, start: Offset) -> Offset:
+        chunk = self._snapshot.next_chunk(start["after"], self.options.rows_max or CHUNK_ROWS)
+        if chunk:
+            return offset_of(token_of(start), after=chunk.upto, single=not chunk.after)
+        if self._until:
+            # Rows of the snapshot may be newer than the run's beginning; with the events up to here they agree.
+            self._until = self.feed.now()
+        return offset_of(token_of(start))
+
+
+def offset_of(token: Token, **more: Any) -> Offset:
+    bits = {"typeBits": token.type_bits} if token.type_bits else {}
+    return {"token": token.text} | bits | more
+
+
+def token_of(offset: Offset) -> Token:
+    return Token(offset["token"], offset.get("typeBits", ""))
+
+
+def in_snapshot(offset: Offset) -> bool:
+    return "after" in offset

@@ -1,0 +1,200 @@
+"""A collection as rows, in chunks of its `_id`s, each row true at the token it carries.
+
+What must hold: a row says "at `token` the document with this key was this one", exactly, with writers at
+work, on any server, without a snapshot held open. Then an event of a key is to be applied to its row exactly
+when the event's token is greater, and no event is applied twice or missed.
+
+How: (1) open a stream on the collection; (2) read the chunk; (3) read the stream until it has covered the time
+of the read. A document read in (2) that no event of (3) touches was the same all the while, so it is true where
+the stream stands now. The touched ones are read again, and (3) again, until none is touched.
+
+A key that no chunk holds needs no row. If it is there later, its events after the snapshot's first token say how it
+came. If it is gone, events from before its end may find no row to change: `snapshotEnd` carries the token up to
+which that is right; later it would be a fault.
+
+Chunks go by `_id` in MongoDB's order. `$gt` compares within one type only, so a chunk never spans two: the first
+key of each type is a chunk of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from bson import Decimal128, MinKey, Timestamp
+from pymongo.collection import Collection
+from pymongo.read_concern import ReadConcern
+
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.feed import ChangeCursor, Feed
+from headrace.spark.source.options import Position, SourceOptions
+from headrace.values.bson import OPTIONS, encode, type_number
+from headrace.values.event_columns import COLUMNS, EventRow
+
+# How often a document may change under our hands before we say that it cannot be read. Each round takes milliseconds.
+ROUNDS_MAX: Final = 200
+# The types of BSON that a key can have, by number, in MongoDB's order; those within one pair of brackets are compared.
+_TYPE_ORDER: Final = (
+    (-1,), (10,), (1, 16, 18, 19), (2, 14), (3,), (5,), (7,), (8,), (9,), (17,), (13,), (15,), (127,),
+)  # fmt: skip
+_CHUNK_ROWS: Final = 10_000
+_KEY, _DOCUMENT = COLUMNS.index("documentKey"), COLUMNS.index("fullDocument")
+_KEYS_ONLY: Final = (
+    {"$match": {"operationType": {"$in": ["delete", "insert", "replace", "update"]}}},
+    {"$project": {"documentKey": 1}},
+)
+
+
+class SnapshotUnsettled(RuntimeError):
+    """Some documents changed every time they were read, so that no token could be given to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The keys after `after` up to and including `upto`, as text of {"_id": key}; without `after` just `upto`."""
+
+    upto: str
+    after: str = ""
+
+    @property
+    def last_key(self) -> Any:
+        return loads(self.upto)["_id"]
+
+    def filter(self) -> dict[str, Any]:
+        upper = self.last_key
+        if not self.after:
+            return {"_id": {"$eq": upper}}
+        return {"_id": {"$gt": loads(self.after)["_id"], "$lte": upper}}
+
+
+class Snapshot:
+    """The one collection that the options name."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        assert options.database and options.collection
+        # Its own stream sees every change of the collection, whatever the user's pipeline leaves.
+        self._options = replace(options, pipeline=(), stream={}, others=())
+        self._feed = Feed(self._options)
+        self._collection: Collection[dict[str, Any]] = self._feed.client.get_database(
+            options.database, codec_options=OPTIONS, read_concern=ReadConcern("majority")
+        )[options.collection]
+
+    def next_chunk(self, after: str, rows_max: int) -> Chunk | None:
+        """The next chunk of at most `rows_max` keys after the key `after` (`""`: from the first); None at the end."""
+        if not after:
+            return self._single({})
+        key = loads(after)["_id"]
+        # Nothing is greater than NaN, though every number comes after it.
+        within = {"_id": {"$gt": key}}
+        last = None
+        if not _is_nan(key) and not isinstance(key, MinKey):
+            last = self._key(within, 1, skip=rows_max - 1) or self._key(within, -1)
+        return Chunk(last, after) if last else self._single(_beyond(key))
+
+    def split(self, chunk: Chunk, rows: int, parts: int) -> list[Chunk]:
+        """A chunk of about so many rows as some smaller ones, at most so many, in order."""
+        found: list[Chunk] = []
+        after, last = chunk.after, chunk.last_key
+        while after and len(found) < parts - 1:
+            within = {"_id": {"$gt": loads(after)["_id"], "$lte": last}}
+            upto = self._key(within, 1, skip=max(rows // parts, 1) - 1)
+            if upto is None or upto == chunk.upto:
+                break
+            found.append(Chunk(upto, after))
+            after = upto
+        return [*found, Chunk(chunk.upto, after)]
+
+    def read(self, chunk: Chunk) -> Iterator[EventRow]:
+        """The chunk's documents; raises SnapshotUnsettled."""
+        documents, token = self.settled(chunk)
+        return (self.row(token, document) for document in documents)
+
+    def read_all(self) -> Iterator[EventRow]:
+        """All documents, chunk by chunk."""
+        after = ""
+        while chunk := self.next_chunk(after, _CHUNK_ROWS):
+            yield from self.read(chunk)
+            after = chunk.upto
+
+    def feed_of(self, stream: dict[str, Any]) -> Feed:
+        """The collection's stream with these options."""
+        return Feed(replace(self._options, stream=stream))
+
+    def now(self) -> Token:
+        """A token up to which everything acknowledged before the call happened."""
+        return self._feed.end_at(self._feed.now())
+
+    def settled(self, chunk: Chunk) -> tuple[Iterable[dict[str, Any]], Token]:
+        """The chunk's documents and the token at which all of them are true; raises SnapshotUnsettled."""
+        with self._feed.open(Position("latest"), stages=_KEYS_ONLY) as cursor:
+            documents, moment = self._find(chunk.filter(), _before(cursor.token.time))
+            for _ in range(ROUNDS_MAX):
+                stale = dict.fromkeys(key for key in _touched(cursor, moment) if key in documents)
+                if not stale or cursor.closed:
+                    return documents.values(), cursor.token
+                keys = [documents.pop(key)["_id"] for key in stale]
+                again, moment = self._find({"_id": {"$in": keys}}, cursor.token.time)
+                documents |= again
+        raise SnapshotUnsettled(f"{len(stale)} documents changed each of the {ROUNDS_MAX} times they were read")
+
+    def begin(self, token: Token) -> EventRow:
+        """The row that says: what was there before is to be forgotten; the rows of a snapshot at `token` follow."""
+        return self._row(SNAPSHOT_BEGIN, token)
+
+    def end(self) -> EventRow:
+        """The row that says: the snapshot is complete, and every row of it is true at this token or before."""
+        return self._row(SNAPSHOT_END, self.now())
+
+    def row(self, token: Token, document: dict[str, Any]) -> EventRow:
+        """The row of a document that is true at `token`."""
+        row = self._row(SNAPSHOT, token)
+        row[_KEY], row[_DOCUMENT] = encode({"_id": document["_id"]}), encode(document)
+        return row
+
+    def _single(self, query: dict[str, Any]) -> Chunk | None:
+        key = self._key(query, 1)
+        return Chunk(key) if key else None
+
+    def _key(self, query: dict[str, Any], direction: int, *, skip: int = 0) -> str | None:
+        found = list(self._collection.find(query, {"_id": 1}, sort=[("_id", direction)], skip=skip, limit=1))
+        return dumps({"_id": found[0]["_id"]}) if found else None
+
+    def _find(self, query: dict[str, Any], since: Timestamp) -> tuple[dict[str, dict[str, Any]], Timestamp]:
+        """Documents by their key's text, with all that happened up to `since`, and a time by which they were read."""
+        with self._feed.client.start_session(causal_consistency=True) as session:
+            session.advance_operation_time(since)
+            found = {dumps(document["_id"]): document for document in self._collection.find(query, session=session)}
+        return found, self._feed.now()
+
+    def _row(self, kind: str, token: Token) -> EventRow:
+        head = [token.text, token.time.time * 1_000_000, token.time.inc, kind]
+        head += [self._options.database, self._options.collection]
+        return head + [None] * (len(COLUMNS) - len(head))
+
+
+def _touched(cursor: ChangeCursor, moment: Timestamp) -> Iterator[str]:
+    """The keys of the events up to `moment` at least; an invalidate ends them: its collection is gone."""
+    while not cursor.covers(moment) and not cursor.closed:
+        for event in cursor.next_batch(wait_ms=20):
+            yield dumps(event["documentKey"]["_id"])
+
+
+def _before(moment: Timestamp) -> Timestamp:
+    # A stream that is opened stands one tick after what the server has; nothing may have that time yet.
+    return Timestamp(moment.time, moment.inc - 1) if moment.inc else moment
+
+
+def _beyond(key: Any) -> dict[str, Any]:
+    """The filter for keys of the types that come after this key's; behind NaN, for the other numbers too."""
+    place = next(place for place, types in enumerate(_TYPE_ORDER) if type_number(key) in types)
+    later = [number for types in _TYPE_ORDER[place + (0 if _is_nan(key) else 1) :] for number in types]
+    # Of no type at all: the filter of nothing.
+    return {"_id": {"$type": later, "$ne": key}} if later else {"_id": {"$in": []}}
+
+
+def _is_nan(key: Any) -> bool:
+    return key.to_decimal().is_nan() if isinstance(key, Decimal128) else isinstance(key, float) and math.isnan(key)

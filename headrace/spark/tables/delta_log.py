@@ -1,0 +1,91 @@
+"""The Delta table behind a log of events: each batch is one commit, its progress in the commit's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.tables.mirror import STATE_KEY, NotAMirror
+from headrace.spark.tables.progress import Identity, Progress
+
+# So many commits add about as many small files; then those files are made one.
+COMPACT_COMMITS: Final = 100
+
+
+def committed_text(table: DeltaTable) -> str | None:
+    """What the last commit of ours kept; None if none did. Others (an OPTIMIZE, say) may have committed since."""
+    for depth in (1, None):
+        for commit in table.history(depth):
+            if STATE_KEY in commit:
+                return str(commit[STATE_KEY])
+    return None
+
+
+def properties(text: str, query: str, batch: int) -> CommitProperties:
+    """A commit's metadata. The transaction says the same to other writers of Delta; we go by the text."""
+    transactions = [Transaction(query, batch)] if query else None
+    return CommitProperties(custom_metadata={STATE_KEY: text}, app_transactions=transactions)
+
+
+def dataset(files: list[str], schema: pa.Schema) -> ds.Dataset:
+    """The files as one dataset whose filters work: merges write views of strings, which Arrow cannot compare."""
+    return ds.dataset(files, schema=schema, format="parquet")
+
+
+def kept_progress(path: Path) -> Progress:
+    """The progress kept in the newest commit of the Delta table at `path`; none where there is no table yet."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return Progress()
+    text = committed_text(DeltaTable(path))
+    if text is None:
+        raise NotAMirror(f"the Delta table {path} has no commit of this program")
+    return Progress.of(text)
+
+
+class DeltaLog:
+    """See `log.Log`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def progress(self) -> Progress:
+        return kept_progress(self._path)
+
+    def append(self, rows: pa.Table, progress: Progress) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        kept = properties(progress.text(), progress.query, progress.batch)
+        # A later release, or another option of the source, may bring columns that the table has not yet.
+        write_deltalake(self._path, rows, mode="append", schema_mode="merge", commit_properties=kept)
+        table = DeltaTable(self._path)
+        if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
+            table.optimize.compact(commit_properties=kept)
+
+    def snapshot_rows(self, since: str) -> Collection[Identity]:
+        if not self._exists():
+            return ()
+        kinds = pa.array([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
+        wanted = (ds.field("token").cast(pa.large_string()) >= since) & ds.field("operationType").isin(kinds)
+        table = DeltaTable(self._path)
+        schema = pa.schema([(name, pa.string()) for name in ("operationType", "token", "documentKey")])
+        found = dataset(table.file_uris(), schema).to_table(filter=wanted)
+        return set(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+    def read(self) -> pa.Table:
+        return DeltaTable(self._path).to_pyarrow_table()
+
+    def between(self, after: str, upto: str | None = None) -> pa.Table:
+        """The rows with tokens after `after` up to and including `upto`, in the order of their tokens."""
+        table = DeltaTable(self._path)
+        schema = pa.schema(table.schema().to_arrow())
+        token = ds.field("token").cast(pa.large_string())
+        wanted = (token > after) & (token <= upto) if upto else token > after
+        return dataset(table.file_uris(), schema).to_table(filter=wanted).sort_by("token")
+
+    def _exists(self) -> bool:
+        return DeltaTable.is_deltatable(str(self._path))

@@ -1,0 +1,125 @@
+"""A mirror as a Delta table, written by `deltalake`: each batch is one commit, its state in the commit's metadata.
+
+A large table (from some million rows on) is kept in buckets, partitions by a hash of the key: a batch then reads and
+rewrites files of the buckets it touches only. The column `bucket` is there for that and means nothing.
+
+What it does not do: remove old files. They are the table's history; `DeltaTable.vacuum` removes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from headrace.spark.tables.fold import Changes, State, Stored
+from headrace.spark.tables.mirror import STATE_KEY, NotAMirror, schema, state_of, state_text, stored_rows, upserted
+
+# So many commits add about as many small files; then they are made one.
+COMPACT_COMMITS: Final = 50
+_BUCKETS_KEY: Final = "headrace.buckets"
+
+
+class DeltaMirror:
+    """See `tables.MirrorTable`. `buckets` is settled when the table is made; 0 for none."""
+
+    def __init__(self, path: Path, buckets: int = 0) -> None:
+        self._path = path
+        self._buckets = buckets
+
+    def state(self) -> State:
+        if not self._exists():
+            return State()
+        table = DeltaTable(self._path)
+        # The last commit has it, unless somebody else (an OPTIMIZE, say) has committed since.
+        for depth in (1, None):
+            for commit in table.history(depth):
+                if STATE_KEY in commit:
+                    self._check_buckets(int(commit.get(_BUCKETS_KEY, "0")))
+                    return state_of(commit[STATE_KEY])
+        raise NotAMirror(f"the Delta table {self._path} has no commit of a mirror")
+
+    def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
+        wanted = pa.array(list(keys), pa.large_string())
+        files = self._files(wanted) if self._exists() and len(wanted) else []
+        if not files:
+            return {}
+        # Files written by a merge have views of strings, whose bounds Arrow cannot compare with strings yet: the
+        # cast keeps it from trying.
+        dataset = ds.dataset(files, schema=schema(), format="parquet")
+        return stored_rows(dataset.to_table(filter=ds.field("_id").cast(pa.large_string()).isin(wanted)))
+
+    def commit(self, changes: Changes) -> None:
+        properties = self._properties(changes.state)
+        if changes.clear or not self._exists():
+            self._path.mkdir(parents=True, exist_ok=True)
+            rows = self._bucketed(upserted(changes))
+            parts = ["bucket"] if self._buckets else None
+            write_deltalake(self._path, rows, mode="overwrite", partition_by=parts, commit_properties=properties)
+        elif changes.upserts or changes.deletes:
+            self._merge(changes, properties)
+        else:
+            rows = self._bucketed(upserted(changes))
+            write_deltalake(self._path, rows, mode="append", commit_properties=properties)
+
+    def read(self) -> pa.Table:
+        return DeltaTable(self._path).to_pyarrow_table().select(["_id", "document", "token"])
+
+    def _exists(self) -> bool:
+        return DeltaTable.is_deltatable(str(self._path))
+
+    def _files(self, keys: pa.Array) -> list[str]:
+        """The files in which rows of the keys may be."""
+        if not self._buckets:
+            return list(DeltaTable(self._path).file_uris())
+        touched = [str(number) for number in sorted(set(self._bucket_of(keys.to_pylist())))]
+        return list(DeltaTable(self._path).file_uris(file_pruning_predicate=[("bucket", "in", touched)]))
+
+    def _merge(self, changes: Changes, properties: CommitProperties) -> None:
+        table = DeltaTable(self._path)
+        rows = self._bucketed(_source(changes))
+        same = "kept._id = new._id"
+        if self._buckets:
+            touched = sorted(set(rows.column("bucket").to_pylist()))
+            same += f" and kept.bucket = new.bucket and kept.bucket in ({', '.join(map(str, touched))})"
+        merging = table.merge(rows, same, "new", "kept", commit_properties=properties)
+        merging = merging.when_matched_delete("new.gone").when_matched_update_all("not new.gone", except_cols=["gone"])
+        merging.when_not_matched_insert_all("not new.gone", except_cols=["gone"]).execute()
+        if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
+            table.optimize.compact(commit_properties=properties)
+
+    def _bucketed(self, rows: pa.Table) -> pa.Table:
+        """The rows with the column of their buckets, if the table has any."""
+        if not self._buckets:
+            return rows
+        numbers = self._bucket_of(rows.column("_id").to_pylist())
+        return rows.append_column(pa.field("bucket", pa.int32(), nullable=False), pa.array(numbers, pa.int32()))
+
+    def _bucket_of(self, keys: list[str]) -> list[int]:
+        return [crc32(key.encode()) % self._buckets for key in keys]
+
+    def _check_buckets(self, buckets: int) -> None:
+        if buckets != self._buckets:
+            raise NotAMirror(f"the Delta table {self._path} has {buckets} buckets, not {self._buckets}")
+
+    def _properties(self, state: State) -> CommitProperties:
+        # The transaction says the same to other writers of Delta; what this program goes by is the state.
+        transactions = [Transaction(state.query, state.batch)] if state.query else None
+        told = {STATE_KEY: state_text(state)} | ({_BUCKETS_KEY: str(self._buckets)} if self._buckets else {})
+        return CommitProperties(custom_metadata=told, app_transactions=transactions)
+
+
+def _source(changes: Changes) -> pa.Table:
+    """The rows to merge, with a column that says which are to go."""
+    new = upserted(changes)
+    gone = sorted(changes.deletes)
+    keys = pa.array(gone, pa.string())
+    blank = pa.array([""] * len(gone), pa.string())
+    old = pa.table([keys, blank, blank], schema=new.schema)
+    flags = pa.array([False] * len(new) + [True] * len(gone), pa.bool_())
+    return pa.concat_tables([new, old]).append_column("gone", flags)

@@ -1,0 +1,176 @@
+"""What a batch of rows does to a mirror: computed from the rows and the mirror's own rows, nothing else.
+
+What must hold: a mirror's row is the document as it was at the row's token. So an event counts for a key exactly
+when its token is greater than the row's, and than the mirror's own token, which also speaks for the keys that are
+gone. Giving the same rows again, or some of them, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.tables.apply import CannotApply, apply_update
+
+# After these the collection of that name is another one, or none; what it holds then comes by its own rows.
+EMPTYING: Final = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
+# Rows about one document, which they name by its key.
+KEYED: Final = frozenset({"delete", "insert", "replace", "update", SNAPSHOT})
+_OBJECT_ID: Final = '{"_id":{"$oid":"'
+_OBJECT_ID_LENGTH: Final = len(_OBJECT_ID) + 24 + len('"}}')
+
+
+class MirrorDiverged(RuntimeError):
+    """An update came for a document that the mirror does not have, or that it does not fit: not the same collection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row of the mirror: the document's text, true at the token."""
+
+    document: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a mirror remembers beside its rows, written with them in one commit.
+
+    Every event up to `token` is in. Up to `snapshot_token`, where the snapshot ended, an update may find no row.
+    `batch` is the last batch of the query `query`.
+    """
+
+    token: str = ""
+    snapshot_token: str = ""
+    query: str = ""
+    batch: int = -1
+
+    def has(self, query: str, batch: int) -> bool:
+        return self.query == query and batch <= self.batch
+
+
+@dataclass(slots=True)
+class Changes:
+    """What is to be done to the mirror: empty it first if `clear`, then `upserts` and `deletes`, and keep `state`.
+
+    `absolute` says that no document here was computed from one in the mirror: done in part and then folded again, the
+    rows give the same.
+    """
+
+    state: State
+    clear: bool = False
+    upserts: dict[str, Stored] = field(default_factory=dict)
+    deletes: set[str] = field(default_factory=set)
+    event_count: int = 0
+    absolute: bool = True
+
+
+def keyed_keys(rows: Iterable[Row]) -> set[str]:
+    """The keys of all documents that the rows are about."""
+    return {key_of(row) for row in rows if row.operationType in KEYED}
+
+
+def keys_of(rows: Iterable[Row]) -> set[str]:
+    """The keys whose rows `fold` wants to see. A snapshot's chunks are new to the mirror, or overwrite it."""
+    return {key_of(row) for row in rows if row.operationType in KEYED and row.operationType != SNAPSHOT}
+
+
+def key_of(row: Row) -> str:
+    """The `_id`'s text: what a mirror's row is found by."""
+    text = row.documentKey or ""
+    if text.startswith(_OBJECT_ID) and len(text) == _OBJECT_ID_LENGTH:
+        return text[len('{"_id":') : -1]
+    # A sharded collection's key has the shard key's fields besides.
+    return dumps(loads(text)["_id"])
+
+
+def fold(rows: Iterable[Row], state: State, existing: Mapping[str, Stored], *, clearing: bool = True) -> Changes:
+    """The changes that `rows` make to a mirror in `state`; `existing` holds its rows of `keys_of(rows)`.
+
+    Rows are taken in the order of their tokens. Without `clearing` nothing empties the mirror, neither a drop nor a
+    new snapshot. Raises MirrorDiverged.
+    """
+    folding = _Folding(state, existing, clearing)
+    for row in sorted(rows, key=lambda row: row.token):
+        folding.take(row)
+    return folding.changes()
+
+
+class _Folding:
+    """The mirror's rows as they change, parsed when first changed and written as text once, at the end."""
+
+    def __init__(self, state: State, existing: Mapping[str, Stored], clearing: bool) -> None:
+        self._state = state
+        self._existing = existing
+        self._clearing = clearing
+        self._clear = False
+        self._absolute = True
+        self._count = 0
+        self._changed: dict[str, tuple[dict[str, Any] | str | None, str]] = {}
+
+    def take(self, row: Row) -> None:
+        kind = row.operationType
+        if kind == SNAPSHOT_BEGIN:
+            self._empty()
+            self._state = replace(self._state, token=row.token, snapshot_token="")
+        elif kind == SNAPSHOT_END:
+            self._state = replace(self._state, snapshot_token=row.token)
+        elif kind == SNAPSHOT:
+            self._changed[key_of(row)] = (row.fullDocument, row.token)
+        elif row.token > self._state.token:
+            self._event(row)
+            self._state = replace(self._state, token=row.token)
+            self._count += 1
+
+    def changes(self) -> Changes:
+        changes = Changes(self._state, clear=self._clear, event_count=self._count, absolute=self._absolute)
+        for key, (document, token) in self._changed.items():
+            if document is not None:
+                changes.upserts[key] = Stored(document if isinstance(document, str) else dumps(document), token)
+            elif not self._clear and key in self._existing:
+                changes.deletes.add(key)
+        return changes
+
+    def _event(self, row: Row) -> None:
+        if row.operationType in EMPTYING:
+            self._empty()
+        elif row.operationType in KEYED:
+            self._keyed(row)
+
+    def _keyed(self, row: Row) -> None:
+        key = key_of(row)
+        before, token = self._current(key)
+        if row.token <= token:
+            return
+        if row.operationType == "delete":
+            self._changed[key] = (None, row.token)
+        elif row.fullDocument is not None:
+            self._changed[key] = (row.fullDocument, row.token)
+        elif before is not None:
+            self._changed[key] = (self._updated(before, row), row.token)
+        elif row.token <= self._state.snapshot_token:
+            self._absolute = False
+        else:
+            raise MirrorDiverged(f"the mirror has no document {key}, which was updated at {row.token}")
+
+    def _updated(self, before: dict[str, Any] | str, row: Row) -> dict[str, Any]:
+        self._absolute = False
+        try:
+            document = loads(before) if isinstance(before, str) else before
+            return apply_update(document, loads(row.updateDescription or "{}"))
+        except CannotApply as error:
+            raise MirrorDiverged(f"the update of {row.documentKey} at {row.token}: {error}") from error
+
+    def _current(self, key: str) -> tuple[dict[str, Any] | str | None, str]:
+        if key in self._changed:
+            return self._changed[key]
+        stored = None if self._clear else self._existing.get(key)
+        return (stored.document, stored.token) if stored else (None, "")
+
+    def _empty(self) -> None:
+        if self._clearing:
+            self._clear = True
+            self._changed.clear()

@@ -1,0 +1,93 @@
+"""Where a mirror is kept: what a table of files must do for it, and the two kinds there are.
+
+The columns are `_id` (the key's canonical Extended JSON), `document` (the document's) and `token` (the resume token
+at which the document is true). The mirror's state is written in the same commit as the rows it belongs to, so that
+a crash leaves both or neither.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from headrace.spark.tables.fold import Changes, State, Stored
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STATE_KEY: Final = "headrace"
+
+
+class NotAMirror(RuntimeError):
+    """There is a table at the path, but no mirror was ever written to it, or not by this program."""
+
+
+class MirrorTable(Protocol):
+    """A mirror's rows and its state. One writer at a time."""
+
+    def state(self) -> State:
+        """The state last committed; `State()` if there is no table yet. Raises NotAMirror."""
+
+    def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
+        """The rows of those of `keys` that there are."""
+
+    def commit(self, changes: Changes) -> None:
+        """Makes the changes and keeps their state: both, durably, or, when it is interrupted, neither."""
+
+    def read(self) -> pa.Table:
+        """All rows, in no order."""
+
+
+def open_table(path: str | Path, kind: str = "delta", *, buckets: int = 0) -> MirrorTable:
+    """The mirror's table at `path`, of kind `delta` (in `buckets`, if any) or `parquet`; made by its first commit."""
+    if kind not in KINDS:
+        raise ValueError(f"a mirror's table is one of {', '.join(sorted(KINDS))}, not {kind!r}")
+    return KINDS[kind](Path(path), buckets)
+
+
+def _delta(path: Path, buckets: int) -> MirrorTable:
+    from headrace.spark.tables.delta_mirror import DeltaMirror
+
+    return DeltaMirror(path, buckets)
+
+
+def _parquet(path: Path, buckets: int) -> MirrorTable:
+    from headrace.spark.tables.parquet_mirror import ParquetMirror
+
+    if buckets:
+        raise ValueError("a mirror of kind parquet is one file: it has no buckets")
+    return ParquetMirror(path)
+
+
+KINDS: Final[dict[str, Callable[[Path, int], MirrorTable]]] = {"delta": _delta, "parquet": _parquet}
+
+
+def schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("_id", "document", "token")])
+
+
+def upserted(changes: Changes) -> pa.Table:
+    """The changes' new and changed rows as a table."""
+    import pyarrow as pa
+
+    stored = changes.upserts.values()
+    columns = [list(changes.upserts), [row.document for row in stored], [row.token for row in stored]]
+    return pa.table([pa.array(column, pa.string()) for column in columns], schema=schema())
+
+
+def state_text(state: State) -> str:
+    return json.dumps(asdict(state))
+
+
+def state_of(text: str) -> State:
+    return State(**json.loads(text))
+
+
+def stored_rows(table: pa.Table) -> dict[str, Stored]:
+    columns = [table.column(name).to_pylist() for name in ("_id", "document", "token")]
+    return {key: Stored(document, token) for key, document, token in zip(*columns, strict=True)}

@@ -1,0 +1,69 @@
+"""A mirror as one Parquet file, put in place of the last one by a rename: whoever reads it reads one whole state.
+
+    <path>/mirror.parquet     the rows; the mirror's state is in the file's own metadata
+    <path>/_writing.parquet   what a crash may leave; readers pass over names that begin with an underscore
+
+Each commit writes the whole table, so this is for collections that a machine writes in a second or so (some
+hundred thousand documents); a larger mirror is a Delta table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.spark.tables.fold import Changes, State, Stored
+from headrace.spark.tables.mirror import STATE_KEY, NotAMirror, schema, state_of, state_text, stored_rows, upserted
+
+
+class ParquetMirror:
+    """See `tables.MirrorTable`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path / "mirror.parquet"
+
+    def state(self) -> State:
+        if not self._file.exists():
+            return State()
+        metadata = pq.read_schema(self._file).metadata or {}
+        if STATE_KEY.encode() not in metadata:
+            raise NotAMirror(f"{self._file} was not written by a mirror")
+        return state_of(metadata[STATE_KEY.encode()].decode())
+
+    def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
+        wanted = pa.array(list(keys), pa.string())
+        if not self._file.exists() or not len(wanted):
+            return {}
+        table = self.read()
+        return stored_rows(table.filter(pc.is_in(table.column("_id"), wanted)))
+
+    def commit(self, changes: Changes) -> None:
+        table = upserted(changes)
+        if not changes.clear and self._file.exists():
+            kept = self.read()
+            replaced = pa.array([*changes.upserts, *changes.deletes], pa.string())
+            table = pa.concat_tables([kept.filter(pc.invert(pc.is_in(kept.column("_id"), replaced))), table])
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._put(table.replace_schema_metadata({STATE_KEY: state_text(changes.state)}))
+
+    def read(self) -> pa.Table:
+        return pq.read_table(self._file, partitioning=None).select(["_id", "document", "token"]).cast(schema())
+
+    def _put(self, table: pa.Table) -> None:
+        writing = self._path / "_writing.parquet"
+        with writing.open("wb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(writing, self._file)
+        directory = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

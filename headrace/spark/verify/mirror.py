@@ -1,0 +1,239 @@
+"""Whether a mirror and its collection are equal at one token, and where they are not: by digests of ranges of keys.
+
+Rule: both sides are brought to the same token, so that the answer is right while writers write and however far the
+mirror is behind. The mirror's rows are as of its own token; the collection is read in chunks, each row true at a token
+of its own (`snapshot.py`); then the events up to one last token are applied to both, each row taking those that are
+newer than itself.
+
+A range is a chunk of the collection, in MongoDB's order of keys. A digest is a count and the sum of the rows' hashes,
+so it does not depend on an order; only where digests differ are keys compared one by one.
+
+What it does not do: go without memory for the whole table (equal documents of the other side take none besides).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from headrace.spark.mirror import description_option
+from headrace.spark.rows.events import Row
+from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.feed import Feed
+from headrace.spark.source.options import SourceOptions
+from headrace.spark.source.snapshot import Chunk, Snapshot
+from headrace.spark.tables.fold import EMPTYING, KEYED, MirrorDiverged, State, Stored, fold, key_of
+from headrace.spark.tables.mirror import MirrorTable, NotAMirror, stored_rows
+from headrace.values.bson import decode
+from headrace.values.event_columns import COLUMNS
+from headrace.values.order import sort_key
+
+if TYPE_CHECKING:
+    from headrace.spark.mirror import Mirror
+
+NAMED_MAX: Final = 10
+RANGE_ROWS: Final = 10_000
+_ATTEMPTS: Final = 3
+# Where a row of the source has them.
+_TOKEN: Final = COLUMNS.index("token")
+_DOCUMENT: Final = COLUMNS.index("fullDocument")
+_DIVERGED: Final = "(diverged)"
+_DIGEST_MAX: Final = (1 << 128) - 1
+
+Document = dict[str, Any]
+Rows = dict[str, str]
+
+
+class Unsettled(RuntimeError):
+    """The collection was dropped or renamed each time it was compared."""
+
+
+class Mirrored(Protocol):
+    """What is compared: a collection and the table that is to be equal to it."""
+
+    @property
+    def uri(self) -> str: ...
+    @property
+    def database(self) -> str: ...
+    @property
+    def collection(self) -> str: ...
+    def table(self) -> MirrorTable: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The keys after `after` up to and including `upto`, as text; empty: from the first, to the last."""
+
+    after: str
+    upto: str
+    document_count: int
+    row_count: int
+    equal: bool
+
+    def __str__(self) -> str:
+        names = f"({self.after or 'first'}, {self.upto or 'last'}]"
+        return f"{names}: {self.row_count} rows, {self.document_count} documents" + ("" if self.equal else ", unequal")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Counts of both sides and of what is not equal, at `token`; the first few keys of each kind by name."""
+
+    document_count: int
+    row_count: int
+    missing: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    different: tuple[str, ...] = ()
+    duplicate_count: int = 0
+    unequal_count: int = 0
+    token: str = ""
+    ranges: tuple[Range, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        return self.unequal_count == 0 and self.document_count == self.row_count
+
+    def __str__(self) -> str:
+        if self.equal:
+            return f"{self.row_count} rows, {self.document_count} documents"
+        kinds = (("missing", self.missing), ("extra", self.extra), ("different", self.different))
+        told = "; ".join(f"{name} {', '.join(keys)}" for name, keys in kinds if keys)
+        return f"{self.unequal_count} unequal of {self.row_count} rows and {self.document_count} documents: {told}"
+
+
+def compare(mirror: Mirror | Mirrored) -> Comparison:
+    """Compares at the server's present; two documents are equal when their BSON is, type by type.
+
+    A mirror that is behind is compared as it will be when it has caught up, unless a drop or a rename lies between:
+    raises Unsettled then, and when it is written to all the time; NotAMirror if nothing was mirrored yet.
+    """
+    described = description_option(mirror.uri, mirror.database, mirror.collection)
+    options = SourceOptions(mirror.uri, mirror.database, mirror.collection)
+    feed = Feed(replace(options, stream=dict.fromkeys(described, True)))
+    for _ in range(_ATTEMPTS):
+        state = mirror.table().state()
+        if not state.token:
+            raise NotAMirror(f"nothing of {mirror.database}.{mirror.collection} was mirrored yet")
+        table = mirror.table().read()
+        if mirror.table().state() != state:
+            # Somebody commits to it: then the rows may be of another token than the state.
+            continue
+        kept = stored_rows(table)
+        found, bounds = _collection(Snapshot(options), kept)
+        end = feed.end_at(feed.now())
+        events = [_row(event) for event in feed.read(Token(state.token), end)]
+        if not any(row.operationType in EMPTYING for row in events):
+            left = _brought(kept, events, State(state.token, state.snapshot_token))
+            right = _brought(found, events, State(snapshot_token=end.text))
+            compared = _compared(left, right, bounds, table.num_rows - len(kept))
+            return replace(compared, token=end.text)
+    raise Unsettled(f"{mirror.database}.{mirror.collection}: the mirror is before a drop or a rename, or it moves")
+
+
+def _collection(snapshot: Snapshot, kept: Mapping[str, Stored]) -> tuple[dict[str, Stored], list[str]]:
+    """The documents, each at its token, and the last keys of the ranges. Equal texts are kept once."""
+    found: dict[str, Stored] = {}
+    bounds: list[str] = []
+    after, since = "", 0
+    while chunk := snapshot.next_chunk(after, RANGE_ROWS):
+        after = chunk.upto
+        before = len(found)
+        for token, document in _documents(snapshot, chunk):
+            key, text = dumps(document["_id"]), dumps(document)
+            same = kept.get(key)
+            found[key] = Stored(same.document if same and same.document == text else text, token)
+        since += len(found) - before
+        if since >= RANGE_ROWS:
+            bounds.append(dumps(loads(chunk.upto)["_id"]))
+            since = 0
+    return found, bounds
+
+
+def _documents(snapshot: Snapshot, chunk: Chunk) -> Iterator[tuple[str, Document]]:
+    """The chunk's documents, each with the token at which it is true."""
+    for row in snapshot.read(chunk):
+        yield row[_TOKEN], decode(row[_DOCUMENT])
+
+
+def _brought(rows: Mapping[str, Stored], events: Iterable[Row], state: State) -> Rows:
+    """The documents' texts by key, after the events; one that an event does not fit has the text of nothing."""
+    brought = {key: stored.document for key, stored in rows.items()}
+    by_key: dict[str, list[Row]] = {}
+    for row in events:
+        if row.operationType in KEYED:
+            by_key.setdefault(key_of(row), []).append(row)
+    for key, some in by_key.items():
+        try:
+            changes = fold(some, state, {key: rows[key]} if key in rows else {})
+        except MirrorDiverged:
+            brought[key] = _DIVERGED
+            continue
+        brought |= {name: stored.document for name, stored in changes.upserts.items()}
+        for name in changes.deletes:
+            del brought[name]
+    return brought
+
+
+def _compared(left: Rows, right: Rows, bounds: list[str], duplicates: int) -> Comparison:
+    order = [sort_key(loads(bound)) for bound in bounds]
+    rows, documents = _Ranges(order, left), _Ranges(order, right)
+    missing: list[str] = []
+    extra: list[str] = []
+    different: list[str] = []
+    ranges = []
+    for number, (after, upto) in enumerate(zip(["", *bounds], [*bounds, ""], strict=True)):
+        equal = rows.digest(number) == documents.digest(number)
+        ranges.append(Range(after, upto, documents.count(number), rows.count(number), equal))
+        if not equal:
+            here, there = rows.keys(number), documents.keys(number)
+            missing += [key for key in there if key not in left]
+            extra += [key for key in here if key not in right]
+            different += [key for key in here if key in right and left[key] != right[key]]
+    return Comparison(
+        document_count=len(right),
+        row_count=len(left) + duplicates,
+        missing=tuple(missing[:NAMED_MAX]),
+        extra=tuple(extra[:NAMED_MAX]),
+        different=tuple(different[:NAMED_MAX]),
+        duplicate_count=duplicates,
+        unequal_count=len(missing) + len(extra) + len(different) + duplicates,
+        ranges=tuple(ranges),
+    )
+
+
+class _Ranges:
+    """One side's rows by range, with their digests."""
+
+    def __init__(self, order: list[Any], rows: Rows) -> None:
+        self._keys: list[list[str]] = [[] for _ in range(len(order) + 1)]
+        self._sums = [0] * (len(order) + 1)
+        for key, text in rows.items():
+            number = bisect_left(order, sort_key(loads(key))) if order else 0
+            self._keys[number].append(key)
+            self._sums[number] += int.from_bytes(blake2b(f"{key}\n{text}".encode(), digest_size=16).digest())
+
+    def digest(self, number: int) -> tuple[int, int]:
+        return len(self._keys[number]), self._sums[number] & _DIGEST_MAX
+
+    def count(self, number: int) -> int:
+        return len(self._keys[number])
+
+    def keys(self, number: int) -> list[str]:
+        return sorted(self._keys[number], key=lambda key: sort_key(loads(key)))
+
+
+def _row(event: Document) -> Row:
+    """What folding wants to know of an event."""
+    described = event.get("rawUpdateDescription", event.get("updateDescription"))
+    whole = event.get("fullDocument")
+    return Row(
+        event["_id"]["_data"],
+        operationType=event["operationType"],
+        documentKey=dumps(event["documentKey"]) if "documentKey" in event else None,
+        fullDocument=None if whole is None else dumps(whole),
+        updateDescription=None if described is None else dumps(described),
+    )
