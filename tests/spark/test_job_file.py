@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -16,7 +17,15 @@ from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, token_in
 from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
 from headrace.spark.jobs.report import explain_lines
-from headrace.spark.jobs.run import JobRunning, locked, reset_job, running_in, server_stages, spark_stages
+from headrace.spark.jobs.run import (
+    JobRunning,
+    locked,
+    reset_job,
+    running_in,
+    server_stages,
+    source_options,
+    spark_stages,
+)
 from headrace.spark.sinks.open import KINDS, SinkError
 
 GIVEN = """
@@ -56,12 +65,25 @@ def test_a_job_is_read_whole(tmp_path: Path) -> None:
     assert (job.name, job.checkpoint, job.every, job.metrics) == (
         "orders", tmp_path / "notes", "2 seconds", ("127.0.0.1", 0)
     )  # fmt: skip
-    assert (job.source["maxRowsPerTrigger"], job.source["showExpandedEvents"]) == ("500", "true")
+    assert (job.source["maxrowspertrigger"], job.source["showexpandedevents"]) == ("500", "true")
     assert [str(sink) for sink in job.sinks] == [
         f"changes {tmp_path / 'changes'}", f"mirror {tmp_path / 'mirror'}", "mongodb mongodb://elsewhere",
     ]  # fmt: skip
     assert (job.sinks[2].options["database"], job.sinks[2].options["collection"]) == ("shop", "orders")
     assert job.folds and job.trigger == {"processingTime": "2 seconds"}
+
+
+def test_paths_of_the_source_are_relative_to_the_file(tmp_path: Path) -> None:
+    job = job_of(GIVEN.replace("showExpandedEvents = true", 'Archive = "events"'), tmp_path)
+    assert job.options.archive == str(tmp_path / "events")
+
+
+@pytest.mark.slow
+def test_a_data_directory_is_a_source_like_a_server(tmp_path: Path) -> None:
+    job = job_of(GIVEN.replace('uri = "mongodb://localhost"', 'path = "data"', 1), tmp_path)
+    job = replace(job, source={name: text for name, text in job.source.items() if name != "showexpandedevents"})
+    assert (tmp_path / "data").is_dir()
+    assert source_options(job)["showRawUpdateDescription"] == "true"
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,17 @@ _TABLES: Final = {
 }
 
 
+# The options of the source that are paths.
+_PATHS: Final = frozenset({"archive", "path"})
+
+
 class JobError(ValueError):
     """The file does not describe a job; the message says where."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What `parse_job` read. `source` are options as Spark takes them: text."""
+    """What `parse_job` read. `source` are options as Spark takes them: text, by their names in lower case."""
 
     name: str
     checkpoint: Path
@@ -95,7 +99,9 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
         _check_names(table, given.get(table, {}))
     if "checkpoint" not in given or "source" not in given or not given.get("sink"):
         raise JobError("a job needs a checkpoint, a [source] and a [[sink]]")
-    source = {key: _text(value) for key, value in given["source"].items()}
+    # Spark does not keep the case of options' names either.
+    source = {key.lower(): _text(value) for key, value in given["source"].items()}
+    source |= {key: str(folder / path) for key, path in source.items() if key in _PATHS}
     trigger = given.get("trigger", {})
     job = Job(
         name=str(given.get("name", name)),
@@ -121,7 +127,7 @@ def _check(job: Job) -> None:
     kinds = ", ".join(sink.kind for sink in job.sinks if sink.folds)
     if job.stages or options.pipeline or options.reader:
         raise JobError(f"{kinds}: such a sink needs every event as it is, and takes no pipeline")
-    if job.source.get("documents", "extjson") != "extjson" or "columns" in job.source:
+    if options.documents != "extjson" or options.columns:
         raise JobError(f"{kinds}: such a sink needs all columns, and documents as extjson")
     if options.others:
         raise JobError(f"{kinds}: such a sink follows a collection of one server")

@@ -168,8 +168,7 @@ def source_options(job: Job) -> dict[str, str]:
     pushed = server_stages(job)
     if pushed:
         options["pipeline"] = dumps([*loads(options.get("pipeline", "[]")), *pushed])
-    described = {"showrawupdatedescription", "showexpandedevents"} & {name.lower() for name in options}
-    if job.folds and not described and "uri" in options:
+    if job.folds and not {"showrawupdatedescription", "showexpandedevents"} & options.keys():
         parsed = job.options
         options |= description_option(parsed.uri, parsed.database, parsed.collection)
     return options
