@@ -29,6 +29,8 @@ def applied(mirror: dict[str, Stored], rows: list[Row], state: State) -> State:
         mirror.clear()
     for key in changes.deletes:
         del mirror[key]
+    for key in [key for key, row in mirror.items() if row.token < changes.stale_before]:
+        del mirror[key]
     mirror |= changes.upserts
     return changes.state
 
@@ -96,7 +98,24 @@ def test_when_the_collection_goes_so_do_its_rows(kind: str) -> None:
     assert set(mirror) == {dumps(9)}
 
 
-def test_a_new_snapshot_forgets_what_was_there() -> None:
+def test_a_new_snapshot_replaces_what_was_there_and_never_empties_it() -> None:
+    mirror = {dumps(key): Stored(dumps({"_id": key, "old": True}), "1") for key in (7, 8, 9)}
+    state = applied(mirror, [event("5", SNAPSHOT_BEGIN)], State("4", "2"))
+    assert state == State("5", begun="5") and len(mirror) == 3
+    state = applied(mirror, [event("6", SNAPSHOT, 8, fullDocument={"_id": 8})], state)
+    assert len(mirror) == 3
+    assert applied(mirror, [event("7", SNAPSHOT_END)], state) == State("5", "7")
+    assert mirror == {dumps(8): Stored(dumps({"_id": 8}), "6")}
+
+
+def test_a_whole_snapshot_and_its_events_in_one_batch_leave_nothing_of_what_was_there() -> None:
+    mirror = {dumps(key): Stored(dumps({"_id": key, "old": True}), "1") for key in (7, 8, 9)}
+    rows = [event("5", SNAPSHOT_BEGIN), event("6", SNAPSHOT, 8, fullDocument={"_id": 8})]
+    state = applied(mirror, [*rows, event("7", SNAPSHOT_END), updated("8", 8, n=1)], State("4", "2"))
+    assert (mirror, state) == ({dumps(8): Stored(dumps({"_id": 8, "n": 1}), "8")}, State("8", "7"))
+
+
+def test_a_snapshot_of_a_server_that_is_behind_the_mirror_begins_with_nothing() -> None:
     mirror = {dumps(7): Stored(dumps({"_id": 7}), "1")}
     state = applied(mirror, [event("5", SNAPSHOT_BEGIN), event("6", SNAPSHOT, 8, fullDocument={"_id": 8})], State("9"))
     assert set(mirror) == {dumps(8)}

@@ -23,7 +23,7 @@ from stories import Story, batches, story
 import headrace.spark.sinks.history
 import headrace.spark.tables.delta_log
 import headrace.spark.tables.delta_mirror
-from headrace.spark.rows.events import SNAPSHOT_END
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END
 from headrace.spark.sinks.batch import CollectionGone, Sink
 from headrace.spark.sinks.changes import changes_sink
 from headrace.spark.sinks.foreach_batch import OnceSink
@@ -264,6 +264,27 @@ def test_a_new_snapshot_behind_a_gap_brings_the_state_up(target: Target) -> None
         assert {key: version.document for key, version in current.items()} == told.contents()
     else:
         check(target, told)
+
+
+def test_a_mirror_is_never_emptied_by_a_new_snapshot(target: Target) -> None:
+    if target.is_log or target.history or target.kind == "once":
+        pytest.skip("it is no mirror")
+    told = Story(5)
+    told.writes(12)
+    told.snapshot()
+    known = len(told.parts)
+    before = told.contents().keys()
+    told.snapshot()
+    for batch in batches(told.parts[:known]):
+        target.open().apply(batch)
+    kinds = set()
+    for batch in batches(told.parts[known:], "another"):
+        target.open().apply(batch)
+        kinds |= set(batch.table.column("operationType").to_pylist())
+        if SNAPSHOT_END not in kinds:
+            assert before <= target.contents().keys()
+    assert {SNAPSHOT, SNAPSHOT_END} <= kinds
+    check(target, told)
 
 
 def test_with_the_policy_fail_a_drop_stops_the_sink_before_anything_of_its_batch(target: Target) -> None:

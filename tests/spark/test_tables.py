@@ -18,11 +18,18 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> MirrorTable:
 
 
 def put(
-    table: MirrorTable, token: str, *, clear: bool = False, deletes: tuple[str, ...] = (), **documents: str
+    table: MirrorTable,
+    token: str,
+    *,
+    clear: bool = False,
+    deletes: tuple[str, ...] = (),
+    stale_before: str = "",
+    **documents: str,
 ) -> None:
     upserts = {key: Stored(document, token) for key, document in documents.items()}
     batch = table.state().batch + 1
-    table.commit(Changes(State(token, "", "q", batch), clear, upserts, set(deletes)))
+    state = State(token, "", "q", batch)
+    table.commit(Changes(state, clear, upserts, set(deletes), stale_before=stale_before))
 
 
 def contents(table: MirrorTable) -> dict[str, str]:
@@ -46,6 +53,15 @@ def test_a_clearing_commit_leaves_only_what_it_brings(table: MirrorTable) -> Non
     put(table, "1", a="A", b="B")
     put(table, "2", clear=True, c="C")
     assert contents(table) == {"c": "C"}
+
+
+def test_rows_that_are_stale_go_unless_the_commit_brings_them_again(table: MirrorTable) -> None:
+    put(table, "1", a="A", b="B", c="C")
+    put(table, "2", d="D")
+    put(table, "3", stale_before="2", a="AA", deletes=("c",))
+    assert contents(table) == {"a": "AA", "d": "D"}
+    put(table, "4", stale_before="3")
+    assert contents(table) == {"a": "AA"}
 
 
 def test_a_commit_without_rows_still_keeps_its_state(table: MirrorTable) -> None:

@@ -1,7 +1,7 @@
 """A mirror as a collection of another MongoDB or Headrace, with its position beside it, whatever crashes.
 
     <collection>           the documents
-    headrace.positions     {_id: <collection>, state: …, pending: {parts, clear, next}}
+    headrace.positions     {_id: <collection>, state: …, pending: {parts, clear, stale_before, next}}
     headrace.redo          {_id: "<collection>/<part>", of: <collection>, writes: [...]}  what a commit is about to do
     headrace.tokens        {_id: "<collection>/<key>", of: <collection>, token: …}  while a snapshot is caught up with
 
@@ -21,6 +21,7 @@ Documents that others write into the collection stay, unless their keys are the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
@@ -80,8 +81,9 @@ class MongoTable:
     def commit(self, changes: Changes) -> None:
         writes = list(self._writes(changes))
         pending: Document = {"parts": 0, "clear": changes.clear, "next": state_text(changes.state)}
+        pending["stale_before"] = changes.stale_before
         if changes.absolute:
-            self._write(writes, clear=changes.clear)
+            self._write(writes, pending)
             self._settle(pending["next"])
             return
         parts = list(_parts(writes))
@@ -116,7 +118,7 @@ class MongoTable:
             part = self._redo.find_one({"_id": self._id(str(number))})
             assert part is not None, "a pending commit has all its parts"
             writes += part["writes"]
-        self._write(writes, clear=pending["clear"])
+        self._write(writes, pending)
         self._settle(pending["next"])
 
     def _settle(self, text: str) -> None:
@@ -140,8 +142,8 @@ class MongoTable:
         for key in changes.deletes:
             yield {"key": loads(key)}
 
-    def _write(self, writes: list[Document], *, clear: bool) -> None:
-        if clear:
+    def _write(self, writes: list[Document], pending: Document) -> None:
+        if pending["clear"]:
             self._documents.delete_many({})
             self._tokens.delete_many({"of": self.collection})
         for some in _chunks(writes, WRITES_MAX):
@@ -154,6 +156,18 @@ class MongoTable:
             ]
             if tokens:
                 self._tokens.bulk_write(tokens, ordered=False)
+        if pending["stale_before"] and not pending["clear"]:
+            self._remove_stale(pending["stale_before"])
+
+    def _remove_stale(self, before: str) -> None:
+        """Removes the documents that no row of the snapshot which began at `before` has confirmed."""
+        found_keys = (found["_id"] for found in self._documents.find({}, {"_id": 1}))
+        while names := {self._id(dumps(key)): key for key in islice(found_keys, WRITES_MAX)}:
+            confirmed = {"_id": {"$in": list(names)}, "token": {"$gte": before}}
+            for found in self._tokens.find(confirmed, {"_id": 1}):
+                del names[found["_id"]]
+            if names:
+                self._documents.delete_many({"_id": {"$in": list(names.values())}})
 
     def _id(self, name: str) -> str:
         """The key of what belongs to this collection; its name has no slash that matters: it is escaped."""

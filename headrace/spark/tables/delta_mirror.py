@@ -61,10 +61,8 @@ class DeltaMirror:
             rows = self._bucketed(upserted(changes))
             parts = ["bucket"] if self._buckets else None
             write_deltalake(self._path, rows, mode="overwrite", partition_by=parts, commit_properties=properties)
-        elif changes.upserts or changes.deletes:
-            self._merge(changes, properties)
-        else:
-            rows = self._bucketed(upserted(changes))
+        elif not self._merge(changes, properties):
+            rows = self._bucketed(upserted(changes)).slice(0, 0)
             write_deltalake(self._path, rows, mode="append", commit_properties=properties)
 
     def read(self) -> pa.Table:
@@ -80,18 +78,26 @@ class DeltaMirror:
         touched = [str(number) for number in sorted(set(self._bucket_of(keys.to_pylist())))]
         return list(DeltaTable(self._path).file_uris(file_pruning_predicate=[("bucket", "in", touched)]))
 
-    def _merge(self, changes: Changes, properties: CommitProperties) -> None:
+    def _merge(self, changes: Changes, properties: CommitProperties) -> bool:
+        """Whether there was a commit: a merge that finds nothing to do makes none."""
+        if not (changes.upserts or changes.deletes or changes.stale_before):
+            return False
         table = DeltaTable(self._path)
+        before = table.version()
         rows = self._bucketed(_source(changes))
         same = "kept._id = new._id"
-        if self._buckets:
+        if self._buckets and not changes.stale_before:
             touched = sorted(set(rows.column("bucket").to_pylist()))
             same += f" and kept.bucket = new.bucket and kept.bucket in ({', '.join(map(str, touched))})"
         merging = table.merge(rows, same, "new", "kept", commit_properties=properties)
         merging = merging.when_matched_delete("new.gone").when_matched_update_all("not new.gone", except_cols=["gone"])
-        merging.when_not_matched_insert_all("not new.gone", except_cols=["gone"]).execute()
+        merging = merging.when_not_matched_insert_all("not new.gone", except_cols=["gone"])
+        if changes.stale_before:
+            merging = merging.when_not_matched_by_source_delete(f"kept.token < '{changes.stale_before}'")
+        merging.execute()
         if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
             table.optimize.compact(commit_properties=properties)
+        return bool(table.version() > before)
 
     def _bucketed(self, rows: pa.Table) -> pa.Table:
         """The rows with the column of their buckets, if the table has any."""

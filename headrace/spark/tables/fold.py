@@ -3,6 +3,10 @@
 What must hold: a mirror's row is the document as it was at the row's token. So an event counts for a key exactly
 when its token is greater than the row's, and than the mirror's own token, which also speaks for the keys that are
 gone. Giving the same rows again, or some of them, changes nothing.
+
+A new snapshot does not empty a mirror: whoever reads it meanwhile finds each document, at the latest as it was before.
+The snapshot's rows replace those of their keys, and when it is complete the rows that are older than its beginning go:
+what is left of them was not in the collection any more.
 """
 
 from __future__ import annotations
@@ -40,13 +44,15 @@ class State:
     """What a mirror remembers beside its rows, written with them in one commit.
 
     Every event up to `token` is in. Up to `snapshot_token`, where the snapshot ended, an update may find no row.
-    `batch` is the last batch of the query `query`.
+    `batch` is the last batch of the query `query`. While a snapshot comes in over the rows of before, `begun` is the
+    token at which it began: rows that are older count no more.
     """
 
     token: str = ""
     snapshot_token: str = ""
     query: str = ""
     batch: int = -1
+    begun: str = ""
 
     def has(self, query: str, batch: int) -> bool:
         return self.query == query and batch <= self.batch
@@ -55,6 +61,8 @@ class State:
 @dataclass(slots=True)
 class Changes:
     """What is to be done to the mirror: empty it first if `clear`, then `upserts` and `deletes`, and keep `state`.
+
+    Rows with a token below `stale_before` are to go, too.
 
     `absolute` says that no document here was computed from one in the mirror: done in part and then folded again, the
     rows give the same.
@@ -66,6 +74,7 @@ class Changes:
     deletes: set[str] = field(default_factory=set)
     event_count: int = 0
     absolute: bool = True
+    stale_before: str = ""
 
 
 def keyed_keys(rows: Iterable[Row]) -> set[str]:
@@ -90,8 +99,8 @@ def key_of(row: Row) -> str:
 def fold(rows: Iterable[Row], state: State, existing: Mapping[str, Stored], *, clearing: bool = True) -> Changes:
     """The changes that `rows` make to a mirror in `state`; `existing` holds its rows of `keys_of(rows)`.
 
-    Rows are taken in the order of their tokens. Without `clearing` nothing empties the mirror, neither a drop nor a
-    new snapshot. Raises MirrorDiverged.
+    Rows are taken in the order of their tokens. Without `clearing` nothing takes rows away but their own deletes: no
+    drop, no new snapshot. Raises MirrorDiverged.
     """
     folding = _Folding(state, existing, clearing)
     for row in sorted(rows, key=lambda row: row.token):
@@ -107,6 +116,7 @@ class _Folding:
         self._existing = existing
         self._clearing = clearing
         self._clear = False
+        self._stale_before = state.begun
         self._absolute = True
         self._count = 0
         self._changed: dict[str, tuple[dict[str, Any] | str | None, str]] = {}
@@ -114,10 +124,9 @@ class _Folding:
     def take(self, row: Row) -> None:
         kind = row.operationType
         if kind == SNAPSHOT_BEGIN:
-            self._empty()
-            self._state = replace(self._state, token=row.token, snapshot_token="")
+            self._begin(row.token)
         elif kind == SNAPSHOT_END:
-            self._state = replace(self._state, snapshot_token=row.token)
+            self._state = replace(self._state, snapshot_token=row.token, begun="")
         elif kind == SNAPSHOT:
             self._changed[key_of(row)] = (row.fullDocument, row.token)
         elif row.token > self._state.token:
@@ -127,12 +136,24 @@ class _Folding:
 
     def changes(self) -> Changes:
         changes = Changes(self._state, clear=self._clear, event_count=self._count, absolute=self._absolute)
+        if not self._state.begun:
+            changes.stale_before = self._stale_before
         for key, (document, token) in self._changed.items():
             if document is not None:
                 changes.upserts[key] = Stored(document if isinstance(document, str) else dumps(document), token)
             elif not self._clear and key in self._existing:
                 changes.deletes.add(key)
         return changes
+
+    def _begin(self, token: str) -> None:
+        """A snapshot begins. A server that is behind the mirror (restored from a copy) has no token to go by."""
+        if token < self._state.token:
+            self._empty()
+        elif self._clearing and self._state.token:
+            self._changed.clear()
+            self._stale_before = token
+        begun = "" if self._clear else self._stale_before
+        self._state = replace(self._state, token=token, snapshot_token="", begun=begun)
 
     def _event(self, row: Row) -> None:
         if row.operationType in EMPTYING:
@@ -168,7 +189,7 @@ class _Folding:
         if key in self._changed:
             return self._changed[key]
         stored = None if self._clear else self._existing.get(key)
-        return (stored.document, stored.token) if stored else (None, "")
+        return (stored.document, stored.token) if stored and stored.token >= self._stale_before else (None, "")
 
     def _empty(self) -> None:
         if self._clearing:

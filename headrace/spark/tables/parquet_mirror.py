@@ -46,7 +46,7 @@ class ParquetMirror:
     def commit(self, changes: Changes) -> None:
         table = upserted(changes)
         if not changes.clear and self._file.exists():
-            kept = self.read()
+            kept = self.read().filter(pc.field("token") >= changes.stale_before)
             replaced = pa.array([*changes.upserts, *changes.deletes], pa.string())
             table = pa.concat_tables([kept.filter(pc.invert(pc.is_in(kept.column("_id"), replaced))), table])
         self._path.mkdir(parents=True, exist_ok=True)
