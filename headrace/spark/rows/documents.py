@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from headrace.spark.rows.arrow_schema import arrow_schema
 from headrace.spark.rows.events import REST, SERVER, WHOLE
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.typed import fit_struct
@@ -30,7 +30,7 @@ class Shaper:
     """Batches of BSON columns into batches of one Spark schema."""
 
     def __init__(self, schema: StructType) -> None:
-        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.schema: pa.Schema = arrow_schema(schema)
         names = [name if name in COLUMNS or name == SERVER else name.removesuffix(REST) for name in self.schema.names]
         self.columns = tuple(name for name in COLUMNS if name in names)
         """The columns of BSON that are needed, in their order."""

@@ -14,22 +14,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from headrace.spark.errors import OptionError
 from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.tokens import Token
+from headrace.spark.source.admission import Admission
 from headrace.spark.source.archive import end_at, resolve
 from headrace.spark.source.feed import Feed
 from headrace.spark.source.merged import Merged, MergedStream, read_merged
 from headrace.spark.source.options import Position, SourceOptions, parse_options
-from headrace.spark.source.parts import EventRange, PastPart, read_part
+from headrace.spark.source.partitions import EventRange
+from headrace.spark.source.parts import past_parts, read_part
 from headrace.spark.source.schema import schema_of
 from headrace.spark.source.server_stream import Offset, ServerStream
 
@@ -84,7 +79,7 @@ class BatchReader(_Reader, DataSourceReader):
                 raise OptionError("the option 'asOf' is for one server")
             return Merged(tuple(_range(one) for one in options.servers)).sliced(options.partitions)
         if options.as_of:
-            return [PastPart(_end(Feed(options), options.as_of))]
+            return past_parts(options, _end(Feed(options), options.as_of))
         return _range(options).sliced(options.partitions)
 
 
@@ -98,38 +93,23 @@ def _end(feed: Feed, position: Position) -> Token:
     return position.token or end_at(feed, position.time or feed.now())
 
 
-class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The driver's side of a stream. Spark asks from one thread; `read` runs elsewhere and uses nothing of the rest."""
+class StreamReader(_Reader, Admission):
+    """The driver's side of a stream, asked from one thread; `read` runs elsewhere and uses nothing of the rest.
+
+    How Spark asks for offsets and partitions is in `admission.py`.
+    """
 
     @cached_property
-    def _stream(self) -> ServerStream | MergedStream:
+    def stream(self) -> ServerStream | MergedStream:
         return MergedStream(self.options) if self.options.others else ServerStream(self.options)
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers get the options and the schema; connections are not for them.
         return {"options": self.options, "_schema": self._schema}
 
-    def initialOffset(self) -> Offset:
-        return self._stream.initial()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        # Spark keeps one limit; the source keeps both.
-        if self.options.rows_max:
-            return ReadMaxRows(self.options.rows_max)
-        return ReadMaxBytes(self.options.bytes_max) if self.options.bytes_max else ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._stream.stop_at_now()
-
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        return self._stream.latest(start)
-
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return self._stream.parts(start, end)
-
     def commit(self, end: Offset) -> None:
         """Nothing: what was read stays on the server for as long as its oplog goes back."""
 
     def stop(self) -> None:
-        if "_stream" in self.__dict__:
-            self._stream.close()
+        if "stream" in self.__dict__:
+            self.stream.close()

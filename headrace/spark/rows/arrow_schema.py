@@ -1,0 +1,19 @@
+"""Spark's schema as Arrow's, times in UTC, whichever PySpark it is."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """What Spark expects of batches of the schema."""
+    # PySpark 4.1 means UTC without being told; 4.3 wants to be told.
+    told: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **told)

@@ -1,0 +1,104 @@
+"""How Spark asks a stream for the end of a batch: from 4.2 on with its start and a limit, in 4.1 with neither.
+
+The one file that knows PySpark's version. Spark 4.1 asks for "the latest offset" and means the end of the next batch.
+So the reader remembers where it stands: at what it answered last; before that, at the end of the last planned batch,
+which Spark tells a query that goes on (as an empty range to plan) before it asks anything; else at the beginning.
+
+The options' bounds hold either way, since they are the source's own. What 4.1 has not is a run over what is available
+in several batches: there the trigger `availableNow` is one batch, and within the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from headrace.spark.source.options import SourceOptions
+
+ADMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
+"""Whether this PySpark has admission control: 4.1 has not."""
+
+if TYPE_CHECKING or ADMITS:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+else:
+    SupportsTriggerAvailableNow = object
+
+Offset = dict[str, Any]
+
+
+class Stream(Protocol):
+    """The driver's side of a stream, which knows no Spark."""
+
+    def initial(self) -> Offset: ...
+    def latest(self, start: Offset) -> Offset: ...
+    def parts(self, start: Offset, end: Offset) -> Sequence[InputPartition]: ...
+    def stop_at_now(self) -> None: ...
+
+
+class _Behind:
+    """What stands behind either way of asking."""
+
+    options: SourceOptions
+
+    @property
+    def stream(self) -> Stream:
+        raise NotImplementedError
+
+
+class Admitting(_Behind, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """As Spark 4.2 and newer ask."""
+
+    def initialOffset(self) -> Offset:
+        return self.stream.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # Spark keeps one limit; the source keeps both.
+        if self.options.rows_max:
+            return ReadMaxRows(self.options.rows_max)
+        return ReadMaxBytes(self.options.bytes_max) if self.options.bytes_max else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.stream.stop_at_now()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        return self.stream.latest(start)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        return self.stream.parts(start, end)
+
+
+class Standing(_Behind):
+    """As Spark 4.1 asks."""
+
+    _first: Offset | None = None
+    _at: Offset | None = None
+
+    def initialOffset(self) -> Offset:
+        # Spark asks for it behind the first `latestOffset`, which begins there too.
+        if self._first is None:
+            self._first = self.stream.initial()
+        return self._first
+
+    def latestOffset(self) -> Offset:
+        self._at = self.stream.latest(self.initialOffset() if self._at is None else self._at)
+        return self._at
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        if self._at is None:
+            self._at = end
+        return [] if start == end else self.stream.parts(start, end)
+
+
+if TYPE_CHECKING:
+    Admission = Admitting
+else:
+    Admission = Admitting if ADMITS else type("Admission", (Standing, DataSourceStreamReader), {})
