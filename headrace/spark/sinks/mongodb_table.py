@@ -156,7 +156,7 @@ class MongoTable:
             ]
             if tokens:
                 self._tokens.bulk_write(tokens, ordered=False)
-        if pending["stale_before"] and not pending["clear"]:
+        if pending.get("stale_before") and not pending["clear"]:
             self._remove_stale(pending["stale_before"])
 
     def _remove_stale(self, before: str) -> None:
