@@ -25,6 +25,9 @@ class Server:
         self.quiet_until = token(0, 0)
         self.opened = 0
         self.bytes = 0
+        self.coming: list[Token] = []
+        """What comes as soon as somebody waits for it."""
+        self.waits: list[int] = []
 
     def now(self) -> Timestamp:
         return max(self.quiet_until, self.tokens[-1] if self.tokens else self.quiet_until).time
@@ -41,6 +44,10 @@ class Cursor:
 
     def next_batch(self, *, wait_ms: int) -> list[Mark]:
         assert wait_ms > 0
+        self.server.waits.append(wait_ms)
+        if not [each for each in self.server.tokens if each > self.token]:
+            self.server.tokens += self.server.coming
+            self.server.coming = []
         found = [each for each in self.server.tokens if each > self.token][: self.server.batch]
         ends = [number for number, each in enumerate(found) if each in self.server.invalidates]
         if ends:
@@ -81,6 +88,18 @@ def test_without_a_bound_of_rows_a_batch_reaches_to_now() -> None:
     server = Server([token(time) for time in range(1, 100)])
     reach = ahead_of(server).advance(token(0, 0), Bounds(), until=None, wait_ms=5)
     assert reach.token == token(99)
+
+
+@pytest.mark.parametrize("bounds", [Bounds(), Bounds(5), Bounds(bytes=5)])
+def test_where_nothing_is_there_it_waits_and_gives_what_came_meanwhile(bounds: Bounds) -> None:
+    server = Server([token(1)])
+    ahead = ahead_of(server)
+    assert ahead.advance(token(0, 0), bounds, until=None, wait_ms=5) == Reach(token(1), 1)
+    server.waits.clear()
+    assert ahead.advance(token(1), bounds, until=None, wait_ms=5) == Reach(token(1), 0)
+    assert server.waits == [5], "it waits, and once"
+    server.coming = [token(2), token(3)]
+    assert ahead.advance(token(1), bounds, until=None, wait_ms=5) == Reach(token(3), 2)
 
 
 def test_a_bound_of_time_leaves_what_came_later() -> None:

@@ -63,6 +63,11 @@ class ReadAhead:
         With `until` it waits until the server has come to it; else at most `wait_ms` for a first event.
         """
         cursor = self._standing_at(start)
+        if until is None and not self._ahead:
+            # Before the time is asked: what comes while it waits is in this batch.
+            self._take_in(cursor.next_batch(wait_ms=wait_ms), None)
+            if not self._ahead:
+                return self._cut(cursor, bounds, None)
         bound = until or (None if bounds else self._feed.now())
         while not self._enough(cursor, bounds, bound) and not (cursor.closed and self._ahead):
             marks = cursor.next_batch(wait_ms=1 if self._ahead else wait_ms)
