@@ -6,12 +6,14 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import pyarrow.parquet as pq
 import pytest
 from pymongo.database import Database
 
-from headrace.spark.jobs.figures import Figures
+from headrace.spark.jobs import listener
+from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job, parse_job
 from headrace.spark.jobs.report import status_lines, verify_job
 from headrace.spark.jobs.run import reset_job, run_job
@@ -145,3 +147,29 @@ def test_the_servers_pipeline_leaves_what_the_log_gets(
     kinds = set(job.sinks[0].open().log.read().column("operationType").to_pylist())  # type: ignore[attr-defined]
     assert kinds == {"delete"}
     assert [each.equal for each in verify_job(job)] == [True]
+
+
+def test_a_query_of_ones_own_has_the_same_figures(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "MEASURE_MS", 0)
+    scribble(database, 40)
+    source = {"uri": uri, "database": database.name, "collection": "c", "startingPosition": "earliest"}
+    figures = Figures("own")
+    heard = listener.FiguresListener(figures, source=source)
+    rows = spark.readStream.format("headrace").options(**source, maxRowsPerTrigger="10").load()
+    seen: list[int] = []
+    spark.streams.addListener(heard)
+    try:
+        writer = rows.writeStream.foreachBatch(lambda frame, number: seen.append(frame.count()))
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        while figures.running or figures.rows_total < sum(seen):
+            assert query.exception() is None
+    finally:
+        spark.streams.removeListener(heard)
+    assert (figures.rows_total, figures.batches_total, figures.lag_events) == (sum(seen), len(seen), 0)
+    with serve(figures, ("127.0.0.1", 0)) as port:
+        text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    assert f'headrace_pipeline_rows_total{{job="own"}} {sum(seen)}' in text
+    assert 'headrace_pipeline_lag_events{job="own"} 0' in text

@@ -1,10 +1,21 @@
-"""Spark's streaming listener that writes a job's figures. Spark calls it on a thread of its own."""
+"""Spark's streaming listener that writes a query's figures. Spark calls it on a thread of its own.
+
+A job has one; a query of one's own gets the same figures by it:
+
+    figures = Figures("orders")
+    spark.streams.addListener(FiguresListener(figures, source=options))
+    with serve(figures, ("127.0.0.1", 9464)):
+        ...
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
 
+from pymongo.errors import PyMongoError
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -13,35 +24,71 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from headrace.clock import SystemClock
+from headrace.spark.jobs.checkpoint import token_in
 from headrace.spark.jobs.figures import Figures
+from headrace.spark.jobs.lag import lag_of
+from headrace.spark.source.feed import PositionLost
+from headrace.spark.source.options import parse_options
+
+MEASURE_MS: Final = 5000
 
 
 class FiguresListener(StreamingQueryListener):
-    """Takes in what concerns the query `query`; any if that is empty. `offset` is the last committed one."""
+    """Takes in what concerns the query `query`, Spark's id of it; any if that is empty.
 
-    def __init__(self, figures: Figures, query: str = "") -> None:
+    `source` are the options of the query's source: with them it measures, every five seconds at most, how far behind
+    the query is. Whoever leaves them out calls `measure`.
+    """
+
+    def __init__(self, figures: Figures, query: str = "", source: Mapping[str, str] | None = None) -> None:
         self._figures = figures
         self.query = query
-        self.offset: dict[str, Any] | None = None
-
-    @property
-    def in_snapshot(self) -> bool:
-        return bool(self.offset) and "after" in (self.offset or {})
+        self._source = source
+        self._due_ms = 0.0
+        self._clock = SystemClock()
+        self._offset: dict[str, Any] | None = None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to note yet."""
+        if self._concerns(event.id):
+            self._figures.running = 1
+            self._figures.phase = "running"
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
-        if self.query and str(progress.id) != self.query:
-            return
-        end = progress.sources[0].endOffset if progress.sources else None
-        self.offset = json.loads(end) if isinstance(end, str) else end
-        taken_ms = progress.durationMs.get("triggerExecution", 0)
-        self._figures.ended(progress.batchId, progress.numInputRows, taken_ms / 1000)
+        if self._concerns(progress.id):
+            end = progress.sources[0].endOffset if progress.sources else None
+            self._offset = json.loads(end) if isinstance(end, str) else end
+            taken_ms = progress.durationMs.get("triggerExecution", 0)
+            self._figures.ended(progress.batchId, progress.numInputRows, taken_ms / 1000)
+            self._measure_when_due()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """No batch, no news."""
+        if self._concerns(event.id):
+            self._measure_when_due()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Whoever waits for the query hears of it."""
+        if self._concerns(event.id):
+            self._figures.running = 0
+
+    def measure(self, source: Mapping[str, str]) -> None:
+        """Asks the server how far behind it the last committed position is."""
+        token, figures = token_in(self._offset), self._figures
+        if token is None or "after" in (self._offset or {}):
+            figures.phase = "snapshot" if token else figures.phase
+            return
+        figures.phase = "streaming"
+        figures.position, figures.position_seconds = token.text, token.time.time
+        # A server that is away for a moment is the source's affair; the figures stay as they were.
+        with suppress(PyMongoError, PositionLost):
+            lag = lag_of(parse_options(source), token)
+            figures.lag_events, figures.lag_seconds = lag.event_count, float(lag.seconds)
+
+    def _concerns(self, query: Any) -> bool:
+        return not self.query or str(query) == self.query
+
+    def _measure_when_due(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if self._source is not None and now_ms >= self._due_ms:
+            self._due_ms = now_ms + MEASURE_MS
+            self.measure(self._source)

@@ -13,23 +13,17 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pymongo.errors import PyMongoError
-
 from headrace.clock import SystemClock
-from headrace.spark.jobs.checkpoint import token_in
 from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job
-from headrace.spark.jobs.lag import lag_of
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.sinks.foreach_batch import for_each_batch
-from headrace.spark.source.feed import PositionLost
-from headrace.spark.source.options import parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,8 +91,6 @@ class _Run:
         writer = writer.option("checkpointLocation", str(job.checkpoint)).queryName(job.name)
         self._query = writer.trigger(**job.trigger).start()
         self._listener.query = str(self._query.id)
-        self._figures.running = 1
-        self._figures.phase = "running"
 
     def watch(self, report: Report) -> None:
         """Reports now and then, until the query ends; stops it when told to."""
@@ -107,7 +99,7 @@ class _Run:
         try:
             while self._query.isActive and not self._stop.wait(_LOOK_S):
                 if clock.monotonic_ms() >= due:
-                    self._measure()
+                    self._listener.measure(self._options)
                     report(self._figures.line())
                     due = clock.monotonic_ms() + self._job.report_seconds * 1000
             self._end()
@@ -144,19 +136,6 @@ class _Run:
                 raise self._failure from None
             if not self._stop.is_set():
                 raise
-
-    def _measure(self) -> None:
-        token = token_in(self._listener.offset)
-        figures = self._figures
-        if token is None or self._listener.in_snapshot:
-            figures.phase = "snapshot" if self._listener.in_snapshot else figures.phase
-            return
-        figures.phase = "streaming"
-        figures.position, figures.position_seconds = token.text, token.time.time
-        # A server that is away for a moment is the source's affair; the figures stay as they were.
-        with suppress(PyMongoError, PositionLost):
-            lag = lag_of(parse_options(self._options), token)
-            figures.lag_events, figures.lag_seconds = lag.event_count, float(lag.seconds)
 
 
 def source_options(job: Job) -> dict[str, str]:
