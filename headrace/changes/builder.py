@@ -121,6 +121,8 @@ class EventBuilder:
     def _keep(self, operation: Operation, event: Event) -> Event:
         """The event, checked and kept for the next stream of this shape."""
         if len(event.document or b"") > limits.INTERNAL_DOCUMENT_BYTES_MAX:
+            if self._spec.whole:
+                return event
             raise too_large(event.document or b"")
         if operation.told is None:
             operation.told = {self._shape: event}
@@ -156,7 +158,8 @@ class EventBuilder:
         if document is not None and self._spec.split and split.must_split(document, draft.token_document):
             events += _as_events(draft, split.fragments(document, draft.fragment_token))
             return
-        if document is not None and len(document) > limits.INTERNAL_DOCUMENT_BYTES_MAX:
+        large = document is not None and len(document) > limits.INTERNAL_DOCUMENT_BYTES_MAX
+        if document is not None and large and not self._spec.whole:
             raise too_large(document)
         event = Event(draft.token, draft.token_document, operation.position, document, closes)
         events.append(self._keep(operation, event) if as_it_is else event)

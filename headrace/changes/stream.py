@@ -44,6 +44,8 @@ class StreamSpec:
     """Whether `resume` came as `startAfter`, which may go on past an invalidate."""
     start_at: Position | None = None
     """`startAtOperationTime`; inclusive."""
+    whole: bool = False
+    """Whether events of any size are told, for a reader that is no client's cursor; else an error stands for them."""
 
     @property
     def start(self) -> Position | None:

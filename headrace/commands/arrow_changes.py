@@ -13,6 +13,8 @@ It answers the events after `after` up to and including `until`, at most so many
   `bytes` is one more: the size of each event.
 - `slices` parts the range by documents: each event is in exactly one slice, and those of a document in the same.
   Rows are counted before they are sliced.
+- An event of over 16 MB is a row like any other, by itself in its reply. Only one that no message can hold is error
+  10334, and is to be read with $changeStreamSplitLargeEvent.
 - `idle`: the end of what there is was reached. `closed`: an invalidate is the last event; what comes behind it is read
   with `after` = its token. With `waitMs` it waits so long for a first event when there is none.
 
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,6 +53,7 @@ _FIELDS: Final = frozenset({
 })  # fmt: skip
 _RESUME: Final = frozenset({"resumeAfter", "startAfter", "startAtOperationTime"})
 _ROWS_DEFAULT: Final = 10_000
+_ARROW_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX - 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,8 @@ def run(engine: Engine, request: Request) -> dict[str, Any] | Wait:
 
 def _open(engine: Engine, request: Request, wanted: Wanted) -> ChangeCursor:
     """The stream, for this one call."""
-    spec = stream_spec(engine, request, wanted.pipeline)
+    spec = replace(stream_spec(engine, request, wanted.pipeline), whole=True)
+    spec = replace(spec, share_key=b"whole" + spec.share_key)
     builder = engine.feeds.builder(spec.share_key)
     if builder is None:
         lookup = Lookup(engine)
@@ -130,7 +134,10 @@ def _arrow(events: list[bytes], columns: tuple[str, ...]) -> bytes:
         raise CommandError(
             115, f"{NAME} needs pyarrow on the server: pip install 'headrace[arrow]'; or read with $changeStream"
         ) from None
-    return ipc_bytes(events_batch(events, columns))
+    made = ipc_bytes(events_batch(events, columns))
+    if len(made) > _ARROW_BYTES_MAX:
+        raise CommandError(10334, f"the next event has {len(made)} bytes as Arrow, more than a message can hold")
+    return made
 
 
 def _wanted(request: Request) -> Wanted:

@@ -24,6 +24,7 @@ from headrace.values.token_make import (
     VERSION_LATEST,
     TokenMaker,
     assemble,
+    event_bits,
     event_identifier,
     high_water_mark,
     make_event_token,
@@ -100,6 +101,11 @@ class ResumeToken:
             self.fragment if fragment else None,
             self.version if version is None else version,
         )
+
+    def whole_event(self) -> dict[str, Any]:
+        """The token document of the whole event where this is a fragment's; in canonical form."""
+        bits = event_bits(self.event_identifier, None, self.version)
+        return {"_data": self.text(fragment=False)} | ({} if bits is None else {"_typeBits": bits})
 
     def document(self) -> dict[str, Any]:
         """The token document as the client gave it, less what is no part of a token."""

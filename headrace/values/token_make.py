@@ -57,12 +57,17 @@ def make_event_token(
     """
     identifier = event_identifier(operation_type, document_key, operation_description, version)
     text = assemble(cluster_time, EVENT, txn_op_index, from_invalidate, uuid, identifier, fragment, version)
+    return text, event_bits(identifier, fragment, version)
+
+
+def event_bits(identifier: bytes | None, fragment: int | None, version: int) -> bytes | None:
+    """The type bits of an event's token; None when it has none."""
     bits = _leading_bits(version)
     if identifier is not None:
         bits.add_element(_OBJECT, identifier)
     if fragment is not None:
         bits.add_element(_INT, b"")
-    return text, bits.stored()
+    return bits.stored()
 
 
 def high_water_mark(cluster_time: int, version: int = VERSION_LATEST) -> str:

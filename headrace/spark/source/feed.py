@@ -5,6 +5,7 @@ Rules:
 - An end is a token that a cursor reported *after looking*: an event's, or where a cursor stood when the
   server had nothing more. Any other cursor gets there too. The token of a stream just opened without a
   position may lie just after the last entry, and on a quiet server no cursor ever reports having passed it.
+- An event of over 16 MB is one event at its own token, however the server sends it; see `fragments.py`.
 
 Commands are sent as they are, not through `watch()`, which does not take every option of $changeStream.
 """
@@ -15,7 +16,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from bson import Timestamp
@@ -25,6 +26,7 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
 
 from headrace.spark.rows.tokens import Token
+from headrace.spark.source.fragments import REFUSALS, SPLIT, UNKNOWN_TO, Fragments, splits
 from headrace.spark.source.options import Position, SourceOptions
 from headrace.values.bson import OPTIONS
 
@@ -193,6 +195,7 @@ class ChangeCursor:
         self._raw = raw
         self._pipeline = pipeline
         self._batch_rows = batch_rows
+        self._fragments = None if splits(pipeline) else Fragments()
         self._session = feed.client.start_session(causal_consistency=False)
         self._cursor: dict[str, Any] | None = None
         self._first: list[Event] = []
@@ -247,32 +250,57 @@ class ChangeCursor:
                 return self.next_batch(wait_ms=wait_ms)
             if self._cursor is None or not self._cursor["id"]:
                 return []
-        reply = self._feed.get_more(self._cursor, self._batch_rows, wait_ms, self._session, raw=self._raw)
-        events: list[Event] = reply["cursor"]["nextBatch"]
-        self.drained = not events
-        self._advance(events, reply["cursor"])
-        self._cursor = {"id": reply["cursor"]["id"], "ns": reply["cursor"]["ns"]}
-        return events
+        while True:
+            reply = self._feed.get_more(self._cursor, self._batch_rows, wait_ms, self._session, raw=self._raw)
+            events: list[Event] = reply["cursor"]["nextBatch"]
+            self.drained = not events
+            events = self._whole(events)
+            self._advance(events, reply["cursor"])
+            self._cursor = {"id": reply["cursor"]["id"], "ns": reply["cursor"]["ns"]}
+            # Of an event in fragments the others are there.
+            if events or self.drained or not self._cursor["id"]:
+                return events
+
+    def _whole(self, events: list[Event]) -> list[Event]:
+        return self._fragments.joined(events) if self._fragments else events
 
     def _open(self, stream: dict[str, Any]) -> None:
         try:
             # Without a token the answer must say where the stream begins, not where its first events end.
             rows = self._batch_rows if self.token.text else 0
-            reply = self._feed.aggregate(stream, self._pipeline, rows, self._session, raw=self._raw)["cursor"]
+            reply = self._aggregate(stream, rows)["cursor"]
         except OperationFailure as error:
             raise _told(error, self.token) from error
         self._cursor = {"id": reply["id"], "ns": reply["ns"], "postBatchResumeToken": reply["postBatchResumeToken"]}
-        self._first = reply["firstBatch"]
+        if self._fragments:
+            self._fragments.forget()
+        self._first = self._whole(reply["firstBatch"])
         self.drained = self.closed = False
         if not self.token.text:
             self.opened_at = Token.of(reply["postBatchResumeToken"])
         if not self._first:
             self._advance([], reply)
 
+    def _aggregate(self, stream: dict[str, Any], rows: int) -> dict[str, Any]:
+        """The stream opened, its large events in fragments where the server knows how to."""
+        uri = self._feed.options.uri
+        asked = partial(self._feed.aggregate, stream, batch_rows=rows, session=self._session, raw=self._raw)
+        if self._fragments is None or uri in UNKNOWN_TO:
+            return asked(pipeline=self._pipeline)
+        try:
+            return asked(pipeline=[*self._pipeline, SPLIT])
+        except OperationFailure as error:
+            if error.code not in REFUSALS:
+                raise
+        reply = asked(pipeline=self._pipeline)
+        UNKNOWN_TO.add(uri)
+        return reply
+
     def _advance(self, events: list[Event], reply: dict[str, Any] | None) -> None:
         """Stands after `events`, and at the token that came with them if that is further."""
         assert reply is not None
-        reported = Token.of(reply["postBatchResumeToken"])
+        position = reply["postBatchResumeToken"]
+        reported = self._fragments.reached(position) if self._fragments else Token.of(position)
         reached = Token.of(events[-1]["_id"]) if events else self.token
         self.token = max(reported, reached, self.token)
         self.closed = not reply["id"]

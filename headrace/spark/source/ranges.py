@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from pymongo.errors import OperationFailure
+
 from headrace.spark.pipelines.reader import retold
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.feed import Feed
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ARROW_ROWS: Final = 10_000
+_ARROW_BYTES: Final = 16 * 1024 * 1024
 _WAIT_MS: Final = 1000
+_TOO_LARGE: Final = 10334
 
 
 def read_range(
@@ -40,6 +44,22 @@ def read_range(
 def _as_arrow(
     feed: Feed, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
 ) -> Iterator[pa.RecordBatch]:
+    at = start
+    try:
+        for batches, reached in _arrow_replies(feed, start, end, columns, slice_, slices):
+            yield from batches
+            at = reached
+    except OperationFailure as error:
+        if error.code != _TOO_LARGE:
+            raise
+        # The next event is more than a message can hold: it comes in fragments, and what follows it here too.
+        yield from _as_bson(feed, at, end, columns, slice_, slices)
+
+
+def _arrow_replies(
+    feed: Feed, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
+) -> Iterator[tuple[list[pa.RecordBatch], Token]]:
+    """The batches of each reply, and where it ends."""
     from headrace.values.arrow import batches_of
 
     def ask(after: Token) -> dict[str, Any]:
@@ -49,14 +69,15 @@ def _as_arrow(
 
     reply = ask(start)
     if reply["done"]:
-        yield from batches_of(reply["arrow"])
+        yield batches_of(reply["arrow"]), end
         return
     # The server makes the next rows while these are worked on.
     with ThreadPoolExecutor(1) as pool:
         while True:
-            coming = None if reply["done"] else pool.submit(ask, Token.of(reply["token"]))
+            at = Token.of(reply["token"])
+            coming = None if reply["done"] else pool.submit(ask, at)
             if reply["rows"]:
-                yield from batches_of(reply["arrow"])
+                yield batches_of(reply["arrow"]), at
             if coming is None:
                 return
             reply = coming.result()
@@ -75,11 +96,13 @@ def _as_bson(
 def _gathered(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
     """The same events in larger batches: Spark likes them, and a slow server gives small ones."""
     kept: list[bytes] = []
+    size = 0
     for batch in batches:
         kept += batch
-        if len(kept) >= ARROW_ROWS:
+        size += sum(map(len, batch))
+        if len(kept) >= ARROW_ROWS or size >= _ARROW_BYTES:
             yield kept
-            kept = []
+            kept, size = [], 0
     if kept:
         yield kept
 
