@@ -5,12 +5,14 @@
     columns   `fullDocument` and `fullDocumentBeforeChange` as structs by `documentSchema`, and beside each what did
               not fit or has no field there, as Extended JSON: `fullDocumentRest`, `fullDocumentBeforeChangeRest`
 
-Done on the workers, for the columns that are wanted and for no others.
+Done on the workers, for the columns that are wanted and for no others: documents of the same layout all together
+(`layouts.py`), the others one by one.
+
+Rule: both ways say the same, to the letter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -19,59 +21,92 @@ from pyspark.sql.types import StructType
 from headrace.spark.rows.arrow_schema import arrow_schema
 from headrace.spark.rows.events import REST, SERVER, WHOLE
 from headrace.spark.rows.extjson import dumps
+from headrace.spark.rows.known_layouts import KnownLayouts
+from headrace.spark.rows.layout_columns import StructColumns
+from headrace.spark.rows.layout_texts import texts as layout_texts
+from headrace.spark.rows.layouts import Found, Numbers
 from headrace.spark.rows.typed import fit_struct
 from headrace.values.bson import MISSING, decode
 from headrace.values.event_columns import COLUMNS
 
-Typed = tuple[list[Any], list[str | None]]
-
 
 class Shaper:
-    """Batches of BSON columns into batches of one Spark schema."""
+    """Batches of BSON columns into batches of one Spark schema. `together=False`: documents one by one, all of them."""
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, *, together: bool = True) -> None:
         self.schema: pa.Schema = arrow_schema(schema)
         names = [name if name in COLUMNS or name == SERVER else name.removesuffix(REST) for name in self.schema.names]
         self.columns = tuple(name for name in COLUMNS if name in names)
         """The columns of BSON that are needed, in their order."""
-        self._fits = {
-            field.name: fit_struct(field.dataType)
+        self._typed = {
+            field.name: TypedColumns(field.dataType, self.schema.field(field.name).type, together=together)
             for field in schema.fields
             if field.name in WHOLE and isinstance(field.dataType, StructType)
         }
+        self._texts = {name: TextColumn(together=together) for name in names}
 
     def shape(self, batch: pa.RecordBatch, server: str = "") -> pa.RecordBatch:
         """The batch in Spark's schema; `server` fills the column of that name."""
-        typed: dict[str, Typed] = {}
+        typed: dict[str, list[pa.Array]] = {}
         arrays = [self._array(field, batch, typed, server) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _array(self, field: pa.Field, batch: pa.RecordBatch, typed: dict[str, Typed], server: str) -> pa.Array:
+    def _array(self, field: pa.Field, batch: pa.RecordBatch, typed: dict[str, list[pa.Array]], server: str) -> pa.Array:
         name = field.name
         if name == SERVER and name not in batch.schema.names:
             return pa.array([server] * batch.num_rows, type=field.type)
         whole = name.removesuffix(REST)
-        if whole in self._fits:
+        if whole in self._typed:
             if whole not in typed:
-                typed[whole] = _typed(batch.column(whole), self._fits[whole])
-            return pa.array(typed[whole][name != whole], type=field.type)
+                typed[whole] = self._typed[whole](batch.column(whole))
+            return typed[whole][name != whole]
         column = batch.column(name)
         if pa.types.is_binary(column.type) and not pa.types.is_binary(field.type):
-            return texts(column, field.type)
+            column = self._texts[name](column)
         return column if column.type == field.type else column.cast(field.type)
 
 
-def texts(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """BSON documents as Extended JSON."""
-    return pa.array([None if data is None else dumps(decode(data)) for data in column.to_pylist()], type=kind)
+class TextColumn:
+    """A column of BSON documents as Extended JSON; it remembers their layouts from batch to batch."""
+
+    def __init__(self, *, together: bool = True) -> None:
+        self._known = KnownLayouts() if together else None
+
+    def __call__(self, column: pa.Array) -> pa.Array:
+        (told,) = [_texts(column)] if self._known is None else self._known.columns(column, _fast_texts, _exact_texts)
+        return told
 
 
-def _typed(column: pa.Array, fit: Callable[[Any], tuple[Any, Any]]) -> Typed:
-    """What the struct holds of each document, and the Extended JSON of the rest."""
-    held: list[Any] = []
-    rest: list[str | None] = []
-    for data in column.to_pylist():
-        value, left = (None, MISSING) if data is None else fit(decode(data))
-        held.append(value)
-        rest.append(None if left is MISSING else dumps(left))
-    return held, rest
+class TypedColumns:
+    """A column of BSON documents as a struct, and as the Extended JSON of the rest; it remembers layouts as well."""
+
+    def __init__(self, struct: StructType, arrow: pa.DataType, *, together: bool = True) -> None:
+        self._fit, self._arrow = fit_struct(struct), arrow
+        self._struct = StructColumns(struct, arrow)
+        self._known = KnownLayouts() if together else None
+
+    def __call__(self, column: pa.Array) -> list[pa.Array]:
+        if self._known is None:
+            return self._exact(column)
+        return self._known.columns(column, self._struct.columns, self._exact)
+
+    def _exact(self, column: pa.Array) -> list[pa.Array]:
+        held: list[Any] = []
+        rest: list[str | None] = []
+        for data in column.to_pylist():
+            value, left = (None, MISSING) if data is None else self._fit(decode(data))
+            held.append(value)
+            rest.append(None if left is MISSING else dumps(left))
+        return [pa.array(held, self._arrow), pa.array(rest, pa.string())]
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    return pa.array([None if data is None else dumps(decode(data)) for data in column.to_pylist()], type=pa.string())
+
+
+def _exact_texts(column: pa.Array) -> list[pa.Array]:
+    return [_texts(column)]
+
+
+def _fast_texts(found: Found) -> tuple[Numbers, list[pa.Array]]:
+    return found.rows, [layout_texts(found)]

@@ -34,20 +34,20 @@ from headrace.values.bson import MISSING
 Fit = Callable[[Any], tuple[Any, Any]]
 """A value to what its column holds and what is left of it: MISSING where nothing is left, all where it does not fit."""
 
-_INTEGERS: Final[dict[type[spark.DataType], int]] = {
+INTEGERS: Final[dict[type[spark.DataType], int]] = {
     spark.ByteType: 8,
     spark.ShortType: 16,
     spark.IntegerType: 32,
     spark.LongType: 64,
 }
-_DOUBLE_EXACT: Final = 1 << 53
+DOUBLE_EXACT: Final = 1 << 53
 _FLOAT = Struct("<f")
-_DATE_MS_MAX: Final = 1 << 52
+DATE_MS_MAX: Final = 1 << 52
 
 
 def fit_struct(struct: spark.StructType) -> Fit:
     """How documents fit a struct; raises OptionError for a type that BSON has nothing for."""
-    fits = {field.name: _fit(field.dataType, field.name) for field in struct.fields}
+    fits = {field.name: fit_type(field.dataType, field.name) for field in struct.fields}
     if required := [field.name for field in struct.fields if not field.nullable]:
         raise OptionError(f"documentSchema: {required[0]!r} cannot be NOT NULL: any document may lack it")
 
@@ -70,17 +70,18 @@ def fit_struct(struct: spark.StructType) -> Fit:
     return fit
 
 
-def _fit(kind: spark.DataType, name: str) -> Fit:
+def fit_type(kind: spark.DataType, name: str) -> Fit:
+    """How values fit a column of this type; `name` is told in the error of a type that no value has."""
     if isinstance(kind, spark.StructType):
         return fit_struct(kind)
     if isinstance(kind, spark.ArrayType):
-        return _fit_array(_fit(kind.elementType, name))
+        return _fit_array(fit_type(kind.elementType, name))
     if isinstance(kind, spark.MapType) and isinstance(kind.keyType, spark.StringType):
-        return _fit_map(_fit(kind.valueType, name))
+        return _fit_map(fit_type(kind.valueType, name))
     if isinstance(kind, spark.DecimalType):
         return _fit_decimal(kind.precision, kind.scale)
-    if type(kind) in _INTEGERS:
-        return _fit_integer(1 << (_INTEGERS[type(kind)] - 1))
+    if type(kind) in INTEGERS:
+        return _fit_integer(1 << (INTEGERS[type(kind)] - 1))
     simple = _SIMPLE.get(type(kind))
     if simple is None:
         raise OptionError(f"documentSchema: {name!r} is {kind.simpleString()}, which no BSON value is")
@@ -148,7 +149,7 @@ def _fit_decimal(precision: int, scale: int) -> Fit:
 def _fit_double(value: Any) -> tuple[Any, Any]:
     if type(value) is float:
         return value, MISSING
-    exact = type(value) in (int, Int64) and -_DOUBLE_EXACT <= value <= _DOUBLE_EXACT
+    exact = type(value) in (int, Int64) and -DOUBLE_EXACT <= value <= DOUBLE_EXACT
     return (float(value), MISSING) if exact else (None, value)
 
 
@@ -170,7 +171,7 @@ def _fit_string(value: Any) -> tuple[Any, Any]:
 
 
 def _fit_timestamp(value: Any) -> tuple[Any, Any]:
-    fits = type(value) is DatetimeMS and abs(int(value)) < _DATE_MS_MAX
+    fits = type(value) is DatetimeMS and abs(int(value)) < DATE_MS_MAX
     return (int(value) * 1000, MISSING) if fits else (None, value)
 
 

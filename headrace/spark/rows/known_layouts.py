@@ -1,0 +1,88 @@
+"""A column of BSON by the layouts of its documents: those met before are tried first, new ones learned from it.
+
+Rule: every row is in exactly one part. A part too small to be worth it is left to the decoder, and so is a column in
+which nearly every document is of a layout of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from bson import InvalidBSON
+
+from headrace.spark.rows.layouts import Column, Found, Layout, Numbers, layout_of
+
+ROWS_MIN: Final = 32
+"""Fewer rows are decoded sooner than compared."""
+_FAILURES_MAX: Final = 8
+
+Fast = Callable[[Found], tuple[Numbers, list[pa.Array]]]
+"""Documents of one layout to the rows that could be told by it, and the columns made of those."""
+Exact = Callable[[pa.Array], list[pa.Array]]
+"""Any documents to the same columns, by the decoder."""
+
+
+class KnownLayouts:
+    """The layouts of a column, from batch to batch."""
+
+    def __init__(self) -> None:
+        self._known: list[Layout] = []
+
+    def columns(self, column: pa.Array, fast: Fast, exact: Exact) -> list[pa.Array]:
+        """The columns of all rows, in their order. `fast` and `exact` must say the same of every document."""
+        if len(column) < ROWS_MIN or column.type != pa.binary():
+            return exact(column)
+        try:
+            return self._columns(column, fast, exact)
+        except (IndexError, InvalidBSON, UnicodeError, pa.ArrowException):
+            # Something in it is malformed or too much; the decoder says what.
+            self._known.clear()
+            return exact(column)
+
+    def _columns(self, column: pa.Array, fast: Fast, exact: Exact) -> list[pa.Array]:
+        parts: list[tuple[Numbers, list[pa.Array]]] = []
+        left = np.ones(len(column), np.bool_)
+        for found in self._found(column):
+            rows, made = fast(found)
+            if len(rows):
+                parts.append((rows, made))
+                left[rows] = False
+        rest = left.nonzero()[0]
+        if len(rest):
+            parts.append((rest, exact(column.take(pa.array(rest)))))
+        if len(parts) == 1:
+            return parts[0][1]
+        places = pa.array(np.argsort(np.concatenate([rows for rows, _ in parts])))
+        return [pa.concat_arrays(list(each)).take(places) for each in zip(*(made for _, made in parts), strict=True)]
+
+    def _found(self, column: pa.Array) -> list[Found]:
+        """The documents of each layout that is worth it."""
+        whole = Column(column)
+        left = np.asarray(column.is_valid()).nonzero()[0] if column.null_count else np.arange(len(column))
+        found: list[Found] = []
+        for layout in self._known:
+            if len(left) >= ROWS_MIN:
+                left = self._taken(layout, whole, left, found)
+        failures = 0
+        while len(left) >= ROWS_MIN and failures < _FAILURES_MAX:
+            new = layout_of(column[int(left[0])].as_py())
+            before = len(found)
+            if new is not None:
+                left = self._taken(new, whole, left, found)
+            if len(found) == before:
+                failures, left = failures + 1, left[1:]
+        found.sort(key=lambda each: -len(each.rows))
+        self._known = [each.layout for each in found]
+        return found
+
+    @staticmethod
+    def _taken(layout: Layout, whole: Column, left: Numbers, found: list[Found]) -> Numbers:
+        """The rows that are left; those of the layout are found, if there are enough."""
+        got = layout.match(whole, left)
+        if len(got.rows) < ROWS_MIN:
+            return left
+        found.append(got)
+        return left[~np.isin(left, got.rows, assume_unique=True)]

@@ -1,0 +1,252 @@
+"""Documents of one layout, found in a column of BSON all together and read without decoding them.
+
+    layout    the names and types of a document's fields in their order, those of objects inside them too
+    place     where a value begins, in the bytes of a whole column: an array, a number for each document
+
+Most documents of a collection have one of a few layouts. What names and types a layout has is compared for all
+documents of a batch at once, word by word; then each value's place is known, and columns are made of the places.
+
+Rule: exact. A document is of a layout when every type and name in it says so and its lengths lead to its end. What no
+layout can tell (a field twice, a reference, rare types) has none, and is left to the decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from bson import InvalidBSON
+from numpy.typing import NDArray
+
+from headrace.values.bson import decode
+from headrace.values.elements import elements
+
+Numbers: TypeAlias = NDArray[np.int64]
+
+DOUBLE, TEXT, OBJECT, ARRAY, BINARY, OBJECT_ID, BOOL, DATE, NULL = 1, 2, 3, 4, 5, 7, 8, 9, 10
+CODE, INT, TIMESTAMP, LONG, DECIMAL, MAX_KEY, MIN_KEY = 13, 16, 17, 18, 19, 127, 255
+_FIXED: Final = {
+    DOUBLE: 8, OBJECT_ID: 12, BOOL: 1, DATE: 8, NULL: 0, INT: 4, TIMESTAMP: 8, LONG: 8, DECIMAL: 16, MAX_KEY: 0,
+    MIN_KEY: 0,
+}  # fmt: skip
+# Bytes of a value besides those that the int32 at its start counts.
+_COUNTED: Final = {TEXT: 4, ARRAY: 0, BINARY: 5, CODE: 4}
+_FIELDS_MAX: Final = 200
+_WORD: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a layout: `place` numbers its value among all; `fields` are an object's own."""
+
+    name: str
+    kind: int
+    place: int
+    fields: tuple[Field, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A stretch of bytes whose length is the same in all documents: words to compare (where, what, under which mask),
+    places of values in it, and what the value behind it has besides the bytes it counts (None: it is the last)."""
+
+    words: tuple[tuple[int, int, int], ...]
+    places: tuple[int, ...]
+    length: int
+    counted: int | None
+
+
+class Column:
+    """The bytes of a column of BSON documents, readable at any place. `starts` and `ends` are those of its rows."""
+
+    def __init__(self, column: pa.Array) -> None:
+        _, offsets, data = column.buffers()
+        bounds = np.frombuffer(offsets, "<i4", len(column) + 1, 4 * column.offset).astype(np.int64)
+        first, last = int(bounds[0]), int(bounds[-1])
+        # A word read at the last byte must be there.
+        self.data = np.zeros(last - first + _WORD, np.uint8)
+        if data is not None:
+            self.data[: last - first] = np.frombuffer(data, np.uint8, last - first, first)
+        self.starts, self.ends = bounds[:-1] - first, bounds[1:] - first
+        size = last - first
+        self._words = np.ndarray((size + 1,), "<u8", self.data, 0, (1,))
+        self._ints = np.ndarray((size + 5,), "<i4", self.data, 0, (1,))
+
+    def words(self, at: Numbers) -> NDArray[np.uint64]:
+        return self._words[at]
+
+    def ints(self, at: Numbers) -> NDArray[np.int32]:
+        return self._ints[at]
+
+    def slices(self, starts: Numbers, ends: Numbers) -> pa.Array:
+        """The bytes from each start to its end, in the order of rows."""
+        bounds = np.empty(2 * len(starts), np.int32)
+        bounds[::2], bounds[1::2] = starts, ends
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self.data)]
+        between = pa.BinaryArray.from_buffers(pa.binary(), len(bounds) - 1, buffers)
+        return between.take(pa.array(np.arange(0, len(bounds), 2)))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Documents of one layout: their rows, rising, and the places of their values."""
+
+    layout: Layout
+    column: Column
+    rows: Numbers
+    places: list[Numbers]
+
+    def without(self, rows: NDArray[np.bool_]) -> Found:
+        """The documents but for those that are marked."""
+        kept = (~rows).nonzero()[0]
+        return Found(self.layout, self.column, self.rows[kept], [place[kept] for place in self.places])
+
+    def longs(self, field: Field) -> Numbers:
+        """The values of a long, a date, an int."""
+        at = self.places[field.place]
+        if field.kind == INT:
+            return self.column.ints(at).astype(np.int64)
+        return self.column.words(at).view(np.int64)
+
+    def doubles(self, field: Field) -> NDArray[np.float64]:
+        return self.column.words(self.places[field.place]).view(np.float64)
+
+    def bools(self, field: Field) -> NDArray[np.bool_]:
+        told = self.column.data[self.places[field.place]]
+        if (told > 1).any():
+            raise InvalidBSON("a boolean is neither 0 nor 1")
+        return told.astype(np.bool_)
+
+    def timestamps(self, field: Field) -> tuple[pa.Array, pa.Array]:
+        """Seconds and increments."""
+        words = self.column.words(self.places[field.place])
+        return pa.array(words >> np.uint64(32)), pa.array(words & np.uint64(0xFFFFFFFF))
+
+    def strings(self, field: Field) -> pa.Array:
+        """Raises ArrowInvalid if one is not UTF-8."""
+        at = self.places[field.place]
+        return self.column.slices(at + 4, at + 3 + self.column.ints(at)).cast(pa.string())
+
+    def hexes(self, field: Field) -> pa.Array:
+        """Object ids, as their 24 digits."""
+        at = self.places[field.place]
+        whole = np.empty((len(at), 12), np.uint8)
+        whole[:, :8] = self.column.words(at).view(np.uint8).reshape(-1, 8)
+        whole[:, 8:] = self.column.ints(at + 8).view(np.uint8).reshape(-1, 4)
+        bounds = np.arange(0, 24 * len(at) + 1, 24, dtype=np.int32)
+        digits = pa.py_buffer(whole.tobytes().hex().encode())
+        return pa.StringArray.from_buffers(len(at), pa.py_buffer(bounds), digits)
+
+    def slices(self, field: Field) -> pa.Array:
+        """The bytes of each value."""
+        at = self.places[field.place]
+        if field.kind in _FIXED:
+            return self.column.slices(at, at + _FIXED[field.kind])
+        return self.column.slices(at, at + _COUNTED.get(field.kind, 0) + self.column.ints(at))
+
+    def values(self, field: Field) -> list[Any]:
+        """The values decoded, whatever they are."""
+        return decoded(field.kind, self.slices(field))
+
+
+class Layout:
+    """See the top; `fields` are those of the document."""
+
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        self.fields = fields
+        self._stretches = tuple(_stretches(fields))
+
+    def match(self, column: Column, rows: Numbers) -> Found:
+        """Those of the rows that have this layout."""
+        at, places = column.starts[rows], list[Numbers]()
+        for stretch in self._stretches:
+            for where, word, mask in stretch.words:
+                same = (column.words(at + where) & np.uint64(mask)) == np.uint64(word)
+                if not same.all():
+                    kept = same.nonzero()[0]
+                    at, rows, places = at[kept], rows[kept], [place[kept] for place in places]
+                    if not len(rows):
+                        return Found(self, column, rows, places)
+            places.extend(at + place for place in stretch.places)
+            at = at + stretch.length
+            if stretch.counted is not None:
+                at = at + stretch.counted + column.ints(at)
+        found = Found(self, column, rows, places)
+        starts, ends = column.starts[rows], column.ends[rows]
+        wrong = (at != ends) | (column.ints(starts) != ends - starts)
+        return found.without(wrong) if wrong.any() else found
+
+
+def decoded(kind: int, column: pa.Array) -> list[Any]:
+    """The values of BSON type `kind` whose bytes the column holds: one array to the decoder, not many documents."""
+    head = bytes([kind, 0])
+    items = b"".join([head + value for value in column.to_pylist()])
+    array = (len(items) + 5).to_bytes(4, "little") + items + b"\0"
+    found: list[Any] = decode((len(array) + 8).to_bytes(4, "little") + b"\x04a\0" + array + b"\0")["a"]
+    return found
+
+
+def layout_of(document: bytes) -> Layout | None:
+    """The layout that the document has; None if none can tell it. Raises `bson.InvalidBSON` if it is malformed."""
+    numbers = iter(range(_FIELDS_MAX))
+    fields = _fields(document, 0, numbers)
+    return None if fields is None else Layout(fields)
+
+
+def _fields(document: bytes, start: int, numbers: Iterator[int]) -> tuple[Field, ...] | None:
+    found: dict[str, Field] = {}
+    for kind, raw, value, _ in elements(document, start):
+        place = next(numbers, None)
+        inner: tuple[Field, ...] | None = ()
+        if kind == OBJECT:
+            inner = _fields(document, value, numbers)
+        try:
+            name = raw.decode()
+        except UnicodeDecodeError:
+            return None
+        known = kind in _FIXED or kind in _COUNTED or kind == OBJECT
+        if place is None or inner is None or name in found or name == "$ref" or not known:
+            return None
+        found[name] = Field(name, kind, place, inner)
+    return tuple(found.values())
+
+
+def _stretches(fields: tuple[Field, ...]) -> Iterator[_Stretch]:
+    held: bytes = bytes(4)
+    mask: bytes = bytes(4)
+    places: list[int] = []
+    for token in _tokens(fields):
+        if type(token) is bytes:
+            held, mask = held + token, mask + b"\xff" * len(token)
+            continue
+        assert isinstance(token, int)
+        places.append(len(held))
+        if token in _COUNTED:
+            yield _Stretch(_words(held, mask), tuple(places), len(held), _COUNTED[token])
+            held, mask, places = b"", b"", []
+        else:
+            size = 4 if token == OBJECT else _FIXED[token]
+            held, mask = held + bytes(size), mask + bytes(size)
+    yield _Stretch(_words(held, mask), tuple(places), len(held), None)
+
+
+def _tokens(fields: tuple[Field, ...]) -> Iterator[bytes | int]:
+    """Bytes that must be there, and the types of values, in the order in which they stand."""
+    for field in fields:
+        yield bytes([field.kind]) + field.name.encode() + b"\0"
+        yield field.kind
+        if field.kind == OBJECT:
+            yield from _tokens(field.fields)
+    yield b"\0"
+
+
+def _words(held: bytes, mask: bytes) -> tuple[tuple[int, int, int], ...]:
+    found = []
+    for where in range(0, len(held), _WORD):
+        wanted, under = (int.from_bytes(part[where : where + _WORD], "little") for part in (held, mask))
+        if under:
+            found.append((where, wanted, under))
+    return tuple(found)
