@@ -9,107 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from bson import Int64
-from pymongo import MongoClient
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from archives import Kept, Row, advance, batches, run, tokens
 
 import headrace
 from headrace.spark.errors import OptionError
 from headrace.spark.rows.tokens import Token
-from headrace.spark.sinks.batch import Batch
 from headrace.spark.sinks.changes import changes_sink
 from headrace.spark.source import archive as archive_module
 from headrace.spark.source.archive import Archive, ArchiveUnfit
-from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.feed import Feed, PositionLost
 from headrace.spark.source.options import Position, parse_options
-from headrace.spark.source.parts import EventRange
+from headrace.spark.source.partitions import EventRange
 from headrace.spark.source.ranges import read_range
 from headrace.spark.source.server_stream import Offset
-from headrace.values.event_columns import COLUMNS
-
-_TYPES = dict.fromkeys(("clusterTime", "wallTime"), TimestampType()) | dict.fromkeys(
-    ("clusterTimeIncrement", "txnNumber"), LongType()
-)
-SCHEMA = StructType([StructField(name, _TYPES.get(name, StringType()), name != "token") for name in COLUMNS])
-KEYS: list[Any] = [*range(6), 2.5, Int64(7), "a", {"x": 1.0}, None]
-
-Row = dict[str, Any]
-
-
-class Kept:
-    """A server whose oplog keeps eight entries, a job that archives its collection, and readers of both."""
-
-    def __init__(self, server: headrace.Server, path: Path) -> None:
-        self.server = server
-        self.path = path
-        self.client: MongoClient[Row] = MongoClient(server.uri)
-        self.collection = self.client.d.c
-        self._job = self.stream(archive="")
-        self._at: Offset | None = None
-        self._number = 0
-
-    def options(self, **more: str) -> dict[str, str]:
-        given = {"uri": self.server.uri, "database": "d", "collection": "c", "awaitMs": "20",
-                 "archive": str(self.path)} | more  # fmt: skip
-        return {name: value for name, value in given.items() if value}
-
-    def stream(self, **more: str) -> StreamReader:
-        return StreamReader(parse_options(self.options(**more)), SCHEMA)
-
-    def read(self, **more: str) -> list[Row]:
-        reader = BatchReader(parse_options(self.options(**more)), SCHEMA)
-        return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
-
-    def begin(self, **more: str) -> None:
-        """The job's first run; with its checkpoint lost, another one's."""
-        self._job = self.stream(archive="", **more)
-        self._at, self._query = self._job.initialOffset(), f"q{self._number}"
-        self.archive()
-
-    def archive(self) -> None:
-        """Everything up to now goes to the table."""
-        assert self._at is not None
-        self._job.prepareForTriggerAvailableNow()
-        while (end := advance(self._job, self._at)) != self._at:
-            rows = batches(self._job, self._at, end)
-            table = pa.Table.from_batches(rows) if rows else pa.table({})
-            changes_sink(self.path).apply(Batch(self._query, self._number, table))
-            self._at, self._number = end, self._number + 1
-
-    def write(self, random_: random.Random, count: int) -> None:
-        for _ in range(count):
-            key = {"_id": random_.choice(KEYS)}
-            if random_.random() < 0.3:
-                self.collection.delete_one(key)
-            else:
-                self.collection.update_one(key, {"$push": {"n": random_.random()}}, upsert=True)
-
-    def prune(self) -> None:
-        self.server.prune()
-
-
-def batches(reader: StreamReader, start: Offset, end: Offset) -> list[pa.RecordBatch]:
-    return [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
-
-
-def advance(reader: StreamReader, start: Offset) -> Offset:
-    return reader.latestOffset(start, reader.getDefaultReadLimit())
-
-
-def run(reader: StreamReader, start: Offset) -> list[list[Row]]:
-    """The batches of a run over what is available."""
-    found = []
-    reader.prepareForTriggerAvailableNow()
-    while (end := advance(reader, start)) != start:
-        found.append([row for batch in batches(reader, start, end) for row in batch.to_pylist()])
-        start = end
-    reader.stop()
-    return found
-
-
-def tokens(rows: list[Row]) -> list[str]:
-    return [row["token"] for row in rows]
 
 
 @pytest.fixture

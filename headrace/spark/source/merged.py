@@ -28,7 +28,8 @@ from headrace.spark.errors import OptionError
 from headrace.spark.rows.events import SERVER
 from headrace.spark.source.feed import Feed
 from headrace.spark.source.options import SourceOptions
-from headrace.spark.source.parts import EventRange, read_part
+from headrace.spark.source.partitions import EventRange
+from headrace.spark.source.parts import read_part
 from headrace.spark.source.ranges import ARROW_ROWS
 from headrace.spark.source.readahead import Bounds
 from headrace.spark.source.server_stream import Offset, ServerStream, offset_of, token_of

@@ -20,7 +20,7 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.source.archive import Archive, has, resolve
 from headrace.spark.source.feed import Feed, PositionLost
 from headrace.spark.source.options import Position, SourceOptions
-from headrace.spark.source.parts import EventRange, SnapshotPart, WholeSnapshot
+from headrace.spark.source.partitions import EventRange, SnapshotPart, WholeSnapshot
 from headrace.spark.source.readahead import Bounds, Reach, ReadAhead, read_ahead
 from headrace.spark.source.snapshot import Chunk, Snapshot
 

@@ -147,7 +147,11 @@ class Snapshot:
 
     def end(self) -> EventRow:
         """The row that says: the snapshot is complete, and every row of it is true at this token or before."""
-        return self._row(SNAPSHOT_END, self.now())
+        return self.end_at(self.now())
+
+    def end_at(self, token: Token) -> EventRow:
+        """The same of a snapshot whose rows are true at this token."""
+        return self._row(SNAPSHOT_END, token)
 
     def row(self, token: Token, document: dict[str, Any]) -> EventRow:
         """The row of a document that is true at `token`."""

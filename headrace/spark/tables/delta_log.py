@@ -42,10 +42,16 @@ def kept_progress(path: Path) -> Progress:
     """The progress kept in the newest commit of the Delta table at `path`; none where there is no table yet."""
     if not DeltaTable.is_deltatable(str(path)):
         return Progress()
-    text = committed_text(DeltaTable(path))
-    if text is None:
+    progress = committed_progress(DeltaTable(path))
+    if progress is None:
         raise NotAMirror(f"the Delta table {path} has no commit of this program")
-    return Progress.of(text)
+    return progress
+
+
+def committed_progress(table: DeltaTable) -> Progress | None:
+    """The progress in the table's newest commit of ours; None if there is none."""
+    text = committed_text(table)
+    return None if text is None else Progress.of(text)
 
 
 class DeltaLog:

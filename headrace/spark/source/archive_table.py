@@ -1,0 +1,223 @@
+"""The table behind an archive: which events it can vouch for, which snapshots are whole in it, and its rows in order.
+
+Only what the table can vouch for is given: it has every event of a span. A span begins with a snapshot (or the table),
+and ends where a later snapshot says that events are missing. A snapshot is whole if its `snapshotEnd` came before
+another one began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Timestamp
+
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.rows.tokens import Token
+from headrace.values.event_columns import COLUMNS
+from headrace.values.token import high_water_mark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from deltalake import DeltaTable
+
+WINDOW_ROWS: Final = 50_000
+"""So many rows of the table are held at a time."""
+TIME_END: Final = 18
+"""Where a token's time ends: before that no bound of a file's tokens is cut short."""
+_MARKS: Final = frozenset({SNAPSHOT_BEGIN, SNAPSHOT_END})
+
+
+class ArchiveUnfit(RuntimeError):
+    """The table is not one of this stream's events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Every event after `first`, up to and including `last`, is in the table."""
+
+    first: Token
+    last: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A whole snapshot: every row of it has a token from `begin` to `end`, and is true there."""
+
+    begin: Token
+    end: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a version of a table has, in order."""
+
+    spans: tuple[Span, ...] = ()
+    bases: tuple[Base, ...] = ()
+
+
+class ArchiveTable:
+    """The table at a path, as it is when it is asked; there may be none yet."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def contents(self) -> Contents:
+        table = self._table()
+        return Contents() if table is None else _contents(self._path, table.version())
+
+    def events(self, after: str, upto: str, names: Sequence[str] | None = None) -> pa.Table:
+        """The events after one token, up to and including another; in no order. Raises ArchiveUnfit."""
+        import pyarrow.dataset as ds
+
+        return self._rows(after, upto, ~_is_snapshot(ds.field("operationType")), names)
+
+    def windows(self, after: str, upto: str, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """These events in order, so many at a time."""
+        tokens = self.events(after, upto, ("token",)).sort_by("token")["token"]
+        for end in range(WINDOW_ROWS, len(tokens) + WINDOW_ROWS, WINDOW_ROWS):
+            last = tokens[min(end, len(tokens)) - 1].as_py()
+            yield self.events(after, last, names).sort_by("token")
+            after = last
+
+    def base_rows(self, base: Base, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of a snapshot, in no order. Raises ArchiveUnfit if they have been removed from the table."""
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        kind = ds.field("operationType").cast(pa.string())
+        # Its own beginning has the token `begin`; a file's bounds are no closer than a second.
+        marks = self._rows("", base.end.text, kind.isin(list(_MARKS)), ("token", "operationType")).to_pylist()
+        told = {(row["operationType"], row["token"]) for row in marks}
+        if not {(SNAPSHOT_BEGIN, base.begin.text), (SNAPSHOT_END, base.end.text)} <= told:
+            raise ArchiveUnfit(f"the table {self._path} has no longer its snapshot of {base.begin.text}")
+        scanned = self._dataset("", base.end.text)
+        if scanned is not None:
+            wanted = (kind == SNAPSHOT) & (_token() >= base.begin.text) & (_token() <= base.end.text)
+            yield from scanned.to_batches(columns=list(names), filter=wanted, batch_size=WINDOW_ROWS)
+
+    def count(self, base: Base, upto: Token) -> int:
+        """How many documents there are at most at `upto`: the snapshot's, and those that came since."""
+        import pyarrow.compute as pc
+
+        found: int = sum(batch.num_rows for batch in self.base_rows(base, ("token",)))
+        kinds = self.events(base.begin.text, upto.text, ("operationType",))["operationType"]
+        return found + len(kinds.filter(pc.equal(kinds, "insert")))
+
+    def _rows(self, after: str, upto: str, kind: pc.Expression, names: Sequence[str] | None) -> pa.Table:
+        import pyarrow as pa
+
+        wanted = (_token() > after) & (_token() <= upto) & kind
+        scanned = self._dataset(after, upto)
+        if scanned is None:
+            return pa.table(self._schema().empty_table()).select(list(names or COLUMNS))
+        return scanned.to_table(columns=list(names or COLUMNS), filter=wanted)
+
+    def _dataset(self, after: str, upto: str) -> Any:
+        """The files in which these tokens may be; None if there is none."""
+        from headrace.spark.tables.delta_log import dataset
+
+        table, schema = self._table(), self._schema()
+        assert table is not None
+        if missing := sorted(set(COLUMNS) - set(schema.names)):
+            raise ArchiveUnfit(f"the table {self._path} has no column {missing[0]!r}: it is not one of events")
+        files = _files(table, after, upto)
+        return dataset(files, schema) if files else None
+
+    def _schema(self) -> pa.Schema:
+        import pyarrow as pa
+
+        table = self._table()
+        assert table is not None
+        return pa.schema(table.schema().to_arrow())
+
+    def _table(self) -> DeltaTable | None:
+        from deltalake import DeltaTable
+
+        return DeltaTable(self._path) if DeltaTable.is_deltatable(self._path) else None
+
+
+def mark_at(moment: Timestamp) -> Token:
+    """The position before everything of that time."""
+    return Token(high_water_mark(moment.time << 32 | moment.inc))
+
+
+@lru_cache(maxsize=8)
+def _contents(path: str, version: int) -> Contents:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from deltalake import DeltaTable
+
+    from headrace.spark.tables.delta_log import committed_progress, dataset
+
+    table = DeltaTable(path, version=version)
+    names = [pa.field("token", pa.string()), pa.field("operationType", pa.string())]
+    rows = dataset(table.file_uris(), pa.schema(names)).to_table()
+    kind = pc.field("operationType")
+    events = rows.filter(~_is_snapshot(kind))["token"]
+    begins, ends = (
+        pc.unique(rows.filter(kind == mark)["token"]).sort().to_pylist() for mark in (SNAPSHOT_BEGIN, SNAPSHOT_END)
+    )
+    progress = committed_progress(table)
+    return Contents(_spans(events, begins), _bases(begins, ends, progress.ended if progress else ""))
+
+
+def _spans(events: pa.ChunkedArray, begins: list[str]) -> tuple[Span, ...]:
+    import pyarrow.compute as pc
+
+    if not len(events):
+        return (Span(Token(begins[-1]), Token(begins[-1])),) if begins else ()
+    first, last = pc.min(events).as_py(), pc.max(events).as_py()
+    found: list[Span] = []
+    at = mark_at(Token(first).time) if not begins or first <= begins[0] else None
+    for begin in begins:
+        before = pc.max(events.filter(pc.less_equal(events, begin))).as_py()
+        # A snapshot that begins at the last event, an invalidate, leaves nothing out.
+        if at is None or before != begin:
+            if at is not None:
+                found.append(Span(at, max(Token(before or ""), at)))
+            at = Token(begin)
+    assert at is not None
+    return (*found, Span(at, max(Token(last), at)))
+
+
+def _bases(begins: list[str], ends: list[str], ended: str) -> tuple[Base, ...]:
+    """The snapshots that are whole; whether the last one is, the table's progress says: `ended`."""
+    found = []
+    for begin, following in zip(begins, [*begins[1:], None], strict=True):
+        after = [end for end in ends if end >= begin and (end == ended if following is None else end < following)]
+        found += [Base(Token(begin), Token(end)) for end in after[:1]]
+    return tuple(found)
+
+
+def _token() -> pc.Expression:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    return ds.field("token").cast(pa.large_string())
+
+
+def _is_snapshot(kind: pc.Expression) -> pc.Expression:
+    import pyarrow as pa
+
+    # Not `isin` alone: an event without an operation type (a pipeline's) is an event.
+    return kind.is_valid() & kind.cast(pa.string()).isin([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
+
+
+def _files(table: DeltaTable, after: str, upto: str) -> list[str]:
+    """The files in which tokens of the range may be, by the bounds that the table's log keeps of most of them."""
+    import pyarrow as pa
+
+    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    wanted = {action["path"].rpartition("/")[2] for action in actions if _overlaps(action, after, upto)}
+    return [uri for uri in table.file_uris() if uri.rpartition("/")[2] in wanted]
+
+
+def _overlaps(action: dict[str, Any], after: str, upto: str) -> bool:
+    least, most = action.get("min.token"), action.get("max.token")
+    if not least or not most:
+        return True
+    return bool(least[:TIME_END] <= upto[:TIME_END] and most[:TIME_END] >= after[:TIME_END])

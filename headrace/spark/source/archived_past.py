@@ -1,0 +1,142 @@
+"""A collection as it was at a token, from an archive: a whole snapshot in the table, and the events since.
+
+Needs no images of documents. The events are the table's up to its end; behind that, the server's. Each slice is the
+documents whose key's text has that hash, so that many can work at it; a slice is held in memory.
+
+Exact or refused (PastUnknown): the table must have a whole snapshot from before the token, every event since must be
+in the table or on the server, no other collection may have been renamed onto this one since, and the updates must be
+described so that they can be read in one way only (`showRawUpdateDescription`, `showExpandedEvents`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+from headrace.spark.rows.events import Row
+from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.archive import Archive, has, read_events
+from headrace.spark.source.archive_table import Base
+from headrace.spark.source.feed import Feed
+from headrace.spark.source.options import SourceOptions
+from headrace.spark.source.partitions import EventRange
+from headrace.spark.source.past import PastUnknown
+from headrace.spark.source.snapshot import Snapshot
+from headrace.spark.tables.fold import KEYED, MirrorDiverged, State, Stored, fold, key_of, keys_of
+from headrace.values.bson import decode
+from headrace.values.event_columns import EventRow
+from headrace.values.keystring import encode_value
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NAMES: Final = (
+    "token", "operationType", "database", "collection", "documentKey", "fullDocument", "updateDescription", "other",
+)  # fmt: skip
+_ROWS: Final = 10_000
+
+Documents = dict[str, Stored]
+
+
+def base_at(options: SourceOptions, token: Token) -> Base:
+    """The snapshot from which the collection at `token` can be made. Raises PastUnknown with what is missing."""
+    archive = Archive(options)
+    base = next((base for base in reversed(archive.bases()) if base.end.text <= token.text), None)
+    if base is None:
+        raise PastUnknown(f"the archive {options.archive} has no whole snapshot from before {token.text}")
+    if not has(Feed(options), base.begin, token):
+        raise PastUnknown(f"events between {base.begin.text} and {token.text} are missing. {archive.told()}")
+    names = ("operationType", "other")
+    for row in archive.table.events(base.begin.text, token.text, names).to_pylist():
+        if row["operationType"] == "rename":
+            check_rename(options, row["other"])
+    return base
+
+
+def documents_at(
+    options: SourceOptions, token: Token, base: Base, slice_: int = 0, slices: int = 1
+) -> Iterator[EventRow]:
+    """The documents of a slice as rows that carry `token`, in the order of their keys.
+
+    The same whenever it is read, however the table has grown. Raises PastUnknown, PositionLost, ArchiveUnfit.
+    """
+    documents: Documents = {}
+    state = State(token=base.begin.text, snapshot_token=base.end.text)
+    for rows in _base_rows(options, base, slice_, slices):
+        for row in rows:
+            kept = documents.get(key := key_of(row))
+            if kept is None or kept.token < row.token:
+                documents[key] = Stored(row.fullDocument or "", row.token)
+    try:
+        for rows in _events(options, base.begin, token, slice_, slices):
+            state = _folded(rows, state, documents)
+    except MirrorDiverged as error:
+        raise PastUnknown(f"the archive {options.archive} does not tell all: {error}") from error
+    snapshot = Snapshot(options)
+    found = sorted((encode_value(loads(key)), stored.document) for key, stored in documents.items())
+    for _, document in found:
+        yield snapshot.row(token, loads(document))
+
+
+def _folded(rows: list[Row], state: State, documents: Documents) -> State:
+    """The state after the rows; `documents` is changed."""
+    changes = fold(rows, state, {key: documents[key] for key in keys_of(rows) if key in documents})
+    if changes.clear:
+        documents.clear()
+    for key in changes.deletes:
+        documents.pop(key, None)
+    documents.update(changes.upserts)
+    return changes.state
+
+
+def _base_rows(options: SourceOptions, base: Base, slice_: int, slices: int) -> Iterator[list[Row]]:
+    archive = Archive(options)
+    for batch in archive.table.base_rows(base, _NAMES):
+        archive.check(batch)
+        yield _sliced(_rows(batch), slice_, slices)
+
+
+def _events(options: SourceOptions, start: Token, end: Token, slice_: int, slices: int) -> Iterator[list[Row]]:
+    """The events after `start` up to `end`: the table's, then the server's."""
+    # What an update's look-up found is the document of a later time.
+    looked_up = options.stream.get("fullDocument") == "updateLookup"
+    for batch in _event_batches(options, start, end):
+        rows = _sliced(_rows(batch), slice_, slices)
+        for row in rows:
+            if row.operationType == "rename":
+                check_rename(options, row.other)
+        yield [row._replace(fullDocument=None) if looked_up and row.operationType == "update" else row for row in rows]
+
+
+def _event_batches(options: SourceOptions, start: Token, end: Token) -> Iterator[pa.RecordBatch]:
+    archive, at = Archive(options), start
+    span = archive.span(start)
+    if span is not None and start < span.last:
+        at = min(end, span.last)
+        for table in archive.windows(start, at, _NAMES):
+            yield from table.to_batches(max_chunksize=_ROWS)
+    if at < end:
+        yield from read_events(replace(options, pipeline=(), reader=()), EventRange(at, end), _NAMES)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The rows of a batch, whose documents are text (the table's) or BSON (the server's)."""
+    columns = [batch.column(name).to_pylist() for name in _NAMES]
+    for values in zip(*columns, strict=True):
+        texts: list[Any] = [dumps(decode(value)) if type(value) is bytes else value for value in values]
+        yield Row(**dict(zip(_NAMES, texts, strict=True)))
+
+
+def _sliced(rows: Iterable[Row], slice_: int, slices: int) -> list[Row]:
+    """Those of the slice, and those that are about no document."""
+    return [row for row in rows if row.operationType not in KEYED or crc32(key_of(row).encode()) % slices == slice_]
+
+
+def check_rename(options: SourceOptions, other: str | None) -> None:
+    """A collection that took this one's name brought documents that no event tells of. Raises PastUnknown."""
+    to = loads(other or "{}").get("to")
+    if to == {"db": options.database, "coll": options.collection}:
+        raise PastUnknown(f"another collection was renamed to {options.database}.{options.collection} since then")

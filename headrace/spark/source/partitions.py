@@ -1,0 +1,64 @@
+"""What a worker is given to read, frozen: it needs nothing but this and the options. How it reads is in `parts.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+from headrace.spark.rows.tokens import Token
+from headrace.spark.source.archive_table import Base
+from headrace.spark.source.snapshot import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class EventRange(InputPartition):
+    """The events after `start` up to and including `end`, those of one slice."""
+
+    start: Token
+    end: Token
+    slice: int = 0
+    slices: int = 1
+
+    def sliced(self, slices: int) -> list[EventRange]:
+        """The same events in so many parts, each document's in one of them and in order."""
+        return [EventRange(self.start, self.end, number, slices) for number in range(slices)]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart(InputPartition):
+    """A chunk of the snapshot at `token`; with the row before the first one, and with the row after the last one."""
+
+    token: Token
+    first: bool
+    chunk: Chunk | None
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WholeSnapshot(InputPartition):
+    """All of a snapshot in one part, in place of events that are lost; they ended at `token`."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class PastPart(InputPartition):
+    """The collection's documents as they were at `token`, from the server."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedPart(InputPartition):
+    """A slice of the collection's documents as they were at `token`, from the archive: its snapshot `base` and on.
+
+    With the rows that begin and end a snapshot, if it is the `first` part of one, the `last`.
+    """
+
+    token: Token
+    base: Base
+    slice: int
+    slices: int
+    first: bool = False
+    last: bool = False
