@@ -1,12 +1,17 @@
 """Finds a Java that Spark can run on: the user's, the machine's, or the one that pip installed.
 
 Spark 4 needs Java 17 or newer. Nothing here starts a JVM for Spark; that is `jvm.py`.
+
+`python -m headrace.spark.java` prints a JAVA_HOME for `spark-submit` and for the programs that come with Spark, which
+always ask Java for a module that the one from pip has not (only MLlib would use it): see `home_for_spark`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -16,6 +21,16 @@ from pathlib import Path
 from typing import Final
 
 MAJOR_MIN: Final = 17
+_INCUBATOR: Final = "jdk.incubator.vector"
+# A Java that is not asked for the module; everything else is as it was.
+_WITHOUT: Final = """\
+#!/bin/sh
+for word; do
+  shift
+  [ "$word" = --add-modules={module} ] || set -- "$@" "$word"
+done
+exec {command} "$@"
+"""
 
 
 class JavaMissing(RuntimeError):
@@ -82,3 +97,28 @@ def parse_major(text: str) -> int | None:
     """The major version in a `release` file or in the output of `java -version`; `1.8` is 8."""
     found = re.search(r'(?:JAVA_VERSION="|version ")(?:1\.)?(\d+)', text)
     return int(found.group(1)) if found else None
+
+
+def home_for_spark(java: Java, cache: Path | None = None) -> Path:
+    """A JAVA_HOME with which Spark's own launcher works: the Java's, or one in `cache` that leaves the module out."""
+    release = java.home / "release"
+    if not release.is_file() or _INCUBATOR in release.read_text(errors="replace"):
+        return java.home
+    key = hashlib.sha256(str(java.home).encode()).hexdigest()[:12]
+    command = (cache or cache_folder()) / f"java-{java.major}-{key}" / "bin" / "java"
+    command.parent.mkdir(parents=True, exist_ok=True)
+    writing = command.with_name(f"java.{os.getpid()}")
+    writing.write_text(_WITHOUT.format(module=_INCUBATOR, command=shlex.quote(str(java.command))))
+    writing.chmod(0o755)
+    writing.replace(command)
+    return command.parents[1]
+
+
+def cache_folder() -> Path:
+    """Where this user keeps what can be made again."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache) / "headrace"
+
+
+if __name__ == "__main__":
+    print(home_for_spark(find_java()))

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from headrace.clock import SystemClock
-from headrace.spark.java import Java, find_java
+from headrace.spark.java import Java, cache_folder, find_java
 
 try:
     import fcntl
@@ -188,8 +188,7 @@ def spark_home() -> Path:
 def archive_path(java: Java) -> Path:
     """Where this Java's and this Spark's archive of loaded classes is kept, for this user."""
     key = hashlib.sha256(f"{java.home}|{java.major}|{spark_home()}".encode()).hexdigest()[:12]
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(cache) / "headrace" / f"spark-{key}.jsa"
+    return cache_folder() / f"spark-{key}.jsa"
 
 
 def _archive(java: Java) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from headrace.spark import java
-from headrace.spark.java import JavaMissing, find_java, parse_major
+from headrace.spark.java import JavaMissing, find_java, home_for_spark, parse_major
 
 
 def installed(directory: Path, version: str) -> Path:
@@ -56,3 +57,14 @@ def test_without_any_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
 )
 def test_a_version_is_read_as_javas_write_it(text: str, major: int | None) -> None:
     assert parse_major(text) == major
+
+
+def test_sparks_launcher_gets_a_java_that_is_not_asked_for_a_module_it_has_not(tmp_path: Path) -> None:
+    home = installed(tmp_path / "it's java", "17.0.9")
+    (home / "bin" / "java").write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
+    whole = home_for_spark(java.Java(home, 17), tmp_path / "cache")
+    asked = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "*", "--add-modules=other"]
+    told = subprocess.run([whole / "bin" / "java", *asked], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines() == [word for word in asked if "incubator" not in word]
+    (home / "release").write_text('JAVA_VERSION="17"\nMODULES="java.base jdk.incubator.vector"\n')
+    assert home_for_spark(java.Java(home, 17), tmp_path / "cache") == home

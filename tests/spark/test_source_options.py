@@ -9,6 +9,7 @@ import pytest
 from pymongo.database import Database
 
 import headrace
+from headrace.spark.source.admission import ADMITS
 from headrace.values.bson import decode
 
 if TYPE_CHECKING:
@@ -42,26 +43,30 @@ def test_partitions_hold_all_events_once(spark: SparkSession, uri: str, database
     assert len({row.documentKey for row in frame.collect()}) == frame.count() == 50
 
 
-def test_a_past_state_is_read_as_of_a_token(spark: SparkSession, uri: str, database: Db) -> None:
+def test_a_past_state_is_read_as_of_a_token(spark: SparkSession, uri: str, database: Db, transport: str) -> None:
     database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
     with database.c.watch() as stream:
         database.c.insert_many([{"_id": 1}, {"_id": 2}])
         token = [next(stream)["_id"]["_data"] for _ in range(2)][1]
     database.c.update_one({"_id": 1}, {"$set": {"a": 1}})
     database.c.delete_one({"_id": 2})
-    frame = read(spark, uri, database, asOf=token, columns="fullDocument")
+    frame = read(spark, uri, database, asOf=token, columns="fullDocument", transport=transport)
     found = sorted(row.fullDocument for row in frame.collect())
     assert found == ['{"_id":{"$numberInt":"1"}}', '{"_id":{"$numberInt":"2"}}']
 
 
-def test_a_stream_of_several_servers_keeps_its_place_in_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.skipif(not ADMITS, reason="in PySpark 4.1 a run is one batch, and that is not all there is")
+def test_a_stream_of_several_servers_keeps_its_place_in_a_checkpoint(
+    spark: SparkSession, tmp_path: Path, transport: str
+) -> None:
     told: list[tuple[str, str]] = []
 
     def keep(batch: DataFrame, _: int) -> None:
         told.extend((row.server, row.documentKey) for row in batch.collect())
 
     with headrace.Server() as one, headrace.Server() as two:
-        source = spark.readStream.format("headrace").options(uri=f"{one.uri}\n{two.uri}", database="d", collection="c")
+        options = {"uri": f"{one.uri}\n{two.uri}", "database": "d", "collection": "c", "transport": transport}
+        source = spark.readStream.format("headrace").options(**options)
 
         def run() -> int:
             before = len(told)
