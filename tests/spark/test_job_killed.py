@@ -1,6 +1,7 @@
-"""A job ended by SIGKILL, with its JVM and its workers, in its snapshot and its stream, while writers write.
+"""A job whose processes are killed, again and again, in its snapshot and its stream, while writers write.
 
-HEADRACE_KILLS says how often: a few times in the suite, twenty and more by hand. Now and then the server is killed too.
+In turn: all of them at once, the driver, Spark's JVM, the workers; now and then the server. HEADRACE_KILLS says how
+often, HEADRACE_SEED when.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from headrace.cli.pipeline import EXIT_FAILED
 from headrace.spark.jobs.job_file import read_job
 from headrace.spark.jobs.report import verify_job
 
@@ -30,7 +32,8 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the job's processes in /proc"),
 ]
 
-KILLS = int(os.environ.get("HEADRACE_KILLS", "3"))
+KILLS = int(os.environ.get("HEADRACE_KILLS", "20"))
+KINDS = ("all", "driver", "jvm", "workers")
 DOCUMENTS = 3000
 JOB = """
 checkpoint = "checkpoint"
@@ -141,22 +144,45 @@ def writers(uri: str, count: int) -> Iterator[list[int]]:
             thread.join()
 
 
-def run_and_kill(job: Path, choose: random.Random, *, only_driver: bool) -> str:
-    """Starts the job, waits for some batches and a random moment more; the last thing it told."""
+def victims(driver: int, kind: str) -> list[int]:
+    """The processes of a job to be killed; the driver comes first where it is among them."""
+    started = children(driver)
+    java = [each for each in started if Path(f"/proc/{each}/comm").read_text() == "java\n"]
+    match kind:
+        case "all":
+            return [driver, *started]
+        case "driver":
+            return [driver]
+        case "jvm":
+            return java
+        case _:
+            return [each for jvm in java for each in children(jvm)]
+
+
+def run_and_kill(job: Path, choose: random.Random, kind: str) -> str:
+    """Starts the job, waits for some batches and a random moment more; the last thing it told.
+
+    Without its JVM or its workers the driver ends by itself, with an error, or goes on with new workers and is killed.
+    """
     command = [sys.executable, "-m", "headrace.cli.main", "pipeline", "run", str(job)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    errors = job.with_suffix(".errors")
+    with errors.open("w") as file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True) as process:
         assert process.stdout
         told, seen = "", set()
         wanted = choose.choice([1, 1, 2, 4])
         while len(seen) < wanted:
             line = process.stdout.readline()
-            assert line, f"the job ended by itself after {told!r}"
+            assert line, f"the job ended by itself after {told!r}: {errors.read_text()[-2000:]}"
             if ": batch " in line:
                 told = line.strip()
                 seen.add(told.partition(",")[0])
         time.sleep(choose.random() * choose.choice([0, 0.3, 2]))
-        assert process.poll() is None, "the job ended by itself"
-        kill(process.pid, *([] if only_driver else children(process.pid)))
+        assert process.poll() is None, f"the job ended by itself: {errors.read_text()[-2000:]}"
+        kill(*victims(process.pid, kind))
+        if kind == "jvm":
+            assert process.wait(timeout=60) == EXIT_FAILED
+            assert "Spark's JVM has ended" in errors.read_text()
+        process.kill()
     return told
 
 
@@ -170,8 +196,9 @@ def test_a_job_killed_again_and_again_ends_right(tmp_path: Path) -> None:
             client.shop.orders.insert_many([{"_id": number, "list": [], "n": 0} for number in range(DOCUMENTS)])
         with writers(server.uri, 2) as done:
             for number in range(KILLS):
-                told = run_and_kill(job, choose, only_driver=number % 3 == 2)
-                print(f"killed {number + 1} of {KILLS}: {told}", flush=True)
+                kind = KINDS[number % len(KINDS)]
+                told = run_and_kill(job, choose, kind)
+                print(f"killed {number + 1} of {KILLS}, {kind}: {told}", flush=True)
                 if number % 5 == 1:
                     server.restart_killed()
         assert min(done) > 10

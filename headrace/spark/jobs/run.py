@@ -39,6 +39,10 @@ class JobRunning(RuntimeError):
     """Another process runs this job."""
 
 
+class SparkEnded(RuntimeError):
+    """Spark's JVM is gone, by a kill or for want of memory."""
+
+
 class _Stopping(RuntimeError):
     """A batch came after the job was told to stop; it is made again by the next run."""
 
@@ -56,6 +60,10 @@ def run_job(
         try:
             running.start(session or _session(job))
             running.watch(report)
+        except _no_answer() as error:
+            if running.failure is error:
+                raise
+            raise SparkEnded("Spark's JVM has ended; run the job again, and it goes on") from error
         finally:
             figures.running = 0
     return figures
@@ -69,7 +77,8 @@ class _Run:
         self._figures = figures
         self._stop = stop
         self._writing = threading.Lock()
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
+        """What a sink raised."""
         self._query: StreamingQuery
         self._options = source_options(job)
 
@@ -118,7 +127,7 @@ class _Run:
                 try:
                     apply(frame, number)
                 except Exception as error:
-                    self._failure = error
+                    self.failure = error
                     raise
 
         return call
@@ -132,8 +141,8 @@ class _Run:
                 self._query.stop()
             self._query.awaitTermination()
         except Exception:
-            if self._failure:
-                raise self._failure from None
+            if self.failure:
+                raise self.failure from None
             if not self._stop.is_set():
                 raise
 
@@ -172,6 +181,13 @@ def spark_stages(job: Job) -> list[Document]:
         return list(rest)
     marks = {"operationType": {"$in": [SNAPSHOT_BEGIN, SNAPSHOT_END]}}
     return [{"$match": {"$or": [marks, stage["$match"]]}} if "$match" in stage else stage for stage in rest]
+
+
+def _no_answer() -> tuple[type[Exception], ...]:
+    """How Py4J tells that the JVM does not answer. A server that is away raises none of these, but a PyMongoError."""
+    from py4j.protocol import Py4JNetworkError
+
+    return ConnectionError, Py4JNetworkError
 
 
 def _session(job: Job) -> SparkSession:
