@@ -7,14 +7,20 @@ import sys
 from typing import Any
 
 import pytest
+from bson.datetime_ms import DatetimeMS
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pymongo.database import Database
 
 from headrace.errors import CommandError
+from headrace.query.expressions import Env, parse_expression
+from headrace.query.stages.time_units import UNITS
 from headrace.spark import StageRefused, Window, explain
 from headrace.spark.errors import OptionError
 from headrace.spark.pipelines import rows
 from headrace.spark.pipelines.reader import split
 from headrace.spark.pipelines.refusals import REFUSED
+from headrace.spark.pipelines.windows import Bins
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.feed import Feed
 from headrace.spark.source.options import parse_options
@@ -72,7 +78,8 @@ def test_a_stage_that_spark_cannot_run_is_refused_by_name(name: str) -> None:
     ("stage", "word"),
     [
         ({"$group": {"_id": "$a", "n": {"$sum": 1}}}, "window"),
-        ({"$group": {"_id": {"$dateTrunc": {"date": "$clusterTime", "unit": "month"}}}}, "week"),
+        ({"$group": {"_id": {"$dateTrunc": {"date": "$clusterTime", "unit": "$unit"}}}}, "constant unit"),
+        ({"$group": {"_id": {"$dateTrunc": {"date": "$clusterTime", "unit": "day", "timezone": "$z"}}}}, "timezone"),
         ({"$group": {"_id": {"$dateTrunc": {"date": "$wallTime", "unit": "hour"}}}}, "delay"),
         ({"$group": {"_id": HOUR, "all": {"$push": "$a"}}}, r"\$push"),
         ({"$fill": {"sortBy": {"a": 1}, "output": {"a": {"method": "locf"}}}}, "values"),
@@ -109,6 +116,44 @@ def test_a_wrong_stage_is_the_servers_error(stages: list[Any], code: int) -> Non
 def test_a_told_window_is_explained() -> None:
     told = str(explain([{"$group": {"_id": "$a", "n": {"$count": {}}}}], window=Window("1 hour", "10 minutes")))
     assert 'window 1 hour, watermark on "$clusterTime" less 0 seconds' in told
+
+
+def test_bins_of_the_calendar_are_explained() -> None:
+    bins = {"date": "$wallTime", "unit": "month", "timezone": "Europe/Oslo"}
+    told = str(explain([{"$group": {"_id": {"$dateTrunc": bins}}}], delay="1 hour"))
+    assert 'bins of 1 month in Europe/Oslo, watermark on "$wallTime" less 1 hour' in told
+
+
+def test_a_bin_that_is_wrong_is_the_servers_error_before_anything_runs() -> None:
+    for wrong in ({"unit": "fortnight"}, {"unit": "day", "timezone": "Nowhere"}, {"unit": "day", "binSize": 0}):
+        with pytest.raises((CommandError, StageRefused)):
+            explain([{"$group": {"_id": {"$dateTrunc": {"date": "$clusterTime"} | wrong}}}])
+
+
+ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "+05:30"]
+CHANGES_OF_CLOCKS = [1679792400000, 1698541200000, 1678604400000, 1699164000000, 1696089600000, 946684800000]
+moments = st.one_of(
+    st.integers(0, 1 << 42),
+    st.tuples(st.sampled_from(CHANGES_OF_CLOCKS), st.integers(-14_400_000, 14_400_000)).map(sum),
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(sorted(UNITS - {"millisecond"})), st.integers(1, 12), st.sampled_from(ZONES),
+    st.sampled_from(["monday", "sunday", "wed"]), moments,
+)  # fmt: skip
+def test_a_bin_ends_where_the_next_begins(unit: str, size: int, zone: str, weekday: str, moment: int) -> None:
+    bins = {"unit": unit, "binSize": size, "timezone": zone} | ({"startOfWeek": weekday} if unit == "week" else {})
+
+    def cut(date: int) -> int:
+        return int(parse_expression({"$dateTrunc": bins | {"date": DatetimeMS(date)}})(Env({})))
+
+    start = cut(moment)
+    end = int(Bins(bins).end(DatetimeMS(start)))
+    assert start <= moment < end
+    assert (cut(end), cut(end - 1), cut(start)) == (end, start, start)
+    assert cut(start - 1) < start
 
 
 def test_the_server_gets_what_change_streams_allow_and_the_reader_the_rest() -> None:

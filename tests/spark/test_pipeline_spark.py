@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from bson import Decimal128, Int64
+from bson.datetime_ms import DatetimeMS
 from hypothesis import HealthCheck, given, settings
 from pymongo.database import Database
 
@@ -17,6 +18,7 @@ import headrace.spark
 from headrace.errors import CommandError
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.spark.pipelines.program import canonical
+from headrace.spark.pipelines.windows import Bins
 from headrace.spark.rows.events import SCHEMA
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.values import bson
@@ -243,6 +245,42 @@ def test_a_group_on_a_stream_gives_each_window_once_when_it_has_ended(
     last = max(event["clusterTime"].time for event in ordered if event["ns"]["coll"] == "a") // 2 * 2 * 1000
     expected = [text for text in told(stages, ordered) if int(loads(text)["_id"]["w"]) < last]
     assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    "bins",
+    [
+        {"unit": "month", "timezone": "Europe/Berlin"},
+        {"unit": "quarter", "binSize": 2},
+        {"unit": "week", "startOfWeek": "monday", "timezone": "America/New_York"},
+        {"unit": "year", "timezone": "+05:30"},
+    ],
+)
+def test_bins_of_the_calendar_are_given_when_they_have_ended_and_never_before(
+    spark: SparkSession, tmp_path: Any, bins: Event
+) -> None:
+    day, delay_days = 86_400_000, 20
+    # Some come as late as the delay allows: behind documents that are of a later bin.
+    starts = [day * (19_000 + 13 * number - (delay_days - 1 if number % 3 == 0 else 0)) for number in range(60)]
+    documents_ = [{"_id": number, "d": DatetimeMS(start), "v": number} for number, start in enumerate(starts)]
+    stages = [
+        {"$group": {"_id": {"$dateTrunc": {"date": "$d"} | bins}, "n": {"$count": {}}, "s": {"$sum": "$v"}}},
+        {"$set": {"end": "$_id"}},
+    ]
+    for number in range(6):
+        part = [(dumps(each),) for each in documents_[number * 10 : number * 10 + 10]]
+        spark.createDataFrame(part, "document STRING").coalesce(1).write.parquet(str(tmp_path / f"in/{number}"))
+    stream = spark.readStream.schema("document STRING").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in/*"))
+    found: list[str] = []
+    made = headrace.spark.pipeline(stream, stages, delay=f"{delay_days} days")
+    query = made.writeStream.foreachBatch(lambda batch, _: found.extend(documents(batch)))
+    query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
+    passed = max(starts) - delay_days * day
+    expected = [text for text in told(stages, documents_) if int(Bins(bins).end(loads(text)["_id"])) <= passed]
+    assert sorted(found) == sorted(expected)
+    assert 0 < len(found) < len(told(stages, documents_))
+    batch = spark.read.schema("document STRING").parquet(str(tmp_path / "in/*"))
+    assert sorted(documents(headrace.spark.pipeline(batch, stages))) == sorted(told(stages, documents_))
 
 
 def test_a_header_that_was_reshaped_before_stops_the_query(spark: SparkSession) -> None:

@@ -86,7 +86,7 @@ def _of_step(step: Step) -> list[Placed]:
         return [Placed(_short(stage), EVALUATOR) for stage in step.stages]
     if isinstance(step, Grouped):
         window = step.grouping.window
-        how = "" if window is None else f"window {window.duration}, watermark on {dumps(window.date)}"
+        how = "" if window is None else f"{window}, watermark on {dumps(window.date)}"
         if window is not None:
             how += f" less {window.delay or (delay_of(window) if window.date == '$clusterTime' else 'nothing')}"
         return [Placed(_short(step.stage), AGGREGATION, how)]

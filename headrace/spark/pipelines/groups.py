@@ -1,10 +1,12 @@
 """`$group` on Spark: parts made by the evaluator on workers, put together by Spark's aggregates.
 
-    documents --Parts--> a row for each group in a batch --groupBy([window,] key)--> --Finished--> documents
+    documents --Parts--> a row for each group in a batch --groupBy([window or end,] key)--> --Finished--> documents
 
 Rules:
 - The key is the keystring of `_id`: 1, 1.0 and NumberLong(1) are one group, null and no value are one.
 - The `_id` told is that of the first document, by the order of rows where there is one.
+- A bin of the calendar is in the key itself; what Spark needs to know of it is its `end`. That column is marked as one
+  of event time, as Spark marks a window's: a group is given out, and forgotten, when the watermark has come to it.
 - On a stream a document without the window's date is an error, never a row less.
 """
 
@@ -25,7 +27,7 @@ from headrace.spark.pipelines.accumulate import KINDS, ORDERED
 from headrace.spark.pipelines.evaluate import Batches, Source, run
 from headrace.spark.pipelines.program import Document, Program, Setting
 from headrace.spark.pipelines.refusals import refused
-from headrace.spark.pipelines.windows import Window, delay_of, found_window
+from headrace.spark.pipelines.windows import Bins, Window, delay_of, found_window
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.values import bson
 from headrace.values.keystring import encode_value
@@ -33,7 +35,9 @@ from headrace.values.keystring import encode_value
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_FIXED: Final = (("key", "binary"), ("id", "string"), ("at", "string"), ("moment", "timestamp"))
+_FIXED: Final = (("key", "binary"), ("id", "string"), ("at", "string"), ("moment", "timestamp"), ("end", "timestamp"))
+_EVENT_TIME: Final = "spark.watermarkDelayMs"
+"""What Spark knows a column of event time by, in its metadata."""
 _ARROW: Final = {
     "bigint": pa.int64(), "binary": pa.binary(), "decimal(38,0)": pa.decimal128(38, 0), "int": pa.int32(),
     "string": pa.string(), "timestamp": pa.timestamp("us", "UTC"),
@@ -46,9 +50,12 @@ class Grouping:
 
     spec: Document
     setting: Setting
-    window: Window | None
-    told: bool
-    """Whether the window was given by the caller: then it is a column of the answer."""
+    window: Window | Bins | None
+
+    @property
+    def told(self) -> bool:
+        """Whether the window was given by the caller: then it is a column of the answer."""
+        return isinstance(self.window, Window)
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -92,7 +99,7 @@ def grouping(
         )
     if streaming and chosen is not None:
         delay_of(chosen)
-    return Grouping(spec, setting, chosen, window is not None)
+    return Grouping(spec, setting, chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +110,12 @@ class Parts:
     program: Program
     filters: int
     body: bytes
-    date: bytes | None
     order: str | None
-    by_moment: bool
+    window: Window | Bins | None
 
     def __call__(self, batches: Batches) -> Batches:
         stages = self.program.stages()
-        grouping = Grouping(bson.decode(self.body), self.program.setting, None, told=False)
-        maker = _Maker(grouping, None if self.date is None else bson.decode(self.date)["date"], self.by_moment)
+        maker = _Maker(Grouping(bson.decode(self.body), self.program.setting, self.window))
         for batch in batches:
             places, made = run(self.source, stages, batch, self.filters)
             yield maker.rows(list(zip(self._order(batch, places), made, strict=True)))
@@ -128,12 +133,15 @@ class Parts:
 class _Maker:
     """Rows of parts from documents; keeps nothing from batch to batch."""
 
-    def __init__(self, grouping: Grouping, date: Any, by_moment: bool) -> None:
+    def __init__(self, grouping: Grouping) -> None:
         self._stage = grouping.parsed()
         self._columns = grouping.columns
         self._kinds = [KINDS[operator] for operator in grouping.operators]
-        self._date = None if date is None else grouping.setting.context().expression(date)
-        self._by_moment = by_moment
+        window, context = grouping.window, grouping.setting.context()
+        self._date = None if window is None else context.expression(window.date)
+        self._by_moment = grouping.told
+        self._bins = window if isinstance(window, Bins) else None
+        self._cut = None if self._bins is None else context.expression({"$dateTrunc": self._bins.truncation})
 
     def rows(self, documents: list[tuple[str, Document]]) -> pa.RecordBatch:
         groups: dict[tuple[bytes, int | None], tuple[list[Any], list[Any]]] = {}
@@ -144,7 +152,7 @@ class _Maker:
             place = (key, moment if self._by_moment else None)
             group = groups.get(place)
             if group is None:
-                head = [key, dumps({"": identity}), at, moment]
+                head = [key, dumps({"": identity}), at, moment, self._end(document)]
                 group = groups[place] = (head, [kind.part() for kind in self._kinds])
             elif moment is not None:
                 group[0][3] = max(group[0][3], moment)
@@ -155,6 +163,10 @@ class _Maker:
         cells = list(zip(*found, strict=True)) if found else [()] * len(self._columns)
         arrays = [pa.array(column, _ARROW[kind]) for column, (_, kind) in zip(cells, self._columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self._columns])
+
+    def _end(self, document: Document) -> int | None:
+        """Where the document's bin ends; None where there are no bins."""
+        return None if self._cut is None or self._bins is None else int(self._bins.end(self._cut(document))) * 1000
 
 
 def instant(value: Any) -> int:
@@ -207,9 +219,13 @@ def grouped(df: DataFrame, grouping: Grouping, parts: Parts, into: str) -> DataF
     rows = df.mapInArrow(parts, ", ".join(f"{name} {kind}" for name, kind in grouping.columns))
     keys: list[Any] = ["key"]
     window = grouping.window
-    if window is not None:
-        if df.isStreaming:
-            rows = rows.withWatermark("moment", delay_of(window))
+    if window is not None and df.isStreaming:
+        rows = rows.withWatermark("moment", delay_of(window))
+    if isinstance(window, Bins):
+        # Of the columns of event time Spark wants one only.
+        rows = rows.withColumn("end", f.col("end").alias("end", metadata={_EVENT_TIME: 0})).drop("moment")
+        keys.insert(0, "end")
+    elif window is not None:
         keys.insert(0, f.window("moment", window.duration, window.slide, window.start))
     first = f.min_by("id", f.struct("at", "id")).alias("id")
     aggregates = [

@@ -163,11 +163,8 @@ class Run:
         return self.df
 
     def _group(self, step: Grouped, program: Program, filters: int) -> None:
-        window = step.grouping.window
-        date = None if window is None else bson.encode({"date": window.date})
-        parts = Parts(
-            self._source, program, filters, bson.encode(step.grouping.spec), date, self._order, step.grouping.told
-        )
+        spec = bson.encode(step.grouping.spec)
+        parts = Parts(self._source, program, filters, spec, self._order, step.grouping.window)
         self.df = grouped(self.df, step.grouping, parts, self._document)
         self.events, self._order = False, None
 
