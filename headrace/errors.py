@@ -84,6 +84,7 @@ CODE_NAMES: dict[int, str] = {
     145: "IncompatibleCollationVersion",
     146: "ExceededMemoryLimit",
     150: "StaleEpoch",
+    159: "DurationOverflow",
     165: "ViewDepthLimitExceeded",
     166: "CommandNotSupportedOnView",
     167: "OptionNotSupportedOnView",

@@ -14,6 +14,7 @@ from headrace.errors import CommandError
 from headrace.query.expressions.node import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import (
     CONTEXT,
+    EXACT_REMAINDERS,
     INT64_MIN,
     INTEGERS,
     NUMBERS,
@@ -146,7 +147,7 @@ def _remainder(left: Any, right: Any) -> Any:
     if double_of(right) == 0:
         raise CommandError(16610, "can't $mod by zero")
     if type(left) is Decimal128 or type(right) is Decimal128:
-        return wrap(CONTEXT.remainder(decimal_of(left), decimal_of(right)))
+        return wrap(EXACT_REMAINDERS.remainder(decimal_of(left), decimal_of(right)))
     if type(left) is float or type(right) is float:
         if math.isinf(left) or math.isnan(left) or math.isnan(right):
             return math.nan

@@ -124,7 +124,7 @@ def _parse_double(text: str) -> float:
 def _parse_decimal(text: str) -> Decimal128:
     _check_hexadecimal(text)
     try:
-        if "_" in text or text != text.strip():
+        if "_" in text or text != text.strip() or not text.isascii():
             raise InvalidOperation
         number = Decimal(text)
     except InvalidOperation:

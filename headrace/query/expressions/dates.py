@@ -20,7 +20,7 @@ from headrace.query.expressions.date_format import (
 )
 from headrace.query.expressions.date_parse import check_input_format, parse_date, parse_formatted_date
 from headrace.query.expressions.node import Call, Env, Evaluate, Node, Operator, ParseContext
-from headrace.query.expressions.numbers import int64_of, int_or_long, is_nullish
+from headrace.query.expressions.numbers import fits_long, int64_of, int_or_long, is_nullish
 from headrace.query.expressions.operators import Named, Parse
 from headrace.query.expressions.parse import parse_node
 from headrace.query.expressions.shown import shown
@@ -108,7 +108,10 @@ def _make_from_parts(*operands: Evaluate | None) -> Evaluate:
         if days is None:
             return None
         hour, minute, second, millisecond = (number or 0 for number in clock)
-        return DatetimeMS(zone.utc(days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + millisecond))
+        instant = zone.utc(days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + millisecond)
+        if not fits_long(instant):
+            raise CommandError(159, "$dateFromParts makes a date beyond what a date can hold")
+        return DatetimeMS(instant)
 
     return evaluate
 

@@ -27,6 +27,8 @@ INTEGERS: Final = frozenset((int, Int64))
 CONTEXT: Final = decimal.Context(
     prec=34, rounding=decimal.ROUND_HALF_EVEN, Emin=-6143, Emax=6144, clamp=1, capitals=1, traps=[]
 )
+EXACT_REMAINDERS: Final = decimal.Context(prec=12_400, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[])
+"""Holds every digit of the quotient of two decimals, without which Python computes no remainder."""
 _FIFTEEN: Final = decimal.Context(prec=15, rounding=decimal.ROUND_HALF_EVEN, traps=[])
 
 

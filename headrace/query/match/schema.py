@@ -14,6 +14,7 @@ from typing import Any, Final
 from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import EXACT_REMAINDERS
 from headrace.query.match.types import has_type, parse_types
 from headrace.query.match.values import Test, ordered, whole_number
 from headrace.query.patterns import compile_pattern
@@ -114,7 +115,7 @@ def _multiple_of(argument: Any, schema: dict[str, Any]) -> Test:
         number = number_key(value)
         if number is NAN_KEY or not Decimal(number).is_finite():
             return False
-        return Decimal(number) % exact == 0
+        return bool(EXACT_REMAINDERS.remainder(Decimal(number), exact) == 0)
 
     return _for(NUMBERS, test)
 

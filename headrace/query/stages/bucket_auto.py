@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bson import Decimal128, Int64
-
 from headrace.errors import CommandError
 from headrace.query.expressions import Env
+from headrace.query.expressions.numbers import NUMBERS, int32_of
 from headrace.query.stages.bucket import COUNT, require_group_by
 from headrace.query.stages.granularity import Rounder, parse_granularity
 from headrace.query.stages.group import Fields, new_states, parse_fields, results
@@ -22,7 +21,6 @@ from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare, sort_key
 
 _OPTIONS = frozenset({"buckets", "granularity", "groupBy", "output"})
-_INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +99,15 @@ def parse_bucket_auto(name: str, spec: Any, context: PipelineContext) -> tuple[S
 
 
 def _bucket_count(value: Any) -> int:
-    if type(value) not in (int, Int64, float, Decimal128):
+    if type(value) not in NUMBERS:
         raise CommandError(
             40241, f"The $bucketAuto 'buckets' field must be a numeric value, but found type: {type_name(value)}."
         )
-    number = value.to_decimal() if type(value) is Decimal128 else value
-    if not abs(number) <= _INT_MAX or number != int(number):
+    number = int32_of(value)
+    if number is None:
         raise CommandError(
             40242, f"The $bucketAuto 'buckets' field must be representable as a 32-bit integer: {value}."
         )
     if number <= 0:
         raise CommandError(40243, f"The $bucketAuto 'buckets' field must be greater than 0, but found: {value}.")
-    return int(number)
+    return number

@@ -17,6 +17,7 @@ from bson import Decimal128, Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import integral, is_nan, to_long
 from headrace.query.expressions.paths import split_path
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.time_units import UNITS, shifted
@@ -105,7 +106,7 @@ class Densify(Stage):
 
     def _stepped(self, lower: Any, count: int) -> Any:
         if self.unit is not None:
-            return shifted(lower, self.unit, int(self.step) * count)
+            return shifted(lower, self.unit, to_long(self.step) * count)
         if Decimal128 in (type(lower), type(self.step)):
             return Decimal128(str(_decimal(lower) + _decimal(self.step) * count))
         value = lower + self.step * count
@@ -140,7 +141,7 @@ def parse_densify(name: str, spec: Any, context: PipelineContext) -> tuple[Stage
     if field in fields:
         raise CommandError(8993000, "BSON field 'partitionByFields' contains the field that is being densified.")
     step = extent["step"]
-    if type(step) not in _NUMBERS or _decimal(step) <= 0:
+    if type(step) not in _NUMBERS or is_nan(_decimal(step)) or _decimal(step) <= 0:
         raise CommandError(5733401, "the step parameter in a range statement must be a strictly positive numeric value")
     if unit is not None:
         _check_unit(unit, step)
@@ -165,7 +166,7 @@ def _object(told: str, value: Any, known: tuple[str, ...], required: tuple[str, 
 def _check_unit(unit: Any, step: Any) -> None:
     if type(unit) is not str or unit not in UNITS:
         raise CommandError(9, f"unknown time unit value: {unit!r}")
-    if _decimal(step) != int(_decimal(step)):
+    if integral(step) is None:
         raise CommandError(
             6586400, "The step parameter in a range satement must be a whole number when densifying a date range"
         )

@@ -51,7 +51,7 @@ class Rounder:
     def up(self, value: Any) -> Any:
         """The least number of the series greater than the value."""
         number = _number(value)
-        if number == 0:
+        if number in (0, math.inf):
             return value
         if not self.series:
             return 2.0 ** (math.floor(math.log2(number)) + 1)
@@ -62,7 +62,7 @@ class Rounder:
     def down(self, value: Any) -> Any:
         """The greatest number of the series less than the value."""
         number = _number(value)
-        if number == 0:
+        if number in (0, math.inf):
             return value
         if not self.series:
             return 2.0 ** (math.ceil(math.log2(number)) - 1)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bson import Decimal128, Int64
+from bson import Int64
 
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import NUMBERS, int64_of, to_long
 from headrace.query.expressions.paths import split_path
 from headrace.query.stages.joins import ForeignIndex, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _TEXTS = ("from", "as", "connectFromField", "connectToField", "depthField")
 _REQUIRED = ("from", "as", "startWith", "connectFromField", "connectToField")
-_LONG_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,11 @@ def _check_option(option: str, value: Any) -> None:
 
 
 def _depth_max(value: Any) -> int:
-    if type(value) not in (int, Int64, float, Decimal128):
+    if type(value) not in NUMBERS:
         raise CommandError(40100, f"maxDepth requires numeric argument, found {type_name(value)}")
-    number = value.to_decimal() if type(value) is Decimal128 else value
-    if number < 0:
+    if to_long(value) < 0:
         raise CommandError(40101, f"maxDepth requires a nonnegative argument, found: {value}")
-    if not number <= _LONG_MAX or number != int(number):
+    number = int64_of(value)
+    if number is None:
         raise CommandError(40102, f"maxDepth could not be represented as a long long: {value}")
-    return int(number)
+    return number

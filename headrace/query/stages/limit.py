@@ -10,6 +10,7 @@ from typing import Any
 from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import is_nan
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 
 _LONG_MAX = 2**63 - 1
@@ -60,7 +61,7 @@ def whole_number(name: str, value: Any, code: int) -> int:
     if type(value) not in (int, Int64, float, Decimal128):
         raise CommandError(code, f"{complaint}Expected a number in: {name}: {value!r}")
     number = value.to_decimal() if type(value) is Decimal128 else value
-    if not abs(number) <= _LONG_MAX:
+    if is_nan(number) or not abs(number) <= _LONG_MAX:
         raise CommandError(code, f"{complaint}Cannot represent as a 64-bit integer: {name}: {value!r}")
     if number != int(number):
         raise CommandError(code, f"{complaint}Expected an integer: {name}: {value!r}")

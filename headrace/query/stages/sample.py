@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bson import Decimal128, Int64
-
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import NUMBERS, to_long
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 
 
@@ -35,12 +34,12 @@ def parse_sample(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
     for option, value in spec.items():
         if option != "size":
             raise CommandError(28748, f"unrecognized option to $sample: {option}")
-        if type(value) not in (int, Int64, float, Decimal128):
+        if type(value) not in NUMBERS:
             raise CommandError(28746, "size argument to $sample must be a number")
     if "size" not in spec:
         raise CommandError(28749, "$sample stage must specify a size")
     value = spec["size"]
-    size = int(value.to_decimal() if type(value) is Decimal128 else value)
+    size = to_long(value)
     if size <= 0:
         raise CommandError(28747, "size argument to $sample must be a positive integer")
     return (Sample(name, spec, size, context.generator),)

@@ -11,6 +11,9 @@ from typing import Any, Final
 
 from bson.datetime_ms import DatetimeMS
 
+from headrace.errors import CommandError
+from headrace.query.expressions.numbers import fits_long, to_long
+
 _DAY_MS: Final = 86_400_000
 MILLISECONDS: Final = {
     "millisecond": 1,
@@ -25,16 +28,22 @@ UNITS: Final = frozenset({*MILLISECONDS, *MONTHS})
 
 
 def shifted(date: DatetimeMS, unit: str, amount: Any) -> DatetimeMS:
-    """The date `amount` whole units later (earlier if negative)."""
-    count = int(float(str(amount)))
+    """The date `amount` whole units later (earlier if negative); error 15 where there is none."""
+    count = amount if type(amount) is int else to_long(amount)
     if unit in MILLISECONDS:
-        return DatetimeMS(int(date) + count * MILLISECONDS[unit])
+        return _date(int(date) + count * MILLISECONDS[unit])
     days, rest = divmod(int(date), _DAY_MS)
     year, month, day = _civil(days)
     month_index = year * 12 + (month - 1) + count * MONTHS[unit]
     year, month = month_index // 12, month_index % 12 + 1
     day = min(day, calendar.monthrange(2000 + year % 400, month)[1])
-    return DatetimeMS(_days(year, month, day) * _DAY_MS + rest)
+    return _date(_days(year, month, day) * _DAY_MS + rest)
+
+
+def _date(ms: int) -> DatetimeMS:
+    if not fits_long(ms):
+        raise CommandError(15, "a step in time leads beyond what a date can hold")
+    return DatetimeMS(ms)
 
 
 def _civil(days: int) -> tuple[int, int, int]:

@@ -15,10 +15,11 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env
+from headrace.query.expressions.numbers import NUMBERS, int64_of
 from headrace.query.sort import SortKey
 from headrace.query.stages.stage import Document, PipelineContext
 from headrace.query.stages.time_units import MILLISECONDS
-from headrace.query.stages.window_partition import NUMBERS, Bounds, Partition, parse_bounds, sorted_by
+from headrace.query.stages.window_partition import Bounds, Partition, parse_bounds, sorted_by
 from headrace.values.bson import MISSING, type_name
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _moving_average(name: str, argument: Any, order: SortKey, context: PipelineC
     if ("N" in options) == ("alpha" in options):
         raise CommandError(9, "$expMovingAvg must be called with exactly one of 'N' and 'alpha'")
     evaluate = context.expression(options["input"])
-    alpha = _number(options["alpha"]) if "alpha" in options else 2.0 / (_number(options["N"]) + 1)
+    alpha = _alpha(options)
 
     def compute(partition: Partition) -> list[Any]:
         column: list[Any] = []
@@ -154,6 +155,19 @@ def _moving_average(name: str, argument: Any, order: SortKey, context: PipelineC
         return column
 
     return compute
+
+
+def _alpha(options: dict[str, Any]) -> float:
+    """How much a new value weighs: as `alpha` says, or as `N` values do."""
+    if "alpha" in options:
+        alpha = options["alpha"]
+        if type(alpha) not in NUMBERS or not 0 < _number(alpha) < 1:
+            raise CommandError(9, f"'alpha' must be between 0 and 1 (exclusive), found {alpha!r}")
+        return _number(alpha)
+    count = int64_of(options["N"])
+    if count is None or count <= 0:
+        raise CommandError(9, f"'N' must be a whole number greater than zero, found {options['N']!r}")
+    return 2.0 / (count + 1)
 
 
 def _last_seen(name: str, argument: Any, order: SortKey, context: PipelineContext) -> WindowFunction:

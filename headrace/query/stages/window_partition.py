@@ -12,20 +12,19 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from bson import Decimal128, Int64
+from bson import Decimal128
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import NUMBERS, int32_of, int64_of
 from headrace.query.sort import SortKey
 from headrace.query.stages.stage import Document, PipelineContext
 from headrace.query.stages.time_units import UNITS, shifted
 from headrace.query.stages.unwind import nested
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import sort_key
-
-NUMBERS: Final = (int, Int64, float, Decimal128)
 
 
 class Partition:
@@ -144,9 +143,9 @@ def parse_bounds(spec: Any, order: SortKey | None) -> Bounds:
 def _document_bounds(value: Any, order: SortKey | None) -> Bounds:
     lower, upper = _pair(value, "documents")
     for bound in (lower, upper):
-        if bound is not None and (type(bound) not in NUMBERS or float(str(bound)) != int(float(str(bound)))):
+        if bound is not None and int32_of(bound) is None:
             raise CommandError(9, f"Numeric document-based bounds must be an integer, not {bound!r}")
-    lower, upper = (None if bound is None else int(float(str(bound))) for bound in (lower, upper))
+    lower, upper = (None if bound is None else int32_of(bound) for bound in (lower, upper))
     if (lower is not None or upper is not None) and order is None:
         raise CommandError(5339901, "Document-based bounds require a sortBy")
     _check_order(lower, upper)
@@ -160,7 +159,7 @@ def _range_bounds(value: Any, unit: Any, order: SortKey | None) -> Bounds:
     for bound in (lower, upper):
         if bound is not None and type(bound) not in NUMBERS:
             raise CommandError(9, f"Range-based bounds expression must be a number, not {bound!r}")
-        if unit is not None and bound is not None and float(str(bound)) != int(float(str(bound))):
+        if unit is not None and bound is not None and int64_of(bound) is None:
             raise CommandError(9, "With 'unit', range-based bounds must be an integer")
     if order is None or len(order.paths) != 1:
         raise CommandError(5339902, "Range-based bounds require sortBy a single field")
