@@ -89,7 +89,7 @@ def job(*sinks: dict[str, Any]) -> Running:
         options: dict[str, Any] = {"stop": stop, "session": spark, "report": lambda _: None}
         thread = threading.Thread(target=run_job, args=[parse_job(given, "bench", folder)], kwargs=options)
         thread.start()
-        while not spark.streams.active:
+        while thread.is_alive() and not spark.streams.active:
             time.sleep(0.05)
         try:
             yield spark.streams.active[0]

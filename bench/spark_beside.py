@@ -1,0 +1,218 @@
+"""The same streams by Headrace's source and by the MongoDB Spark Connector, in one session, from one server, in turn.
+
+    python bench/spark_beside.py                         # gets the connector's jars as Spark gets packages
+    python bench/spark_beside.py --jars a.jar,b.jar      # or takes them from files
+    python bench/spark_beside.py --only backlog,kept --rows 20000
+
+What is measured: `backlog`, a run over what is there into Spark's sink that keeps nothing; `latency`, as in
+`spark_latency.py`, with the CPU time while nobody writes; `kept`, which events become rows. Rounds go by turns, and a
+rate is the median of the rounds but the first. Both give documents as text, Extended JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Timestamp
+from pymongo import MongoClient
+from spark_latency import line, measure, running
+from spark_meter import CONF, Cpu, Progress, cpu_now, headrace_covers, progress_of
+from spark_source import DATABASE, document
+from target import OwnServer, Target
+
+from headrace.spark.session import get_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PACKAGE: Final = "org.mongodb.spark:mongo-spark-connector_2.13:10.5.0"
+SCHEMA: Final = (
+    "_id STRING, operationType STRING, clusterTime STRING, ns STRING, documentKey STRING, fullDocument STRING, "
+    "updateDescription STRING"
+)
+COLUMNS: Final = "token,operationType,clusterTime,database,collection,documentKey,fullDocument,updateDescription"
+Reading = Callable[["SparkSession", str, int | None], "DataFrame"]
+
+
+def headrace(spark: SparkSession, uri: str, since: int | None, **more: str) -> DataFrame:
+    """A stream by Headrace's source, from a time on (in seconds) or from now."""
+    options = {"uri": uri, "database": DATABASE, "collection": "c", "columns": COLUMNS} | more
+    if since is not None:
+        options["startingPosition"] = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(since))
+    return spark.readStream.format("headrace").options(**options).load()
+
+
+def connector(spark: SparkSession, uri: str, since: int | None, schema: str = SCHEMA, **more: str) -> DataFrame:
+    """The same by the MongoDB Spark Connector."""
+    options = {"connection.uri": uri, "database": DATABASE, "collection": "c", "outputExtendedJson": "true"}
+    if since is not None:
+        mode = "change.stream.startup.mode"
+        options |= {mode: "timestamp", f"{mode}.timestamp.start.at.operation.time": str(since)}
+    return spark.readStream.format("mongodb").options(**options, **more).schema(schema).load()
+
+
+SOURCES: Final[dict[str, Reading]] = {"headrace": headrace, "connector": connector}
+
+
+def connector_covers(progress: Progress, moment: Timestamp) -> bool:
+    """Its offsets are seconds; a batch has what came before the second of its end."""
+    seconds = re.search(r'"t"\D*(\d+)', json.dumps(progress["sources"][0]["endOffset"]))
+    return seconds is not None and int(seconds[1]) > moment.time
+
+
+COVERS: Final = {"headrace": headrace_covers, "connector": connector_covers}
+
+
+def run_over(rows: DataFrame, take: Callable[[DataFrame, int], None] | None = None) -> list[Progress]:
+    """A run over what is there, to its end; its batches."""
+    with tempfile.TemporaryDirectory() as folder:
+        writer = rows.writeStream.foreachBatch(take) if take else rows.writeStream.format("noop")
+        writer = writer.option("checkpointLocation", folder)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        return progress_of(query)
+
+
+def backlog(spark: SparkSession, server: Target, uri: str, rows: int, rounds: int) -> dict[str, Any]:
+    """Rows a second of a backlog of inserts, and the CPU time of a row."""
+    with MongoClient[dict[str, Any]](uri) as client:
+        client.drop_database(DATABASE)
+        # Positions are seconds to the connector: the drop is in an earlier one.
+        time.sleep(1.1)
+        since = int(time.time())
+        for start in range(0, rows, 1000):
+            client[DATABASE].c.insert_many([document() for _ in range(min(1000, rows - start))])
+        # The connector reads up to the beginning of the present second.
+        time.sleep(2)
+    figures: dict[str, Any] = {name: {"rates": [], "cpu_us": [], "batches": []} for name in SOURCES}
+    for _ in range(rounds + 1):
+        for name, read in SOURCES.items():
+            begun, used = time.perf_counter(), cpu_now(server)
+            batches = run_over(read(spark, uri, since))
+            taken, spent = time.perf_counter() - begun, cpu_now(server) - used
+            given = sum(batch["numInputRows"] for batch in batches)
+            if given < rows:
+                raise RuntimeError(f"{name} gave {given} rows of {rows}")
+            figures[name]["rates"].append(rows / taken)
+            figures[name]["cpu_us"].append(_micros(spent, rows))
+            figures[name]["batches"].append(len(batches))
+    for name, found in figures.items():
+        rate, cost = statistics.median(found["rates"][1:]), [statistics.median(c) for c in zip(*found["cpu_us"][1:])]
+        print(f"backlog   {name:10} {rate:10,.0f} rows/s  µs of CPU a row: Spark {cost[0]:.0f}, server {cost[1]:.0f}; "
+              f"{found['batches'][-1]} batches", flush=True)  # fmt: skip
+        found |= {"rate": rate, "spark_us": cost[0], "server_us": cost[1]}
+    return figures
+
+
+def _micros(spent: Cpu, rows: int) -> tuple[float, float]:
+    return (spent.driver + spent.spark) / rows * 1e6, spent.server / rows * 1e6
+
+
+def latency(spark: SparkSession, server: Target, given: argparse.Namespace) -> dict[str, Any]:
+    figures = {}
+    for name, read in SOURCES.items():
+        figures[name] = measure(
+            into_noop(read), spark, server, rate=given.rate, seconds=given.seconds, idle=given.idle, warm=given.warm,
+            covers=COVERS[name],
+        )  # fmt: skip
+        print("latency  ", line(name, figures[name]), flush=True)
+    return figures
+
+
+def into_noop(read: Reading) -> Any:
+    @contextmanager
+    def run(spark: SparkSession, uri: str, folder: Path) -> Iterator[StreamingQuery]:
+        with running(read(spark, uri, None).writeStream.format("noop"), folder) as query:
+            yield query
+
+    return run
+
+
+def kept(spark: SparkSession, uri: str) -> dict[str, Any]:
+    """Which of known events become rows, by source and option."""
+    with MongoClient[dict[str, Any]](uri) as client:
+        client.drop_database(DATABASE)
+        time.sleep(1.1)
+        since, places = int(time.time()), client[DATABASE].c
+        places.insert_many([{"_id": number, "n": 0} for number in range(100)])
+        time.sleep(1.1)
+        later = int(time.time())
+        for n in (1, 2):
+            places.update_many({"_id": {"$lt": 50}}, {"$set": {"n": n}})
+        places.delete_many({"_id": {"$lt": 30}})
+        time.sleep(2)
+    cases: dict[str, DataFrame] = {
+        "headrace, from the first": headrace(spark, uri, since),
+        "headrace, snapshot": headrace(spark, uri, None, startingPosition="snapshot"),
+        "headrace, from later, 60 rows a batch": headrace(spark, uri, later, maxRowsPerTrigger="60"),
+        "connector, from the first": connector(spark, uri, since),
+        "connector, from later": connector(spark, uri, later),
+        "connector, documents only": connector_documents(spark, uri, since),
+    }
+    figures = {}
+    for name, rows in cases.items():
+        found: Counter[str] = Counter()
+        batches = run_over(rows, _counted(found))
+        figures[name] = {"rows": dict(found), "batches": len(batches)}
+        print(f"kept      {name:40} {dict(sorted(found.items()))} in {len(batches)} batches", flush=True)
+    return figures
+
+
+def connector_documents(spark: SparkSession, uri: str, since: int) -> DataFrame:
+    """Its way of giving documents in place of events."""
+    from pyspark.sql import functions as F
+
+    only = {"change.stream.publish.full.document.only": "true"}
+    rows = connector(spark, uri, since, schema="_id INT, n INT", **only)
+    return rows.select(F.format_string("document, n=%d", "n").alias("operationType"))
+
+
+def _counted(found: Counter[str]) -> Callable[[DataFrame, int], None]:
+    def take(rows: DataFrame, _: int) -> None:
+        for row in rows.select("operationType").collect():
+            found[str(row[0])] += 1
+
+    return take
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jars", help="the connector's and the driver's jar files, with commas")
+    parser.add_argument("--only", default="backlog,latency,kept")
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=20)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--warm", type=float, default=8)
+    parser.add_argument("--idle", type=float, default=30)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    jars = {"spark.jars": given.jars} if given.jars else {"spark.jars.packages": PACKAGE}
+    figures: dict[str, Any] = {}
+    with OwnServer() as server:
+        uri = f"mongodb://{server.address[0]}:{server.address[1]}/?directConnection=true"
+        spark = get_session(app="bench", conf=CONF | jars, memory="2g")
+        for what in given.only.split(","):
+            if what == "backlog":
+                figures[what] = backlog(spark, server, uri, given.rows, given.rounds)
+            elif what == "latency":
+                figures[what] = latency(spark, server, given)
+            else:
+                figures[what] = kept(spark, uri)
+            if given.json:
+                given.json.write_text(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Rows a second of a job, from a server's backlog to committed, by sink; and the CPU time of a row by part.
+
+    python bench/spark_jobs.py                                # starts a Headrace, fills it, measures, removes it
+    python bench/spark_jobs.py --only changes,mirror --rows 200000 --batch 100000 --rounds 3 --json figures.json
+
+Each case is a job as a file describes it, run to its end over the same events from an empty target: 70 % updates, 20 %
+inserts, 10 % deletes after the first thousand inserts, which is what a mirror has to fold. `nothing` has a sink of
+one's own that keeps nothing: the source, Spark, and the rows' way to the driver. `once` is a function of one's own
+in foreachBatch with its notes (`OnceSink`). Cases take turns, round by round; the median of the rounds but the first
+counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pymongo import DeleteOne, InsertOne, MongoClient, UpdateOne
+from spark_meter import CONF, Cpu, cpu_now
+from spark_source import DATABASE, document
+from target import OwnServer, Target
+
+from headrace.spark.jobs.job_file import parse_job
+from headrace.spark.jobs.run import run_job
+from headrace.spark.session import get_session
+from headrace.spark.sinks.foreach_batch import OnceSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TARGET: Final = "headrace_bench_target"
+CASES: Final[dict[str, dict[str, Any]]] = {
+    "nothing": {"kind": "own", "factory": "spark_latency:Nothing"},
+    "changes": {"kind": "changes", "path": "to"},
+    "parquet": {"kind": "parquet", "path": "to"},
+    "history": {"kind": "history", "path": "to"},
+    "mirror": {"kind": "mirror", "path": "to"},
+    "mirror, 16 buckets": {"kind": "mirror", "path": "to", "buckets": 16},
+    "mirror, parquet": {"kind": "mirror", "path": "to", "table": "parquet"},
+    "mongodb": {"kind": "mongodb", "database": TARGET, "collection": "c"},
+    "once": {"kind": "own", "factory": "spark_jobs:once"},
+}
+
+
+def once(notes: str) -> OnceSink:
+    """A function of one's own."""
+    return OnceSink(lambda rows: rows.num_rows, notes)
+
+
+def fill(client: MongoClient[dict[str, Any]], rows: int) -> str:
+    """Writes so many events; the token before the first."""
+    client.drop_database(DATABASE)
+    places = client[DATABASE].c
+    with places.watch() as stream:
+        token = str(stream.resume_token["_data"])
+    chance, keys = random.Random(7), []
+    for start in range(0, rows, 1000):
+        writes: list[Any] = []
+        for number in range(start, min(start + 1000, rows)):
+            draw = chance.random() if number >= 1000 else 0.0
+            if draw < 0.2:
+                made = document()
+                keys.append(made["_id"])
+                writes.append(InsertOne(made))
+            elif draw < 0.9:
+                change = {"$set": {"age": number, "note": f"{number:080}"}}
+                writes.append(UpdateOne({"_id": keys[chance.randrange(len(keys))]}, change))
+            else:
+                place = chance.randrange(len(keys))
+                keys[place], keys[-1] = keys[-1], keys[place]
+                writes.append(DeleteOne({"_id": keys.pop()}))
+        places.bulk_write(writes)
+    return token
+
+
+def run(spark: SparkSession, uri: str, start: str, sink: dict[str, Any], batch: int) -> None:
+    """One job over all events, from an empty target to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        told = dict(sink)
+        if told["kind"] == "mongodb":
+            told["uri"] = uri
+        if told.get("factory") == "spark_jobs:once":
+            told["notes"] = f"{folder}/notes"
+        source = {"uri": uri, "database": DATABASE, "collection": "c", "startingPosition": start}
+        given = {"checkpoint": "checkpoint", "source": source | {"maxRowsPerTrigger": batch}, "sink": [told]}
+        job = parse_job(given | {"trigger": {"availableNow": True}}, "bench", Path(folder))
+        figures = run_job(job, session=spark, report=lambda _: None)
+        # Spark's listener, which counts, is called on a thread of its own.
+        assert figures.running == 0
+
+
+def measure(
+    spark: SparkSession, server: Target, cases: dict[str, dict[str, Any]], *, rows: int, batch: int, rounds: int,
+    told: Callable[[str], None] = print,
+) -> dict[str, Any]:  # fmt: skip
+    """The figures of each case, by name."""
+    uri = f"mongodb://{server.address[0]}:{server.address[1]}/?directConnection=true"
+    rates: dict[str, list[float]] = {name: [] for name in cases}
+    costs: dict[str, list[Cpu]] = {name: [] for name in cases}
+    with MongoClient[dict[str, Any]](uri) as client:
+        start = fill(client, rows)
+        for _ in range(rounds + 1):
+            for name, sink in cases.items():
+                client.drop_database(TARGET)
+                begun, used = time.perf_counter(), cpu_now(server)
+                run(spark, uri, start, sink, batch)
+                rates[name].append(rows / (time.perf_counter() - begun))
+                costs[name].append((cpu_now(server) - used).over(rows / 1e6))
+    figures = {}
+    for name in cases:
+        driver, below, served = (
+            statistics.median(getattr(cost, part) for cost in costs[name][1:]) for part in ("driver", "spark", "server")
+        )
+        rate = statistics.median(rates[name][1:])
+        cost = f"driver {driver:.0f}, Spark {below:.0f}, server {served:.0f}"
+        told(f"{name:20} {rate:9,.0f} rows/s  µs of CPU a row: {cost}")
+        figures[name] = {"rate": rate, "driver_us": driver, "spark_us": below, "server_us": served}
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="cases, with semicolons")
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--batch", type=int, default=50_000, help="rows a micro-batch at most")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    names = given.only.split(";") if given.only else list(CASES)
+    with OwnServer() as server:
+        spark = get_session(app="bench", conf=CONF, memory="2g")
+        chosen = {name: CASES[name] for name in names}
+        figures = measure(spark, server, chosen, rows=given.rows, batch=given.batch, rounds=given.rounds)
+    if given.json:
+        given.json.write_text(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

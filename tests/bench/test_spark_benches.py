@@ -1,0 +1,72 @@
+"""The benches of streams: what they count, and each once on a few rows, so that they run when they are wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bson import Timestamp
+
+BENCH = str(Path(__file__).parents[2] / "bench")
+
+
+@pytest.fixture(autouse=True)
+def _bench_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+
+
+def batch(begun: str, taken_ms: int, end: int) -> dict[str, object]:
+    token = f'{{"token":"82{end:08X}00000001"}}'
+    return {"timestamp": begun, "durationMs": {"triggerExecution": taken_ms}, "sources": [{"endOffset": token}]}
+
+
+def test_a_latency_ends_with_the_first_batch_that_has_the_event() -> None:
+    from spark_meter import ended_ms, headrace_covers, latencies_ms
+
+    batches = [batch("1970-01-01T00:00:10.000Z", 50, 5), batch("1970-01-01T00:00:11.500Z", 100, 8)]
+    assert ended_ms(batches[0]) == 10_050
+    sent = [(10_000.0, Timestamp(5, 1)), (10_010.0, Timestamp(6, 1)), (11_000.0, Timestamp(8, 1))]
+    sent.append((11_590.0, Timestamp(9, 1)))
+    assert latencies_ms(sent, batches, headrace_covers) == [50, 1590, 600], "the last is in no batch"
+
+
+def test_the_connectors_seconds_end_before_their_own() -> None:
+    from spark_beside import connector_covers
+
+    end = {"sources": [{"endOffset": {"version": 1, "offset": {"$timestamp": {"t": 7, "i": 0}}}}]}
+    assert connector_covers(end, Timestamp(6, 9))
+    assert not connector_covers(end, Timestamp(7, 1))
+
+
+def test_cpu_time_of_children_is_counted_without_the_servers() -> None:
+    from spark_meter import cpu_now
+    from target import OwnServer
+
+    with OwnServer() as server:
+        cpu = cpu_now(server)
+    assert cpu.driver > 0
+    assert cpu.server > 0
+    assert cpu.whole >= cpu.driver + cpu.server
+
+
+@pytest.mark.slow
+def test_each_bench_of_streams_runs_on_a_few_rows() -> None:
+    import spark_jobs
+    import spark_latency
+    from target import OwnServer
+
+    from headrace.spark.session import get_session
+
+    with OwnServer() as server:
+        spark = get_session(quick=True)
+        told: list[str] = []
+        names = ("nothing", "changes", "once")
+        cases = {name: spark_jobs.CASES[name] for name in names}
+        figures = spark_jobs.measure(spark, server, cases, rows=1500, batch=1000, rounds=1, told=told.append)
+        assert [line.split()[0] for line in told] == list(names)
+        assert all(found["rate"] > 0 for found in figures.values())
+        found = spark_latency.measure(
+            spark_latency.CASES["each"], spark, server, rate=50, seconds=0.3, idle=0.1, warm=0
+        )  # fmt: skip
+        assert found["events"] > 0
+        assert found["median_ms"] > 0
