@@ -12,11 +12,13 @@ from pymongo import MongoClient
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 import headrace
+from headrace.spark.rows import events
 from headrace.spark.sinks.batch import Batch
 from headrace.spark.sinks.changes import changes_sink
 from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.server_stream import Offset
+from headrace.spark.tables.fold import State, Stored, fold, keys_of
 from headrace.values.event_columns import COLUMNS
 
 _TYPES = dict.fromkeys(("clusterTime", "wallTime"), TimestampType()) | dict.fromkeys(
@@ -105,3 +107,25 @@ def run(reader: StreamReader, start: Offset) -> list[list[Row]]:
 
 def tokens(rows: list[Row]) -> list[str]:
     return [row["token"] for row in rows]
+
+
+class Mirrored:
+    """What a mirror makes of batches of rows."""
+
+    def __init__(self) -> None:
+        self.documents: dict[str, Stored] = {}
+        self._state = State()
+
+    def take(self, given: list[Row]) -> None:
+        rows = [events.Row(**{name: row[name] for name in events.Row._fields if name in row}) for row in given]
+        changes = fold(rows, self._state, {key: self.documents[key] for key in keys_of(rows) if key in self.documents})
+        self._state = changes.state
+        if changes.clear:
+            self.documents.clear()
+        for key in changes.deletes:
+            del self.documents[key]
+        self.documents |= changes.upserts
+        self.documents = {key: kept for key, kept in self.documents.items() if kept.token >= changes.stale_before}
+
+    def contents(self) -> list[str]:
+        return sorted(stored.document for stored in self.documents.values())

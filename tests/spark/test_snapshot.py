@@ -77,7 +77,7 @@ def test_a_snapshot_under_writers_and_the_events_after_it_give_the_collection(ur
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        rows = [text_row(snapshot.begin(start)), *rows_of(snapshot, 6), text_row(snapshot.end())]
+        rows = [text_row(snapshot.begin(start)), *rows_of(snapshot, 6), text_row(snapshot.end(start))]
     finally:
         stop.set()
         writer.join()

@@ -1,8 +1,7 @@
 """The table behind an archive: which events it can vouch for, which snapshots are whole in it, and its rows in order.
 
 Only what the table can vouch for is given: it has every event of a span. A span begins with a snapshot (or the table),
-and ends where a later snapshot says that events are missing. A snapshot is whole if its `snapshotEnd` came before
-another one began.
+and ends where a later snapshot says that events are missing. Which snapshots are whole the table's progress says.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from bson import Timestamp
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.tokens import Token
+from headrace.spark.tables.progress import Progress
 from headrace.values.event_columns import COLUMNS
 from headrace.values.token import high_water_mark
 
@@ -28,7 +28,6 @@ WINDOW_ROWS: Final = 50_000
 """So many rows of the table are held at a time."""
 TIME_END: Final = 18
 """Where a token's time ends: before that no bound of a file's tokens is cut short."""
-_MARKS: Final = frozenset({SNAPSHOT_BEGIN, SNAPSHOT_END})
 
 
 class ArchiveUnfit(RuntimeError):
@@ -45,7 +44,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A whole snapshot: every row of it has a token from `begin` to `end`, and is true there."""
+    """A whole snapshot that began at `begin`: every row of it is true at a token of its own, up to `end`."""
 
     begin: Token
     end: Token
@@ -89,10 +88,8 @@ class ArchiveTable:
         import pyarrow.dataset as ds
 
         kind = ds.field("operationType").cast(pa.string())
-        # Its own beginning has the token `begin`; a file's bounds are no closer than a second.
-        marks = self._rows("", base.end.text, kind.isin(list(_MARKS)), ("token", "operationType")).to_pylist()
-        told = {(row["operationType"], row["token"]) for row in marks}
-        if not {(SNAPSHOT_BEGIN, base.begin.text), (SNAPSHOT_END, base.end.text)} <= told:
+        begins = self._rows("", base.begin.text, kind == SNAPSHOT_BEGIN, ("token",))["token"]
+        if base.begin.text not in begins.to_pylist():
             raise ArchiveUnfit(f"the table {self._path} has no longer its snapshot of {base.begin.text}")
         scanned = self._dataset("", base.end.text)
         if scanned is not None:
@@ -158,11 +155,10 @@ def _contents(path: str, version: int) -> Contents:
     rows = dataset(table.file_uris(), pa.schema(names)).to_table()
     kind = pc.field("operationType")
     events = rows.filter(~_is_snapshot(kind))["token"]
-    begins, ends = (
-        pc.unique(rows.filter(kind == mark)["token"]).sort().to_pylist() for mark in (SNAPSHOT_BEGIN, SNAPSHOT_END)
-    )
-    progress = committed_progress(table)
-    return Contents(_spans(events, begins), _bases(begins, ends, progress.ended if progress else ""))
+    begins = pc.unique(rows.filter(kind == SNAPSHOT_BEGIN)["token"]).sort().to_pylist()
+    documents = rows.filter(kind == SNAPSHOT)["token"]
+    progress = committed_progress(table) or Progress()
+    return Contents(_spans(events, begins), _bases(documents, begins, progress))
 
 
 def _spans(events: pa.ChunkedArray, begins: list[str]) -> tuple[Span, ...]:
@@ -184,12 +180,18 @@ def _spans(events: pa.ChunkedArray, begins: list[str]) -> tuple[Span, ...]:
     return (*found, Span(at, max(Token(last), at)))
 
 
-def _bases(begins: list[str], ends: list[str], ended: str) -> tuple[Base, ...]:
-    """The snapshots that are whole; whether the last one is, the table's progress says: `ended`."""
+def _bases(documents: pa.ChunkedArray, begins: list[str], progress: Progress) -> tuple[Base, ...]:
+    """The whole snapshots; `documents` are the tokens of all their rows."""
+    import pyarrow.compute as pc
+
     found = []
-    for begin, following in zip(begins, [*begins[1:], None], strict=True):
-        after = [end for end in ends if end >= begin and (end == ended if following is None else end < following)]
-        found += [Base(Token(begin), Token(end)) for end in after[:1]]
+    for begin, end in progress.snapshots():
+        if begin in begins:
+            following = next((later for later in begins if later > begin), None)
+            own = documents.filter(pc.greater_equal(documents, begin))
+            own = own if following is None else own.filter(pc.less(own, following))
+            # A row's token may lie just behind the last event, and so behind the end.
+            found.append(Base(Token(begin), Token(max(begin, end, pc.max(own).as_py() or ""))))
     return tuple(found)
 
 

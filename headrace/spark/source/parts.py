@@ -65,7 +65,7 @@ def _rows(options: SourceOptions, part: InputPartition) -> Iterable[EventRow]:
     if isinstance(part, WholeSnapshot):
         yield snapshot.begin(part.token)
         yield from snapshot.read_all()
-        yield snapshot.end()
+        yield snapshot.end(part.token)
         return
     assert isinstance(part, SnapshotPart)
     if part.first:
@@ -73,4 +73,4 @@ def _rows(options: SourceOptions, part: InputPartition) -> Iterable[EventRow]:
     if part.chunk:
         yield from snapshot.read(part.chunk)
     if part.last:
-        yield snapshot.end()
+        yield snapshot.end(part.token)

@@ -4,6 +4,9 @@ An offset is a dict around a token:
     {"token", ["typeBits"]}                      the events up to there were given
     … "initial": true                            nothing yet: the first batch is made even when there is nothing in it
     … "after": key, "single": bool               in a snapshot begun at the token; the rows up to `key` were given
+    … "after": "3", "archive": {begin, end, slices}
+                                                 in one of the collection as the archive has it at the token, from
+                                                 its own snapshot of begin to end; the first 3 of the slices were given
 """
 
 from __future__ import annotations
@@ -18,13 +21,18 @@ from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.archive import Archive, has, resolve
+from headrace.spark.source.archive_table import Base, Contents
+from headrace.spark.source.archived_past import base_at
 from headrace.spark.source.feed import Feed, PositionLost
 from headrace.spark.source.options import Position, SourceOptions
-from headrace.spark.source.partitions import EventRange, SnapshotPart, WholeSnapshot
+from headrace.spark.source.partitions import ArchivedPart, EventRange, SnapshotPart, WholeSnapshot
+from headrace.spark.source.past import PastUnknown
 from headrace.spark.source.readahead import Bounds, Reach, ReadAhead, read_ahead
 from headrace.spark.source.snapshot import Chunk, Snapshot
 
 CHUNK_ROWS: Final = 20_000
+ARCHIVED_ROWS: Final = 1_000_000
+"""So many documents of an archive a micro-batch, unless the options say: each one reads all of the table's keys."""
 _LATEST: Final = Position("latest")
 _LOG: Final = logging.getLogger(__name__)
 
@@ -54,7 +62,7 @@ class ServerStream:
     def initial(self) -> Offset:
         start = self.options.start
         if start.kind == "snapshot":
-            return offset_of(self.feed.resolve(_LATEST), after="")
+            return self._archived_snapshot() or offset_of(self.feed.resolve(_LATEST), after="")
         # Spark keeps no offset before the first batch, so the first batch is made even when there is nothing in it.
         return offset_of(resolve(self.feed, start), initial=True)
 
@@ -97,6 +105,8 @@ class ServerStream:
                 # Planned, and lost before it was read: a snapshot in its place, unless one follows anyway.
                 return [] if in_snapshot(end) else [WholeSnapshot(events.end)]
             return events.sliced(self.options.partitions)
+        if "archive" in start:
+            return archived_parts(start, end)
         if not in_snapshot(end):
             return [SnapshotPart(token_of(start), start["after"] == "", None, True)]
         chunk = Chunk(end["after"], "" if end["single"] else start["after"])
@@ -114,7 +124,30 @@ class ServerStream:
         self.ahead.close()
         return Archive(self.options).reach(token, self.bounds, self._until) if self.options.archive else None
 
+    def _archived_snapshot(self) -> Offset | None:
+        """The beginning of a snapshot of what the archive has, if it goes on from there; else the server is read."""
+        contents = Archive(self.options).table.contents() if self.options.archive else Contents()
+        if not contents.spans:
+            return None
+        last = contents.spans[-1].last
+        token = max([last, *(base.end for base in contents.bases)])
+        try:
+            if not has(self.feed, last, token):
+                raise PastUnknown(f"the server no longer has what follows {last.text}, where the archive ends")
+            base = base_at(self.options, token)
+        except PastUnknown as unknown:
+            _LOG.warning("%s. The snapshot is the server's.", unknown)
+            return None
+        count = Archive(self.options).table.count(base, token)
+        batches = max(-(-count // (self.options.rows_max or ARCHIVED_ROWS)), 1)
+        kept = {"begin": base.begin.text, "end": base.end.text, "slices": batches * self.options.partitions}
+        return offset_of(token, after="", archive=kept)
+
     def _next_chunk(self, start: Offset) -> Offset:
+        if "archive" in start:
+            done = int(start["after"] or 0) + self.options.partitions
+            rest = start | {"after": str(done)}
+            return offset_of(token_of(start)) if done >= start["archive"]["slices"] else rest
         chunk = self._snapshot.next_chunk(start["after"], self.options.rows_max or CHUNK_ROWS)
         if chunk:
             return offset_of(token_of(start), after=chunk.upto, single=not chunk.after)
@@ -122,6 +155,17 @@ class ServerStream:
             # Rows of the snapshot may be newer than the run's beginning; with the events up to here they agree.
             self._until = self.feed.now()
         return offset_of(token_of(start))
+
+
+def archived_parts(start: Offset, end: Offset) -> list[ArchivedPart]:
+    """The slices between two offsets of a snapshot from the archive."""
+    kept = start["archive"]
+    base, slices = Base(Token(kept["begin"]), Token(kept["end"])), kept["slices"]
+    first, last = int(start["after"] or 0), int(end["after"]) if in_snapshot(end) else slices
+    token = token_of(start)
+    return [
+        ArchivedPart(token, base, number, slices, number == 0, number == slices - 1) for number in range(first, last)
+    ]
 
 
 def offset_of(token: Token, **more: Any) -> Offset:

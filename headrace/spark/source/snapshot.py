@@ -145,9 +145,10 @@ class Snapshot:
         """The row that says: what was there before is to be forgotten; the rows of a snapshot at `token` follow."""
         return self._row(SNAPSHOT_BEGIN, token)
 
-    def end(self) -> EventRow:
-        """The row that says: the snapshot is complete, and every row of it is true at this token or before."""
-        return self.end_at(self.now())
+    def end(self, begun: Token) -> EventRow:
+        """The row that says: the snapshot that began at `begun` is complete, and nothing of it is later than now."""
+        # On a quiet server the last event is older than the place behind it, where the snapshot began.
+        return self.end_at(max(self.now(), begun))
 
     def end_at(self, token: Token) -> EventRow:
         """The same of a snapshot whose rows are true at this token."""

@@ -27,7 +27,8 @@ Identity = tuple[str | None, str, str | None]
 class Progress:
     """Every event up to `token` is in. The last snapshot began at `begun`, and is complete if `ended` is not empty.
 
-    `again` is not empty while a snapshot is being given a second time: the token at which that one began.
+    `again` is not empty while a snapshot is being given a second time: the token at which that one began. `earlier` are
+    the beginnings and ends of the complete snapshots before the last one.
     """
 
     token: str = ""
@@ -36,16 +37,27 @@ class Progress:
     again: str = ""
     query: str = ""
     batch: int = -1
+    earlier: tuple[tuple[str, str], ...] = ()
 
     def has(self, query: str, batch: int) -> bool:
         return self.query == query and batch <= self.batch
+
+    def snapshots(self) -> tuple[tuple[str, str], ...]:
+        """The beginnings and ends of all complete snapshots, in order."""
+        return (*self.earlier, (self.begun, self.ended)) if self.ended else self.earlier
+
+    def begins(self, token: str) -> Progress:
+        """The progress when a new snapshot has begun at `token`."""
+        token_now = max(self.token, token)
+        return replace(self, begun=token, ended="", again="", token=token_now, earlier=self.snapshots())
 
     def text(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, text: str) -> Progress:
-        return cls(**json.loads(text))
+        given = json.loads(text)
+        return cls(**given | {"earlier": tuple(tuple(each) for each in given.get("earlier", ()))})
 
 
 def identity(row: Row) -> Identity:
@@ -74,7 +86,7 @@ class Sieve:
     def _snapshot(self, row: Row) -> bool:
         now = self.progress
         if row.operationType == SNAPSHOT_BEGIN and row.token > now.begun:
-            self.progress = replace(now, begun=row.token, ended="", again="", token=max(now.token, row.token))
+            self.progress = now.begins(row.token)
             return True
         if row.operationType == SNAPSHOT_BEGIN:
             self.progress = replace(now, again=row.token)
