@@ -25,6 +25,7 @@ from pymongo.errors import OperationFailure
 from headrace.spark.sinks.batch import BatchReport
 from headrace.spark.sinks.foreach_batch import Listener, for_each_batch
 from headrace.spark.sinks.mirror import MirrorSink
+from headrace.spark.source.admission import took_all
 from headrace.spark.source.feed import Feed
 from headrace.spark.source.options import Position, SourceOptions
 from headrace.spark.tables.mirror import MirrorTable, open_table
@@ -70,7 +71,11 @@ def follow(mirror: Mirror, *, session: SparkSession | None = None, every: str = 
 
 def catch_up(mirror: Mirror, *, session: SparkSession | None = None, listener: Listener | None = None) -> None:
     """Brings the table up to the collection as it is now, and returns. Raises what stopped the job."""
-    _start(mirror, session, {"availableNow": True}, listener).awaitTermination()
+    while True:
+        query = _start(mirror, session, {"availableNow": True}, listener)
+        query.awaitTermination()
+        if took_all(query):
+            return
 
 
 def description_option(uri: str, database: str | None, collection: str | None) -> dict[str, str]:
@@ -89,9 +94,9 @@ def description_option(uri: str, database: str | None, collection: str | None) -
 def _start(
     mirror: Mirror, session: SparkSession | None, trigger: dict[str, Any], listener: Listener | None
 ) -> StreamingQuery:
-    from headrace.spark.session import get_session, register
+    from headrace.spark.session import get_session, in_this_process, register
 
-    session = register(session) if session else get_session()
+    session = in_this_process(register(session) if session else get_session(), "a mirror")
     mirror.path.mkdir(parents=True, exist_ok=True)
     options = {
         "uri": mirror.uri,

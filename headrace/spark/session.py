@@ -1,7 +1,7 @@
 """One Spark session for a process, quick to start, with the `headrace` source registered in it.
 
-Not for clusters: under `spark-submit`, or when the program made a session itself, that session is
-used as it is and only the source is registered.
+A new one is for this machine alone. Under `spark-submit`, through Spark Connect, or when the program made a session
+itself, that session is used as it is and only the source is registered.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark import jvm
 from headrace.spark.java import find_java
@@ -51,6 +51,24 @@ def get_session(
     return register(session)
 
 
+class ConnectRefused(RuntimeError):
+    """Asked through Spark Connect for what needs Spark's driver in this process."""
+
+
+def in_this_process(session: SparkSession, what: str) -> SparkSession:
+    """The same session; raises ConnectRefused if its driver is elsewhere, where `what` cannot be."""
+    if _is_connect(session):
+        raise ConnectRefused(
+            f"{what} writes its tables and keeps its lock beside Spark's driver, and through Spark Connect that is "
+            "another process: run it there with spark-submit, or give for_each_batch(..., checkpoint=...) to a query"
+        )
+    return session
+
+
+def _is_connect(session: object) -> bool:
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
 def register(session: SparkSession) -> SparkSession:
     """The same session, in which `format("headrace")` is known from now on."""
     from headrace.spark.source.data_source import HeadraceSource
@@ -62,7 +80,14 @@ def register(session: SparkSession) -> SparkSession:
 def _existing() -> SparkSession | None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
 
+    if is_remote() or "SPARK_REMOTE" in os.environ:
+        from pyspark.sql.connect.session import SparkSession as Remote
+
+        remote: Any = Remote.getActiveSession() or SparkSession.builder.getOrCreate()
+        session: SparkSession = remote
+        return session
     # The active session is a thread's; another thread's context is this process's all the same. Under spark-submit
     # the JVM is there already, with the cluster's configuration.
     there = SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in os.environ

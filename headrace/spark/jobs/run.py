@@ -24,6 +24,7 @@ from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.sinks.foreach_batch import for_each_batch
+from headrace.spark.source.admission import took_all
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,8 +59,12 @@ def run_job(
             report(f"{job.name}: figures at http://{(job.metrics or ('',))[0]}:{port}/metrics")
         running = _Run(job, figures, stop)
         try:
-            running.start(session or _session(job))
+            session = session or _session(job)
+            running.start(session)
             running.watch(report)
+            while running.has_more:
+                running.start(session)
+                running.watch(report)
         except _no_answer() as error:
             if running.failure is error:
                 raise
@@ -85,10 +90,10 @@ class _Run:
     def start(self, session: SparkSession) -> None:
         from headrace.spark import pipeline
         from headrace.spark.jobs.listener import FiguresListener
-        from headrace.spark.session import register
+        from headrace.spark.session import in_this_process, register
 
         job = self._job
-        register(session)
+        register(in_this_process(session, "a job"))
         rows = session.readStream.format("headrace").options(**self._options).load()
         stages = spark_stages(job)
         if stages:
@@ -116,6 +121,11 @@ class _Run:
             self._session.streams.removeListener(self._listener)
         self._figures.phase = "stopped" if self._stop.is_set() else "ended"
         report(self._figures.line())
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a run over what is available is to be made again, to take the rest."""
+        return self._job.every is None and not self._stop.is_set() and not took_all(self._query)
 
     def _gated(self, apply: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
         """The function, not begun any more once the job is to stop, and never interrupted by that."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from headrace.clock import SystemClock
 from headrace.spark.sinks.batch import Batch, BatchReport, Sink, taken
+from headrace.spark.sinks.query_id import query_of
 from headrace.spark.tables.progress import Progress, Sieve
 
 if TYPE_CHECKING:
@@ -31,14 +32,17 @@ if TYPE_CHECKING:
 Listener = Callable[[BatchReport], None]
 
 
-def for_each_batch(*sinks: Sink, listener: Listener | None = None) -> Callable[[DataFrame, int], None]:
+def for_each_batch(
+    *sinks: Sink, listener: Listener | None = None, checkpoint: str | Path | None = None
+) -> Callable[[DataFrame, int], None]:
     """The function for `writeStream.foreachBatch`: the rows come to the driver once and go to every sink, in order.
 
-    `listener` hears of each sink's batch behind its commit.
+    `listener` hears of each sink's batch behind its commit. `checkpoint` is the query's own; only through Spark Connect
+    it must be named.
     """
 
     def apply(frame: DataFrame, number: int) -> None:
-        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+        query = query_of(frame, None if checkpoint is None else str(checkpoint))
         batch = Batch(query, number, frame.toArrow())
         for sink in sinks:
             report = sink.apply(batch)

@@ -32,7 +32,16 @@ if TYPE_CHECKING or ADMITS:
 else:
     SupportsTriggerAvailableNow = object
 
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
 Offset = dict[str, Any]
+
+
+def took_all(query: StreamingQuery) -> bool:
+    """Whether a query with the trigger `availableNow`, now ended, took all there was; if not, it is to be run again."""
+    # In 4.1 a run is one batch; one that had nothing to do reports no progress.
+    return ADMITS or not query.recentProgress
 
 
 class Stream(Protocol):
