@@ -16,6 +16,7 @@ import argparse
 import json
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -113,6 +114,7 @@ def measure(
                 run(spark, uri, start, sink, batch)
                 rates[name].append(rows / (time.perf_counter() - begun))
                 costs[name].append((cpu_now(server) - used).over(rows / 1e6))
+                print(f"  {name}: {rates[name][-1]:,.0f} rows/s", file=sys.stderr, flush=True)
     figures = {}
     for name in cases:
         driver, below, served = (
