@@ -73,6 +73,18 @@ class EventBuilder:
             raise
         return events
 
+    @property
+    def plain(self) -> bool:
+        """Whether events are told as they are, and which ones is decided by the head alone."""
+        return self._plain
+
+    def hears(self, head: Head) -> bool | None:
+        """Whether a plain stream hears the changes of this head; None where their events are not those of documents."""
+        route = self._routes.get(head) or self._learn(head)
+        if not route.in_scope:
+            return False
+        return None if route.view else route.heard
+
     def _add(self, operation: Operation, events: list[Event]) -> None:
         """The events of one operation."""
         head = operation.head

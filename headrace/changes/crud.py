@@ -14,7 +14,7 @@ from headrace.changes.event import Event
 from headrace.changes.images import KINDS_WITH_PRE_IMAGE
 from headrace.changes.operation import Head, Operation
 from headrace.changes.options import Shape
-from headrace.changes.parts import document_element, string_element
+from headrace.changes.parts import string_element
 from headrace.values.bson import decode, encode
 from headrace.values.token import TokenMaker, make_event_token
 
@@ -29,7 +29,9 @@ _PLAIN_DIFF: Final = (b"\x03diff\0", b"\x03u\0", b"\x03i\0")
 class Layout:
     """What all events of one head in one shape have in common, worked out once."""
 
-    __slots__ = ("before_time", "before_wall", "fixed_bytes", "maker", "needs_lookup", "ns", "shape", "shows_document")
+    __slots__ = (
+        "before_time", "before_wall", "fixed_bytes", "maker", "needs_lookup", "ns", "shape", "shows_document", "uuid",
+    )  # fmt: skip
 
     def __init__(self, head: Head, shape: Shape) -> None:
         kind = head.kind
@@ -37,8 +39,8 @@ class Layout:
         self.maker = None if head.uuid is None else TokenMaker(head.uuid, kind)
         self.before_time = string_element(b"operationType", kind) + b"\x11clusterTime\0"
         shows_uuid = shape.expanded and head.uuid is not None
-        uuid = b"\x05collectionUUID\0\x10\0\0\0\x04" + (head.uuid or b"") if shows_uuid else b""
-        self.before_wall = uuid + b"\x09wallTime\0"
+        self.uuid = b"\x05collectionUUID\0\x10\0\0\0\x04" + (head.uuid or b"") if shows_uuid else b""
+        self.before_wall = self.uuid + b"\x09wallTime\0"
         self.ns = head.ns_element + b"\x03documentKey\0"
         self.shows_document = kind in ("insert", "replace")
         self.needs_lookup = (kind in KINDS_WITH_PRE_IMAGE and shape.before_change != "off") or (
@@ -83,12 +85,20 @@ class CrudDraft(Draft):
 
 def description(o: bytes, shape: Shape) -> bytes:
     """The element `updateDescription`, or `rawUpdateDescription` where the shape wants the oplog's own."""
+    return update_name(shape) + described(o, shape)
+
+
+def update_name(shape: Shape) -> bytes:
+    """What stands before the document of that element."""
+    return b"\x03rawUpdateDescription\0" if shape.raw_update else b"\x03updateDescription\0"
+
+
+def described(o: bytes, shape: Shape) -> bytes:
+    """The document of that element."""
     if shape.raw_update:
-        return document_element(b"rawUpdateDescription", o)
-    described = None if shape.expanded else plain_description(o)
-    if described is None:
-        described = encode(describe(decode(o)["diff"], expanded=shape.expanded))
-    return document_element(b"updateDescription", described)
+        return o
+    plain = None if shape.expanded else plain_description(o)
+    return encode(describe(decode(o)["diff"], expanded=shape.expanded)) if plain is None else plain
 
 
 def plain_description(o: bytes) -> bytes | None:

@@ -11,7 +11,7 @@ than the store's is not understood here; `transaction.py` walks it element by el
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from headrace.changes.operation import Head, Operation
 from headrace.changes.parts import string_element
@@ -28,11 +28,19 @@ _TS: Final = b"\x11ts\0"
 _WALL: Final = b"\x09wall\0"
 _CRUD: Final = {"d": "delete", "i": "insert", "u": "update"}
 
+Parts: TypeAlias = tuple[Head, bytes, bytes, bytes, bytes]
+
 _HEADS: dict[bytes, Head] = {}
 
 
 def sliced(data: bytes) -> Operation | None:
     """The operation of a CRUD entry as the store writes it, found without decoding; None for any other entry."""
+    parts = parts_of(data)
+    return None if parts is None else Operation(*parts)
+
+
+def parts_of(data: bytes) -> Parts | None:
+    """The same as the parts that an operation is made of: head, `o`, `o2`, and the value bytes of `ts` and `wall`."""
     at = 4
     if data.startswith(_SESSION, 4):
         at = 10 + _INT32(data, 10)[0]
@@ -41,36 +49,28 @@ def sliced(data: bytes) -> Operation | None:
         at += 19
     if not data.startswith(_OP, at):
         return None
-    o = at + 46 + _INT32(data, at + 14)[0]
-    key = data[at:o]
-    head = _HEADS.get(key)
+    start = at + 46 + _INT32(data, at + 14)[0]
+    key = data[at:start]
+    head = _HEADS.get(key) or _learn(key)
     if head is None:
-        head = _learn(key)
-        if head is None:
-            return None
-    o_end = o + _INT32(data, o)[0]
-    return _with_tail(data, head, data[o:o_end], o_end)
-
-
-def _with_tail(data: bytes, head: Head, o: bytes, at: int) -> Operation | None:
-    """The operation, once what follows `o` is found to be what the store writes."""
-    o2 = b""
+        return None
+    at = start + _INT32(data, start)[0]
+    o, o2 = data[start:at], b""
     if data.startswith(b"\x03o2\0", at):
-        end = at + 4 + _INT32(data, at + 4)[0]
-        o2 = data[at + 4 : end]
-        at = end
+        start = at + 4
+        at = start + _INT32(data, start)[0]
+        o2 = data[start:at]
     if data.startswith(b"\x10stmtId\0", at):
         at += 12
     if not (data.startswith(_TS, at) and data.startswith(_WALL, at + 34)):
         return None
-    kind = head.kind
-    if kind == "update" and not o.startswith(UPDATE, 4):
+    if head.kind == "update" and not o.startswith(UPDATE, 4):
         head = head.replacement
     elif not o2:
-        if kind != "delete":
+        if head.kind != "delete":
             return None
         o2 = o
-    return Operation(head, o, o2, data[at + 4 : at + 12], data[at + 40 : at + 48])
+    return head, o, o2, data[at + 4 : at + 12], data[at + 40 : at + 48]
 
 
 def _learn(key: bytes) -> Head | None:

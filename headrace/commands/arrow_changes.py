@@ -12,7 +12,7 @@ It answers the events after `after` up to and including `until`, at most so many
 - `columns` are those of `values/event_columns.py`; all by default, without any the rows are only counted.
   `bytes` is one more: the size of each event.
 - `slices` parts the range by documents: each event is in exactly one slice, and those of a document in the same.
-  Rows are counted before they are sliced.
+  Only rows of the slice count.
 - An event of over 16 MB is a row like any other, by itself in its reply. Only one that no message can hold is error
   10334, and is to be read with $changeStreamSplitLargeEvent.
 - `idle`: the end of what there is was reached. `closed`: an invalidate is the last event; what comes behind it is read
@@ -24,26 +24,25 @@ opened `startAfter` the token and closed again; its errors are those of `$change
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.changes.builder import EventBuilder
+from headrace.changes.rows import Bounds
 from headrace.commands.command import Command
 from headrace.commands.namespaces import object_field, whole_number
 from headrace.commands.request import Request
 from headrace.commands.wait import Wait
 from headrace.commands.watch import Lookup, stream_spec
-from headrace.cursors.changes import ChangeCursor
+from headrace.cursors.rows import RowCursor
 from headrace.errors import CommandError
-from headrace.values.bson import decode, encode
-from headrace.values.event_columns import COLUMNS, SIZE, in_slice, token_document, token_text
+from headrace.values.bson import decode
+from headrace.values.event_columns import COLUMNS, SIZE
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
+    from headrace.values.plain_rows import Gathered
 
 NAME: Final = "headraceChanges"
 _FIELDS: Final = frozenset({
@@ -63,78 +62,43 @@ class Wanted:
     pipeline: list[dict[str, Any]]
     until: str | None
     columns: tuple[str, ...]
-    slice: int
-    slices: int
-    rows_max: int
-    bytes_max: int
+    bounds: Bounds
     wait_ms: float
 
 
 def run(engine: Engine, request: Request) -> dict[str, Any] | Wait:
     wanted = _wanted(request)
     cursor = _open(engine, request, wanted)
-    try:
-        batch = cursor.next_batch(engine, wanted.rows_max)
-        closed, idle = cursor.closed, cursor.idle
-    finally:
-        cursor.close()
-    events, token = _cut(batch.documents, batch.token, wanted)
-    whole = len(events) == len(batch.documents)
-    done = idle and whole if wanted.until is None else token_of(token) >= wanted.until
-    reached = done and wanted.until is not None
-    if idle and wanted.wait_ms and not (events or reached or closed or request.time_is_up):
+    cursor.read(engine, wanted.until)
+    token = decode(cursor.token)
+    reached = wanted.until is not None and token["_data"].upper() >= wanted.until
+    if cursor.idle and wanted.wait_ms and not (cursor.moved or reached or cursor.closed or request.time_is_up):
         return Wait(engine.store.last_position, wanted.wait_ms, cursor.key)
-    rows = in_slice(events, wanted.slice, wanted.slices)
     return {
-        "arrow": _arrow(rows, wanted.columns), "rows": len(rows), "token": decode(token), "done": done,
-        "idle": idle and whole, "closed": closed and whole,
+        "arrow": _arrow(cursor.rows, wanted.columns), "rows": len(cursor.rows), "token": token,
+        "done": cursor.idle if wanted.until is None else reached, "idle": cursor.idle, "closed": cursor.closed,
     }  # fmt: skip
 
 
-def _open(engine: Engine, request: Request, wanted: Wanted) -> ChangeCursor:
+def _open(engine: Engine, request: Request, wanted: Wanted) -> RowCursor:
     """The stream, for this one call."""
     spec = replace(stream_spec(engine, request, wanted.pipeline), whole=True)
-    spec = replace(spec, share_key=b"whole" + spec.share_key)
-    builder = engine.feeds.builder(spec.share_key)
-    if builder is None:
-        lookup = Lookup(engine)
-        builder = EventBuilder(spec, lookup, lookup)
-    return ChangeCursor(spec, builder, engine.feeds, engine, engine.clock.monotonic_ms)
+    lookup = Lookup(engine)
+    builder = EventBuilder(spec, lookup, lookup)
+    return RowCursor(spec, builder, engine.feeds, engine, engine.clock.monotonic_ms, wanted.bounds)
 
 
-def token_of(document: bytes) -> str:
-    """The text of a token."""
-    text: str = decode(document)["_data"]
-    return text.upper()
-
-
-def _cut(events: Sequence[bytes], token: bytes, wanted: Wanted) -> tuple[Sequence[bytes], bytes]:
-    """As many of the events as are wanted, and the token behind them."""
-    count = bisect_right(list(accumulate(map(len, events))), wanted.bytes_max)
-    if count < len(events):
-        events = events[: max(count, 1)]
-        token = token_document(events[-1])
-    if wanted.until is not None and events and token_text(events[-1]) > wanted.until:
-        events = events[: bisect_right(events, wanted.until, key=token_text)]
-        return events, _mark(wanted.until)
-    return events, token
-
-
-def _mark(text: str) -> bytes:
-    return encode({"_data": text})
-
-
-def _arrow(events: list[bytes], columns: tuple[str, ...]) -> bytes:
-    """The events as an Arrow IPC stream; nothing where nothing of them is wanted."""
+def _arrow(rows: Gathered, columns: tuple[str, ...]) -> bytes:
+    """The rows as an Arrow IPC stream; nothing where nothing of them is wanted."""
     if not columns:
         return b""
     try:
-        from headrace.values.arrow import events_batch, ipc_bytes
+        from headrace.values.arrow import gathered_batch, ipc_bytes
     except ImportError:
         raise CommandError(
             115, f"{NAME} needs pyarrow on the server: pip install 'headrace[arrow]'; or read with $changeStream"
         ) from None
-    made = ipc_bytes(events_batch(events, columns))
+    made = ipc_bytes(gathered_batch(rows, columns))
     if len(made) > _ARROW_BYTES_MAX:
         raise CommandError(10334, f"the next event has {len(made)} bytes as Arrow, more than a message can hold")
     return made
@@ -160,10 +124,12 @@ def _wanted(request: Request) -> Wanted:
         pipeline=[{"$changeStream": stream | {"startAfter": after}}, *_stages(body.get("pipeline"))],
         until=until["_data"].upper() if until else None,
         columns=_columns(body.get("columns")),
-        slice=_number(body, "slice", 0, 0, slices - 1),
-        slices=slices,
-        rows_max=_number(body, "rowsMax", _ROWS_DEFAULT, 1, 1 << 30),
-        bytes_max=_number(body, "bytesMax", limits.BATCH_BYTES_MAX, 1, limits.BATCH_BYTES_MAX),
+        bounds=Bounds(
+            rows=_number(body, "rowsMax", _ROWS_DEFAULT, 1, 1 << 30),
+            bytes=_number(body, "bytesMax", limits.BATCH_BYTES_MAX, 1, limits.BATCH_BYTES_MAX),
+            slice=_number(body, "slice", 0, 0, slices - 1),
+            slices=slices,
+        ),
         wait_ms=float(_number(body, "waitMs", 0, 0, limits.AWAIT_MS_MAX)),
     )
 

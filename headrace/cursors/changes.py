@@ -160,7 +160,7 @@ class ChangeCursor:
 
     def _from_oplog(self, view: View, count_max: int) -> Batch:
         """A batch from the oplog: bounded in events, bytes, entries looked at and time."""
-        _check_read(view, self._read_from)
+        check_read(view, self._read_from)
         self.idle = False
         documents: list[bytes] = []
         size, seen = 0, 0
@@ -254,7 +254,7 @@ def _check_history(view: View, start: int) -> None:
         raise CommandError(286, "PlanExecutor error during aggregation :: caused by :: " + HISTORY_LOST)
 
 
-def _check_read(view: View, read_from: int) -> None:
+def check_read(view: View, read_from: int) -> None:
     """At a later read: lost if an entry at or after `read_from` was pruned."""
     if 0 < view.store.pruned_through >= read_from:
         raise CommandError(286, "Executor error during getMore :: caused by :: " + HISTORY_LOST)

@@ -211,7 +211,5 @@ class View:
         for run_first, run_last in heapq.merge(*(self.runs(topic, first) for topic in topics)):
             if run_last <= done:
                 continue
-            for position, entry in self.entries(max(run_first, done + 1), run_last):
-                yield position, entry
-                done = position
-            done = max(done, run_last)
+            yield from self.entries(max(run_first, done + 1), run_last)
+            done = run_last

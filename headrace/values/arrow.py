@@ -6,11 +6,14 @@ The only file beneath Spark that imports pyarrow; who imports this one must do w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from struct import Struct
 from typing import Any, Final
 
 import pyarrow as pa
 
 from headrace.values.event_columns import COLUMNS, DOCUMENTS, SIZE, row_of, token_text
+from headrace.values.plain_rows import Gathered
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TYPES: Final = (
@@ -20,16 +23,66 @@ _TYPES: Final = (
     | dict.fromkeys(("clusterTimeIncrement", "txnNumber"), pa.int64())
 )
 SCHEMA: Final = pa.schema([pa.field(name, _TYPES[name], nullable=name != "token") for name in COLUMNS])
-
-
 _SIZE_FIELD: Final = pa.field(SIZE, pa.int64())
+_OF_KIND: Final = {"collection": "collection", "database": "database", "operationType": "operation", "other": "other"}
+"""The columns that a `RowKind` tells."""
+_INT64S: Final = Struct("<q").iter_unpack
 
 
 def events_batch(events: Sequence[bytes], columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
     """The events (BSON) as one batch of these columns, in this order; `SIZE` may be among them."""
-    schema = pa.schema([_SIZE_FIELD if name == SIZE else SCHEMA.field(name) for name in columns])
+    schema = _schema(columns)
     arrays = [pa.array(values, type=field.type) for values, field in zip(_values(events, columns), schema)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def gathered_batch(rows: Gathered, columns: Sequence[str]) -> pa.RecordBatch:
+    """The rows as one batch of these columns, as `events_batch` would make it of their events."""
+    schema = _schema(columns)
+    if not rows.events:
+        arrays = [_plain_array(rows, field) for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    filled: list[Sequence[Any]] = list(zip(*rows.rows()))
+    values = (rows.all_sizes() if name == SIZE else filled[COLUMNS.index(name)] for name in columns)
+    arrays = [pa.array(some, type=field.type) for some, field in zip(values, schema)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _plain_array(rows: Gathered, field: pa.Field) -> pa.Array:
+    """One column of rows without an event among them."""
+    name, kinds = field.name, rows.kinds
+    if name in ("lsid", "txnNumber", "fullDocumentBeforeChange"):
+        return pa.nulls(len(kinds), field.type)
+    if name in _OF_KIND:
+        told = attrgetter(_OF_KIND[name])
+        if kinds and kinds.count(kinds[0]) == len(kinds):
+            return pa.repeat(pa.scalar(told(kinds[0]), field.type), len(kinds))
+        return pa.array(list(map(told, kinds)), type=field.type)
+    return pa.array(_plain_values(rows, name), type=field.type)
+
+
+def _plain_values(rows: Gathered, name: str) -> Sequence[Any]:
+    match name:
+        case "token":
+            return rows.tokens
+        case "clusterTime":
+            return [(position >> 32) * 1_000_000 for position in rows.positions]
+        case "clusterTimeIncrement":
+            return [position & 0xFFFFFFFF for position in rows.positions]
+        case "documentKey":
+            return rows.keys
+        case "fullDocument":
+            return [detail if kind.shows_document else None for kind, detail in zip(rows.kinds, rows.details)]
+        case "updateDescription":
+            return [detail if kind.shows_update else None for kind, detail in zip(rows.kinds, rows.details)]
+        case "wallTime":
+            return [milliseconds * 1000 for (milliseconds,) in _INT64S(b"".join(rows.walls))]
+    assert name == SIZE
+    return rows.sizes
+
+
+def _schema(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([_SIZE_FIELD if name == SIZE else SCHEMA.field(name) for name in columns])
 
 
 def _values(events: Sequence[bytes], columns: Sequence[str]) -> Iterator[Sequence[Any]]:

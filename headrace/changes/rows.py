@@ -1,0 +1,147 @@
+"""Rows of plain changes of documents, straight from oplog entries: for those who read events as columns.
+
+Plain is an insert, replace, update or delete by itself (no transaction) in a stream that leaves events as they are and
+asks for no images that are not in the entry. Everything else goes the other way, through the `EventBuilder`.
+
+Rule: both ways give the same rows, and the same answer to whether an event is heard at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from headrace.changes.builder import EventBuilder
+from headrace.changes.crud import described, layout_of, update_name
+from headrace.changes.draft import token_document
+from headrace.changes.operation import Head
+from headrace.changes.options import Shape
+from headrace.changes.parts import document_of
+from headrace.changes.slicing import HEADS_MAX, parts_of
+from headrace.values.event_columns import slice_of
+from headrace.values.keystring import encode_element
+from headrace.values.plain_rows import WALL_BYTES_END, Gathered, RowKind
+from headrace.values.token import TokenMaker
+
+_TOKEN_BYTES: Final = 17  # of a token's document, besides its text
+_LOOK: Final = 255
+_BITS_BYTES: Final = 16  # of its type bits, besides themselves
+
+Entry = tuple[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What of a range is wanted: rows of one slice, at most so many, and so many bytes of events if more than one."""
+
+    rows: int
+    bytes: int
+    slice: int = 0
+    slices: int = 1
+
+
+class _Plan:
+    """What is done with the entries of one head. Nothing of it is plain where `maker` is None."""
+
+    __slots__ = ("fixed_bytes", "heard", "kind", "maker")
+
+    def __init__(self, head: Head, shape: Shape, heard: bool) -> None:
+        layout = layout_of(head, shape)
+        kind = RowKind(head.kind, head.db, head.coll, document_of(layout.uuid) if layout.uuid else None)
+        self.heard = heard
+        self.kind = kind
+        self.maker: TokenMaker | None = None if layout.needs_lookup else layout.maker
+        self.fixed_bytes = layout.fixed_bytes + _TOKEN_BYTES + (len(update_name(shape)) if kind.shows_update else 0)
+
+
+class RowTaker:
+    """Takes rows from entries, as far as its bounds allow; those of other entries come as events."""
+
+    def __init__(self, builder: EventBuilder, shape: Shape, bounds: Bounds) -> None:
+        self._builder = builder
+        self._shape = shape
+        self._bounds = bounds
+        self._plans: dict[Head, _Plan] = {}
+        self._bytes = 0
+        self._passed: tuple[TokenMaker, int, bytes] | None = None
+        self.rows = Gathered()
+        self.full = False
+        """Whether the next row was left out because there is no room for it."""
+
+    def run(self, entries: Iterator[Entry], end: int, late: Callable[[int], bool]) -> Entry | None:
+        """Takes the rows of plain entries before the position `end`; the first entry that is none of these.
+
+        None when there are no more, when it is full, and when `late` says, each 256 entries, that it is time to stop.
+        """
+        rows, plans, shape = self.rows, self._plans, self._shape
+        slice_, slices, bytes_max = self._bounds.slice, self._bounds.slices, self._bounds.bytes
+        tokens, others = rows.tokens, len(rows.events)
+        size = self._bytes
+        for seen, entry in enumerate(entries, 1):
+            position, data = entry
+            parts = parts_of(data)
+            if parts is None or position >= end:
+                return self._stop(size, entry)
+            head, o, key, _, wall = parts
+            plan = plans.get(head) or self._learn(head)
+            if plan.heard:
+                maker, id_type, id_value = plan.maker, key[4], key[9:-1]
+                if maker is None or not wall.endswith(WALL_BYTES_END):
+                    return self._stop(size, entry)
+                if slices == 1 or crc32(encode_element(id_type, id_value)) % slices == slice_:
+                    kind = plan.kind
+                    detail = o if kind.shows_document else described(o, shape) if kind.shows_update else None
+                    token, bits = maker.crud(position, id_type, id_value)
+                    row_bytes = plan.fixed_bytes + len(token) + len(key) + (len(detail) if detail else 0)
+                    if bits is not None:
+                        row_bytes += _BITS_BYTES + len(bits)
+                    size += row_bytes
+                    if len(tokens) + others >= self._bounds.rows or (size > bytes_max and (tokens or others)):
+                        self.full = True
+                        return self._stop(size, None)
+                    rows.kinds.append(kind)
+                    tokens.append(token)
+                    rows.positions.append(position)
+                    rows.walls.append(wall)
+                    rows.keys.append(key)
+                    rows.details.append(detail)
+                    rows.sizes.append(row_bytes)
+                self._passed = (maker, position, key)
+            if not seen & _LOOK and late(position):
+                break
+        return self._stop(size, None)
+
+    def add(self, event: bytes) -> bool:
+        """Takes an event's row, if it is in the slice; whether there was room for it."""
+        bounds, count = self._bounds, len(self.rows)
+        if bounds.slices > 1 and slice_of(event, bounds.slices) != bounds.slice:
+            return True
+        self._bytes += len(event)
+        self.full = count >= bounds.rows or (self._bytes > bounds.bytes and count > 0)
+        if not self.full:
+            self.rows.add(event)
+        return not self.full
+
+    def passed(self) -> tuple[int, bytes] | None:
+        """Position and token document of the last event that `run` has passed, of any slice; once."""
+        if self._passed is None:
+            return None
+        (maker, position, key), self._passed = self._passed, None
+        return position, token_document(*maker.crud(position, key[4], key[9:-1]))
+
+    def _stop(self, size: int, entry: Entry | None) -> Entry | None:
+        self._bytes = size
+        return entry
+
+    def _learn(self, head: Head) -> _Plan:
+        """The plan of a head not met before."""
+        heard = self._builder.hears(head)
+        plan = _Plan(head, self._shape, heard is not False)
+        if heard is None:
+            plan.maker = None
+        if len(self._plans) >= HEADS_MAX:
+            self._plans.clear()
+        self._plans[head] = plan
+        return plan

@@ -1,0 +1,112 @@
+"""A range of a stream read once, as rows: plain changes straight from the oplog, everything else as events.
+
+Rule: the rows are those of the events that a `ChangeCursor` would give, in the same order, and so are its errors.
+Nothing is kept: no feed is joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from headrace import limits
+from headrace.changes.builder import EventBuilder
+from headrace.changes.rows import Bounds, Entry, RowTaker
+from headrace.changes.stream import StreamSpec
+from headrace.cursors.changes import ChangeCursor, Source, check_read
+from headrace.cursors.feed import Feeds
+from headrace.store.view import POSITION_MAX
+from headrace.values.bson import encode
+from headrace.values.plain_rows import Gathered
+
+_TIME_END: Final = 18
+"""Where a token's cluster time ends."""
+_LOOK: Final = 255
+"""The time is looked at behind so many entries and one."""
+
+
+class RowCursor(ChangeCursor):
+    """A stream opened behind a token, for one `read`."""
+
+    __slots__ = ("_late_at", "_looked_at", "_taker", "_until_ms", "moved")
+
+    def __init__(
+        self, spec: StreamSpec, builder: EventBuilder, feeds: Feeds, source: Source, clock_ms: Callable[[], float],
+        bounds: Bounds,
+    ) -> None:  # fmt: skip
+        super().__init__(spec, builder, feeds, source, clock_ms)
+        self._taker = RowTaker(builder, spec.shape, bounds)
+        self._until_ms = clock_ms() + limits.SCAN_MS_MAX
+        self._looked_at = 0
+        self._late_at: int | None = None
+        self.moved = False
+        """Whether an event was passed, of any slice."""
+
+    @property
+    def rows(self) -> Gathered:
+        return self._taker.rows
+
+    @property
+    def token(self) -> bytes:
+        """Where it stands, a document: the rows up to there were taken."""
+        return self._token
+
+    def read(self, source: Source, until: str | None) -> None:
+        """Takes the rows up to and including the token `until`, or as many as it may."""
+        view = source.view
+        check_read(view, self._read_from)
+        end = POSITION_MAX if until is None else int(until[2:_TIME_END], 16)
+        entries = self._entries(view)
+        looked_at = 0
+        while True:
+            entry = self._next(entries, end)
+            if entry is None:
+                break
+            position, raw = entry
+            if not self._take(raw, until, position > end):
+                return
+            looked_at += 1
+            if not looked_at & _LOOK and self._is_late(position):
+                break
+        if self._late_at is not None:
+            self._advance_mark(self._late_at)
+        elif not self._taker.full:
+            self.idle = True
+            self._advance_mark(view.store.last_position)
+
+    def _next(self, entries: Iterator[Entry], end: int) -> Entry | None:
+        """The next entry that is not plain, when the rows before it were taken."""
+        if self._guard is not None and self._guard.settled:
+            self._guard = None
+        if self._guard is not None or not self._builder.plain:
+            return next(entries, None)
+        entry = self._taker.run(entries, end, self._is_late)
+        passed = self._taker.passed()
+        if passed is not None:
+            self._token_time, self._token = passed
+            self.moved = True
+        return entry
+
+    def _take(self, raw: bytes, until: str | None, past: bool) -> bool:
+        """Takes the events of an entry, which may be past the end already; whether there is more to take."""
+        events, failure = ([], None) if past else self._built(raw)
+        for event in events:
+            past = until is not None and event.token > until
+            if past or (event.document is not None and not self._taker.add(event.document)):
+                break
+            self._hand_out(event, [])
+            self.moved = True
+            if event.closes:
+                return False
+        if past:
+            self._token = encode({"_data": until})
+        elif failure is not None and not self.moved:
+            raise failure
+        return not (past or failure or self._taker.full)
+
+    def _is_late(self, position: int) -> bool:
+        self._looked_at += _LOOK + 1
+        late = self._looked_at >= limits.SCAN_ENTRY_COUNT_MAX or self._clock_ms() > self._until_ms
+        if late:
+            self._late_at = position
+        return late

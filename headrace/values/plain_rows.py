@@ -1,0 +1,82 @@
+"""Rows of changed documents, gathered as columns without an event ever being made; and whole events among them.
+
+Rule: a row is the one that `event_columns.row_of` would give of the event, and its size that event's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from headrace.values.event_columns import EventRow, row_of
+
+WALL_BYTES_END: Final = b"\0\0"
+"""How the value bytes of a wallTime end that a row can hold for certain: from 1970 on, for some thousand years."""
+
+
+class RowKind:
+    """What all rows of one operation on one collection have in common. Compared by identity."""
+
+    __slots__ = ("collection", "database", "operation", "other", "shows_document", "shows_update")
+
+    def __init__(self, operation: str, database: str, collection: str, other: bytes | None) -> None:
+        self.operation = operation
+        self.database = database
+        self.collection = collection
+        self.other = other
+        """BSON, or None."""
+        self.shows_document = operation in ("insert", "replace")
+        self.shows_update = operation == "update"
+
+
+class Gathered:
+    """Rows in order, a list for each thing known of them; `events` has the others, with the rows before each."""
+
+    __slots__ = ("details", "events", "keys", "kinds", "positions", "sizes", "tokens", "walls")
+
+    def __init__(self) -> None:
+        self.kinds: list[RowKind] = []
+        self.tokens: list[str] = []
+        self.positions: list[int] = []
+        self.walls: list[bytes] = []
+        """Value bytes of the wallTime; they end in `WALL_BYTES_END`."""
+        self.keys: list[bytes] = []
+        self.details: list[bytes | None] = []
+        """The document, or the description of the update."""
+        self.sizes: list[int] = []
+        self.events: list[tuple[int, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self.tokens) + len(self.events)
+
+    def add(self, event: bytes) -> None:
+        self.events.append((len(self.tokens), event))
+
+    def rows(self) -> Iterator[EventRow]:
+        """All of them, one by one."""
+        return (row_of(found) if isinstance(found, bytes) else self._row(found) for found in self._in_order())
+
+    def all_sizes(self) -> Sequence[int]:
+        if not self.events:
+            return self.sizes
+        return [len(found) if isinstance(found, bytes) else self.sizes[found] for found in self._in_order()]
+
+    def _in_order(self) -> Iterator[int | bytes]:
+        """The events, and the places of the rows."""
+        at = 0
+        for before, event in self.events:
+            yield from range(at, before)
+            yield event
+            at = before
+        yield from range(at, len(self.tokens))
+
+    def _row(self, at: int) -> EventRow:
+        kind, position, detail = self.kinds[at], self.positions[at], self.details[at]
+        full = detail if kind.shows_document else None
+        told = detail if kind.shows_update else None
+        made: list[Any] = [
+            self.tokens[at], (position >> 32) * 1_000_000, position & 0xFFFFFFFF, kind.operation, kind.database,
+            kind.collection, self.keys[at], full, None, told, None, None,
+            int.from_bytes(self.walls[at], "little") * 1000, kind.other,
+        ]  # fmt: skip
+        return made
