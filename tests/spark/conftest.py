@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +37,22 @@ def transport(request: pytest.FixtureRequest) -> str:
     """Each of the two ways in which events come from a server."""
     way: str = request.param
     return way
+
+
+@pytest.fixture
+def no_headrace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers as MongoDB is: without Headrace's own commands, and saying nothing of it."""
+    from headrace.commands.table import COMMANDS
+
+    told = COMMANDS["buildInfo"]
+
+    def build_info(engine: Any, request: Any) -> Any:
+        reply: Any = told.run(engine, request)
+        return {name: value for name, value in reply.items() if name != "headrace"}
+
+    monkeypatch.delitem(COMMANDS, "headraceChanges")
+    for name in (told.name, *told.aliases):
+        monkeypatch.setitem(COMMANDS, name, replace(told, run=build_info))
 
 
 @pytest.fixture(scope="session")

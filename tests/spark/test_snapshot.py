@@ -54,7 +54,9 @@ def test_a_key_beyond_the_last_chunk_is_found_by_the_next(uri: str, database: Db
     assert chunk and chunk.upto == dumps({"_id": 9})
 
 
-def test_a_snapshot_under_writers_and_the_events_after_it_give_the_collection(uri: str, database: Db) -> None:
+def test_a_snapshot_under_writers_and_the_events_after_it_give_the_collection(
+    uri: str, database: Db, transport: str
+) -> None:
     """The claim of each row, its token, is put to the proof: every event after it is applied, none before."""
     database.c.insert_many([{"_id": number, "a": [0]} for number in range(40)])
     stop = threading.Event()
@@ -83,7 +85,7 @@ def test_a_snapshot_under_writers_and_the_events_after_it_give_the_collection(ur
         writer.join()
     assert {rows[0].operationType, rows[-1].operationType} == {SNAPSHOT_BEGIN, SNAPSHOT_END}
     stream = dict.fromkeys(description_option(uri, database.name, "c"), True)
-    feed = Feed(SourceOptions(uri, database.name, "c", stream=stream))
+    feed = Feed(SourceOptions(uri, database.name, "c", stream=stream, transport=transport))
     end = read_ahead(feed).advance(start, Bounds(), until=feed.now(), wait_ms=20).token
     mirror: dict[str, Stored] = {}
     state = State()

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import headrace
 from headrace.spark.source import merged
 from headrace.spark.source.data_source import StreamReader
-from headrace.spark.source.feed import PositionLost
+from headrace.spark.source.feed import Feed, PositionLost
 from headrace.spark.source.merged import Merged, MergedStream, server_name
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.partitions import EventRange
@@ -26,6 +26,11 @@ SCHEMA = StructType([StructField(name, StringType(), name != "token") for name i
 SCHEMA.add("clusterTimeIncrement", LongType())
 
 Row = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def both_ways(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Feed, "arrow", transport == "arrow")
 
 
 def reader_of(*servers: Any, **more: str) -> StreamReader:
