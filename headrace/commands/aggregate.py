@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson.datetime_ms import DatetimeMS
 
-from headrace.commands import server_stages, watch
+from headrace.commands import fields, server_stages, watch
 from headrace.commands.batches import batch_size, open_cursor
 from headrace.commands.command import Command
 from headrace.commands.find import check_hint
@@ -45,6 +45,7 @@ def run(engine: Engine, request: Request) -> Any:
         if cursor is not None:
             raise CommandError(14, "cursor field must be missing or an object")
         raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
+    fields.check("aggregate.cursor", cursor, fields.CURSOR)
     size = batch_size(cursor, "aggregate.cursor")
     if type(name) is not str:
         namespace = f"{check_database(request.db)}.$cmd.aggregate"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import limits
 from headrace.commands import reply
+from headrace.commands.namespaces import whole_number
 from headrace.commands.request import Request
 from headrace.commands.retryable import session_id
 from headrace.commands.snapshots import SnapshotDocuments
 from headrace.cursors.documents import DocumentCursor
 from headrace.errors import CommandError
-from headrace.values.bson import type_name
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
@@ -20,18 +20,10 @@ if TYPE_CHECKING:
 
 def batch_size(body: dict[str, Any], command: str) -> int | None:
     """The `batchSize` of `cursor` (aggregate) or of the command itself; None if there is none. Raises 14, 51024."""
-    value = body.get("batchSize")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CommandError(
-            14,
-            f"BSON field '{command}.batchSize' is the wrong type '{type_name(value)}', "
-            "expected types '[long, int, decimal, double']",
-        )
-    if value < 0:
-        raise CommandError(51024, f"BSON field 'batchSize' value must be >= 0, actual value '{int(value)}'")
-    return int(value)
+    size = whole_number(body, "batchSize", command)
+    if size is not None and size < 0:
+        raise CommandError(51024, f"BSON field 'batchSize' value must be >= 0, actual value '{size}'")
+    return size
 
 
 def open_cursor(

@@ -21,6 +21,7 @@ from headrace.commands.let import variables_of
 from headrace.commands.namespaces import check_namespace, flag, object_field, raw_documents, writable
 from headrace.commands.request import Request
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import NUMBERS, to_long
 from headrace.store import schema
 from headrace.store.writes import RetryableWrite
 from headrace.values.bson import decode, encode, type_name
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
 
 NAMESPACE: Final = "admin.$cmd.bulkWrite"
 UNBOUNDED: Final = 1 << 30
-_FIELDS: Final = frozenset({
-    "apiDeprecationErrors", "apiStrict", "apiVersion", "autocommit", "bulkWrite", "bypassDocumentValidation", "comment",
-    "cursor", "errorsOnly", "let", "lsid", "maxTimeMS", "nsInfo", "ops", "ordered", "readConcern", "startTransaction",
-    "stmtId", "stmtIds", "txnNumber", "writeConcern",
-})  # fmt: skip
 _OPERATIONS: Final = {
     "delete": frozenset({"collation", "delete", "filter", "hint", "multi"}),
     "insert": frozenset({"document", "insert"}),
@@ -97,9 +93,6 @@ class Sums:
 
 def run(engine: Engine, request: Request) -> bytes:
     body = request.body
-    for name in body:
-        if name not in _FIELDS and not name.startswith("$"):
-            raise CommandError(40415, f"BSON field 'bulkWrite.{name}' is an unknown field.")
     operations = _operations(request)
     ordered = flag(body, "ordered", True, "bulkWrite")
     size = batch_size(object_field(body, "cursor", "bulkWrite"), "bulkWrite.cursor")
@@ -182,12 +175,13 @@ def _without(raw: bytes, place: tuple[int, int, int]) -> dict[str, Any]:
 
 
 def _namespace(kind: str, number: Any, namespaces: list[str]) -> str:
-    if isinstance(number, bool) or not isinstance(number, int | float):
+    if type(number) not in NUMBERS:
         shown = type_name(number)
         raise CommandError(14, f"BSON field 'bulkWrite.ops.{kind}' is the wrong type '{shown}', expected type 'int'")
-    if not 0 <= number < len(namespaces):
-        raise CommandError(2, f"BulkWrite ops entry has an invalid nsInfo index: {int(number)}")
-    return namespaces[int(number)]
+    place = to_long(number)
+    if not 0 <= place < len(namespaces):
+        raise CommandError(2, f"BulkWrite ops entry has an invalid nsInfo index: {place}")
+    return namespaces[place]
 
 
 def _update_statement(namespace: str, spec: dict[str, Any]) -> Operation:

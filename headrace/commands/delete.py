@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.commands import fields
 from headrace.commands.command import Command
 from headrace.commands.find import check_hint
 from headrace.commands.generic import check_statement
 from headrace.commands.insert import retryable_of
 from headrace.commands.let import variables_of
-from headrace.commands.namespaces import flag, for_writing, object_field, raw_documents, refused, target, write_errors
+from headrace.commands.namespaces import (
+    flag,
+    for_writing,
+    object_field,
+    raw_documents,
+    refused,
+    target,
+    whole_number,
+    write_errors,
+)
 from headrace.commands.plan import Finder, collation_of
 from headrace.commands.request import Request
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
 from headrace.store.writes import RetryableWrite
-from headrace.values.bson import decode, type_name
+from headrace.values.bson import decode
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
@@ -54,17 +64,11 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
 
 
 def _check(statement: dict[str, Any]) -> None:
+    fields.check("delete.deletes", statement, fields.DELETE_STATEMENT)
     for field in ("q", "limit"):
-        if field not in statement:
+        if statement.get(field) is None:
             raise CommandError(40414, f"BSON field 'delete.deletes.{field}' is missing but a required field")
-    if isinstance(statement["limit"], bool) or not isinstance(statement["limit"], int | float):
-        kind = type_name(statement["limit"])
-        raise CommandError(
-            14,
-            f"BSON field 'delete.deletes.limit' is the wrong type '{kind}', "
-            "expected types '[long, int, decimal, double']",
-        )
-    if statement["limit"] not in (0, 1):
+    if whole_number(statement, "limit", "delete.deletes") not in (0, 1):
         raise CommandError(9, f"The limit field in delete objects must be 0 or 1. Got {statement['limit']}")
     object_field(statement, "q", "delete.deletes")
     check_statement("delete.deletes", statement)
@@ -81,7 +85,7 @@ def run_statement(
     if finder.is_by_id:
         found = finder.by_id(txn)
         matches = [] if found is None else [found]
-    elif statement["limit"]:
+    elif whole_number(statement, "limit", "delete.deletes"):
         matches = [(record, raw) for record, raw, _ in _first(finder, txn)]
     else:
         matches = [(record, raw) for record, raw, _ in finder.find(txn)]

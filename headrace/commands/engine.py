@@ -17,7 +17,17 @@ from bson import ObjectId, Timestamp
 from bson.errors import BSONError
 
 from headrace.clock import SystemClock
-from headrace.commands import failpoints, generic, locked, read_concern, reply, retryable, snapshots, transactions
+from headrace.commands import (
+    failpoints,
+    fields,
+    generic,
+    locked,
+    read_concern,
+    reply,
+    retryable,
+    snapshots,
+    transactions,
+)
 from headrace.commands.command import Command
 from headrace.commands.options import ServerOptions
 from headrace.commands.request import Request
@@ -120,8 +130,8 @@ class Engine:
     # Running.
 
     def command(self, request: Request) -> Command:
-        """The command a request names; raises 59 for an unknown one, 13 for one that belongs
-        on admin, 76 for one that needs the oplog this server does not keep."""
+        """The command a request names; raises 59 for an unknown one, 13 for one that belongs on admin, 76 for one
+        that needs the oplog this server does not keep, 40415 for a field it does not have."""
         command = self.commands.get(request.name)
         if command is None:
             raise CommandError(59, f"no such command: '{request.name}'")
@@ -130,6 +140,9 @@ class Engine:
         if command.needs_oplog and not self.store.oplog_enabled:
             raise CommandError(76, "not running with --replSet")
         body = request.body
+        known = fields.KNOWN.get(command.name)
+        if known is not None and not body.keys() <= known:
+            fields.check(command.name, body, known, request.name)
         if body.keys().isdisjoint(generic.FIELDS):
             return command
         generic.check(request)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64, Timestamp
 
-from headrace.commands import count, find, update
+from headrace.commands import count, fields, find, update
 from headrace.commands.aggregate import context_of
 from headrace.commands.build_info import MONGODB_VERSION_TEXT
 from headrace.commands.command import Command
@@ -61,12 +61,14 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
 
 
 def explain(engine: Engine, request: Request, with_counts: bool) -> dict[str, Any]:
-    """The reply for a request that is not to be answered. Raises 59 and 20 for a command that finds nothing."""
+    """The reply for a request that is not to be answered. Raises 59 and 20 for a command that finds nothing, 40415."""
     plans = _PLANS.get(request.name)
     if plans is None and request.name != "aggregate":
         if request.name in engine.commands:
             raise CommandError(20, f"Cannot explain the command '{request.name}'")
         raise CommandError(59, f"Explain failed due to unknown command: {request.name}")
+    if request.name in fields.KNOWN:
+        fields.check(request.name, request.body, fields.KNOWN[request.name])
     view = CountingView(engine.view)
     engine.enter(view)
     reply: dict[str, Any] = {"explainVersion": "1"}

@@ -22,13 +22,6 @@ from headrace.store.catalog import Collection
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
 
-_KNOWN: Final = frozenset({
-    "arrayFilters", "autocommit", "bypassDocumentValidation", "collation", "comment", "fields", "findAndModify",
-    "findandmodify", "hint", "let", "lsid", "maxTimeMS", "new", "query", "readConcern", "remove", "sort",
-    "startTransaction", "stmtId", "txnNumber", "update", "upsert", "writeConcern", "apiVersion", "apiStrict",
-    "apiDeprecationErrors",
-})  # fmt: skip
-
 
 def run(engine: Engine, request: Request) -> dict[str, Any]:
     body = request.body
@@ -43,14 +36,13 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
 
 
 def _check(body: dict[str, Any]) -> None:
-    for field in body:
-        if field not in _KNOWN and not field.startswith("$"):
-            raise CommandError(40415, f"BSON field 'findAndModify.{field}' is an unknown field.")
     if body.get("remove"):
         if "update" in body:
             raise CommandError(9, "Cannot specify both an update and remove=true")
         if body.get("upsert"):
             raise CommandError(9, "Cannot specify both upsert=true and remove=true ")
+        if body.get("arrayFilters"):
+            raise CommandError(9, "Cannot specify arrayFilters and remove=true")
         if body.get("new"):
             raise CommandError(
                 9, "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document"

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from bson import Int64
+
 from headrace.commands import api_version
 from headrace.commands.request import Request
 from headrace.errors import CommandError, code_name
+from headrace.query.expressions.numbers import integral
 from headrace.values.bson import encode, type_name
 
 
@@ -28,12 +31,13 @@ def _hint(command: str, name: str, value: Any) -> None:
 
 
 def _time(command: str, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) not in (int, Int64, float):
         raise CommandError(2, f"{name} must be a number")
-    if value != int(value):
+    whole = integral(value)
+    if whole is None:
         raise CommandError(2, f"{name} has non-integral value")
-    if not 0 <= value <= 2**31 - 1:
-        raise CommandError(2, f"{int(value)} value for {name} is out of range [0, 2147483647]")
+    if not 0 <= whole <= 2**31 - 1:
+        raise CommandError(2, f"{whole} value for {name} is out of range [0, 2147483647]")
 
 
 CHECKED: Final[dict[str, Callable[[str, str, Any], None]]] = {

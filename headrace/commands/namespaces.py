@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.commands.request import Request
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import NUMBERS, to_long, truthy
 from headrace.store.catalog import Collection
 from headrace.values.bson import MISSING, type_name
 from headrace.values.elements import elements, find_element
@@ -113,8 +114,8 @@ def flag(body: dict[str, Any], name: str, default: bool, command: str) -> bool:
         return default
     if type(value) is bool:
         return value
-    if isinstance(value, int | float):
-        return bool(value)
+    if type(value) in NUMBERS:
+        return truthy(value)
     raise CommandError(
         14, f"BSON field '{command}.{name}' is the wrong type '{type_name(value)}', expected type 'bool'"
     )
@@ -133,17 +134,17 @@ def object_field(body: dict[str, Any], name: str, command: str) -> dict[str, Any
 
 
 def whole_number(body: dict[str, Any], name: str, command: str) -> int | None:
-    """A field that must be a number without a fraction; None where it is absent."""
+    """A field that must be a number, cut to one that fits 64 bits (a NaN to 0); None where it is absent."""
     value = body.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) not in NUMBERS:
         raise CommandError(
             14,
             f"BSON field '{command}.{name}' is the wrong type '{type_name(value)}', "
             "expected types '[long, int, decimal, double']",
         )
-    return int(value)
+    return to_long(value)
 
 
 def write_errors(failures: Sequence[tuple[int, CommandError]]) -> list[dict[str, Any]]:

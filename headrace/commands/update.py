@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import Timestamp
 
 from headrace import limits
+from headrace.commands import fields
 from headrace.commands.command import Command
 from headrace.commands.find import check_hint
 from headrace.commands.generic import check_statement
@@ -138,8 +139,9 @@ def _cached(raw: bytes, change: dict[str, Any]) -> Update:
 
 def check(statement: dict[str, Any]) -> None:
     """Raise what is wrong with a statement before any is run: 9, 14, 40414."""
+    fields.check("update.updates", statement, fields.UPDATE_STATEMENT)
     for field in ("q", "u"):
-        if field not in statement:
+        if statement.get(field) is None:
             raise CommandError(40414, f"BSON field 'update.updates.{field}' is missing but a required field")
     object_field(statement, "q", "update.updates")
     if type(statement["u"]) not in (dict, list):

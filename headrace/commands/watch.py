@@ -9,7 +9,7 @@ from bson.datetime_ms import DatetimeMS
 from headrace import limits
 from headrace.changes.builder import EventBuilder
 from headrace.changes.stream import StreamSpec, parse_stream
-from headrace.commands import reply
+from headrace.commands import fields, reply
 from headrace.commands.batches import batch_size
 from headrace.commands.let import variables_of
 from headrace.commands.namespaces import check_database, check_namespace, object_field
@@ -61,6 +61,7 @@ def open_stream(engine: Engine, request: Request, pipeline: list[dict[str, Any]]
     cursor_options = body.get("cursor")
     if type(cursor_options) is not dict:
         raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
+    fields.check("aggregate.cursor", cursor_options, fields.CURSOR)
     size = batch_size(cursor_options, "aggregate.cursor")
     builder = engine.feeds.builder(spec.share_key)
     if builder is None:
