@@ -14,23 +14,29 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from deltalake.table import TableMerger, TableOptimizer
+from local_frame import LocalFrame
 from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
 from stories import Story, batches, story
 
 import headrace.spark.sinks.history
+import headrace.spark.tables.delta_files
 import headrace.spark.tables.delta_log
 import headrace.spark.tables.delta_mirror
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END
-from headrace.spark.sinks.batch import CollectionGone, Sink
+from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, Sink
 from headrace.spark.sinks.changes import changes_sink
 from headrace.spark.sinks.foreach_batch import OnceSink
 from headrace.spark.sinks.history import HistorySink, at
+from headrace.spark.sinks.log import LogSink
 from headrace.spark.sinks.mirror import MirrorSink, mirror_sink
 from headrace.spark.sinks.mongodb import mongodb_sink
 from headrace.spark.sinks.parquet import parquet_sink
+from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.staged import StagingWriter
 
 # Whatever makes something durable: a crash is tried right before each of them, and right behind.
 STEPS: tuple[tuple[Any, str], ...] = (
@@ -39,11 +45,16 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (Collection, "replace_one"),
     (Collection, "update_one"),
     (Database, "drop_collection"),
+    (DeltaTable, "create_write_transaction"),
     (TableMerger, "execute"),
     (TableOptimizer, "compact"),
     (headrace.spark.tables.delta_mirror, "write_deltalake"),
     (headrace.spark.tables.delta_log, "write_deltalake"),
+    (headrace.spark.tables.delta_files, "create_table_with_add_actions"),
     (headrace.spark.sinks.history, "write_deltalake"),
+    (Path, "unlink"),
+    (StagingWriter, "close"),
+    (StagingWriter, "write"),
     (os, "fsync"),
     (os, "replace"),
     (pq, "write_table"),
@@ -80,6 +91,20 @@ def crashing(at_step: int) -> Iterator[None]:
         yield
 
 
+class ByTasks:
+    """A log's sink that is given frames."""
+
+    def __init__(self, sink: LogSink) -> None:
+        self._sink, self.log = sink, sink.log
+
+    def position(self) -> Progress:
+        return self._sink.position()
+
+    def apply(self, batch: Batch) -> BatchReport | None:
+        frame: Any = LocalFrame(batch.table)
+        return self._sink.apply_frame(frame, batch.query, batch.number)
+
+
 class Target:
     """A place for a sink: opened as a new process would, copied, read. `is_log`: it keeps rows, not documents."""
 
@@ -88,13 +113,17 @@ class Target:
 
     def __init__(self, kind: str, place: Path) -> None:
         self.kind, self.place = kind, place
-        self.is_log = kind in {"changes", "once", "parquet"}
+        self.is_log = kind in {"changes", "changes by tasks", "once", "parquet", "parquet by tasks"}
         self.history = kind == "history"
 
     def open(self, policy: str = "follow") -> Sink:
         match self.kind:
             case "changes":
                 return changes_sink(self.place, policy=policy)
+            case "changes by tasks":
+                return ByTasks(changes_sink(self.place, policy=policy))
+            case "parquet by tasks":
+                return ByTasks(parquet_sink(self.place, policy=policy))
             case "parquet":
                 return parquet_sink(self.place, policy=policy)
             case "once":
@@ -158,7 +187,18 @@ class MongoTarget(Target):
         return other
 
 
-KINDS = ["changes", "history", "mirror buckets", "mirror delta", "mirror parquet", "mongodb", "once", "parquet"]
+KINDS = [
+    "changes",
+    "changes by tasks",
+    "history",
+    "mirror buckets",
+    "mirror delta",
+    "mirror parquet",
+    "mongodb",
+    "once",
+    "parquet",
+    "parquet by tasks",
+]
 
 
 @pytest.fixture(params=KINDS)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from headrace.spark.rows.events import Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 # What to do when the collection is dropped or renamed: as it did; leave what is there; stop the job before anything.
 POLICIES: Final = ("fail", "follow", "keep")
@@ -87,6 +88,16 @@ class Sink(Protocol):
 
     def position(self) -> Position:
         """Where the target is now, as last committed."""
+
+
+@runtime_checkable
+class FrameSink(Sink, Protocol):
+    """A sink that can do without the rows in the driver, and does if `takes_frames`."""
+
+    takes_frames: bool
+
+    def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
+        """As `apply`, with the rows of batch `number` of `query` where they are."""
 
 
 def checked_policy(policy: str) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.spark.sinks.log import LogSink
+from headrace.spark.sinks.log import LogSink, checked_writers
 from headrace.spark.tables.delta_log import DeltaLog
 
 
-def changes_sink(path: str | Path, *, policy: str = "follow") -> LogSink:
-    """The sink whose table is at `path`; made by its first batch."""
-    return LogSink(DeltaLog(Path(path)), policy)
+def changes_sink(path: str | Path, *, policy: str = "follow", writers: str = "tasks") -> LogSink:
+    """The sink whose table is at `path`; made by its first batch. For `writers` see `log.checked_writers`."""
+    return LogSink(DeltaLog(Path(path)), policy, shared=checked_writers(writers) == "tasks")

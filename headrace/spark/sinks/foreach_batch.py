@@ -15,13 +15,13 @@ the other is given to both again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.clock import SystemClock
-from headrace.spark.sinks.batch import Batch, BatchReport, Sink, taken
+from headrace.spark.sinks.batch import Batch, BatchReport, FrameSink, Sink, taken
 from headrace.spark.sinks.query_id import query_of
 from headrace.spark.tables.progress import Progress, Sieve
 
@@ -35,21 +35,38 @@ Listener = Callable[[BatchReport], None]
 def for_each_batch(
     *sinks: Sink, listener: Listener | None = None, checkpoint: str | Path | None = None
 ) -> Callable[[DataFrame, int], None]:
-    """The function for `writeStream.foreachBatch`: the rows come to the driver once and go to every sink, in order.
+    """The function for `writeStream.foreachBatch`: the rows go to every sink, in order.
 
-    `listener` hears of each sink's batch behind its commit. `checkpoint` is the query's own; only through Spark Connect
-    it must be named.
+    They come to the driver, once, unless every sink takes frames: then tasks write them. `listener` hears of each
+    sink's batch behind its commit. `checkpoint` is the query's own; only through Spark Connect it must be named.
     """
+    spread = [sink for sink in sinks if isinstance(sink, FrameSink) and sink.takes_frames]
 
     def apply(frame: DataFrame, number: int) -> None:
         query = query_of(frame, None if checkpoint is None else str(checkpoint))
-        batch = Batch(query, number, frame.toArrow())
-        for sink in sinks:
-            report = sink.apply(batch)
+        whole = len(spread) == len(sinks)
+        for report in _spread(spread, frame, query, number) if whole else collected(frame, query, number):
             if report and listener:
                 listener(report)
 
+    def collected(frame: DataFrame, query: str, number: int) -> Iterator[BatchReport | None]:
+        batch = Batch(query, number, frame.toArrow())
+        return (sink.apply(batch) for sink in sinks)
+
     return apply
+
+
+def _spread(sinks: Sequence[FrameSink], frame: DataFrame, query: str, number: int) -> Iterator[BatchReport | None]:
+    """Each sink is given the frame; what several read is read from the source once."""
+    if len(sinks) == 1:
+        yield sinks[0].apply_frame(frame, query, number)
+        return
+    frame.persist()
+    try:
+        for sink in sinks:
+            yield sink.apply_frame(frame, query, number)
+    finally:
+        frame.unpersist()
 
 
 class OnceSink:

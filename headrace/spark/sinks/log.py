@@ -5,22 +5,40 @@ what happened. With the policy `fail` they stop the job instead; `keep` and `fol
 
 After a new snapshot (a lost checkpoint, a collection of that name made again) a row `snapshotBegin` says that what
 lies between it and the event before is not in the log.
+
+Where the log is files that tasks can write (`SharedLog`), rows never come to the driver: each task writes a file and
+says in a few figures what is in it, and the driver commits the files as they are, with the progress. Only a batch
+with rows that may be in already (a snapshot given again) is read by the driver, and each row asked about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from headrace.clock import SystemClock
-from headrace.spark.rows.events import Row
 from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, checked_policy, taken
-from headrace.spark.tables.fold import EMPTYING
+from headrace.spark.sinks.staging import schema_of, stage
 from headrace.spark.tables.progress import Identity, Progress, Sieve, may_be_present
+from headrace.spark.tables.staged import StagedFile, prefix_of, remove_files, rows_of
+from headrace.spark.tables.tally import Tally, after, tally_of, unseen
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+# Who writes the files: the tasks that have the rows, or the driver, for a path that only it sees.
+WRITERS: Final = ("tasks", "driver")
+
+
+def checked_writers(writers: str) -> str:
+    """The same; raises ValueError if it is none of them."""
+    if writers not in WRITERS:
+        raise ValueError(f"the writers of a sink are one of {', '.join(WRITERS)}, not {writers!r}")
+    return writers
 
 
 class Log(Protocol):
@@ -39,12 +57,29 @@ class Log(Protocol):
         """All rows, in no order."""
 
 
-class LogSink:
-    """See `batch.Sink`."""
+@runtime_checkable
+class SharedLog(Log, Protocol):
+    """A log whose files tasks write themselves, beside those that are in it."""
 
-    def __init__(self, log: Log, policy: str = "follow") -> None:
+    @property
+    def folder(self) -> Path:
+        """Where the files belong; it need not be there yet."""
+
+    def takes(self, schema: pa.Schema) -> bool:
+        """Whether files with these columns can be committed as they are."""
+
+    def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
+        """Adds files of the folder (there may be none) and keeps the progress: both, durably, or neither."""
+
+
+class LogSink:
+    """See `batch.Sink`. `shared`: tasks write the files, where the log can have that; else the driver does."""
+
+    def __init__(self, log: Log, policy: str = "follow", *, shared: bool = True) -> None:
         self.log = log
+        self.takes_frames = shared and isinstance(log, SharedLog)
         self._policy = checked_policy(policy)
+        self._swept = False
 
     def position(self) -> Progress:
         return self.log.progress()
@@ -53,19 +88,59 @@ class LogSink:
         before = self.log.progress()
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
-        ordered = batch.table.sort_by("token")
-        rows = replace(batch, table=ordered).rows()
+        rows = unseen(batch.table, before.token).sort_by("token")
+        tally = tally_of(rows)
+        new, behind, count = rows, after(before, tally), tally.event_count
+        if behind is None:
+            new, behind, count = self._sieved(replace(batch, table=rows), before)
+            tally = tally_of(new)
+        self._check(tally)
+        behind = replace(behind, query=batch.query, batch=batch.number)
+        self.log.append(new, behind)
+        return self._report(behind, batch.table.num_rows, count, batch.first_event_ms())
+
+    def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
+        """As `apply`, of rows that are not in the driver: tasks write them, the driver commits what they wrote."""
+        assert isinstance(self.log, SharedLog)
+        before = self.log.progress()
+        if before.has(query, number):
+            return None
+        folder, prefix, schema = self.log.folder, prefix_of(query, number), schema_of(frame)
+        if not self.log.takes(schema):
+            return self.apply(Batch(query, number, frame.toArrow()))
+        staged = stage(frame, folder, prefix, schema, before.token)
+        behind = after(before, staged.tally)
+        if behind is None:
+            try:
+                return self.apply(Batch(query, number, rows_of(staged.files, folder)))
+            finally:
+                remove_files(folder, prefix)
+        if self._policy == "fail" and staged.tally.gone:
+            remove_files(folder, prefix)
+        self._check(staged.tally)
+        behind = replace(behind, query=query, batch=number)
+        if staged.seen_count:
+            self.log.append_files(staged.files, schema, behind)
+        if not self._swept:
+            # An attempt that crashed is followed by another of the same batch, the first of a sink's life.
+            remove_files(folder, prefix, but=staged.files)
+            self._swept = True
+        tally = staged.tally
+        return self._report(behind, staged.seen_count, tally.event_count, tally.first_event_ms)
+
+    def _sieved(self, batch: Batch, before: Progress) -> tuple[pa.Table, Progress, int]:
+        """The rows that are new, asked one by one, the progress behind them, and how many are events."""
+        rows = batch.rows()
         present = self.log.snapshot_rows(before.begun) if may_be_present(rows, before) else ()
         sieve = Sieve(before, present)
         new = [number for number, row in enumerate(rows) if sieve.is_new(row)]
-        self._check([rows[number] for number in new])
-        after = replace(sieve.progress, query=batch.query, batch=batch.number)
-        self.log.append(taken(ordered, new), after)
-        return BatchReport(
-            batch.number, len(rows), sieve.event_count, after.token, batch.first_event_ms(), SystemClock().now_ms()
-        )
+        return taken(batch.table, new), sieve.progress, sieve.event_count
 
-    def _check(self, rows: list[Row]) -> None:
-        gone = next((row for row in rows if row.operationType in EMPTYING), None)
-        if gone and self._policy == "fail":
-            raise CollectionGone(f"{gone.operationType} of {gone.database}.{gone.collection} at {gone.token}")
+    def _check(self, tally: Tally) -> None:
+        if tally.gone and self._policy == "fail":
+            raise CollectionGone(tally.gone.told)
+
+    def _report(self, behind: Progress, seen: int, events: int, first_event_ms: int | None) -> BatchReport | None:
+        if not seen:
+            return None
+        return BatchReport(behind.batch, seen, events, behind.token, first_event_ms, SystemClock().now_ms())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.spark.sinks.batch import Sink, checked_policy
+from headrace.spark.sinks.log import checked_writers
 
 
 class SinkError(ValueError):
@@ -25,10 +26,10 @@ class Kind:
     folds: bool = True
 
 
-def _changes(path: str, policy: str = "follow") -> Sink:
+def _changes(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
     from headrace.spark.sinks.changes import changes_sink
 
-    return changes_sink(path, policy=policy)
+    return changes_sink(path, policy=policy, writers=writers)
 
 
 def _history(path: str, policy: str = "follow") -> Sink:
@@ -58,20 +59,20 @@ def _own(factory: str, **options: Any) -> Sink:
     return sink
 
 
-def _parquet(path: str, policy: str = "follow") -> Sink:
+def _parquet(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
     from headrace.spark.sinks.parquet import parquet_sink
 
-    return parquet_sink(path, policy=policy)
+    return parquet_sink(path, policy=policy, writers=writers)
 
 
 _PLAIN: Final = frozenset({"path", "policy"})
 KINDS: Final[dict[str, Kind]] = {
-    "changes": Kind(_changes, _PLAIN, "path", folds=False),
+    "changes": Kind(_changes, _PLAIN | {"writers"}, "path", folds=False),
     "history": Kind(_history, _PLAIN, "path"),
     "mirror": Kind(_mirror, _PLAIN | {"buckets", "table"}, "path"),
     "mongodb": Kind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
     "own": Kind(_own, frozenset(), "factory", folds=False),
-    "parquet": Kind(_parquet, _PLAIN, "path", folds=False),
+    "parquet": Kind(_parquet, _PLAIN | {"writers"}, "path", folds=False),
 }
 
 
@@ -114,6 +115,13 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
             checked_policy(options.get("policy", "follow"))
         except ValueError as error:
             raise SinkError(str(error)) from None
+    if "writers" in options:
+        try:
+            checked_writers(options["writers"])
+        except ValueError as error:
+            raise SinkError(str(error)) from None
+    if "://" in str(options.get("path", "")):
+        raise SinkError(f"the sink {name!r} writes to a path that is mounted, not to {options['path']!r}")
     if "path" in kind.options:
         options["path"] = str(folder / options["path"])
     return SinkOptions(name, options)

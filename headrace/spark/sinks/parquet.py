@@ -1,7 +1,8 @@
 """`parquet`: the events as Parquet files, with the list of the valid ones as Spark's own file sink keeps it.
 
-    <path>/part-00007-<query>-<batch>.parquet   the rows of a batch; a crash may leave one that is not in the list
-    <path>/_spark_metadata/7                    `v1`, then a line of JSON for the file; put in place by a rename
+    <path>/part-<query>-<batch>-<uuid>.parquet  what a task wrote of a batch; a crash may leave some not in the list
+    <path>/part-00007-<query>-<batch>.parquet   the same, when the driver wrote all of it
+    <path>/_spark_metadata/7                    `v1`, then a line of JSON for each file; put in place by a rename
     <path>/_spark_metadata/9.compact            every tenth has the lines of all before it
 
 Spark reads the list, and so sees each event once. Readers that take every file of the directory (DuckDB, pandas) may
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,18 +25,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
-from headrace.spark.sinks.log import LogSink
+from headrace.spark.sinks.log import LogSink, checked_writers
 from headrace.spark.tables.mirror import STATE_KEY
 from headrace.spark.tables.progress import Identity, Progress
+from headrace.spark.tables.staged import StagedFile
 
 _VERSION: Final = "v1"
 _COMPACT_EVERY: Final = 10
 _COMPACT: Final = ".compact"
 
 
-def parquet_sink(path: str | Path, *, policy: str = "follow") -> LogSink:
-    """The sink whose files are in `path`; made by its first batch."""
-    return LogSink(ParquetLog(Path(path)), policy)
+def parquet_sink(path: str | Path, *, policy: str = "follow", writers: str = "tasks") -> LogSink:
+    """The sink whose files are in `path`; made by its first batch. For `writers` see `log.checked_writers`."""
+    return LogSink(ParquetLog(Path(path)), policy, shared=checked_writers(writers) == "tasks")
 
 
 class ParquetLog:
@@ -56,9 +58,31 @@ class ParquetLog:
         self._list.mkdir(parents=True, exist_ok=True)
         file = self._path / f"part-{number:05}-{progress.query or 'none'}-{progress.batch}.parquet"
         _put(file, lambda writing: pq.write_table(rows, writing, compression="zstd"))
-        line = _line(file) | {STATE_KEY: progress.text()}
+        self._enlist([file], number, progress)
+
+    @property
+    def folder(self) -> Path:
+        return self._path
+
+    def takes(self, _: pa.Schema) -> bool:
+        return True
+
+    def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
+        if not files:
+            # The progress is in the line of a file.
+            self.append(schema.empty_table(), progress)
+            return
+        last = self._last()
+        _sync(self._path)
+        self._enlist([self._path / file.name for file in files], 0 if last is None else last + 1, progress)
+
+    def _enlist(self, files: Sequence[Path], number: int, progress: Progress) -> None:
+        """Puts the list of that number in place: this is the commit."""
+        self._list.mkdir(parents=True, exist_ok=True)
+        added = [_line(file) for file in files]
+        added[-1][STATE_KEY] = progress.text()
         whole = (number + 1) % _COMPACT_EVERY == 0
-        lines = [*(self._all() if whole else []), line]
+        lines = [*(self._all() if whole else []), *added]
         text = "\n".join([_VERSION, *(json.dumps(each, separators=(",", ":")) for each in lines)])
         name = f"{number}{_COMPACT}" if whole else str(number)
         _put(self._list / name, lambda writing: writing.write_text(text))
@@ -115,7 +139,12 @@ def _put(file: Path, write: Any) -> None:
     with writing.open("rb+") as written:
         os.fsync(written.fileno())
     os.replace(writing, file)
-    directory = os.open(file.parent, os.O_RDONLY)
+    _sync(file.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Makes the names in a folder durable."""
+    directory = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +11,10 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.tables.delta_files import add_files, files_between, fits
 from headrace.spark.tables.mirror import STATE_KEY, NotAMirror
 from headrace.spark.tables.progress import Identity, Progress
+from headrace.spark.tables.staged import StagedFile
 
 # So many commits add about as many small files; then those files are made one.
 COMPACT_COMMITS: Final = 100
@@ -68,9 +70,19 @@ class DeltaLog:
         kept = properties(progress.text(), progress.query, progress.batch)
         # A later release, or another option of the source, may bring columns that the table has not yet.
         write_deltalake(self._path, rows, mode="append", schema_mode="merge", commit_properties=kept)
-        table = DeltaTable(self._path)
-        if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
-            table.optimize.compact(commit_properties=kept)
+        self._compact(kept)
+
+    @property
+    def folder(self) -> Path:
+        return self._path
+
+    def takes(self, schema: pa.Schema) -> bool:
+        return not self._exists() or fits(DeltaTable(self._path), schema)
+
+    def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
+        kept = properties(progress.text(), progress.query, progress.batch)
+        add_files(self._path, files, schema, kept)
+        self._compact(kept)
 
     def snapshot_rows(self, since: str) -> Collection[Identity]:
         if not self._exists():
@@ -91,7 +103,13 @@ class DeltaLog:
         schema = pa.schema(table.schema().to_arrow())
         token = ds.field("token").cast(pa.large_string())
         wanted = (token > after) & (token <= upto) if upto else token > after
-        return dataset(table.file_uris(), schema).to_table(filter=wanted).sort_by("token")
+        files = files_between(table, after, upto)
+        return dataset(files, schema).to_table(filter=wanted).sort_by("token") if files else schema.empty_table()
 
     def _exists(self) -> bool:
         return DeltaTable.is_deltatable(str(self._path))
+
+    def _compact(self, kept: CommitProperties) -> None:
+        table = DeltaTable(self._path)
+        if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
+            table.optimize.compact(commit_properties=kept)

@@ -1,0 +1,49 @@
+"""Spark's part in writing a batch where a log is: each task writes one file and answers with what is in it.
+
+A task that is tried again, or twice at once, writes another file; only the files of the attempts that Spark counts
+come back, and only those are committed.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from headrace.spark.tables.staged import FilesNotShared, Staged, StagingWriter, gathered, not_shared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+def schema_of(frame: DataFrame) -> pa.Schema:
+    """The columns of the files that tasks make of the frame."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(frame.schema, timezone="UTC")
+
+
+def stage(frame: DataFrame, folder: Path, prefix: str, schema: pa.Schema, token: str) -> Staged:
+    """Has the rows written that are not events up to `token`. Raises FilesNotShared."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        if not folder.is_dir():
+            raise FilesNotShared(not_shared(folder))
+        writer = StagingWriter(folder / f"{prefix}{uuid4()}.parquet", schema, token)
+        try:
+            for batch in batches:
+                writer.write(batch)
+            told = writer.close()
+        except BaseException:
+            writer.abandon()
+            raise
+        yield pa.record_batch({"staged": pa.array([pickle.dumps(told)], pa.binary())})
+
+    answers = frame.mapInArrow(write, "staged BINARY").collect()
+    return gathered([pickle.loads(answer.staged) for answer in answers], folder)

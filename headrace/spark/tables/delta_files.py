@@ -1,0 +1,60 @@
+"""Files that others wrote into a Delta table's folder, made part of the table by one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from headrace.clock import SystemClock
+from headrace.spark.tables.staged import StagedFile
+
+# Where a token's time ends.
+_TIME_END: Final = 18
+# A table with these is to be written by what knows them.
+_STRANGE: Final = ("delta.columnMapping.mode", "delta.constraints")
+
+
+def fits(table: DeltaTable, schema: pa.Schema) -> bool:
+    """Whether a file with these columns can be a part of the table as it is."""
+    told = table.metadata()
+    if told.partition_columns or any(name.startswith(_STRANGE) for name in told.configuration):
+        return False
+    there = {field.name: field.type for field in table.schema().fields}
+    return all(there.get(field.name) == field.type for field in Schema.from_arrow(schema).fields)
+
+
+def files_between(table: DeltaTable, after: str, upto: str | None) -> list[str]:
+    """The files in which tokens after one, up to and including another, may be, by the bounds in the table's log."""
+    paths = [action["path"] for action in _bounds(table) if _overlaps(action, after, upto)]
+    names = {path.rpartition("/")[2] for path in paths}
+    return [uri for uri in table.file_uris() if uri.rpartition("/")[2] in names]
+
+
+def _bounds(table: DeltaTable) -> list[dict[str, Any]]:
+    actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return actions
+
+
+def _overlaps(action: dict[str, Any], after: str, upto: str | None) -> bool:
+    least, most = action.get("min.token"), action.get("max.token")
+    if not least or not most:
+        return True
+    # A writer may cut bounds short, but none within a token's time.
+    soon_enough = upto is None or least[:_TIME_END] <= upto[:_TIME_END]
+    return bool(soon_enough and most[:_TIME_END] >= after[:_TIME_END])
+
+
+def add_files(folder: Path, files: Sequence[StagedFile], schema: pa.Schema, kept: CommitProperties) -> None:
+    """Commits the files with `kept`, in one commit, which makes the table if there is none."""
+    now = SystemClock().now_ms()
+    added = [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
+    if DeltaTable.is_deltatable(str(folder)):
+        table = DeltaTable(folder)
+        table.create_write_transaction([*added], "append", table.schema(), [], commit_properties=kept)
+    else:
+        create_table_with_add_actions(str(folder), Schema.from_arrow(schema), added, commit_properties=kept)

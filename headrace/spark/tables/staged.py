@@ -1,0 +1,151 @@
+"""A Parquet file that a task writes where a log is: nobody reads it until the driver commits it to the log.
+
+What the driver must know of it comes back in a few figures. A file that is never committed is garbage: it is named by
+its batch, so that the batch given again finds it, and no two attempts write the same one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.spark.tables.tally import Tally, joined, tally_of, unseen
+
+# The columns by which readers of a log pass over whole files.
+_BOUNDED: Final = ("token", "clusterTime")
+
+
+class FilesNotShared(RuntimeError):
+    """What a worker wrote cannot be seen by the driver: the path is not one that both share."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file of a log's folder; `stats` are Delta's statistics of it, as JSON."""
+
+    name: str
+    size: int
+    stats: str
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a task, or several, made of a batch: of `seen_count` rows those that the tally is of are in the files."""
+
+    seen_count: int
+    tally: Tally
+    files: tuple[StagedFile, ...] = ()
+
+
+def prefix_of(query: str, number: int) -> str:
+    """What the names of all files of a batch begin with."""
+    return f"part-{query or 'none'}-{number}-"
+
+
+class StagingWriter:
+    """Writes the rows that are not events up to `token`, as they come; makes no file when there are none."""
+
+    def __init__(self, file: Path, schema: pa.Schema, token: str) -> None:
+        self._file, self._schema, self._token = file, schema, token
+        self._writer: pq.ParquetWriter | None = None
+        self._seen_count = 0
+        self._tally = Tally()
+        self._bounds: dict[str, tuple[Any, Any]] = {}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._seen_count += batch.num_rows
+        rows = unseen(pa.Table.from_batches([batch]).cast(self._schema), self._token)
+        if not rows.num_rows:
+            return
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd")
+        self._writer.write_table(rows)
+        self._tally = joined((self._tally, tally_of(rows)))
+        for name in _BOUNDED:
+            if name in rows.column_names:
+                self._widen(name, pc.min_max(rows[name]).as_py())
+
+    def close(self) -> Staged:
+        """The file is whole and durable when this returns."""
+        if self._writer is None:
+            return Staged(self._seen_count, self._tally)
+        self._writer.close()
+        with self._file.open("rb+") as written:
+            os.fsync(written.fileno())
+        told = StagedFile(self._file.name, self._file.stat().st_size, self._stats())
+        return Staged(self._seen_count, self._tally, (told,))
+
+    def abandon(self) -> None:
+        """For a task that fails: what it has written is of no use."""
+        if self._writer is not None:
+            self._writer.close()
+            self._file.unlink(missing_ok=True)
+
+    def _widen(self, name: str, found: dict[str, Any]) -> None:
+        if found["min"] is not None:
+            least, most = self._bounds.get(name, (found["min"], found["max"]))
+            self._bounds[name] = (min(least, found["min"]), max(most, found["max"]))
+
+    def _stats(self) -> str:
+        least = {name: _told(bounds[0], up=False) for name, bounds in self._bounds.items()}
+        most = {name: _told(bounds[1], up=True) for name, bounds in self._bounds.items()}
+        return json.dumps({"numRecords": self._tally.row_count, "minValues": least, "maxValues": most})
+
+
+def gathered(parts: Sequence[Staged], folder: Path) -> Staged:
+    """What the tasks made, together. Raises FilesNotShared."""
+    files = tuple(file for part in parts for file in part.files)
+    for file in files:
+        path = folder / file.name
+        if not path.is_file() or path.stat().st_size != file.size:
+            raise FilesNotShared(not_shared(path))
+    whole = joined(part.tally for part in parts)
+    if not whole.distinct:
+        # The ranges overlap, as they do when tasks have slices of one range: then only the tokens can tell.
+        told = tally_of(rows_of(files, folder, names=("token", "operationType")))
+        whole = replace(whole, distinct=told.distinct)
+    return Staged(sum(part.seen_count for part in parts), whole, files)
+
+
+def not_shared(path: Path) -> str:
+    return (
+        f"driver and workers do not both see {path}: the path of this sink must be one that all machines share, or the "
+        f"sink must have the option writers = 'driver'"
+    )
+
+
+def rows_of(files: Sequence[StagedFile], folder: Path, names: Sequence[str] | None = None) -> pa.Table:
+    """The rows of the files, one file's behind the other's; of `names` the columns that there are."""
+    tables = []
+    for file in files:
+        with pq.ParquetFile(folder / file.name) as opened:
+            has = opened.schema_arrow.names
+            tables.append(opened.read(columns=None if names is None else [name for name in names if name in has]))
+    return pa.concat_tables(tables)
+
+
+def remove_files(folder: Path, prefix: str, *, but: Sequence[StagedFile] = ()) -> None:
+    """Removes the batch's files, those of attempts before among them, but for the ones that are committed."""
+    kept = {file.name for file in but}
+    for path in folder.glob(f"{prefix}*.parquet"):
+        if path.name not in kept:
+            path.unlink(missing_ok=True)
+
+
+def _told(value: Any, *, up: bool) -> str:
+    """A bound as Delta's statistics have it: of a time no more than the milliseconds, rounded outwards."""
+    if not isinstance(value, datetime):
+        return str(value)
+    moment = value.astimezone(UTC)
+    rest = timedelta(microseconds=moment.microsecond % 1000)
+    moment += timedelta(milliseconds=1) - rest if up and rest else -rest
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03}Z"

@@ -1,0 +1,156 @@
+"""What must be known of a batch's rows to see, without looking at each, that all of them are new to a log.
+
+Most batches are like that: events behind the last one, or a snapshot that is told in order for the first time. For
+them the progress follows from a few figures, which several tasks can count and put together. Whatever else a batch
+is, `after` says None, and `progress.Sieve` is asked about each row: the rule is written there, this is the part of it
+that needs no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.tables.fold import EMPTYING
+from headrace.spark.tables.progress import Progress, Sieve
+
+_SNAPSHOTS: Final = (SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END)
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A row after which the collection is another one, or none."""
+
+    token: str
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """`first` and `last` bound the tokens of the events, which are `distinct` if no two are known to be the same.
+
+    `begins` and `ends` are the tokens of the rows around snapshots, of which there are few.
+    """
+
+    row_count: int = 0
+    event_count: int = 0
+    first: str = ""
+    last: str = ""
+    distinct: bool = True
+    begins: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    gone: Gone | None = None
+    first_event_ms: int | None = None
+
+
+def unseen(rows: pa.Table, token: str) -> pa.Table:
+    """The rows without the events up to `token`, the progress's: whatever the others are, these are not new."""
+    old = pc.less_equal(rows["token"].cast(pa.string()), token)
+    if not pc.any(old).as_py():
+        return rows
+    return rows.filter(pc.or_(pc.invert(old), _is_snapshot(rows)))
+
+
+def tally_of(rows: pa.Table) -> Tally:
+    """The figures of these rows, in whatever order."""
+    if not rows.num_rows:
+        return Tally()
+    snapshots = _is_snapshot(rows)
+    around = rows.filter(snapshots) if pc.any(snapshots).as_py() else rows.slice(0, 0)
+    tokens = rows["token"] if not around.num_rows else rows.filter(pc.invert(snapshots))["token"]
+    bounds = pc.min_max(tokens).as_py()
+    return Tally(
+        row_count=rows.num_rows,
+        event_count=len(tokens),
+        first=bounds["min"] or "",
+        last=bounds["max"] or "",
+        distinct=_distinct(tokens),
+        begins=_tokens_of(around, SNAPSHOT_BEGIN),
+        ends=_tokens_of(around, SNAPSHOT_END),
+        gone=_gone(rows),
+        first_event_ms=_first_ms(rows),
+    )
+
+
+def joined(tallies: Iterable[Tally]) -> Tally:
+    """The figures of all rows together. Where ranges of events overlap, whether they are distinct is not known."""
+    each = [tally for tally in tallies if tally.row_count]
+    events = sorted((tally for tally in each if tally.event_count), key=lambda tally: tally.first)
+    apart = all(before.last < after.first for before, after in pairwise(events))
+    return Tally(
+        row_count=sum(tally.row_count for tally in each),
+        event_count=sum(tally.event_count for tally in each),
+        first=min((tally.first for tally in events), default=""),
+        last=max((tally.last for tally in events), default=""),
+        distinct=apart and all(tally.distinct for tally in events),
+        begins=tuple(token for tally in each for token in tally.begins),
+        ends=tuple(token for tally in each for token in tally.ends),
+        gone=min((tally.gone for tally in each if tally.gone), key=lambda gone: gone.token, default=None),
+        first_event_ms=min((ms for tally in each if (ms := tally.first_event_ms) is not None), default=None),
+    )
+
+
+def after(progress: Progress, tally: Tally) -> Progress | None:
+    """The progress behind the rows if every one of them is new; None if that cannot be seen from the figures.
+
+    As the sieve would find: no snapshot is being given again, each that begins is later than the last, and what shares
+    a token with a row around a snapshot, so that their order counts, is left to it.
+    """
+    if not tally.row_count:
+        return progress
+    begins, ends = set(tally.begins), set(tally.ends)
+    clear = not progress.again and len(begins) == len(tally.begins) and not begins & ends
+    if not clear or any(token <= progress.begun for token in begins):
+        return None
+    if tally.event_count and (not tally.distinct or tally.first <= progress.token):
+        return None
+    # An event at the token of a beginning is new or not by their order.
+    if tally.event_count and any(tally.first <= token <= tally.last for token in begins):
+        return None
+    sieve = Sieve(progress)
+    for token, kind in sorted(
+        [(token, SNAPSHOT_BEGIN) for token in begins] + [(token, SNAPSHOT_END) for token in ends]
+    ):
+        sieve.is_new(Row(token, operationType=kind))
+    return replace(sieve.progress, token=max(sieve.progress.token, tally.last))
+
+
+def _is_snapshot(rows: pa.Table) -> pa.ChunkedArray:
+    if "operationType" not in rows.column_names:
+        return pa.chunked_array([pa.array([False] * rows.num_rows, pa.bool_())])
+    return pc.is_in(rows["operationType"], pa.array(_SNAPSHOTS, rows["operationType"].type))
+
+
+def _distinct(tokens: pa.ChunkedArray) -> bool:
+    before, behind = tokens.slice(0, max(len(tokens) - 1, 0)), tokens.slice(1)
+    rising = pc.all(pc.less(before, behind), min_count=0).as_py()
+    return bool(rising) or bool(pc.count_distinct(tokens).as_py() == len(tokens))
+
+
+def _tokens_of(rows: pa.Table, kind: str) -> tuple[str, ...]:
+    return tuple(rows.filter(pc.equal(rows["operationType"], kind))["token"].to_pylist()) if rows.num_rows else ()
+
+
+def _gone(rows: pa.Table) -> Gone | None:
+    if "operationType" not in rows.column_names:
+        return None
+    kinds = rows["operationType"]
+    found = pc.is_in(kinds, pa.array(sorted(EMPTYING), kinds.type))
+    if not pc.any(found).as_py():
+        return None
+    first = rows.filter(found).sort_by("token").slice(0, 1).to_pylist()[0]
+    name = f"{first.get('database')}.{first.get('collection')}"
+    return Gone(first["token"], f"{first['operationType']} of {name} at {first['token']}")
+
+
+def _first_ms(rows: pa.Table) -> int | None:
+    if "wallTime" not in rows.column_names:
+        return None
+    moment = pc.min(rows["wallTime"]).as_py()
+    return None if moment is None else round(moment.timestamp() * 1000)

@@ -1,0 +1,32 @@
+"""What a sink asks of Spark's frame, done in this process: the tasks run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+
+class LocalFrame:
+    """Rows in three partitions, each of them two batches."""
+
+    def __init__(self, rows: pa.Table, tasks: list[Any] | None = None) -> None:
+        self._rows, self._tasks = rows, tasks
+        self.schema = from_arrow_schema(rows.schema)
+
+    def mapInArrow(self, task: Callable[..., Any], _: str) -> LocalFrame:
+        size = self._rows.num_rows // 3 + 1
+        parts = [self._rows.slice(start, size) for start in range(0, 3 * size, size)]
+        return LocalFrame(self._rows, [partial(task, part.to_batches(max_chunksize=size // 2 + 1)) for part in parts])
+
+    def collect(self) -> list[SimpleNamespace]:
+        assert self._tasks is not None
+        found = [batch for task in self._tasks for batch in task()]
+        return [SimpleNamespace(**row) for batch in found for row in batch.to_pylist()]
+
+    def toArrow(self) -> pa.Table:
+        return self._rows
