@@ -24,6 +24,11 @@ from headrace.spark.source.ranges import read_range
 from headrace.spark.source.server_stream import Offset
 
 
+@pytest.fixture(autouse=True)
+def both_ways(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Feed, "arrow", transport == "arrow")
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:
     with headrace.Server(oplog_entries_max=8) as server:
