@@ -9,7 +9,7 @@ from typing import Any
 class Batch:
     """Raw event documents and the token behind the last of them. Nothing in it changes but `kept`."""
 
-    __slots__ = ("closes", "documents", "end", "kept", "last", "token")
+    __slots__ = ("closes", "documents", "end", "kept", "last", "read_from", "token")
 
     def __init__(self, documents: Sequence[bytes], token: bytes) -> None:
         self.documents = documents
@@ -21,5 +21,7 @@ class Batch:
         """From a feed: the sequence number behind it."""
         self.last: Any = None
         """From a feed: its last event."""
+        self.read_from = 0
+        """From a feed: the position from which the oplog has what comes next."""
         self.kept: Any = None
         """What the reader has made of it, for whoever is handed it next."""

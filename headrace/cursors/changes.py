@@ -140,7 +140,7 @@ class ChangeCursor:
         last = batch.last
         self._index = batch.end
         self._token, self._after = last.token_document, last.token
-        self._token_time = self._read_from = last.cluster_time
+        self._token_time, self._read_from = last.cluster_time, batch.read_from
         if batch.closes:
             self.close()
         elif batch.end == feed.end:

@@ -127,6 +127,9 @@ class Feed:
                 break
         batch = Batch(documents, last.token_document)
         batch.end, batch.last, batch.closes = self.start + at, last, last.closes
+        following = items[at] if at < len(items) else None
+        entry_is_over = following is None or (type(following) is Event and following.cluster_time > last.cluster_time)
+        batch.read_from = last.cluster_time + entry_is_over
         if batch.end == self.end and not last.closes and last.cluster_time < position:
             batch.token = self._feeds.mark(position)[0]
         return batch

@@ -11,6 +11,7 @@ from bson import Int64
 
 from headrace import limits
 from headrace.commands.wait import Wait
+from headrace.store.retention import prune
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 
@@ -92,3 +93,29 @@ def test_events_that_are_too_many_bytes_are_let_go_and_read_from_the_oplog(
     while batch := read(server, slow):
         heard += batch
     assert heard == list(range(20))
+
+
+@pytest.mark.parametrize("next_too", [False, True])
+def test_a_slow_watcher_goes_on_where_just_the_entry_of_its_last_event_is_pruned(
+    server: DrivenServer, monkeypatch: pytest.MonkeyPatch, next_too: bool
+) -> None:
+    monkeypatch.setattr(limits, "FEED_EVENT_COUNT_MAX", 2)
+    slow, fast = opened(server), opened(server)
+    for number in range(3):
+        insert(server, number)
+    assert read(server, slow, batchSize=1) == [0]
+    last = server.store.last_position - 2
+    for number in range(3, 9):
+        insert(server, number)
+        read(server, fast)
+    txn = server.store.begin()
+    prune(txn, last + 1 + next_too, 10)
+    server.store.prepare(txn)
+    server.store.sync(txn)
+    server.store.publish(txn)
+    if next_too:  # and also that of the event that comes next
+        reply = server.run("d", {"getMore": Int64(slow), "collection": "c"})
+        assert isinstance(reply, dict)
+        assert reply["code"] == 286
+    else:
+        assert read(server, slow) == list(range(1, 9))
