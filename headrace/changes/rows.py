@@ -22,19 +22,17 @@ from headrace.changes.parts import document_of
 from headrace.changes.slicing import HEADS_MAX, parts_of
 from headrace.values.event_columns import slice_of
 from headrace.values.keystring import encode_element
-from headrace.values.plain_rows import WALL_BYTES_END, Gathered, RowKind
+from headrace.values.plain_rows import Gathered, RowKind
 from headrace.values.token import TokenMaker
 
-_TOKEN_BYTES: Final = 17  # of a token's document, besides its text
 _LOOK: Final = 255
-_BITS_BYTES: Final = 16  # of its type bits, besides themselves
 
 Entry = tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What of a range is wanted: rows of one slice, at most so many, and so many bytes of events if more than one."""
+    """What of a range is wanted: rows of one slice, at most so many, and if more than one, of about so many bytes."""
 
     rows: int
     bytes: int
@@ -45,15 +43,15 @@ class Bounds:
 class _Plan:
     """What is done with the entries of one head. Nothing of it is plain where `maker` is None."""
 
-    __slots__ = ("fixed_bytes", "heard", "kind", "maker")
+    __slots__ = ("heard", "kind", "maker")
 
-    def __init__(self, head: Head, shape: Shape, heard: bool) -> None:
+    def __init__(self, head: Head, shape: Shape, heard: bool | None) -> None:
         layout = layout_of(head, shape)
-        kind = RowKind(head.kind, head.db, head.coll, document_of(layout.uuid) if layout.uuid else None)
-        self.heard = heard
-        self.kind = kind
-        self.maker: TokenMaker | None = None if layout.needs_lookup else layout.maker
-        self.fixed_bytes = layout.fixed_bytes + _TOKEN_BYTES + (len(update_name(shape)) if kind.shows_update else 0)
+        other = document_of(layout.uuid) if layout.uuid else None
+        size = layout.fixed_bytes + (len(update_name(shape)) if head.kind == "update" else 0)
+        self.kind = RowKind(head.kind, head.db, head.coll, other, size)
+        self.heard = heard is not False
+        self.maker: TokenMaker | None = None if layout.needs_lookup or heard is None else layout.maker
 
 
 class RowTaker:
@@ -76,42 +74,44 @@ class RowTaker:
         None when there are no more, when it is full, and when `late` says, each 256 entries, that it is time to stop.
         """
         rows, plans, shape = self.rows, self._plans, self._shape
-        slice_, slices, bytes_max = self._bounds.slice, self._bounds.slices, self._bounds.bytes
+        slice_, slices = self._bounds.slice, self._bounds.slices
+        rows_max, bytes_max = self._bounds.rows, self._bounds.bytes
         tokens, others = rows.tokens, len(rows.events)
+        add_kind, add_token, add_position = rows.kinds.append, tokens.append, rows.positions.append
+        add_wall, add_key, add_detail = rows.walls.append, rows.keys.append, rows.details.append
         size = self._bytes
+        passed = self._passed
         for seen, entry in enumerate(entries, 1):
             position, data = entry
             parts = parts_of(data)
             if parts is None or position >= end:
-                return self._stop(size, entry)
+                return self._stop(entry, size, passed)
             head, o, key, _, wall = parts
             plan = plans.get(head) or self._learn(head)
             if plan.heard:
                 maker, id_type, id_value = plan.maker, key[4], key[9:-1]
-                if maker is None or not wall.endswith(WALL_BYTES_END):
-                    return self._stop(size, entry)
+                if maker is None or wall[6] or wall[7]:
+                    return self._stop(entry, size, passed)
                 if slices == 1 or crc32(encode_element(id_type, id_value)) % slices == slice_:
                     kind = plan.kind
                     detail = o if kind.shows_document else described(o, shape) if kind.shows_update else None
                     token, bits = maker.crud(position, id_type, id_value)
-                    row_bytes = plan.fixed_bytes + len(token) + len(key) + (len(detail) if detail else 0)
-                    if bits is not None:
-                        row_bytes += _BITS_BYTES + len(bits)
-                    size += row_bytes
-                    if len(tokens) + others >= self._bounds.rows or (size > bytes_max and (tokens or others)):
+                    size += len(data)
+                    if len(tokens) + others >= rows_max or (size > bytes_max and (tokens or others)):
                         self.full = True
-                        return self._stop(size, None)
-                    rows.kinds.append(kind)
-                    tokens.append(token)
-                    rows.positions.append(position)
-                    rows.walls.append(wall)
-                    rows.keys.append(key)
-                    rows.details.append(detail)
-                    rows.sizes.append(row_bytes)
-                self._passed = (maker, position, key)
+                        return self._stop(None, size, passed)
+                    if bits is not None:
+                        rows.bits[len(tokens)] = len(bits)
+                    add_kind(kind)
+                    add_token(token)
+                    add_position(position)
+                    add_wall(wall)
+                    add_key(key)
+                    add_detail(detail)
+                passed = (maker, position, key)
             if not seen & _LOOK and late(position):
                 break
-        return self._stop(size, None)
+        return self._stop(None, size, passed)
 
     def add(self, event: bytes) -> bool:
         """Takes an event's row, if it is in the slice; whether there was room for it."""
@@ -131,16 +131,13 @@ class RowTaker:
         (maker, position, key), self._passed = self._passed, None
         return position, token_document(*maker.crud(position, key[4], key[9:-1]))
 
-    def _stop(self, size: int, entry: Entry | None) -> Entry | None:
-        self._bytes = size
+    def _stop(self, entry: Entry | None, size: int, passed: tuple[TokenMaker, int, bytes] | None) -> Entry | None:
+        self._bytes, self._passed = size, passed
         return entry
 
     def _learn(self, head: Head) -> _Plan:
         """The plan of a head not met before."""
-        heard = self._builder.hears(head)
-        plan = _Plan(head, self._shape, heard is not False)
-        if heard is None:
-            plan.maker = None
+        plan = _Plan(head, self._shape, self._builder.hears(head))
         if len(self._plans) >= HEADS_MAX:
             self._plans.clear()
         self._plans[head] = plan

@@ -20,6 +20,8 @@ HEADS_MAX: Final = 10_000  # collections times operations known at once; forgott
 UPDATE: Final = b"\x10$v\0\x02\0\0\0"  # how the `o` of an update begins; a replacement's begins with its fields
 
 _INT32 = Struct("<i").unpack_from
+_OBJECT: Final = 0x03
+_INT: Final = 0x10
 _OP: Final = b"\x02op\0\x02\0\0\0"
 _SESSION: Final = b"\x03lsid\0"
 _TXN_NUMBER: Final = b"\x12txnNumber\0"
@@ -42,30 +44,30 @@ def sliced(data: bytes) -> Operation | None:
 def parts_of(data: bytes) -> Parts | None:
     """The same as the parts that an operation is made of: head, `o`, `o2`, and the value bytes of `ts` and `wall`."""
     at = 4
-    if data.startswith(_SESSION, 4):
+    if data[4] == _OBJECT:
         at = 10 + _INT32(data, 10)[0]
-        if not data.startswith(_TXN_NUMBER, at):
+        if not (data.startswith(_SESSION, 4) and data.startswith(_TXN_NUMBER, at)):
             return None
         at += 19
-    if not data.startswith(_OP, at):
-        return None
     start = at + 46 + _INT32(data, at + 14)[0]
-    key = data[at:start]
-    head = _HEADS.get(key) or _learn(key)
+    head = _HEADS.get(data[at:start])
     if head is None:
-        return None
+        head = _learn(data[at:start]) if data.startswith(_OP, at) else None
+        if head is None:
+            return None
     at = start + _INT32(data, start)[0]
     o, o2 = data[start:at], b""
-    if data.startswith(b"\x03o2\0", at):
+    if data[at] == _OBJECT and data[at : at + 4] == b"\x03o2\0":
         start = at + 4
         at = start + _INT32(data, start)[0]
         o2 = data[start:at]
-    if data.startswith(b"\x10stmtId\0", at):
+    if data[at] == _INT and data[at : at + 8] == b"\x10stmtId\0":
         at += 12
-    if not (data.startswith(_TS, at) and data.startswith(_WALL, at + 34)):
+    if data[at : at + 4] != _TS or data[at + 34 : at + 40] != _WALL:
         return None
-    if head.kind == "update" and not o.startswith(UPDATE, 4):
-        head = head.replacement
+    if head.replacement is not head:
+        if not o.startswith(UPDATE, 4):
+            head = head.replacement
     elif not o2:
         if head.kind != "delete":
             return None

@@ -11,9 +11,10 @@ from struct import Struct
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.values.event_columns import COLUMNS, DOCUMENTS, SIZE, row_of, token_text
-from headrace.values.plain_rows import Gathered
+from headrace.values.plain_rows import Gathered, RowKind
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TYPES: Final = (
@@ -43,7 +44,7 @@ def gathered_batch(rows: Gathered, columns: Sequence[str]) -> pa.RecordBatch:
         arrays = [_plain_array(rows, field) for field in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
     filled: list[Sequence[Any]] = list(zip(*rows.rows()))
-    values = (rows.all_sizes() if name == SIZE else filled[COLUMNS.index(name)] for name in columns)
+    values = (rows.sizes() if name == SIZE else filled[COLUMNS.index(name)] for name in columns)
     arrays = [pa.array(some, type=field.type) for some, field in zip(values, schema)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -58,6 +59,9 @@ def _plain_array(rows: Gathered, field: pa.Field) -> pa.Array:
         if kinds and kinds.count(kinds[0]) == len(kinds):
             return pa.repeat(pa.scalar(told(kinds[0]), field.type), len(kinds))
         return pa.array(list(map(told, kinds)), type=field.type)
+    if name == "clusterTime":
+        seconds = pc.shift_right(pa.array(rows.positions, pa.uint64()), pa.scalar(32, pa.uint64()))
+        return pc.multiply(seconds.cast(pa.int64()), 1_000_000).cast(field.type)
     return pa.array(_plain_values(rows, name), type=field.type)
 
 
@@ -65,20 +69,25 @@ def _plain_values(rows: Gathered, name: str) -> Sequence[Any]:
     match name:
         case "token":
             return rows.tokens
-        case "clusterTime":
-            return [(position >> 32) * 1_000_000 for position in rows.positions]
         case "clusterTimeIncrement":
             return [position & 0xFFFFFFFF for position in rows.positions]
         case "documentKey":
             return rows.keys
         case "fullDocument":
-            return [detail if kind.shows_document else None for kind, detail in zip(rows.kinds, rows.details)]
+            return _details(rows, {kind for kind in set(rows.kinds) if kind.shows_document})
         case "updateDescription":
-            return [detail if kind.shows_update else None for kind, detail in zip(rows.kinds, rows.details)]
+            return _details(rows, {kind for kind in set(rows.kinds) if kind.shows_update})
         case "wallTime":
             return [milliseconds * 1000 for (milliseconds,) in _INT64S(b"".join(rows.walls))]
     assert name == SIZE
-    return rows.sizes
+    return rows.sizes()
+
+
+def _details(rows: Gathered, shown: set[RowKind]) -> Sequence[bytes | None]:
+    """The details of rows of these kinds."""
+    if len(shown) == len(set(rows.kinds)):
+        return rows.details
+    return [detail if kind in shown else None for kind, detail in zip(rows.kinds, rows.details)]
 
 
 def _schema(columns: Sequence[str]) -> pa.Schema:

@@ -10,21 +10,23 @@ from typing import Any, Final
 
 from headrace.values.event_columns import EventRow, row_of
 
-WALL_BYTES_END: Final = b"\0\0"
-"""How the value bytes of a wallTime end that a row can hold for certain: from 1970 on, for some thousand years."""
+_TOKEN_BYTES: Final = 17  # of a token's document, besides its text
+_BITS_BYTES: Final = 16  # of its type bits, besides themselves
 
 
 class RowKind:
     """What all rows of one operation on one collection have in common. Compared by identity."""
 
-    __slots__ = ("collection", "database", "operation", "other", "shows_document", "shows_update")
+    __slots__ = ("collection", "database", "event_bytes", "operation", "other", "shows_document", "shows_update")
 
-    def __init__(self, operation: str, database: str, collection: str, other: bytes | None) -> None:
+    def __init__(self, operation: str, database: str, collection: str, other: bytes | None, event_bytes: int) -> None:
         self.operation = operation
         self.database = database
         self.collection = collection
         self.other = other
         """BSON, or None."""
+        self.event_bytes = event_bytes
+        """The size of its events without token, documentKey and detail."""
         self.shows_document = operation in ("insert", "replace")
         self.shows_update = operation == "update"
 
@@ -32,18 +34,19 @@ class RowKind:
 class Gathered:
     """Rows in order, a list for each thing known of them; `events` has the others, with the rows before each."""
 
-    __slots__ = ("details", "events", "keys", "kinds", "positions", "sizes", "tokens", "walls")
+    __slots__ = ("bits", "details", "events", "keys", "kinds", "positions", "tokens", "walls")
 
     def __init__(self) -> None:
         self.kinds: list[RowKind] = []
         self.tokens: list[str] = []
         self.positions: list[int] = []
         self.walls: list[bytes] = []
-        """Value bytes of the wallTime; they end in `WALL_BYTES_END`."""
+        """Value bytes of the wallTime; the last two are zero, as they are from 1970 on for some thousand years."""
         self.keys: list[bytes] = []
         self.details: list[bytes | None] = []
         """The document, or the description of the update."""
-        self.sizes: list[int] = []
+        self.bits: dict[int, int] = {}
+        """The number of type bits' bytes of the tokens that have some, by place."""
         self.events: list[tuple[int, bytes]] = []
 
     def __len__(self) -> int:
@@ -56,10 +59,17 @@ class Gathered:
         """All of them, one by one."""
         return (row_of(found) if isinstance(found, bytes) else self._row(found) for found in self._in_order())
 
-    def all_sizes(self) -> Sequence[int]:
+    def sizes(self) -> Sequence[int]:
+        """Of all events, as BSON."""
+        sizes = [
+            kind.event_bytes + _TOKEN_BYTES + len(token) + len(key) + (len(detail) if detail else 0)
+            for kind, token, key, detail in zip(self.kinds, self.tokens, self.keys, self.details, strict=True)
+        ]
+        for place, size in self.bits.items():
+            sizes[place] += _BITS_BYTES + size
         if not self.events:
-            return self.sizes
-        return [len(found) if isinstance(found, bytes) else self.sizes[found] for found in self._in_order()]
+            return sizes
+        return [len(found) if isinstance(found, bytes) else sizes[found] for found in self._in_order()]
 
     def _in_order(self) -> Iterator[int | bytes]:
         """The events, and the places of the rows."""

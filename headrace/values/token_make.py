@@ -141,13 +141,15 @@ class TokenMaker:
     def crud(self, cluster_time: int, id_type: int, id_value: bytes, txn_op_index: int = 0) -> tuple[str, bytes | None]:
         """`(token, type bits or None)` of the event of the document with this raw `_id`."""
         if id_type == _OBJECT_ID and not txn_op_index:
-            return f"82{cluster_time:016X}{self._before_object_id}{id_value.hex().upper()}{self._end}", None
+            # Hexadecimal by way of bytes takes half the time of formatting the number.
+            time = cluster_time.to_bytes(8, "big").hex().upper()
+            return f"82{time}{self._before_object_id}{id_value.hex().upper()}{self._end}", None
         if txn_op_index:
             head = self._head + _hex(integer_key(txn_op_index)) + self._before_id
         else:
             head = self._head_of_first
         key = _ID_FIELDS[id_type] + encode_element(id_type, id_value)
-        text = f"82{cluster_time:016X}{head}{key.hex().upper()}{self._end}"
+        text = f"82{_hex(cluster_time.to_bytes(8, 'big'))}{head}{key.hex().upper()}{self._end}"
         if id_type not in _TYPED:
             return text, None
         if id_type == 0x12:

@@ -12,9 +12,10 @@ import pytest
 from bson import Binary, Decimal128, Int64, ObjectId
 
 from headrace.testing.driven import DrivenServer
-from headrace.values.arrow import batches_of, events_batch
+from headrace.values.arrow import SCHEMA, batches_of, events_batch, gathered_batch
 from headrace.values.bson import encode
 from headrace.values.event_columns import COLUMNS, SIZE, in_slice
+from headrace.values.plain_rows import Gathered, RowKind
 
 KEYS: list[Any] = [
     1, 2.5, Int64(3), Int64(1 << 40), -0.0, Decimal128("4.0"), "five", "with\0zero", "ü", ObjectId("6" * 24),
@@ -147,3 +148,17 @@ def test_a_range_ends_at_any_token_of_it(server: DrivenServer) -> None:
         )
         assert batches_of(reply["arrow"])[0]["token"].to_pylist() == whole[:count]
         assert reply["done"] and reply["token"]["_data"] == token
+
+
+def test_columns_made_at_once_are_those_of_the_rows_one_by_one_also_after_2038() -> None:
+    rows = Gathered()
+    for number, kind in enumerate(("insert", "update", "delete") * 2):
+        rows.kinds.append(RowKind(kind, "d", "c", None, 100))
+        rows.tokens.append(f"82{number}")
+        rows.positions.append((0xF0000000 + number) << 32 | 0xFFFFFFFF)
+        rows.walls.append((4_000_000_000_000 + number).to_bytes(8, "little"))
+        rows.keys.append(encode({"_id": number}))
+        rows.details.append(None if kind == "delete" else encode({"n": number}))
+    fields = [SCHEMA.field(name) for name in COLUMNS]
+    arrays = [pa.array(values, type=field.type) for values, field in zip(zip(*rows.rows()), fields)]
+    assert gathered_batch(rows, COLUMNS).equals(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
