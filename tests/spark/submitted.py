@@ -1,0 +1,60 @@
+"""The job that `test_submit.py` gives to spark-submit: batch, a pipeline, a stream into a table, on whatever cluster.
+
+spark-submit submitted.py URI DIRECTORY
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from headrace.spark import pipeline
+from headrace.spark.session import get_session
+from headrace.spark.sinks.changes import changes_sink
+from headrace.spark.sinks.foreach_batch import for_each_batch
+
+SERVERS_ALONE = {"lmdb", "uvloop", "headrace.server", "headrace.store", "deltalake"}
+
+
+def whereabouts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A row for each batch that a worker reads: headrace from where, and with what beside it."""
+    import headrace
+
+    for batch in batches:
+        seen = sorted(SERVERS_ALONE & sys.modules.keys())
+        told = {"path": [headrace.__file__], "folder": [os.getcwd()], "seen": [",".join(seen)]}
+        yield pa.RecordBatch.from_pydict(told | {"rows": [batch.num_rows]}, told_schema())
+
+
+def told_schema() -> pa.Schema:
+    return pa.schema([("path", pa.string()), ("folder", pa.string()), ("seen", pa.string()), ("rows", pa.int64())])
+
+
+def main(uri: str, directory: str) -> None:
+    own = SparkSession.builder.getOrCreate()
+    spark = get_session()
+    source = {"uri": uri, "database": "d", "collection": "c"}
+    events = spark.read.format("headrace").options(**source, startingPosition="earliest", partitions="4").load()
+    evens = pipeline(events, [{"$match": {"fullDocument.n": {"$mod": [2, 0]}}}, {"$project": {"n": "$fullDocument.n"}}])
+    places = evens.mapInArrow(whereabouts, "path STRING, folder STRING, seen STRING, rows BIGINT").collect()
+
+    rows = spark.readStream.format("headrace").options(**source, startingPosition="snapshot").load()
+    writer = rows.writeStream.foreachBatch(for_each_batch(changes_sink(Path(directory) / "changes")))
+    query = writer.option("checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True).start()
+    query.awaitTermination()
+    told: dict[str, Any] = {
+        "same": own is spark, "master": spark.sparkContext.master, "zone": spark.conf.get("spark.sql.session.timeZone"),
+        "places": [row.asDict() for row in places],
+    }  # fmt: skip
+    (Path(directory) / "told.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
