@@ -17,6 +17,7 @@ Document = dict[str, Any]
 SCALARS: st.SearchStrategy[Any] = st.sampled_from(
     [
         None, True, False, 0, 1, 2, 35, Int64(1), Int64(2**53 + 1), 1.0, -0.0, 2.5, 1e300, float("nan"),
+        2.0**53, Int64(2**53), Decimal128("9007199254740993"), Decimal128("NaN"), Decimal128("-0"), Regex("a", "i"),
         Decimal128("1"), Decimal128("2.50"), "", "a", "b", "1", 'q"é\\', ObjectId("64b000000000000000000001"),
         DatetimeMS(0), DatetimeMS(1_600_000_000_123), Timestamp(5, 1), Timestamp(5, 2), Timestamp(9, 0), b"\0\1",
         Binary(b"zz", 5),
@@ -26,7 +27,7 @@ NAMES = st.sampled_from(["a", "b", "c", "0", "x.y", "é"])
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["a", "b", "0"]), inner, max_size=3)
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["a", "b", "0", "x.y", "$d"]), inner, max_size=3)
     ),
     max_leaves=5,
 )
@@ -70,7 +71,9 @@ HEADER = st.sampled_from(
 )  # fmt: skip
 DEEP = st.sampled_from(
     ["fullDocument.a", "fullDocument.b", "fullDocument.n", "fullDocument.a.b", "fullDocument.a.0", "fullDocument.a.0.b",
-     "updateDescription.updatedFields.a", "updateDescription.removedFields", "fullDocument._id"]
+     "fullDocument.a.x.y", "fullDocument.b.$d", "fullDocument.none", "updateDescription.updatedFields.a",
+     "updateDescription.updatedFields.b.c", "updateDescription.removedFields", "updateDescription.removedFields.0",
+     "fullDocument._id"]
 )  # fmt: skip
 WANTED: st.SearchStrategy[Any] = st.one_of(
     SCALARS,
@@ -95,7 +98,8 @@ WANTED: st.SearchStrategy[Any] = st.one_of(
 )
 OPERATORS = st.one_of(
     st.tuples(st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]), WANTED),
-    st.tuples(st.sampled_from(["$in", "$nin"]), st.lists(WANTED, max_size=3)),
+    st.tuples(st.sampled_from(["$in", "$nin"]), st.lists(st.one_of(WANTED, st.just(Regex("^i"))), max_size=3)),
+    st.tuples(st.just("$all"), st.lists(SCALARS, max_size=2)),
     st.tuples(st.just("$exists"), st.booleans()),
     st.tuples(st.just("$type"), st.sampled_from(["string", "number", "null", "date", "timestamp", "long", "object"])),
     st.tuples(st.just("$regex"), st.sampled_from(["^i", "a", "x"])),
@@ -121,7 +125,13 @@ def conditions(paths: st.SearchStrategy[str]) -> st.SearchStrategy[Document]:
 def filters(paths: st.SearchStrategy[str]) -> st.SearchStrategy[Document]:
     """A filter."""
     expression = st.sampled_from(
-        [{"$expr": {"$gt": ["$fullDocument.a", 1]}}, {"$expr": {"$eq": ["$ns.coll", "a"]}}, {"$alwaysTrue": 1}]
+        [
+            {"$expr": {"$gt": ["$fullDocument.a", 1]}},
+            {"$expr": {"$eq": ["$ns.coll", "a"]}},
+            {"$expr": {"$lt": ["$fullDocument.n", {"$ifNull": ["$fullDocument.a", 0]}]}},
+            {"$expr": {"$in": [{"$type": "$fullDocument.a"}, ["missing", "null", "array"]]}},
+            {"$alwaysTrue": 1},
+        ]
     )
     return st.recursive(
         st.one_of(conditions(paths), conditions(paths), conditions(paths), expression),
@@ -136,6 +146,41 @@ def filters(paths: st.SearchStrategy[str]) -> st.SearchStrategy[Document]:
 
 
 EVENT_FILTERS = filters(st.one_of(HEADER, HEADER, DEEP))
+
+_PITFALLS: list[Any] = [
+    [], [None], [[1]], [1, "a"], [{"b": 1}, {"b": [2]}], {"b": None}, {}, {"x.y": 1}, {"x": {"y": 1}}, {"$d": 1}, None,
+    float("nan"), Decimal128("NaN"), Decimal128("1.0"), -0.0, 0, Decimal128("-0"), Int64(2**53), Int64(2**53 + 1),
+    2.0**53, Decimal128("9007199254740993"), DatetimeMS(5000), Timestamp(5, 0), Timestamp(5, 1), "1", 1, True, "A",
+    Regex("a", "i"), Binary(b"zz", 5), b"zz", ObjectId("64b000000000000000000001"), Int64(1), 1.0, "fullDocument",
+]  # fmt: skip
+_TESTS: list[Any] = [
+    *[value for value in _PITFALLS if type(value) is not dict or not any(name[:1] == "$" for name in value)],
+    *({"$gte": value} for value in (None, 1, 2.0**53, float("nan"), "1", DatetimeMS(5000), Timestamp(5, 0), [1], True)),
+    *({"$lt": value} for value in (0, Int64(2**53 + 1), Decimal128("1.0"), [], {}, "b")),
+    {"$in": [None]}, {"$in": [None, 1]}, {"$nin": [None]}, {"$nin": [1, Regex("^a", "i")]}, {"$in": [Regex("a")]},
+    {"$ne": None}, {"$ne": 1}, {"$not": {"$gt": 0}}, {"$not": {"$exists": True}}, {"$not": Regex("a")},
+    {"$not": {"$elemMatch": {"b": 1}}}, {"$elemMatch": {"b": {"$gt": 1}}}, {"$elemMatch": {"$in": [None, "a"]}},
+    {"$exists": False}, {"$type": ["double", "null"]}, {"$size": 0}, {"$all": [1, "a"]}, {"$mod": [2, 1]},
+]  # fmt: skip
+_PATHS = ("a", "a.b", "a.0", "a.x.y", "a.$d", "none")
+
+PITFALL_EVENTS: list[Document] = [
+    {"_id": {"_data": f"82{number:04X}"}, "operationType": "insert", "clusterTime": Timestamp(5, number),
+     "wallTime": DatetimeMS(5000), "fullDocument": {"_id": number} | document, "ns": {"db": "d", "coll": "a"},
+     "documentKey": {"_id": number}}
+    for number, document in enumerate([{}, *({"a": value} for value in _PITFALLS)])
+]  # fmt: skip
+"""Events with the values at which engines differ, each in a document of its own."""
+
+PITFALL_FILTERS: list[Document] = [
+    *({f"fullDocument.{path}": test} for path in _PATHS for test in _TESTS),
+    *({"$nor": [{"fullDocument.a": test}, {"ns.coll": "b"}]} for test in _TESTS[-20:]),
+    *({"$or": [{"fullDocument.a": test}, {"$and": [{"fullDocument.a.b": 1}, {"operationType": {"$ne": "x"}}]}]}
+      for test in _TESTS[-20:]),
+    {"$expr": {"$eq": ["$fullDocument.a", None]}}, {"$expr": {"$gt": ["$fullDocument.a", 1]}},
+    {"$nor": [{"$or": [{"fullDocument.a": {"$exists": False}}, {"fullDocument.a": None}]}]},
+]  # fmt: skip
+"""Every test of every such value, over paths that there are, are not, and lead through arrays."""
 
 SHAPING = st.sampled_from(
     [

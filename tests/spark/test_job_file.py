@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,8 +11,10 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from bson.datetime_ms import DatetimeMS
 
 from headrace.cli.main import main
+from headrace.spark import Window
 from headrace.spark.errors import OptionError
 from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, token_in
 from headrace.spark.jobs.figures import Figures, serve
@@ -22,10 +25,9 @@ from headrace.spark.jobs.run import (
     locked,
     reset_job,
     running_in,
-    server_stages,
     source_options,
-    spark_stages,
 )
+from headrace.spark.jobs.stages import server_stages, spark_stages
 from headrace.spark.sinks.open import KINDS, SinkError
 
 GIVEN = """
@@ -89,7 +91,7 @@ def test_a_data_directory_is_a_source_like_a_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ('kind = "changes"', 'kind = "chnages"', "one of changes, history"),
+        ('kind = "changes"', 'kind = "chnages"', "one of changes, documents, history"),
         ('path = "changes"', "", "needs 'path'"),
         ("buckets = 4", "bucket = 4", "no option 'bucket'"),
         ('"keep"', '"ignore"', "fail, follow, keep"),
@@ -105,6 +107,83 @@ def test_a_data_directory_is_a_source_like_a_server(tmp_path: Path) -> None:
 def test_what_is_wrong_is_told_before_anything_is_started(tmp_path: Path, old: str, new: str, told: str) -> None:
     with pytest.raises((JobError, OptionError, SinkError), match=told):
         job_of(GIVEN.replace(old, new, 1), tmp_path)
+
+
+GROUP = '{"$group": {"_id": {"$dateTrunc": {"date": "$clusterTime", "unit": "month"}}, "n": {"$count": {}}}}'
+LOOKUP = '{"$lookup": {"from": "regions", "localField": "a", "foreignField": "b", "as": "c"}}'
+DOCUMENTS = """
+checkpoint = "notes"
+[source]
+uri = "mongodb://localhost"
+database = "shop"
+collection = "orders"
+startingPosition = "earliest"
+[pipeline]
+stages = '''[{"$match": {"operationType": "insert"}}, {"$set": {"b": 1}}, STAGE]'''
+[pipeline.tables.regions]
+path = "regions"
+[[sink]]
+kind = "documents"
+path = "hours"
+"""
+
+
+@pytest.mark.parametrize("kind", ["changes", "history", "mirror", "mongodb", "parquet"])
+@pytest.mark.parametrize("stage", [GROUP, LOOKUP])
+def test_a_sink_of_events_refuses_what_makes_documents_by_the_stages_name(
+    tmp_path: Path, kind: str, stage: str
+) -> None:
+    place = 'uri = "mongodb://elsewhere"' if kind == "mongodb" else 'path = "x"'
+    text = DOCUMENTS.replace("STAGE", stage) + f'[[sink]]\nkind = "{kind}"\n{place}\n'
+    with pytest.raises(ValueError, match=rf"\{stage[2:8]}.* makes documents, and the sink '{kind}' takes events"):
+        job_of(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stage", "old", "new", "told"),
+    [
+        ('{"$sort": {"a": 1}}', "", "", r"\$sort cannot be run on Spark"),
+        ('{"$group": {"_id": "$a"}}', "", "", r"\$group.* window"),
+        (LOOKUP, "tables.regions", "tables.others", "tables="),
+        (LOOKUP, 'path = "regions"', 'paths = "regions"', "regions.* has document, format, options, path"),
+        (GROUP, '"earliest"', '"snapshot"', r"\$group: .*begin at a position"),
+        (GROUP, "[pipeline]", 'columns = "token"\n[pipeline]', r"\$group: .*whole events"),
+        (GROUP.replace("$clusterTime", "$wallTime"), "", "", "delay"),
+        ('{"$set": {"n": {"$nothing": 1}}}', "", "", "nothing"),
+        ('{"$set": {"n": 1}}', 'kind = "documents"', 'kind = "documents"\ntable = "csv"', "delta, parquet"),
+    ],
+)
+def test_what_is_wrong_with_stages_that_make_documents_is_told(
+    tmp_path: Path, stage: str, old: str, new: str, told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        job_of(DOCUMENTS.replace("STAGE", stage).replace(old, new, 1), tmp_path)
+
+
+def test_only_filters_go_to_the_server_before_stages_that_make_documents(tmp_path: Path) -> None:
+    job = job_of(DOCUMENTS.replace("STAGE", GROUP), tmp_path)
+    assert [list(stage) for stage in server_stages(job)] == [["$match"]]
+    told = "\n".join(explain_lines(job))
+    assert 'server cursor      {"$match"' in told
+    assert 'Spark evaluator    {"$set"' in told
+    assert 'Spark aggregation  {"$group"' in told
+    assert 'bins of 1 month in UTC, watermark on "$clusterTime" less 0 seconds' in told
+    assert told.endswith(f"sink: documents {tmp_path / 'hours'}")
+
+
+def test_a_window_and_a_delay_are_told_in_the_file(tmp_path: Path) -> None:
+    group = '{"$group": {"_id": "$a", "n": {"$count": {}}}}'
+    window = 'window = "1 hour"\nslide = "10 minutes"\ndate = "$wallTime"\ndelay = "5 seconds"\n[pipeline.tables'
+    job = job_of(DOCUMENTS.replace("STAGE", group).replace("[pipeline.tables", window), tmp_path)
+    assert job.window == Window("1 hour", "10 minutes", "$wallTime", "5 seconds")
+    assert 'window 1 hour, watermark on "$wallTime" less 5 seconds' in "\n".join(explain_lines(job))
+
+
+def test_values_of_stages_are_extended_json_in_text_and_in_toml(tmp_path: Path) -> None:
+    stage = '{"$match": {"fullDocument.d": {"$gt": {"$date": {"$numberLong": "5"}}}}}'
+    assert spark_stages(job_of(DOCUMENTS.replace("STAGE", stage), tmp_path))[1]["$match"] == {
+        "fullDocument.d": {"$gt": DatetimeMS(5)}
+    }
 
 
 SEVERAL = """
@@ -208,7 +287,13 @@ def test_a_pipeline_goes_to_the_server_as_far_as_it_can_and_not_before_a_snapsho
 
 
 def test_the_command_line_and_a_jobs_file_import_no_spark() -> None:
-    modules = "headrace.cli.main, headrace.spark.jobs.job_file, headrace.spark.jobs.run"
+    modules = "headrace.cli.main, headrace.spark.jobs.job_file, headrace.spark.jobs.run, headrace.spark.jobs.stages"
     program = f"import sys, {modules}; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_jobs_of_the_page_are_jobs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
+    found = [job_of(text, tmp_path) for text in re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)]
+    assert [job.sinks[0].kind for job in found][:2] == ["changes", "documents"]

@@ -18,7 +18,7 @@ from headrace.spark.pipelines.program import canonical
 from headrace.spark.rows.extjson import dumps
 from headrace.values import bson
 from headrace.values.event_columns import COLUMNS, DOCUMENTS, row_of
-from tests.spark.random_pipelines import EVENT_FILTERS, events
+from tests.spark.random_pipelines import EVENT_FILTERS, PITFALL_EVENTS, PITFALL_FILTERS, events
 
 # HEADRACE_EXAMPLES asks for more than a check can afford.
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "400"))
@@ -44,6 +44,17 @@ def event_of(cells: dict[str, Any]) -> dict[str, Any]:
 def test_an_event_comes_back_from_its_row_byte_for_byte(event: dict[str, Any]) -> None:
     raw = dict(zip(COLUMNS, row_of(bson.encode(event)), strict=True))
     assert bson.encode(event_of(raw)) == bson.encode(event)
+
+
+def test_values_at_which_engines_differ_are_told_as_the_evaluator_tells_them() -> None:
+    cells = [(cells_of(canonical(event)), canonical(event)) for event in PITFALL_EVENTS]
+    for filter_ in PITFALL_FILTERS:
+        predicate = parse_filter(canonical(filter_))
+        verdict = Compiler().verdict(predicate)
+        for row, event in cells:
+            matches = predicate(event)
+            assert matches or not verdict.sure.holds(row), (filter_, event)
+            assert verdict.maybe.holds(row) or not matches, (filter_, event)
 
 
 @many

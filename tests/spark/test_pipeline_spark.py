@@ -22,7 +22,7 @@ from headrace.spark.pipelines.windows import Bins
 from headrace.spark.rows.events import SCHEMA
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.values import bson
-from tests.spark.random_pipelines import PIPELINES, STREAM_PIPELINES, events
+from tests.spark.random_pipelines import PIPELINES, PITFALL_EVENTS, PITFALL_FILTERS, STREAM_PIPELINES, events
 from tests.spark.test_pipeline_compiler import cells_of
 
 if TYPE_CHECKING:
@@ -106,6 +106,40 @@ def test_workers_and_columns_say_what_the_evaluator_says(
         return
     assert read(plain) == expected
     assert read(made) == expected
+
+
+def test_values_at_which_engines_differ_are_told_alike_by_columns_workers_and_cursor(
+    spark: SparkSession, uri: str
+) -> None:
+    from functools import reduce
+
+    from pymongo import MongoClient
+    from pyspark.sql import functions as f
+
+    with MongoClient[Event](uri) as client:
+        client.drop_database("pitfalls")
+        collection = client.pitfalls.get_collection("a", codec_options=bson.OPTIONS)
+        with collection.watch() as stream:
+            start = stream.resume_token
+        collection.insert_many([event["fullDocument"] for event in PITFALL_EVENTS])
+        everything = cursor_events(collection, start, [])
+        chosen = [canonical(each) for each in PITFALL_FILTERS[:: max(1, len(PITFALL_FILTERS) // 40)]]
+        expected = [told([{"$match": each}], everything) for each in chosen]
+        for each, texts in zip(chosen, expected, strict=True):
+            assert [dumps(event) for event in cursor_events(collection, start, [{"$match": each}])] == texts
+        client.drop_database("pitfalls")
+    events_ = frame(spark, everything).cache()
+    for compiled in (True, False):
+        made = [
+            headrace.spark.pipeline(events_, [{"$match": each}], compiled=compiled).withColumn("at", f.lit(number))
+            for number, each in enumerate(chosen)
+        ]
+        found: list[list[str]] = [[] for _ in chosen]
+        for row in reduce(lambda one, other: one.unionAll(other), made).select("at", "token").collect():
+            found[row["at"]].append(row.token)
+        assert [sorted(each) for each in found] == [
+            sorted(loads(text)["_id"]["_data"] for text in texts) for texts in expected
+        ]
 
 
 @pytest.fixture(scope="module")

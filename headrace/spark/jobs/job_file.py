@@ -7,7 +7,10 @@
     collection = "orders"
     startingPosition = "snapshot"
     [pipeline]                           # may be left out
-    stages = '[{"$match": {"operationType": "insert"}}]'   # events must leave it
+    stages = '[{"$match": {"operationType": "insert"}}]'   # JSON text, or a TOML array
+    window = "1 hour"                    # for $group, where its _id has no $dateTrunc; slide, date as in `Window`
+    delay = "10 seconds"                 # how late documents may come, by a date that is not clusterTime
+    tables.regions = {path = "regions"}  # for $lookup; format, document, options
     [trigger]                            # may be left out
     every = "1 second"                   # or: availableNow = true
     [metrics]                            # may be left out: figures for Prometheus
@@ -30,14 +33,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.spark.errors import OptionError
+from headrace.spark import Window
+from headrace.spark.jobs.stages import check_stages, checked_tables
+from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.open import SinkError, SinkOptions, parse_sink
 from headrace.spark.source.options import SourceOptions, parse_options
 
 _TABLES: Final = {
     "": {"checkpoint", "metrics", "name", "pipeline", "report_seconds", "sink", "source", "spark", "trigger"},
     "metrics": {"address", "port"},
-    "pipeline": {"stages"},
+    "pipeline": {"date", "delay", "slide", "stages", "tables", "window"},
     "spark": {"conf", "cores", "memory", "quick"},
     "trigger": {"availableNow", "every"},
 }
@@ -60,6 +65,9 @@ class Job:
     source: Mapping[str, str]
     sinks: tuple[SinkOptions, ...]
     stages: tuple[dict[str, Any], ...] = ()
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    window: Window | None = None
+    delay: str | None = None
     every: str | None = "0 seconds"
     """None: up to now, then it ends."""
     report_seconds: float = 5.0
@@ -88,12 +96,12 @@ def read_job(path: Path) -> Job:
         raise JobError(f"{path}: {error}") from error
     try:
         return parse_job(given, path.stem, path.absolute().parent)
-    except (JobError, OptionError, SinkError) as error:
+    except ValueError as error:
         raise JobError(f"{path}: {error}") from error
 
 
 def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
-    """The job; raises JobError, OptionError, SinkError."""
+    """The job; raises JobError, OptionError, SinkError, or another ValueError that says what is wrong."""
     _check_names("", given)
     for table in ("metrics", "pipeline", "spark", "trigger"):
         _check_names(table, given.get(table, {}))
@@ -102,13 +110,16 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
     # Spark does not keep the case of options' names either.
     source = {key.lower(): _text(value) for key, value in given["source"].items()}
     source |= {key: str(folder / path) for key, path in source.items() if key in _PATHS}
-    trigger = given.get("trigger", {})
+    trigger, pipeline = given.get("trigger", {}), given.get("pipeline", {})
     job = Job(
         name=str(given.get("name", name)),
         checkpoint=folder / given["checkpoint"],
         source=source,
         sinks=tuple(_sink(sink, source, folder) for sink in given["sink"]),
-        stages=_stages(given.get("pipeline", {}).get("stages", [])),
+        stages=_stages(pipeline.get("stages", [])),
+        tables=checked_tables(pipeline.get("tables", {}), folder),
+        window=_window(pipeline),
+        delay=pipeline.get("delay"),
         every=None if trigger.get("availableNow") else str(trigger.get("every", "0 seconds")),
         report_seconds=float(given.get("report_seconds", 5.0)),
         metrics=_metrics(given.get("metrics")),
@@ -122,6 +133,7 @@ def _check(job: Job) -> None:
     options = job.options
     if options.others and options.on_server_down == "skip":
         raise JobError("what comes late from a server that was skipped would be taken for old: onServerDown is 'stall'")
+    check_stages(job)
     if not job.folds:
         return
     kinds = ", ".join(sink.kind for sink in job.sinks if sink.folds)
@@ -157,12 +169,21 @@ def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path) -> 
 
 def _stages(given: Any) -> tuple[dict[str, Any], ...]:
     try:
-        stages = json.loads(given) if isinstance(given, str) else given
-    except ValueError as error:
+        # Values in Extended JSON are what they stand for, in a TOML array as well.
+        stages = loads(given if isinstance(given, str) else json.dumps(given))
+    except (TypeError, ValueError) as error:
         raise JobError(f"the pipeline's stages are not JSON: {error}") from None
     if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
         raise JobError("the pipeline's stages are an array of documents")
     return tuple(stages)
+
+
+def _window(pipeline: Mapping[str, Any]) -> Window | None:
+    """The window that the file tells; its delay is that of the pipeline."""
+    if "window" not in pipeline:
+        return None
+    date = {"date": pipeline["date"]} if "date" in pipeline else {}
+    return Window(pipeline["window"], pipeline.get("slide"), delay=pipeline.get("delay"), **date)
 
 
 def _metrics(given: Mapping[str, Any] | None) -> tuple[str, int] | None:

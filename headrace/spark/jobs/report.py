@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import PyMongoError
 
-from headrace.spark import explain
 from headrace.spark.jobs.checkpoint import read_checkpoint, token_in
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.lag import EVENTS_MAX, lag_of
-from headrace.spark.jobs.run import running_in, server_stages, source_options, spark_stages
-from headrace.spark.rows.extjson import loads
+from headrace.spark.jobs.run import running_in, source_options
+from headrace.spark.jobs.stages import explained, spark_stages
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.log import LogSink
 from headrace.spark.sinks.mirror import MirrorSink
@@ -53,8 +52,8 @@ def status_lines(job: Job) -> Iterator[str]:
         yield f"lag: {_lag(job, token)}"
     for sink in job.sinks:
         position = sink.open().position()
-        at = f"batch {position.batch}, {position.token}" if position.token else "nothing yet"
-        yield f"sink {sink}: {at}"
+        at = ", ".join([f"batch {position.batch}", *([position.token] if position.token else [])])
+        yield f"sink {sink}: {at if position.batch >= 0 else 'nothing yet'}"
 
 
 def _lag(job: Job, token: Token) -> str:
@@ -77,20 +76,14 @@ def explain_lines(job: Job) -> Iterator[str]:
     yield f"source: {place}, from {options.start.kind}"
     if job.stages or "pipeline" in job.source:
         yield "pipeline:"
-        yield from (f"  {line}" for line in str(explain(spark_stages(job), _placed(job))).splitlines())
+        yield from (f"  {line}" for line in str(explained(job)).splitlines())
     every = "up to now, then it ends" if job.every is None else f"every {job.every}, until it is stopped"
     yield f"trigger: {every}; at most {options.rows_max or 'all'} rows a batch"
     yield f"checkpoint: {job.checkpoint}"
     for sink in job.sinks:
         policy = sink.options.get("policy", "follow")
-        told = "" if sink.kind == "own" else f"; {_POLICIES[policy]}"
+        told = f"; {_POLICIES[policy]}" if sink.has_policy else ""
         yield f"sink: {sink}{told}"
-
-
-def _placed(job: Job) -> dict[str, Any]:
-    """The source's options that tell where stages run."""
-    own = loads(job.source.get("pipeline", "[]"))
-    return {"pipeline": [*own, *server_stages(job)]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.clock import SystemClock
 from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job
-from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.jobs.stages import server_stages, through
 from headrace.spark.sinks.foreach_batch import for_each_batch
 from headrace.spark.source.admission import took_all
 
@@ -88,16 +87,13 @@ class _Run:
         self._options = source_options(job)
 
     def start(self, session: SparkSession) -> None:
-        from headrace.spark import pipeline
         from headrace.spark.jobs.listener import FiguresListener
         from headrace.spark.session import in_this_process, register
 
         job = self._job
         register(in_this_process(session, "a job"))
         rows = session.readStream.format("headrace").options(**self._options).load()
-        stages = spark_stages(job)
-        if stages:
-            rows = pipeline(rows, stages, output="events")
+        rows = through(job, rows, session)
         self._listener = FiguresListener(self._figures)
         self._session = session
         session.streams.addListener(self._listener)
@@ -170,27 +166,6 @@ def source_options(job: Job) -> dict[str, str]:
         parsed = job.options
         options |= description_option(parsed.uri, parsed.database, parsed.collection)
     return options
-
-
-def server_stages(job: Job) -> tuple[Document, ...]:
-    """The stages of the job's pipeline that the server runs: as many as a change stream allows.
-
-    None when the job begins with a snapshot, whose documents do not come by the stream.
-    """
-    from headrace.spark.pipelines.reader import IN_STREAM
-
-    if job.options.start.kind == "snapshot":
-        return ()
-    return tuple(takewhile(lambda stage: next(iter(stage), "") in IN_STREAM, job.stages))
-
-
-def spark_stages(job: Job) -> list[Document]:
-    """The rest of them, run by Spark; filters let the first and the last row of a snapshot through."""
-    rest = job.stages[len(server_stages(job)) :]
-    if job.options.start.kind != "snapshot":
-        return list(rest)
-    marks = {"operationType": {"$in": [SNAPSHOT_BEGIN, SNAPSHOT_END]}}
-    return [{"$match": {"$or": [marks, stage["$match"]]}} if "$match" in stage else stage for stage in rest]
 
 
 def _no_answer() -> tuple[type[Exception], ...]:

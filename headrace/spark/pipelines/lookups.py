@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -97,12 +98,16 @@ class Foreign:
     path: str
 
     def __call__(self, batches: Batches) -> Batches:
+        from pyspark import TaskContext
+
         path = split_path(self.path)
+        # Spark's own numbering of rows is not for streams, not even for a table beside one.
+        task = TaskContext.get()
+        numbers = count((task.partitionId() if task else 0) << 33)
         for batch in batches:
             read = rows.reader(batch.column(self.document).type)
-            numbers = batch.column("_number").to_pylist()
             found: list[tuple[bytes, bytes, int, bytes]] = []
-            for cell, number in zip(batch.column(self.document).to_pylist(), numbers, strict=True):
+            for cell, number in zip(batch.column(self.document).to_pylist(), numbers):
                 if cell is None:
                     continue
                 document = read(cell)
@@ -162,8 +167,7 @@ def joined(df: DataFrame, table: DataFrame, document: str, keyed: Keyed, lookup:
     from pyspark.sql import functions as f
 
     spec = bson.decode(lookup.body)["stages"][0]["$lookup"]
-    numbered = table.select(document, f.monotonically_increasing_id().alias("_number"))
-    foreign = numbered.mapInArrow(
+    foreign = table.select(document).mapInArrow(
         Foreign(document, spec["foreignField"]), "_key binary, order binary, number bigint, body binary"
     )
     found = f.collect_list(f.struct("order", "number", "body")).alias("_found")

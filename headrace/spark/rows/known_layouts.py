@@ -18,6 +18,7 @@ from headrace.spark.rows.layouts import Column, Found, Layout, Numbers, layout_o
 ROWS_MIN: Final = 32
 """Fewer rows are decoded sooner than compared."""
 _FAILURES_MAX: Final = 8
+_SAMPLE: Final = 256
 
 Fast = Callable[[Found], tuple[Numbers, list[pa.Array]]]
 """Documents of one layout to the rows that could be told by it, and the columns made of those."""
@@ -70,7 +71,8 @@ class KnownLayouts:
         while len(left) >= ROWS_MIN and failures < _FAILURES_MAX:
             new = layout_of(column[int(left[0])].as_py())
             before = len(found)
-            if new is not None:
+            # A look at some rows spares the look at all for a layout that hardly any has.
+            if new is not None and len(new.match(whole, left[:: 1 + len(left) // _SAMPLE]).rows) > 1:
                 left = self._taken(new, whole, left, found)
             if len(found) == before:
                 failures, left = failures + 1, left[1:]

@@ -18,18 +18,28 @@ class SinkError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a kind of sink is made. `folds`: it needs every event of a collection as it is, documents as text."""
+    """How a kind of sink is made. `folds`: it needs every event of a collection as it is, documents as text.
+
+    `takes`: what its rows are: "events", "documents" that a pipeline made, or "both".
+    """
 
     make: Callable[..., Sink]
     options: frozenset[str]
     needs: str
     folds: bool = True
+    takes: str = "events"
 
 
 def _changes(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
     from headrace.spark.sinks.changes import changes_sink
 
     return changes_sink(path, policy=policy, writers=writers)
+
+
+def _documents(path: str, table: str = "delta") -> Sink:
+    from headrace.spark.sinks.documents import documents_sink
+
+    return documents_sink(path, table=table)
 
 
 def _history(path: str, policy: str = "follow") -> Sink:
@@ -65,13 +75,15 @@ def _parquet(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
     return parquet_sink(path, policy=policy, writers=writers)
 
 
+TABLES: Final = ("delta", "parquet")
 _PLAIN: Final = frozenset({"path", "policy"})
 KINDS: Final[dict[str, Kind]] = {
     "changes": Kind(_changes, _PLAIN | {"writers"}, "path", folds=False),
+    "documents": Kind(_documents, frozenset({"path", "table"}), "path", folds=False, takes="documents"),
     "history": Kind(_history, _PLAIN, "path"),
     "mirror": Kind(_mirror, _PLAIN | {"buckets", "table"}, "path"),
     "mongodb": Kind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
-    "own": Kind(_own, frozenset(), "factory", folds=False),
+    "own": Kind(_own, frozenset(), "factory", folds=False, takes="both"),
     "parquet": Kind(_parquet, _PLAIN | {"writers"}, "path", folds=False),
 }
 
@@ -86,6 +98,15 @@ class SinkOptions:
     @property
     def folds(self) -> bool:
         return KINDS[self.kind].folds
+
+    @property
+    def takes(self) -> str:
+        return KINDS[self.kind].takes
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether it can be told what to do when the collection is dropped."""
+        return "policy" in KINDS[self.kind].options
 
     @property
     def path(self) -> Path | None:
@@ -122,6 +143,8 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
             raise SinkError(str(error)) from None
     if "://" in str(options.get("path", "")):
         raise SinkError(f"the sink {name!r} writes to a path that is mounted, not to {options['path']!r}")
+    if name == "documents" and options.get("table", "delta") not in TABLES:
+        raise SinkError(f"the table of documents is one of {', '.join(TABLES)}, not {options['table']!r}")
     if "path" in kind.options:
         options["path"] = str(folder / options["path"])
     return SinkOptions(name, options)

@@ -1,0 +1,115 @@
+"""A job's stages: which the server runs, which Spark runs, whether they make documents, and the tables they look into.
+
+Rule: what a job's stages cannot do, or its sinks cannot take, is told by the stage's name before Spark is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import CommandError
+from headrace.spark import StageRefused, explain
+from headrace.spark.pipelines.explain import Explanation
+from headrace.spark.pipelines.reader import IN_STREAM
+from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.rows.extjson import loads
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.spark.jobs.job_file import Job
+
+Document = dict[str, Any]
+
+_MAKING: Final = frozenset({"$group", "$lookup"})
+"""Stages that make no events of events."""
+_TABLE_OPTIONS: Final = frozenset({"document", "format", "options", "path"})
+
+
+def making(job: Job) -> str | None:
+    """Why the job's rows are documents: the stage or the sink that makes them so; None if they are events."""
+    stage = next((name for stage in job.stages if (name := next(iter(stage), "")) in _MAKING), None)
+    return stage or next((f"the sink {sink.kind!r}" for sink in job.sinks if sink.takes == "documents"), None)
+
+
+def server_stages(job: Job) -> tuple[Document, ...]:
+    """The stages of the job's pipeline that the server runs: as many as a change stream allows.
+
+    Only filters, when the rest makes documents, which need not keep an event's `_id`. None when the job begins with a
+    snapshot, whose documents do not come by the stream.
+    """
+    if job.options.start.kind == "snapshot":
+        return ()
+    allowed = {"$match"} if making(job) else IN_STREAM
+    return tuple(takewhile(lambda stage: next(iter(stage), "") in allowed, job.stages))
+
+
+def spark_stages(job: Job) -> list[Document]:
+    """The rest of them, run by Spark; filters let the first and the last row of a snapshot through."""
+    rest = job.stages[len(server_stages(job)) :]
+    if job.options.start.kind != "snapshot":
+        return list(rest)
+    marks = {"operationType": {"$in": [SNAPSHOT_BEGIN, SNAPSHOT_END]}}
+    return [{"$match": {"$or": [marks, stage["$match"]]}} if "$match" in stage else stage for stage in rest]
+
+
+def explained(job: Job) -> Explanation:
+    """Where each stage runs. Raises StageRefused, `CommandError`."""
+    own = loads(job.source.get("pipeline", "[]"))
+    source = {"pipeline": [*own, *server_stages(job)], "documents": job.options.documents}
+    return explain(spark_stages(job), source, tables=tuple(job.tables), window=job.window, delay=job.delay)
+
+
+def check_stages(job: Job) -> None:
+    """Raises ValueError for stages that Spark or the job's sinks cannot take."""
+    made = making(job)
+    for sink in job.sinks:
+        if made in _MAKING and sink.takes == "events":
+            told = "take the sink 'documents', or one of your own"
+            raise ValueError(f"{made} makes documents, and the sink {sink.kind!r} takes events: {told}")
+        if made and sink.takes == "events":
+            raise ValueError(f"{made} takes documents, and the sink {sink.kind!r} events: make two jobs of it")
+    if made and job.options.start.kind == "snapshot":
+        raise ValueError(f"{made}: documents are made of events, and a snapshot's rows are none; begin at a position")
+    if made and job.options.columns:
+        raise ValueError(f"{made}: documents are made of whole events; leave out the source's option columns")
+    if made and job.options.documents == "columns":
+        raise ValueError(f"{made}: documents are made of events as extjson or bson, not of typed columns")
+    try:
+        explained(job)
+    except (CommandError, StageRefused) as error:
+        raise ValueError(f"[pipeline] {error}") from None
+
+
+def through(job: Job, rows: DataFrame, session: SparkSession) -> DataFrame:
+    """The rows behind the stages that Spark runs."""
+    from headrace.spark import pipeline
+
+    stages = spark_stages(job)
+    if not making(job):
+        return pipeline(rows, stages, output="events") if stages else rows
+    tables = {name: (_table(given, session), given.get("document", "document")) for name, given in job.tables.items()}
+    return pipeline(rows, stages, tables=tables, window=job.window, delay=job.delay)
+
+
+def checked_tables(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The tables of a job's file; relative paths are in `folder`. Raises ValueError."""
+    found = {}
+    for name, table in given.items():
+        if not isinstance(table, dict) or not table.keys() <= _TABLE_OPTIONS or not {"format", "path"} & table.keys():
+            raise ValueError(f"[pipeline.tables.{name}] has {', '.join(sorted(_TABLE_OPTIONS))}, a path at least")
+        found[name] = table | ({"path": str(folder / table["path"])} if "path" in table else {})
+    return found
+
+
+def _table(given: Mapping[str, Any], session: SparkSession) -> DataFrame:
+    """A table as it is now; one of Delta is read without Spark's own Delta."""
+    if given.get("format") == "delta":
+        from deltalake import DeltaTable
+
+        return session.read.parquet(*DeltaTable(given["path"]).file_uris())
+    reader = session.read.format(given.get("format", "parquet")).options(**given.get("options", {}))
+    return reader.load(given["path"]) if "path" in given else reader.load()

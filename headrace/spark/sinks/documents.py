@@ -1,0 +1,89 @@
+"""`documents`: an append-only table of what a pipeline makes: documents of events, or groups that have ended.
+
+    Delta     each batch is a commit that also says which batch of which query it was
+    Parquet   the same with the list of valid files of the sink `parquet`
+
+Rule: exactly once. A batch that is given again is known by its query and number. When the query was lost with its
+checkpoint and another one begins before it, documents of events are known by their tokens, groups by their window and
+`_id`: the group that is in stays as it is. (It was whole when it was given; the same group given again may lack what
+the oplog no longer has.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.clock import SystemClock
+from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.sinks.batch import Batch, BatchReport
+from headrace.spark.sinks.parquet import ParquetLog
+from headrace.spark.tables.delta_log import DeltaLog
+from headrace.spark.tables.progress import Progress
+
+_DOCUMENT, _TOKEN, _WINDOW = "document", "token", "window"
+_AGAIN: Final = "groups"
+"""`Progress.again` of a table whose groups came from more than one query."""
+
+Identity = tuple[str, str]
+
+
+class _Log(Protocol):
+    def progress(self) -> Progress: ...
+    def append(self, rows: pa.Table, progress: Progress) -> None: ...
+    def read(self) -> pa.Table: ...
+
+
+def documents_sink(path: str | Path, *, table: str = "delta") -> DocumentsSink:
+    """The sink whose table, `delta` or `parquet`, is at `path`; made by its first batch."""
+    return DocumentsSink(DeltaLog(Path(path)) if table == "delta" else ParquetLog(Path(path)))
+
+
+class DocumentsSink:
+    """See `batch.Sink`."""
+
+    def __init__(self, log: _Log) -> None:
+        self.log = log
+        self._present: set[Identity] | None = None
+
+    def position(self) -> Progress:
+        return self.log.progress()
+
+    def apply(self, batch: Batch) -> BatchReport | None:
+        before = self.log.progress()
+        if before.has(batch.query, batch.number) or not batch.table.num_rows:
+            return None
+        groups = _TOKEN not in batch.table.column_names
+        new, behind = self._new_groups(batch, before) if groups else _new_documents(batch.table, before)
+        behind = replace(behind, query=batch.query, batch=batch.number)
+        self.log.append(new, behind)
+        return BatchReport(
+            batch.number, batch.table.num_rows, new.num_rows, behind.token, batch.first_event_ms(),
+            SystemClock().now_ms(),
+        )  # fmt: skip
+
+    def _new_groups(self, batch: Batch, before: Progress) -> tuple[pa.Table, Progress]:
+        if not before.again and before.query in ("", batch.query):
+            return batch.table, before
+        if self._present is None:
+            self._present = set(map(_identity, self.log.read().to_pylist()))
+        rows = [_identity(row) for row in batch.table.to_pylist()]
+        new = batch.table.filter(pa.array([row not in self._present for row in rows], pa.bool_()))
+        self._present.update(rows)
+        return new, replace(before, again=_AGAIN)
+
+
+def _new_documents(table: pa.Table, before: Progress) -> tuple[pa.Table, Progress]:
+    """The documents of later events, in the order of those."""
+    new = table.filter(pc.greater(table.column(_TOKEN).cast(pa.string()), before.token)).sort_by(_TOKEN)
+    return new, replace(before, token=max(before.token, pc.max(table.column(_TOKEN)).as_py()))
+
+
+def _identity(row: dict[str, object]) -> Identity:
+    """What tells a group from all others; a document that has lost its `_id` is told by all of it."""
+    document = loads(str(row[_DOCUMENT]))
+    return repr(row.get(_WINDOW)), dumps(document.get("_id", document))
