@@ -13,11 +13,15 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 import headrace
 from headrace.spark.rows import events
+from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.batch import Batch
 from headrace.spark.sinks.changes import changes_sink
+from headrace.spark.sinks.log import LogSink
 from headrace.spark.source.data_source import BatchReader, StreamReader
+from headrace.spark.source.feed import Feed
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.server_stream import Offset
+from headrace.spark.source.stream_told import told_of
 from headrace.spark.tables.fold import State, Stored, fold, keys_of
 from headrace.values.event_columns import COLUMNS
 
@@ -32,6 +36,9 @@ Row = dict[str, Any]
 
 class Kept:
     """A server whose oplog keeps eight entries, a job that archives its collection, and readers of both."""
+
+    tells = True
+    """Whether the table says of which stream it is; older ones do not."""
 
     def __init__(self, server: headrace.Server, path: Path) -> None:
         self.server = server
@@ -72,7 +79,21 @@ class Kept:
         """Gives the sink a batch."""
         rows = batches(job, start, end)
         table = pa.Table.from_batches(rows) if rows else pa.table({})
-        changes_sink(self.path).apply(Batch(query, number, table))
+        self.sink(job).apply(Batch(query, number, table))
+
+    def sink(self, job: StreamReader) -> LogSink:
+        """As a job opens it."""
+        sink = changes_sink(self.path)
+        sink.source = told_of(job.options) if self.tells else ""
+        return sink
+
+    def note(self) -> Token:
+        """An empty batch, which ends at this token."""
+        feed = Feed(self._job.options)
+        token = feed.end_at(feed.now())
+        self.sink(self._job).note(self._query, self._number, token.text)
+        self._number += 1
+        return token
 
     def write(self, random_: random.Random, count: int) -> None:
         for _ in range(count):
@@ -81,6 +102,23 @@ class Kept:
                 self.collection.delete_one(key)
             else:
                 self.collection.update_one(key, {"$push": {"n": random_.random()}}, upsert=True)
+
+    def everything(self) -> list[Row]:
+        """All events, as they were before the oplog was pruned; the first two thirds are in the table."""
+        random_ = random.Random(5)
+        self.begin()
+        assert self._at
+        start = self._at["token"]
+        self.write(random_, 20)
+        with self.client.start_session() as session, session.start_transaction():
+            for number in range(4):
+                self.collection.insert_one({"_id": 100 + number}, session=session)
+        self.archive()
+        self.write(random_, 3)
+        all_of_them = self.read(archive="", startingPosition=start)
+        assert len(all_of_them) > 20
+        self.prune()
+        return all_of_them
 
     def prune(self) -> None:
         self.server.prune()

@@ -22,7 +22,7 @@ SCHEMA = pa.schema(
     + [
         pa.field(name, {"clusterTime": MOMENT, "wallTime": MOMENT, "txnNumber": pa.int64(),
                         "clusterTimeIncrement": pa.int64()}.get(name, pa.string()))
-        for name in Row._fields[1:]
+        for name in Row._fields[1:-1]
     ]
 )  # fmt: skip
 BEGAN = 1_700_000_000
@@ -34,7 +34,7 @@ def token_at(time: int) -> str:
 
 
 def table_of(rows: list[Row]) -> pa.Table:
-    return pa.table([list(column) for column in zip(*rows, strict=True)], schema=SCHEMA)
+    return pa.table([list(column) for column in zip(*(row[:-1] for row in rows), strict=True)], schema=SCHEMA)
 
 
 def batches(parts: list[list[Row]], query: str = "q") -> list[Batch]:

@@ -39,21 +39,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 
 @pytest.fixture
 def everything(kept: Kept) -> list[Row]:
-    """All events, as they were before the oplog was pruned; the first two thirds are in the table."""
-    random_ = random.Random(5)
-    kept.begin()
-    start = kept._at
-    assert start
-    kept.write(random_, 20)
-    with kept.client.start_session() as session, session.start_transaction():
-        for number in range(4):
-            kept.collection.insert_one({"_id": 100 + number}, session=session)
-    kept.archive()
-    kept.write(random_, 3)
-    all_of_them = kept.read(archive="", startingPosition=start["token"])
-    assert len(all_of_them) > 20
-    kept.prune()
-    return all_of_them
+    return kept.everything()
 
 
 def test_from_every_event_on_the_same_rows_come_from_the_table_and_the_server(
@@ -237,7 +223,60 @@ def test_a_snapshot_behind_an_invalidate_leaves_nothing_out(kept: Kept) -> None:
     assert "invalidate" in {batch[-1]["operationType"] for batch in told}
 
 
-def test_a_table_of_another_stream_is_refused(kept: Kept, everything: list[Row]) -> None:
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"collection": "other"}, "collection is 'c' in the table, and 'other' is needed"),
+        ({"fullDocument": "whenAvailable"}, "fullDocument is not given in the table, and 'whenAvailable' is needed"),
+        ({"showExpandedEvents": "true"}, "showExpandedEvents is not given in the table, and True is needed"),
+    ],
+)
+def test_a_table_that_was_written_with_other_options_is_refused_by_their_name(
+    kept: Kept, everything: list[Row], more: dict[str, str], named: str
+) -> None:
+    with pytest.raises(ArchiveUnfit, match=named):
+        kept.read(startingPosition=everything[0]["token"], **more)
+    with pytest.raises(ArchiveUnfit, match=named):
+        advance(kept.stream(**more), {"token": everything[0]["token"]})
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"pipeline": '[{"$match": {"operationType": "insert"}}]'}, r"pipeline is '\[.*insert.*\]' in the table"),
+        ({"showExpandedEvents": "true"}, "showExpandedEvents is True in the table, and not given is needed"),
+    ],
+)
+def test_a_table_that_lacks_events_or_tells_them_otherwise_is_no_archive(
+    kept: Kept, more: dict[str, str], named: str
+) -> None:
+    kept.begin(**more)
+    kept.collection.insert_one({"_id": 1})
+    kept.archive()
+    with pytest.raises(ArchiveUnfit, match=named):
+        kept.read(startingPosition="earliest")
+
+
+def test_a_quiet_stretch_is_no_gap_once_an_empty_batch_was_noted(kept: Kept, everything: list[Row]) -> None:
+    kept.archive()
+    kept.client.elsewhere.c.insert_many([{} for _ in range(12)])
+    noted = kept.note()
+    kept.client.elsewhere.c.insert_one({})
+    kept.prune()
+    with pytest.raises(PositionLost):
+        kept.read(archive="", startingPosition=everything[-1]["token"])
+    assert archive_of(kept).spans()[-1].last == noted
+    kept.collection.insert_one({"_id": "last"})
+    told = [*tokens(everything)[1:], *tokens(kept.read(startingPosition=everything[-1]["token"]))]
+    assert tokens(kept.read(startingPosition=everything[0]["token"])) == told
+    for start in (0, len(everything) - 1):
+        rows = [row for batch in run(kept.stream(), {"token": everything[start]["token"]}) for row in batch]
+        assert tokens(rows) == told[start:]
+
+
+def test_a_table_of_another_stream_is_refused(kept: Kept) -> None:
+    kept.tells = False
+    everything = kept.everything()
     with pytest.raises(ArchiveUnfit, match=r"wider stream: it has events of d\.c"):
         kept.read(collection="other", startingPosition=everything[0]["token"])
 

@@ -159,3 +159,13 @@ def test_a_cursor_goes_on_after_the_server_was_started_again(tmp_path: Path) -> 
         feed.client.d.c.insert_one({"_id": 2})
         assert [event["documentKey"] for event in cursor.next_batch(wait_ms=1000)] == [{"_id": 2}]
         cursor.close()
+
+
+def test_a_range_that_ends_at_a_time_has_nothing_later(uri: str, database: Db) -> None:
+    feed = feed_of(uri, database)
+    start = feed.resolve(Position("latest"))
+    for number in range(6):
+        database.c.insert_one({"_id": number})
+    moments = [event["clusterTime"] for event in feed.read(start, feed.end_at(feed.now()))]
+    for number, moment in enumerate(moments):
+        assert [key for _, key in told(feed, start, feed.end_at(moment))] == list(range(number + 1))

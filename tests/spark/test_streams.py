@@ -14,9 +14,9 @@ import headrace
 from headrace.spark.source import merged
 from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.feed import Feed, PositionLost
-from headrace.spark.source.merged import Merged, MergedStream, server_name
+from headrace.spark.source.merged import MergedStream, server_name
 from headrace.spark.source.options import parse_options
-from headrace.spark.source.partitions import EventRange
+from headrace.spark.source.partitions import EventRange, Merged
 from headrace.spark.source.parts import read_part
 from headrace.spark.source.server_stream import Offset, ServerStream
 from headrace.values.bson import decode

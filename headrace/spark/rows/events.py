@@ -25,7 +25,7 @@ SNAPSHOT_END: Final = "snapshotEnd"
 
 
 class Row(NamedTuple):
-    """One row, in the order of `SCHEMA`; times in microseconds since the epoch."""
+    """One row, in the order of `SCHEMA`, and of several servers which one's; times in microseconds since the epoch."""
 
     token: str
     clusterTime: int | None = None
@@ -41,6 +41,7 @@ class Row(NamedTuple):
     txnNumber: int | None = None
     wallTime: int | None = None
     other: str | None = None
+    server: str | None = None
 
 
 WHOLE: Final = ("fullDocument", "fullDocumentBeforeChange")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from headrace.spark.rows.events import Row
+from headrace.spark.rows.events import SERVER, Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 # What to do when the collection is dropped or renamed: as it did; leave what is there; stop the job before anything.
 POLICIES: Final = ("fail", "follow", "keep")
+
+
+class SeveralServers(ValueError):
+    """Rows of several servers came to a sink that follows a collection of one."""
 
 
 class CollectionGone(RuntimeError):
@@ -43,6 +47,15 @@ class Batch:
         rows = [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
         return sorted(rows, key=lambda row: row.token)
 
+    def rows_of_one(self) -> list[Row]:
+        """The same; raises SeveralServers if they say of which server they are.
+
+        Documents of two servers can have the same `_id`, and a token of one says nothing of the other's.
+        """
+        if SERVER in self.table.column_names:
+            raise SeveralServers("such a sink follows a collection of one server: give each server a job of its own")
+        return self.rows()
+
     def first_event_ms(self) -> int | None:
         """When the first of the events was written, by the server's clock."""
         if "wallTime" not in self.table.column_names:
@@ -54,6 +67,7 @@ class Batch:
 # The columns that say what a row does; the others say when, or are kept as they are.
 _FOLDED: Final = (
     "token", "operationType", "database", "collection", "documentKey", "fullDocument", "updateDescription", "other",
+    "server",
 )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ class HistorySink:
         before = self.table.progress()
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
-        rows = batch.rows()
+        rows = batch.rows_of_one()
         versions = Versions(before, self.table.current(keyed_keys(rows)), self.table.current, self._policy)
         for row in rows:
             versions.take(row)

@@ -8,7 +8,8 @@ lies between it and the event before is not in the log.
 
 Where the log is files that tasks can write (`SharedLog`), rows never come to the driver: each task writes a file and
 says in a few figures what is in it, and the driver commits the files as they are, with the progress. Only a batch
-with rows that may be in already (a snapshot given again) is read by the driver, and each row asked about.
+with rows that may be in already (a snapshot given again), or of several servers, is read by the driver, and each row
+asked about.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from headrace.clock import SystemClock
+from headrace.spark.rows.events import SERVER
 from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, checked_policy, taken
 from headrace.spark.sinks.staging import schema_of, stage
 from headrace.spark.tables.progress import Identity, Progress, Sieve, may_be_present
@@ -58,6 +60,14 @@ class Log(Protocol):
 
 
 @runtime_checkable
+class NotingLog(Log, Protocol):
+    """A log that can keep a progress without rows."""
+
+    def note(self, progress: Progress) -> None:
+        """Keeps it, durably; asked only of a log that has some rows."""
+
+
+@runtime_checkable
 class SharedLog(Log, Protocol):
     """A log whose files tasks write themselves, beside those that are in it."""
 
@@ -80,6 +90,8 @@ class LogSink:
         self.takes_frames = shared and isinstance(log, SharedLog)
         self._policy = checked_policy(policy)
         self._swept = False
+        self.source = ""
+        """Which stream the rows are of (`source/stream_told.py`), where who gives the batches knows it."""
 
     def position(self) -> Progress:
         return self.log.progress()
@@ -88,14 +100,15 @@ class LogSink:
         before = self.log.progress()
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
-        rows = unseen(batch.table, before.token).sort_by("token")
+        of_servers = SERVER in batch.table.column_names
+        rows = (batch.table if of_servers else unseen(batch.table, before.token)).sort_by("token")
         tally = tally_of(rows)
-        new, behind, count = rows, after(before, tally), tally.event_count
+        new, behind, count = rows, None if of_servers else after(before, tally), tally.event_count
         if behind is None:
             new, behind, count = self._sieved(replace(batch, table=rows), before)
             tally = tally_of(new)
         self._check(tally)
-        behind = replace(behind, query=batch.query, batch=batch.number)
+        behind = replace(behind, query=batch.query, batch=batch.number, source=self.source or behind.source)
         self.log.append(new, behind)
         return self._report(behind, batch.table.num_rows, count, batch.first_event_ms())
 
@@ -106,7 +119,7 @@ class LogSink:
         if before.has(query, number):
             return None
         folder, prefix, schema = self.log.folder, prefix_of(query, number), schema_of(frame)
-        if not self.log.takes(schema):
+        if SERVER in frame.columns or not self.log.takes(schema):
             return self.apply(Batch(query, number, frame.toArrow()))
         staged = stage(frame, folder, prefix, schema, before.token)
         behind = after(before, staged.tally)
@@ -118,7 +131,7 @@ class LogSink:
         if self._policy == "fail" and staged.tally.gone:
             remove_files(folder, prefix)
         self._check(staged.tally)
-        behind = replace(behind, query=query, batch=number)
+        behind = replace(behind, query=query, batch=number, source=self.source or behind.source)
         if staged.seen_count:
             self.log.append_files(staged.files, schema, behind)
         if not self._swept:
@@ -128,10 +141,17 @@ class LogSink:
         tally = staged.tally
         return self._report(behind, staged.seen_count, tally.event_count, tally.first_event_ms)
 
+    def note(self, query: str, number: int, token: str) -> None:
+        """Keeps that every event up to `token` is in: an empty batch ended there. Of a batch with rows it is known."""
+        before = self.log.progress()
+        further = before.token and token > before.token and not before.has(query, number)
+        if further and isinstance(self.log, NotingLog):
+            self.log.note(replace(before, token=token, query=query, batch=number))
+
     def _sieved(self, batch: Batch, before: Progress) -> tuple[pa.Table, Progress, int]:
         """The rows that are new, asked one by one, the progress behind them, and how many are events."""
         rows = batch.rows()
-        present = self.log.snapshot_rows(before.begun) if may_be_present(rows, before) else ()
+        present = self.log.snapshot_rows(before.oldest_begun()) if may_be_present(rows, before) else ()
         sieve = Sieve(before, present)
         new = [number for number, row in enumerate(rows) if sieve.is_new(row)]
         return taken(batch.table, new), sieve.progress, sieve.event_count

@@ -69,7 +69,7 @@ class NamesakeSink:
         return self._last
 
     def apply(self, batch: Batch) -> BatchReport | None:
-        rows = batch.rows()
+        rows = batch.rows_of_one()
         if not rows:
             return None
         count = 0

@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.sinks.log import LogSink, checked_writers
 from headrace.spark.tables.mirror import STATE_KEY
-from headrace.spark.tables.progress import Identity, Progress
+from headrace.spark.tables.progress import IDENTITY, Identity, Progress
 from headrace.spark.tables.staged import StagedFile
 
 _VERSION: Final = "v1"
@@ -90,7 +90,10 @@ class ParquetLog:
     def snapshot_rows(self, since: str) -> Collection[Identity]:
         if self._last() is None:
             return ()
-        table = self.read().select(["operationType", "token", "documentKey"])
+        table = self.read()
+        if SERVER not in table.column_names:
+            table = table.append_column(SERVER, pa.nulls(table.num_rows, pa.string()))
+        table = table.select(list(IDENTITY))
         kinds = pa.array([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
         wanted = pc.and_(pc.is_in(table.column(0), kinds), pc.greater_equal(table.column(1), since))
         return set(zip(*(column.to_pylist() for column in table.filter(wanted).columns), strict=True))

@@ -20,12 +20,21 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import Timestamp
 
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.archive_table import TIME_END, ArchiveTable, ArchiveUnfit, Base, Span, mark_at
+from headrace.spark.source.archive_table import (
+    TIME_END,
+    ArchiveTable,
+    ArchiveUnfit,
+    Base,
+    Contents,
+    Span,
+    mark_at,
+)
 from headrace.spark.source.feed import Feed, PositionLost
 from headrace.spark.source.options import Position, SourceOptions
 from headrace.spark.source.partitions import EventRange
 from headrace.spark.source.ranges import read_range
 from headrace.spark.source.readahead import Bounds, Reach
+from headrace.spark.source.stream_told import difference
 from headrace.values import bson
 from headrace.values.event_columns import in_slice
 
@@ -44,13 +53,21 @@ class Archive:
         self._path = options.archive
         self.table = ArchiveTable(options.archive)
 
+    def contents(self) -> Contents:
+        """What it has; nothing if there is no table yet. Raises ArchiveUnfit if its job had other options."""
+        contents = self.table.contents()
+        other = difference(contents.source, self._options) if contents.source else None
+        if other:
+            raise ArchiveUnfit(f"the table {self._path} is of another stream: {other}")
+        return contents
+
     def spans(self) -> tuple[Span, ...]:
-        """In order; none if there is no table yet."""
-        return self.table.contents().spans
+        """In order."""
+        return self.contents().spans
 
     def bases(self) -> tuple[Base, ...]:
         """The whole snapshots in it, in order."""
-        return self.table.contents().bases
+        return self.contents().bases
 
     def span(self, token: Token) -> Span | None:
         """The one in which the position is."""
@@ -78,6 +95,10 @@ class Archive:
             last, count = token, count + 1
             if row["operationType"] == "invalidate":
                 return Reach(Token(last), count, closed=True)
+        else:
+            # Behind the last event nothing happened up to the span's end.
+            if until is None or span.last.time <= until:
+                last = span.last.text
         return Reach(Token(last), count)
 
     def read(

@@ -56,6 +56,8 @@ class Contents:
 
     spans: tuple[Span, ...] = ()
     bases: tuple[Base, ...] = ()
+    source: str = ""
+    """Which stream it is of, by `stream_told.py`; empty where that was not kept."""
 
 
 class ArchiveTable:
@@ -158,7 +160,11 @@ def _contents(path: str, version: int) -> Contents:
     begins = pc.unique(rows.filter(kind == SNAPSHOT_BEGIN)["token"]).sort().to_pylist()
     documents = rows.filter(kind == SNAPSHOT)["token"]
     progress = committed_progress(table) or Progress()
-    return Contents(_spans(events, begins), _bases(documents, begins, progress))
+    spans = _spans(events, begins)
+    if spans and Token(progress.token) > spans[-1].last:
+        # A quiet stream went on without rows.
+        spans = (*spans[:-1], Span(spans[-1].first, Token(progress.token)))
+    return Contents(spans, _bases(documents, begins, progress), progress.source)
 
 
 def _spans(events: pa.ChunkedArray, begins: list[str]) -> tuple[Span, ...]:

@@ -21,9 +21,9 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.source.admission import Admission
 from headrace.spark.source.archive import end_at, resolve
 from headrace.spark.source.feed import Feed
-from headrace.spark.source.merged import Merged, MergedStream, read_merged
+from headrace.spark.source.merged import MergedStream, past_of_servers, read_merged
 from headrace.spark.source.options import Position, SourceOptions, parse_options
-from headrace.spark.source.partitions import EventRange
+from headrace.spark.source.partitions import EventRange, Merged, OfServer
 from headrace.spark.source.parts import past_parts, read_part
 from headrace.spark.source.schema import schema_of
 from headrace.spark.source.server_stream import Offset, ServerStream
@@ -59,7 +59,7 @@ class _Reader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         shaper = Shaper(self._schema)
-        if isinstance(partition, Merged):
+        if isinstance(partition, Merged | OfServer):
             batches = read_merged(self.options, partition, shaper.columns)
         else:
             batches = read_part(self.options, partition, shaper.columns)
@@ -76,7 +76,7 @@ class BatchReader(_Reader, DataSourceReader):
             raise OptionError("a batch read has no position 'snapshot'; read the collection as a stream, once")
         if options.others:
             if options.as_of:
-                raise OptionError("the option 'asOf' is for one server")
+                return past_of_servers(options)
             return Merged(tuple(_range(one) for one in options.servers)).sliced(options.partitions)
         if options.as_of:
             return past_parts(options, _end(Feed(options), options.as_of))

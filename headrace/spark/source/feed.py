@@ -29,6 +29,7 @@ from headrace.spark.rows.tokens import Token
 from headrace.spark.source.fragments import REFUSALS, SPLIT, UNKNOWN_TO, Fragments, splits
 from headrace.spark.source.options import Position, SourceOptions
 from headrace.values.bson import OPTIONS
+from headrace.values.token import high_water_mark
 
 HISTORY_LOST: Final = 286
 _CURSOR_NOT_FOUND: Final = 43
@@ -109,7 +110,8 @@ class Feed:
         with self.open(Position("time", time=moment)) as cursor:
             while not cursor.covers(moment):
                 cursor.next_batch(wait_ms=20)
-            return cursor.token
+            # What it was handed together with these may be later.
+            return min(cursor.token, Token(high_water_mark((moment.time << 32 | moment.inc) + 1)))
 
     def read(self, start: Token, end: Token) -> Iterator[Event]:
         """The events after `start` up to and including `end`, in order. Waits until the server has come to `end`."""

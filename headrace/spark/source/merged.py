@@ -8,6 +8,9 @@ server's token, by its connection string without credentials; servers can be add
 A server that cannot be reached stalls the frontier: there are no batches until it is back, and the log says which one
 it is. With onServerDown = skip the others go on; its events come late, out of order, when it is back.
 
+A snapshot is each server's own: its rows come in no order of time, a chunk of each server in a batch. The order, and
+the frontier, begin when all are complete. A server whose collection was dropped is read again while the others wait.
+
 A quiet server's time moves on with its own notes of that, each ten seconds: the frontier is so far behind at most.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from bson import Timestamp
@@ -26,13 +29,14 @@ from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.errors import OptionError
 from headrace.spark.rows.events import SERVER
-from headrace.spark.source.feed import Feed
+from headrace.spark.source.archive import end_at
+from headrace.spark.source.feed import Feed, PositionLost
 from headrace.spark.source.options import SourceOptions
-from headrace.spark.source.partitions import EventRange
-from headrace.spark.source.parts import read_part
+from headrace.spark.source.partitions import EventRange, Merged, OfServer
+from headrace.spark.source.parts import past_parts, read_part
 from headrace.spark.source.ranges import ARROW_ROWS
 from headrace.spark.source.readahead import Bounds
-from headrace.spark.source.server_stream import Offset, ServerStream, offset_of, token_of
+from headrace.spark.source.server_stream import Offset, ServerStream, in_snapshot, offset_of, token_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,17 +45,6 @@ _LOG: Final = logging.getLogger(__name__)
 _ROWS_MAX: Final = 100_000
 _PING_S: Final = 3.0
 _END: Final = Timestamp((1 << 32) - 1, (1 << 32) - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Merged(InputPartition):
-    """A range of each server, in the order of the options; None for one of which there is nothing."""
-
-    ranges: tuple[EventRange | None, ...]
-
-    def sliced(self, slices: int) -> list[Merged]:
-        each = [[None] * slices if one is None else one.sliced(slices) for one in self.ranges]
-        return [Merged(tuple(part)) for part in zip(*each, strict=True)]
 
 
 def server_name(uri: str) -> str:
@@ -65,10 +58,8 @@ class MergedStream:
     """The driver's side; asked from one thread."""
 
     def __init__(self, options: SourceOptions) -> None:
-        if options.start.kind == "snapshot" or options.on_position_lost == "resnapshot":
-            raise OptionError("several servers have no startingPosition 'snapshot' and no onPositionLost 'resnapshot'")
         if options.start.token is not None:
-            raise OptionError("a token is of one server: begin several at a time, 'earliest' or 'latest'")
+            raise OptionError("a token is of one server: begin several at a time, 'earliest', 'latest' or 'snapshot'")
         servers = options.servers
         share = max((options.rows_max or _ROWS_MAX) // len(servers), 1)
         size = options.bytes_max and max(options.bytes_max // len(servers), 1)
@@ -76,7 +67,8 @@ class MergedStream:
         self._partitions = options.partitions
         self._idle_ms = options.idle_advance_ms
         self._skips = options.on_server_down == "skip"
-        self._streams = {server_name(one.uri): ServerStream(one) for one in servers}
+        rows_max = options.rows_max and share
+        self._streams = {server_name(one.uri): ServerStream(replace(one, rows_max=rows_max)) for one in servers}
         self._down: set[str] = set()
         self._until: dict[str, Timestamp] | None = None
 
@@ -93,14 +85,33 @@ class MergedStream:
         if added := self._streams.keys() - tokens.keys():
             return {"servers": tokens | {name: _at_first(self._streams[name]) for name in added}}
         try:
-            seen = self._look(tokens)
+            snapshots = [name for name in self._streams if in_snapshot(tokens[name])]
+            if chunks := self._next_chunks(tokens, snapshots):
+                return {"servers": tokens | chunks}
+            if snapshots and not self._skips:
+                return start
+            seen = self._look(tokens, snapshots)
             ends, rows = self._reach(tokens, seen) if seen else (tokens, 0)
         except ConnectionFailure as error:
             _LOG.warning("A server went away while it was asked: %s", error)
             return start
+        except _BeginsAgain as again:
+            return {"servers": tokens | {again.server: again.offset}}
         quiet = min((_seconds(ends[name]) - _seconds(tokens[name]) for name in seen), default=0)
         moved = rows or start.get("initial") or quiet * 1000 >= self._idle_ms
         return {"servers": ends} if moved else start
+
+    def _next_chunks(self, tokens: dict[str, Offset], snapshots: list[str]) -> dict[str, Offset]:
+        """Where a further chunk of each snapshot ends, of the servers that are up."""
+        chunks: dict[str, Offset] = {}
+        for name in snapshots:
+            stream = self._streams[name]
+            if self._is_up(name, stream.feed):
+                chunks[name] = stream.latest(tokens[name])
+                if self._until and not in_snapshot(chunks[name]):
+                    # Its rows may be newer than the run's beginning; with the events up to here they agree.
+                    self._until[name] = stream.feed.now()
+        return chunks
 
     def _reach(self, tokens: dict[str, Offset], seen: dict[str, Timestamp]) -> tuple[dict[str, Offset], int]:
         """Each server's token at the frontier, and how many rows lie before them at least."""
@@ -111,17 +122,23 @@ class MergedStream:
             if until >= token_of(tokens[name]).time:
                 ahead = self._streams[name].ahead
                 reach = ahead.advance(token_of(tokens[name]), Bounds(), until=until, wait_ms=1)
-                ends[name] = offset_of(reach.token)
+                again = reach.closed and self._streams[name].options.start.kind == "snapshot"
+                ends[name] = offset_of(reach.token, after="") if again else offset_of(reach.token)
                 rows += reach.rows
         return ends, rows
 
-    def _look(self, tokens: dict[str, Offset]) -> dict[str, Timestamp]:
+    def _look(self, tokens: dict[str, Offset], without: list[str]) -> dict[str, Timestamp]:
         """Up to when each server has told everything; nothing at all while one that is waited for is down."""
         seen: dict[str, Timestamp] = {}
         for name, stream in self._streams.items():
+            if name in without:
+                continue
             if self._is_up(name, stream.feed):
                 bounds, wait_ms = self._bounds, stream.options.await_ms // len(self._streams)
-                told = stream.ahead.look(token_of(tokens[name]), bounds, wait_ms=max(wait_ms, 1))
+                try:
+                    told = stream.ahead.look(token_of(tokens[name]), bounds, wait_ms=max(wait_ms, 1))
+                except PositionLost as lost:
+                    raise _BeginsAgain(name, stream.begin_again(lost)) from lost
                 # A run over what is available waits for nobody who has told all of it.
                 seen[name] = _END if self._until and told >= self._until[name] else told
             elif not self._skips:
@@ -147,28 +164,54 @@ class MergedStream:
         before, after = start["servers"], end["servers"]
         if missing := sorted(after.keys() - self._streams.keys()):
             raise OptionError(f"the checkpoint has the server {missing[0]}, which the option 'uri' has not")
-        # Of a server that was added just now there is nothing yet.
-        ranges = [
-            EventRange(token_of(before[name]), token_of(after[name])) if name in before else None
-            for name in self._streams
-        ]
-        return Merged(tuple(ranges)).sliced(self._partitions)
+        alone: list[InputPartition] = []
+        ranges: list[EventRange | None] = []
+        for number, (name, stream) in enumerate(self._streams.items()):
+            # Of a server that was added just now there is nothing yet, and nothing more of a snapshot that waits.
+            waits = name not in before or (in_snapshot(before[name]) and before[name] == after[name])
+            parts = [] if waits else stream.parts(before[name], after[name])
+            events = bool(parts) and isinstance(parts[0], EventRange)
+            ranges.append(EventRange(token_of(before[name]), token_of(after[name])) if events else None)
+            alone += [] if events else [OfServer(number, part) for part in parts]
+        return [*alone, *(Merged(tuple(ranges)).sliced(self._partitions) if any(ranges) else [])]
 
     def close(self) -> None:
         for stream in self._streams.values():
             stream.close()
 
 
+class _BeginsAgain(Exception):
+    """A server no longer has its position, and is read again from a snapshot."""
+
+    def __init__(self, server: str, offset: Offset) -> None:
+        super().__init__(server)
+        self.server = server
+        self.offset = offset
+
+
 def _at_first(stream: ServerStream) -> Offset:
-    return offset_of(token_of(stream.initial()))
+    return {name: value for name, value in stream.initial().items() if name != "initial"}
 
 
 def _seconds(offset: Offset) -> int:
     return token_of(offset).time.time
 
 
-def read_merged(options: SourceOptions, part: Merged, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of the ranges in the order (cluster time, server, token), with the column `server`."""
+def past_of_servers(options: SourceOptions) -> list[InputPartition]:
+    """Each server's documents as they were at a time, which is each server's own."""
+    if options.as_of is None or options.as_of.time is None:
+        raise OptionError("a token is of one server: several are asked for the collections as of a time")
+    each = ((one, end_at(Feed(one), options.as_of.time)) for one in options.servers)
+    return [OfServer(number, part) for number, told in enumerate(each) for part in past_parts(*told)]
+
+
+def read_merged(options: SourceOptions, part: Merged | OfServer, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows with the column `server`; of ranges in the order (cluster time, server, token)."""
+    if isinstance(part, OfServer):
+        one = options.servers[part.number]
+        for batch in read_part(one, part.part, columns):
+            yield _named(batch, server_name(one.uri))
+        return
     wanted = tuple(columns) if "token" in columns else ("token", *columns)
     inputs = []
     for one, events in zip(options.servers, part.ranges, strict=True):
@@ -195,6 +238,12 @@ def _merged_once(inputs: list[_Input]) -> Iterator[pa.RecordBatch]:
     yield from table.take(order).combine_chunks().to_batches(max_chunksize=ARROW_ROWS)
 
 
+def _named(batch: pa.RecordBatch, server: str) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return batch.append_column(SERVER, pa.array([server] * batch.num_rows, type=pa.string()))
+
+
 class _Input:
     """The rows of one server that were read and not given yet."""
 
@@ -206,7 +255,8 @@ class _Input:
 
     def fill(self) -> bool:
         """Whether there are rows; reads some if there are none."""
-        if not self._rows():
+        # A slice may have nothing in a batch.
+        while not self._rows() and not self.ended:
             self.more()
         return self._rows() > 0
 
@@ -218,7 +268,7 @@ class _Input:
         if batch is None:
             self.ended = True
             return
-        table = pa.table(batch).append_column(SERVER, pa.array([self._name] * batch.num_rows, type=pa.string()))
+        table = pa.table(_named(batch, self._name))
         self._table = table if self._table is None else pa.concat_tables([self._table, table])
 
     def last_time(self) -> str:

@@ -62,3 +62,22 @@ class ArchivedPart(InputPartition):
     slices: int
     first: bool = False
     last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Merged(InputPartition):
+    """A range of each server, in the order of the options; None for one of which there is nothing."""
+
+    ranges: tuple[EventRange | None, ...]
+
+    def sliced(self, slices: int) -> list[Merged]:
+        each = [[None] * slices if one is None else one.sliced(slices) for one in self.ranges]
+        return [Merged(tuple(part)) for part in zip(*each, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class OfServer(InputPartition):
+    """A part of one of several servers, of its snapshot or its past: `number` counts in the order of the options."""
+
+    number: int
+    part: InputPartition

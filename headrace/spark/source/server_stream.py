@@ -32,7 +32,7 @@ from headrace.spark.source.snapshot import Chunk, Snapshot
 
 CHUNK_ROWS: Final = 20_000
 ARCHIVED_ROWS: Final = 1_000_000
-"""So many documents of an archive a micro-batch, unless the options say: each one reads all of the table's keys."""
+"""So many documents of an archive a micro-batch, unless the options say: each part of one reads all of the table."""
 _LATEST: Final = Position("latest")
 _LOG: Final = logging.getLogger(__name__)
 
@@ -81,6 +81,8 @@ class ServerStream:
             archived = self._archived(token)
             if archived is None:
                 return self.begin_again(lost)
+            if not archived.rows and archived.token.text > token.text:
+                return offset_of(archived.token)
             reach = archived
         quiet_ms = (reach.token.time.time - token.time.time) * 1000
         if reach.rows or start.get("initial") or reach.closed or quiet_ms >= self.options.idle_advance_ms:
@@ -126,7 +128,7 @@ class ServerStream:
 
     def _archived_snapshot(self) -> Offset | None:
         """The beginning of a snapshot of what the archive has, if it goes on from there; else the server is read."""
-        contents = Archive(self.options).table.contents() if self.options.archive else Contents()
+        contents = Archive(self.options).contents() if self.options.archive else Contents()
         if not contents.spans:
             return None
         last = contents.spans[-1].last

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.tables.delta_files import add_files, files_between, fits
 from headrace.spark.tables.mirror import STATE_KEY, NotAMirror
-from headrace.spark.tables.progress import Identity, Progress
+from headrace.spark.tables.progress import IDENTITY, Identity, Progress
 from headrace.spark.tables.staged import StagedFile
 
 # So many commits add about as many small files; then those files are made one.
@@ -72,6 +72,12 @@ class DeltaLog:
         write_deltalake(self._path, rows, mode="append", schema_mode="merge", commit_properties=kept)
         self._compact(kept)
 
+    def note(self, progress: Progress) -> None:
+        table = DeltaTable(self._path)
+        kept = properties(progress.text(), progress.query, progress.batch)
+        nothing = pa.schema(table.schema().to_arrow()).empty_table()
+        write_deltalake(table, nothing, mode="append", commit_properties=kept)
+
     @property
     def folder(self) -> Path:
         return self._path
@@ -90,7 +96,7 @@ class DeltaLog:
         kinds = pa.array([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
         wanted = (ds.field("token").cast(pa.large_string()) >= since) & ds.field("operationType").isin(kinds)
         table = DeltaTable(self._path)
-        schema = pa.schema([(name, pa.string()) for name in ("operationType", "token", "documentKey")])
+        schema = pa.schema([(name, pa.string()) for name in IDENTITY])
         found = dataset(table.file_uris(), schema).to_table(filter=wanted)
         return set(zip(*(column.to_pylist() for column in found.columns), strict=True))
 

@@ -8,19 +8,24 @@ snapshots apart by the token at which they began, and this is the rule for a row
 - the rows of a snapshot are new with their snapshot. Given again (a query that was lost in the middle of its snapshot,
   and nothing was written since), they are new when the target does not have them; when that snapshot was complete,
   none is.
+
+Of several servers each has a progress of its own, since their tokens do not follow one another: a row is judged by its
+server's.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 
 _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
 
-Identity = tuple[str | None, str, str | None]
+IDENTITY = ("operationType", "token", "documentKey", "server")
+Identity = tuple[str | None, str, str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,8 @@ class Progress:
     """Every event up to `token` is in. The last snapshot began at `begun`, and is complete if `ended` is not empty.
 
     `again` is not empty while a snapshot is being given a second time: the token at which that one began. `earlier` are
-    the beginnings and ends of the complete snapshots before the last one.
+    the beginnings and ends of the complete snapshots before the last one. Of several servers, `servers` has each one's;
+    `token` is then the last of all. `source` says which stream the rows are of, if that is known.
     """
 
     token: str = ""
@@ -38,6 +44,8 @@ class Progress:
     query: str = ""
     batch: int = -1
     earlier: tuple[tuple[str, str], ...] = ()
+    servers: Mapping[str, Progress] = field(default_factory=dict)
+    source: str = ""
 
     def has(self, query: str, batch: int) -> bool:
         return self.query == query and batch <= self.batch
@@ -51,18 +59,40 @@ class Progress:
         token_now = max(self.token, token)
         return replace(self, begun=token, ended="", again="", token=token_now, earlier=self.snapshots())
 
+    def of_server(self, server: str | None) -> Progress:
+        """The progress by which a row of this server is judged; None: of the only one."""
+        return self if server is None else self.servers.get(server, _NOTHING)
+
+    def with_server(self, server: str | None, own: Progress) -> Progress:
+        """The progress when that of this server is `own`."""
+        if server is None:
+            return own
+        return replace(self, token=max(self.token, own.token), servers={**self.servers, server: own})
+
+    def oldest_begun(self) -> str:
+        """The token from which on rows of the last snapshots are."""
+        return min((own.begun for own in self.servers.values()), default=self.begun)
+
     def text(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, text: str) -> Progress:
-        given = json.loads(text)
-        return cls(**given | {"earlier": tuple(tuple(each) for each in given.get("earlier", ()))})
+        return cls._of(json.loads(text))
+
+    @classmethod
+    def _of(cls, given: dict[str, Any]) -> Progress:
+        earlier = tuple(tuple(each) for each in given.pop("earlier", ()))
+        servers = {name: cls._of(own) for name, own in given.pop("servers", {}).items()}
+        return cls(**given, earlier=earlier, servers=servers)
+
+
+_NOTHING = Progress()
 
 
 def identity(row: Row) -> Identity:
     """What tells a row of a snapshot from all others."""
-    return (row.operationType, row.token, row.documentKey)
+    return (row.operationType, row.token, row.documentKey, row.server)
 
 
 class Sieve:
@@ -75,30 +105,36 @@ class Sieve:
 
     def is_new(self, row: Row) -> bool:
         """Whether the row is to be taken; asked once for each, in order."""
+        now = self.progress.of_server(row.server)
         if row.operationType in _SNAPSHOTS:
-            return self._snapshot(row)
-        if row.token <= self.progress.token:
+            behind, new = self._snapshot(now, row)
+            self.progress = self.progress.with_server(row.server, behind)
+            return new
+        if row.token <= now.token:
             return False
-        self.progress = replace(self.progress, token=row.token)
+        self.progress = self.progress.with_server(row.server, replace(now, token=row.token))
         self.event_count += 1
         return True
 
-    def _snapshot(self, row: Row) -> bool:
-        now = self.progress
-        if row.operationType == SNAPSHOT_BEGIN and row.token > now.begun:
-            self.progress = now.begins(row.token)
-            return True
+    def _snapshot(self, now: Progress, row: Row) -> tuple[Progress, bool]:
+        """The progress behind a row of a snapshot, and whether it is new."""
         if row.operationType == SNAPSHOT_BEGIN:
-            self.progress = replace(now, again=row.token)
-            return False
+            return (now.begins(row.token), True) if row.token > now.begun else (replace(now, again=row.token), False)
         last = now.again in {"", now.begun}
         new = not now.again or (last and not now.ended and identity(row) not in self._present)
         if row.operationType == SNAPSHOT_END:
-            self.progress = replace(now, ended=now.ended or (row.token if last else ""), again="")
-        return new
+            return replace(now, ended=now.ended or (row.token if last else ""), again=""), new
+        return now, new
 
 
 def may_be_present(rows: Sequence[Row], progress: Progress) -> bool:
     """Whether rows of a snapshot may be in already, so that the sieve must be told which."""
-    again = progress.again or any(row.operationType == SNAPSHOT_BEGIN and row.token <= progress.begun for row in rows)
-    return bool(again) and not progress.ended
+    return any(
+        _may_be_present((row for row in rows if row.server == server), progress.of_server(server))
+        for server in {row.server for row in rows}
+    )
+
+
+def _may_be_present(rows: Iterable[Row], now: Progress) -> bool:
+    again = now.again or any(row.operationType == SNAPSHOT_BEGIN and row.token <= now.begun for row in rows)
+    return bool(again) and not now.ended
