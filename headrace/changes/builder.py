@@ -48,7 +48,7 @@ class EventBuilder:
         self._lookup = lookup
         self._history = history
         self._pipeline = pipeline = StreamPipeline(spec)
-        self._plain = not (pipeline.header or pipeline.early or pipeline.late or pipeline.changes or spec.split)
+        self._plain = not (pipeline.header or pipeline.early or pipeline.late or pipeline.changes)
         self._routes: dict[Head, Route] = {}
 
     def build(self, entry: DecodedEntry, guard: ResumeGuard | None = None) -> list[Event]:
@@ -76,7 +76,7 @@ class EventBuilder:
     @property
     def plain(self) -> bool:
         """Whether events are told as they are, and which ones is decided by the head alone."""
-        return self._plain
+        return self._plain and not self._spec.split
 
     def hears(self, head: Head) -> bool | None:
         """Whether a plain stream hears the changes of this head; None where their events are not those of documents."""
@@ -115,10 +115,9 @@ class EventBuilder:
         """The event of a changed document, if the conditions are met; the cheap ones are asked first."""
         if self._plain:
             made = kept(operation, self._shape)
-            if made is None and (fresh := crud.event(operation, self._shape)) is not None:
-                made = self._keep(operation, fresh)
-            if made is not None:
-                events.append(made)
+            fresh = crud.event(operation, self._shape) if made is None else made
+            if fresh is not None and not (self._spec.split and _must_split(fresh)):
+                events.append(made or self._keep(operation, fresh))
                 return
         pipeline = self._pipeline
         if pipeline.header and not passes(pipeline.header, crud.header(operation)):
@@ -258,6 +257,10 @@ def commands_draft(operation: Operation, shape: Shape) -> CommandDraft | None:
 def kept(operation: Operation, shape: Shape) -> Event | None:
     """The event of this shape as it is, if some stream was told it before."""
     return None if operation.told is None else operation.told.get(shape)
+
+
+def _must_split(event: Event) -> bool:
+    return split.must_split(event.document or b"", event.token_document)
 
 
 def _as_events(draft: Draft, made: list[split.Fragment]) -> list[Event]:
