@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import bson
@@ -18,10 +19,11 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from headrace.spark.rows import known_layouts
 from headrace.spark.rows.documents import TextColumn, TypedColumns
-from headrace.spark.rows.known_layouts import ROWS_MIN, KnownLayouts
+from headrace.spark.rows.known_layouts import KnownLayouts
 from headrace.spark.rows.layouts import Column, Found, Layout, Numbers, layout_of
 from headrace.values.bson import encode
 
+ROWS_MIN = 32
 TEXT = st.text(st.characters(codec="utf-8"), max_size=6)
 NAMES = st.sampled_from(["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "é", 'q"\\', "$x", "x.y", ""])
 KINDS: list[st.SearchStrategy[Any]] = [
@@ -45,6 +47,14 @@ KINDS: list[st.SearchStrategy[Any]] = [
     st.lists(st.integers(0, 9), max_size=3),
     st.lists(st.one_of(TEXT, st.none(), st.floats(0, 9)), max_size=3),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_parts_are_worth_it() -> Iterator[None]:
+    """So that documents need not be many to be told together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(known_layouts, "ROWS_MIN", ROWS_MIN)
+        yield
 
 
 def skeletons(depth: int) -> st.SearchStrategy[st.SearchStrategy[dict[str, Any]]]:

@@ -15,8 +15,8 @@ from bson import InvalidBSON
 
 from headrace.spark.rows.layouts import Column, Found, Layout, Numbers, layout_of
 
-ROWS_MIN: Final = 32
-"""Fewer rows are decoded sooner than compared."""
+ROWS_MIN = 200
+"""Fewer rows of a layout are decoded sooner than compared: that takes two milliseconds, however many they are."""
 _FAILURES_MAX: Final = 8
 _SAMPLE: Final = 256
 
