@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from zlib import crc32
 
 import pyarrow.parquet as pq
 import pytest
@@ -130,3 +131,21 @@ def test_a_table_of_somebody_else_is_refused(tmp_path: Path) -> None:
     for path, kind in ((tmp_path / "d", "delta"), (tmp_path, "parquet")):
         with pytest.raises(NotAMirror):
             open_table(path, kind).state()
+
+
+def test_a_small_commit_to_a_mirror_in_buckets_rewrites_the_files_of_its_buckets_only(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    table = open_table(tmp_path, "delta", buckets=8)
+    put(table, "1", **{f"k{number}": "x" for number in range(400)})
+    before = DeltaTable(tmp_path).file_uris()
+    assert len(before) == 8
+    put(table, "2", k7="y", deletes=("k8",))
+    after = set(DeltaTable(tmp_path).file_uris())
+    gone = {uri.rpartition("/")[0].rpartition("/")[2] for uri in before if uri not in after}
+    touched = {f"bucket={crc32(key) % 8}" for key in (b"k7", b"k8")}
+    assert gone == touched and len(touched) == 2
+    (last,) = DeltaTable(tmp_path).history(1)
+    metrics = last["operationMetrics"]
+    assert int(metrics["num_target_files_removed"]) == 2
+    assert int(metrics["num_target_rows_copied"]) < 400 / 3

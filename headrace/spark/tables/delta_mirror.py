@@ -18,7 +18,16 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace.spark.tables.fold import Changes, State, Stored
-from headrace.spark.tables.mirror import STATE_KEY, NotAMirror, schema, state_of, state_text, stored_rows, upserted
+from headrace.spark.tables.mirror import (
+    STATE_KEY,
+    NotAMirror,
+    merged_rows,
+    schema,
+    state_of,
+    state_text,
+    stored_rows,
+    upserted,
+)
 
 # So many commits add about as many small files; then they are made one.
 COMPACT_COMMITS: Final = 50
@@ -84,7 +93,7 @@ class DeltaMirror:
             return False
         table = DeltaTable(self._path)
         before = table.version()
-        rows = self._bucketed(_source(changes))
+        rows = self._bucketed(merged_rows(changes))
         same = "kept._id = new._id"
         if self._buckets and not changes.stale_before:
             touched = sorted(set(rows.column("bucket").to_pylist()))
@@ -118,14 +127,3 @@ class DeltaMirror:
         transactions = [Transaction(state.query, state.batch)] if state.query else None
         told = {STATE_KEY: state_text(state)} | ({_BUCKETS_KEY: str(self._buckets)} if self._buckets else {})
         return CommitProperties(custom_metadata=told, app_transactions=transactions)
-
-
-def _source(changes: Changes) -> pa.Table:
-    """The rows to merge, with a column that says which are to go."""
-    new = upserted(changes)
-    gone = sorted(changes.deletes)
-    keys = pa.array(gone, pa.string())
-    blank = pa.array([""] * len(gone), pa.string())
-    old = pa.table([keys, blank, blank], schema=new.schema)
-    flags = pa.array([False] * len(new) + [True] * len(gone), pa.bool_())
-    return pa.concat_tables([new, old]).append_column("gone", flags)

@@ -80,6 +80,19 @@ def upserted(changes: Changes) -> pa.Table:
     return pa.table([pa.array(column, pa.string()) for column in columns], schema=schema())
 
 
+def merged_rows(changes: Changes) -> pa.Table:
+    """The rows to merge, with a column that says which are to go."""
+    import pyarrow as pa
+
+    new = upserted(changes)
+    gone = sorted(changes.deletes)
+    keys = pa.array(gone, pa.string())
+    blank = pa.array([""] * len(gone), pa.string())
+    old = pa.table([keys, blank, blank], schema=new.schema)
+    flags = pa.array([False] * len(new) + [True] * len(gone), pa.bool_())
+    return pa.concat_tables([new, old]).append_column("gone", flags)
+
+
 def state_text(state: State) -> str:
     return json.dumps(asdict(state))
 
