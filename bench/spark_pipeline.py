@@ -45,6 +45,19 @@ PIPELINES: dict[str, list[dict[str, Any]]] = {
     "sure by text: $match of documentKey._id": [{"$match": {"documentKey._id": ObjectId("0" * 24)}}],
     "prefilter and evaluator: $match": [AGED],
     "prefilter and evaluator: $match, $project": [AGED, PROJECTED],
+    "prefilter passes all: $match of a document": [{"$match": {"fullDocument.age": {"$gte": 0}}}],
+    "prefilter passes half, half matches: $match": [
+        {"$match": {"operationType": "insert", "fullDocument.age": {"$lt": 45}}}
+    ],
+    "prefilter passes half, all of it matches: $match": [
+        {"$match": {"operationType": "insert", "fullDocument.age": {"$lt": 90}}}
+    ],
+    "sure of half, the rest looked at: $match": [
+        {"$match": {"$or": [{"operationType": "insert"}, {"fullDocument.age": {"$lt": 45}}]}}
+    ],
+    "prefilter of nothing but text: $match": [
+        {"$match": {"$nor": [{"fullDocument.score": {"$gt": 9}}, {"fullDocument.name": "x"}]}}
+    ],
     "evaluator: $set": [{"$set": {"fullDocument.next": {"$add": ["$fullDocument.age", 1]}}}],
     "evaluator: $replaceWith, $unwind": [
         {"$match": {"operationType": "insert"}}, {"$replaceWith": "$fullDocument"}, {"$unwind": "$tags"},

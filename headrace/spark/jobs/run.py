@@ -23,7 +23,6 @@ from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.stages import server_stages, through
 from headrace.spark.sinks.foreach_batch import for_each_batch
-from headrace.spark.source.admission import took_all
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,6 +120,8 @@ class _Run:
     @property
     def has_more(self) -> bool:
         """Whether a run over what is available is to be made again, to take the rest."""
+        from headrace.spark.source.admission import took_all
+
         return self._job.every is None and not self._stop.is_set() and not took_all(self._query)
 
     def _gated(self, apply: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
