@@ -119,7 +119,7 @@ class LogSink:
         if before.has(query, number):
             return None
         folder, prefix, schema = self.log.folder, prefix_of(query, number), schema_of(frame)
-        if SERVER in frame.columns or not self.log.takes(schema):
+        if SERVER in schema.names or not self.log.takes(schema):
             return self.apply(Batch(query, number, frame.toArrow()))
         staged = stage(frame, folder, prefix, schema, before.token)
         behind = after(before, staged.tally)
