@@ -43,7 +43,7 @@ class MirrorSink:
         state = self.table.state()
         if state.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
-        rows = batch.rows()
+        rows = batch.rows_of_one()
         count = self.apply_rows(rows, batch.query, batch.number)
         token = self.table.state().token
         return BatchReport(batch.number, len(rows), count, token, batch.first_event_ms(), SystemClock().now_ms())
