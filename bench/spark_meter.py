@@ -54,12 +54,12 @@ class Cpu:
 def cpu_now(server: Target) -> Cpu:
     """CPU time so far of this process, of all processes below it but the server, and of the server."""
     children = _children()
-    below, spark = [pid for pid in children.get(os.getpid(), ()) if pid != server.pid], 0.0
+    below = [pid for pid in children.get(os.getpid(), ()) if pid != server.pid]
     while below:
         pid = below.pop()
         below += children.get(pid, ())
-        spark += _process_seconds(pid)
-    return Cpu(time.process_time(), spark, server.cpu_seconds())
+        _note(pid)
+    return Cpu(time.process_time(), sum(_USED.values()), server.cpu_seconds())
 
 
 def _children() -> dict[int, list[int]]:
@@ -71,10 +71,14 @@ def _children() -> dict[int, list[int]]:
     return found
 
 
-def _process_seconds(pid: int) -> float:
-    """Of the process, and of its children that have ended."""
+# What each process was last seen to have used, by number and start: one that has ended keeps what it had.
+_USED: Final[dict[tuple[int, str], float]] = {}
+
+
+def _note(pid: int) -> None:
     fields = _stat(Path("/proc") / str(pid))
-    return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+    if fields:
+        _USED[pid, fields[19]] = sum(int(ticks) for ticks in fields[11:13]) / os.sysconf("SC_CLK_TCK")
 
 
 def _stat(folder: Path) -> list[str]:
