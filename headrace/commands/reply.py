@@ -53,7 +53,7 @@ def times(position: int) -> bytes:
 
 def document(elements: bytes, end: bytes) -> bytes:
     """One BSON document of raw elements and the `closing` that ends it."""
-    return _INT32(4 + len(elements) + len(end)) + elements + end
+    return b"".join((_INT32(4 + len(elements) + len(end)), elements, end))
 
 
 def error_reply(error: CommandError, labels: Sequence[str], position: int | None) -> bytes:

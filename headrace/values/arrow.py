@@ -27,6 +27,7 @@ SCHEMA: Final = pa.schema([pa.field(name, _TYPES[name], nullable=name != "token"
 _SIZE_FIELD: Final = pa.field(SIZE, pa.int64())
 _OF_KIND: Final = {"collection": "collection", "database": "database", "operationType": "operation", "other": "other"}
 """The columns that a `RowKind` tells."""
+_FRAME_BYTES: Final = 1024  # more than what an IPC stream has besides its schema and its batch
 _INT64S: Final = Struct("<q").iter_unpack
 
 
@@ -106,12 +107,13 @@ def _values(events: Sequence[bytes], columns: Sequence[str]) -> Iterator[Sequenc
             yield filled[COLUMNS.index(name)] if filled else list(map(token_text, events))
 
 
-def ipc_bytes(batch: pa.RecordBatch) -> bytes:
+def ipc_buffer(batch: pa.RecordBatch) -> pa.Buffer:
     """The batch as a whole Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
+    room = pa.allocate_buffer(batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _FRAME_BYTES)
+    with pa.FixedSizeBufferWriter(room) as sink:
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return room.slice(0, sink.tell())
 
 
 def batches_of(stream: bytes) -> list[pa.RecordBatch]:
