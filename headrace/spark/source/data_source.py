@@ -25,6 +25,7 @@ from headrace.spark.source.merged import MergedStream, past_of_servers, read_mer
 from headrace.spark.source.options import Position, SourceOptions, parse_options
 from headrace.spark.source.partitions import EventRange, Merged, OfServer
 from headrace.spark.source.parts import past_parts, read_part
+from headrace.spark.source.prefetch import prefetching
 from headrace.spark.source.schema import schema_of
 from headrace.spark.source.server_stream import Offset, ServerStream
 
@@ -47,7 +48,7 @@ class HeadraceSource(DataSource):
         return BatchReader(parse_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(parse_options(self.options), schema)
+        return prefetching(StreamReader(parse_options(self.options), schema))
 
 
 class _Reader:

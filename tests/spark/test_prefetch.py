@@ -1,0 +1,86 @@
+"""Small batches come with their plan, whole; large ones, and what was not just planned, are left to the workers."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pymongo.database import Database
+from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
+from pyspark.sql.types import StringType, StructField, StructType
+
+from headrace.spark.source import prefetch
+from headrace.spark.source.data_source import StreamReader
+from headrace.spark.source.options import parse_options
+from headrace.spark.source.prefetch import PrefetchingReader, prefetching
+
+Db = Database[dict[str, Any]]
+
+
+@pytest.fixture
+def reader(uri: str, database: Db) -> PrefetchingReader:
+    told = {"uri": uri, "database": database.name, "collection": "c", "columns": "token", "partitions": "3"}
+    made = prefetching(StreamReader(parse_options(told), StructType([StructField("token", StringType(), False)])))
+    assert isinstance(made, PrefetchingReader)
+    return made
+
+
+def test_a_small_batch_comes_whole_with_its_plan(reader: PrefetchingReader, database: Db) -> None:
+    start = reader.initialOffset()
+    database.c.insert_many([{"_id": number} for number in range(10)])
+    end = reader.latestOffset(start, ReadAllAvailable())
+    (part,) = reader.partitions(start, end)
+    fetched = reader.getCache(start, end)
+    assert fetched is not None
+    assert tokens(pa.Table.from_batches(fetched)) == tokens(pa.Table.from_batches(reader.read(part)))
+    assert reader.getCache(start, end) is None, "given once"
+    reader.stop()
+
+
+def test_a_large_batch_is_left_to_the_workers(
+    reader: PrefetchingReader, database: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = reader.initialOffset()
+    database.c.insert_many([{"_id": number} for number in range(10)])
+    end = reader.latestOffset(start, ReadAllAvailable())
+    for name in ("ROWS_MAX", "BYTES_MAX"):
+        with monkeypatch.context() as patched:
+            patched.setattr(prefetch, name, 9)
+            assert len(reader.partitions(start, end)) == 3
+            assert reader.getCache(start, end) is None
+    reader.stop()
+
+
+def test_what_was_not_just_planned_is_not_there(reader: PrefetchingReader, database: Db) -> None:
+    start = reader.initialOffset()
+    database.c.insert_one({"_id": 1})
+    middle = reader.latestOffset(start, ReadAllAvailable())
+    database.c.insert_one({"_id": 2})
+    end = reader.latestOffset(middle, ReadAllAvailable())
+    reader.partitions(start, middle)
+    assert reader.getCache(start, end) is None
+    assert reader.getCache(start, middle) is not None
+    assert reader.partitions(end, end) is not None
+    assert reader.getCache(end, end) is None, "nothing is in it"
+    reader.stop()
+
+
+def test_workers_get_the_reader_without_its_rows_and_spark_sees_what_it_can(
+    reader: PrefetchingReader, database: Db
+) -> None:
+    start = reader.initialOffset()
+    database.c.insert_one({"_id": 1})
+    end = reader.latestOffset(start, ReadAllAvailable())
+    (part,) = reader.partitions(start, end)
+    sent = pickle.loads(pickle.dumps(reader))
+    assert sent.getCache(start, end) is None
+    assert pa.Table.from_batches(sent.read(part)).num_rows == 1
+    assert isinstance(reader.simple_reader, SupportsTriggerAvailableNow)
+    reader.stop()
+
+
+def tokens(table: pa.Table) -> list[str]:
+    found: list[str] = table.column("token").to_pylist()
+    return found
