@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pymongo.database import Database
 
+from headrace.spark.source import admission
 from headrace.spark.source.admission import Standing
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.parts import read_part
@@ -82,3 +84,15 @@ def test_a_snapshot_comes_in_chunks_and_is_gone_on_with(uri: str, database: Db) 
         assert reader.rows(end, end) == []
         start = end
     assert found == ["snapshotBegin", *range(7), "snapshotEnd"]
+
+
+@pytest.mark.parametrize(
+    ("durations", "all_of_it"), [([{"addBatch": 5}], False), ([{"latestOffset": 1}], True), ([], True)]
+)
+def test_a_run_of_one_batch_took_all_when_it_wrote_none(
+    monkeypatch: pytest.MonkeyPatch, durations: list[dict[str, int]], all_of_it: bool
+) -> None:
+    """An idle run reports progress too, without a batch having been written."""
+    monkeypatch.setattr(admission, "ADMITS", False)
+    ended: Any = SimpleNamespace(recentProgress=[{"durationMs": each} for each in durations])
+    assert admission.took_all(ended) == all_of_it
