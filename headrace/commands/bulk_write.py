@@ -24,7 +24,7 @@ from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, to_long
 from headrace.store import schema
 from headrace.store.writes import RetryableWrite
-from headrace.values.bson import decode, encode, type_name
+from headrace.values.bson import check_all, decode, encode, type_name
 from headrace.values.elements import find_element
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def _operations(request: Request) -> list[Operation]:
     raw = raw_documents(request, "ops")
     namespaces = namespaces_of(request)
     operations = [_operation(item, namespaces) for item in raw]
+    check_all([operation.document for operation in operations if operation.document])
     if "txnNumber" in request.body and "autocommit" not in request.body:
         for operation in operations:
             if operation.statement.get("multi") or operation.statement.get("limit") == 0:

@@ -1,6 +1,7 @@
 """insert: documents into a collection, which is made if it is not there.
 
-The hot path: one document or a thousand go from the socket to the store as bytes; nothing is decoded.
+The hot path: one document or a thousand go from the socket to the store as bytes. They are decoded only to see that
+they can be: a malformed one in the store would be in the way of whoever reads it, and of every stream.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from headrace.errors import CommandError
 from headrace.store import capped, schema
 from headrace.store.catalog import Collection
 from headrace.store.writes import RetryableWrite
+from headrace.values.bson import check_all
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
@@ -37,6 +39,7 @@ def retryable_of(request: Request) -> RetryableWrite | None:
 def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
     namespace = target(request)
     documents = raw_documents(request, "documents")
+    check_all(documents)
     for_writing(engine, namespace)
     txn = engine.txn
     collection = txn.collection(namespace)
