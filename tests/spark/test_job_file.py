@@ -202,8 +202,11 @@ def test_several_servers_go_into_a_log_in_their_common_order_and_into_nothing_el
     assert len(job_of(SEVERAL, tmp_path).options.servers) == 2
     with pytest.raises(JobError, match="of one server"):
         job_of(SEVERAL.replace('"changes"\npath', '"mirror"\npath'), tmp_path)
+    skipping = SEVERAL.replace("database", 'onServerDown = "skip"\ndatabase')
+    assert job_of(skipping, tmp_path).options.on_server_down == "skip"
+    staged = skipping.replace("[[sink]]", '[pipeline]\nstages = \'[{"$match": {"fullDocument.a": 1}}]\'\n[[sink]]')
     with pytest.raises(JobError, match="comes late"):
-        job_of(SEVERAL.replace("database", 'onServerDown = "skip"\ndatabase'), tmp_path)
+        job_of(staged, tmp_path)
 
 
 def test_a_file_that_is_not_there_or_no_toml_is_told_with_its_name(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from archives import SCHEMA, Mirrored, Row, advance, batches, run
 from bson import Timestamp
+from deltalake import DeltaTable
 from pymongo import MongoClient
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -19,12 +21,15 @@ import headrace
 from headrace.spark.errors import OptionError
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps
+from headrace.spark.sinks.batch import Batch
+from headrace.spark.sinks.changes import changes_sink
 from headrace.spark.source import merged
 from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.feed import PositionLost
 from headrace.spark.source.merged import server_name
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.server_stream import Offset
+from headrace.spark.verify.log import compare_log
 
 OF_SERVERS = StructType([*SCHEMA.fields, StructField("server", StringType(), nullable=False)])
 
@@ -114,6 +119,26 @@ def test_each_collection_comes_and_then_the_events_of_all_in_order(servers: Serv
     check_order(told, servers.names, in_parts="partitions" in more)
 
 
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_log_of_several_servers_is_compared_with_each(servers: Servers, gone: int, tmp_path: Path) -> None:
+    sink = changes_sink(tmp_path / "changes")
+    reader = servers.stream()
+    at = reader.initialOffset()
+    number = 0
+    servers.write(6)
+    reader.prepareForTriggerAvailableNow()
+    while (end := advance(reader, at)) != at:
+        if rows := batches(reader, at, end):
+            sink.apply(Batch("q", number, pa.Table.from_batches(rows)))
+        at, number = end, number + 1
+    options = parse_options(servers.options())
+    found = compare_log(sink.log, options)
+    assert found.equal and found.row_count == found.event_count > 6
+    last = sink.log.progress().servers[servers.names[gone]].token
+    DeltaTable(tmp_path / "changes").delete(f"token = '{last}'")
+    assert compare_log(sink.log, options).missing == (last,)
+
+
 def test_a_crash_anywhere_goes_on_with_each_server_where_it_was(servers: Servers) -> None:
     more = {"maxRowsPerTrigger": "6"}
     at: Offset = servers.stream(**more).initialOffset()
@@ -176,7 +201,7 @@ def test_a_server_that_is_down_in_its_snapshot_is_waited_for_or_passed_over(
             servers.collections[1] = MongoClient[Row](servers.uris[1]).d.c
             told += run(servers.stream(onServerDown=policy), at)
             assert mirrored(told) == servers.contents()
-        servers.close()
+            servers.close()
 
 
 def test_a_server_that_has_lost_its_position_is_read_again_if_the_policy_says_so() -> None:
@@ -218,6 +243,7 @@ def test_a_server_that_is_added_begins_with_its_snapshot(servers: Servers) -> No
         servers.write(3)
         told += run(servers.stream(), at)
         assert mirrored(told) == servers.contents()
+        servers.collections.pop().database.client.close()
 
 
 def test_the_collections_as_of_a_time_have_their_servers(servers: Servers) -> None:

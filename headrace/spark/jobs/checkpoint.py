@@ -30,6 +30,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(_last(path / "offsets"), committed, json.loads(lines[2]) if len(lines) > 2 else None)
 
 
+def end_of(path: Path, batch: int) -> Token | None:
+    """The token at which a batch ends that Spark has planned, as it has those it runs; None of several servers."""
+    lines = (path / "offsets" / str(batch)).read_text().splitlines()
+    return token_in(json.loads(lines[2])) if len(lines) > 2 else None
+
+
 def token_in(offset: dict[str, Any] | None) -> Token | None:
     """The token of an offset; None if it has none of its own (several servers have one each)."""
     if not offset or not isinstance(offset.get("token"), str):

@@ -131,8 +131,8 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
 
 def _check(job: Job) -> None:
     options = job.options
-    if options.others and options.on_server_down == "skip":
-        raise JobError("what comes late from a server that was skipped would be taken for old: onServerDown is 'stall'")
+    if options.others and options.on_server_down == "skip" and job.stages:
+        raise JobError("what comes late from a server that was skipped may be lost to stages: onServerDown is 'stall'")
     check_stages(job)
     if not job.folds:
         return

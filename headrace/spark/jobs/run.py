@@ -19,10 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.clock import SystemClock
+from headrace.spark.jobs.checkpoint import end_of
 from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.stages import server_stages, through
 from headrace.spark.sinks.foreach_batch import for_each_batch
+from headrace.spark.sinks.log import LogSink
+from headrace.spark.sinks.query_id import query_of
+from headrace.spark.source.options import parse_options
+from headrace.spark.source.stream_told import told_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,7 +101,11 @@ class _Run:
         self._listener = FiguresListener(self._figures)
         self._session = session
         session.streams.addListener(self._listener)
-        writer = rows.writeStream.foreachBatch(self._gated(for_each_batch(*(sink.open() for sink in job.sinks))))
+        sinks = [sink.open() for sink in job.sinks]
+        self._logs = [sink for sink in sinks if isinstance(sink, LogSink)]
+        for log in self._logs:
+            log.source = told_of(parse_options(self._options), job.stages)
+        writer = rows.writeStream.foreachBatch(self._gated(for_each_batch(*sinks)))
         writer = writer.option("checkpointLocation", str(job.checkpoint)).queryName(job.name)
         self._query = writer.trigger(**job.trigger).start()
         self._listener.query = str(self._query.id)
@@ -133,11 +142,19 @@ class _Run:
                     raise _Stopping("the job was told to stop")
                 try:
                     apply(frame, number)
+                    self._note(frame, number)
                 except Exception as error:
                     self.failure = error
                     raise
 
         return call
+
+    def _note(self, frame: DataFrame, number: int) -> None:
+        """A quiet stream goes on without rows: a log must know how far, or its place leaves the server's oplog."""
+        end = end_of(self._job.checkpoint, number) if self._logs else None
+        if end is not None:
+            for log in self._logs:
+                log.note(query_of(frame, None), number, end.text)
 
     def _end(self) -> None:
         with self._writing:

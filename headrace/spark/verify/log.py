@@ -1,7 +1,7 @@
 """Whether a log of events (`changes`, `parquet`) has every event of its range once, as the server tells it now.
 
 Only what the server's oplog still has can be compared: the range is from the log's last snapshot, or its first event,
-to the log's position.
+to the log's position. Of several servers each one's events are compared by themselves.
 """
 
 from __future__ import annotations
@@ -9,11 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.log import Log
 from headrace.spark.source.feed import Feed
+from headrace.spark.source.merged import server_name
 from headrace.spark.source.options import SourceOptions
+from headrace.spark.tables.progress import Progress
 
 _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
 
@@ -40,9 +45,27 @@ class LogComparison:
 
 def compare_log(log: Log, options: SourceOptions) -> LogComparison:
     """Reads the range on both sides; raises PositionLost if the server has no longer all of it."""
-    progress = log.progress()
-    table = log.read().select(["operationType", "token"])
-    kinds, tokens = (column.to_pylist() for column in table.columns)
+    progress, table = log.progress(), log.read()
+    if not options.others:
+        return _compared(table, progress, options)
+    named = [(server_name(one.uri), one) for one in options.servers]
+    each = [
+        _compared(table.filter(pc.equal(table[SERVER], name)), progress.of_server(name), one)
+        for name, one in named
+        if progress.of_server(name).token
+    ]
+    return LogComparison(
+        sum(found.event_count for found in each),
+        sum(found.row_count for found in each),
+        tuple(token for found in each for token in found.missing),
+        tuple(token for found in each for token in found.extra),
+        tuple(token for found in each for token in found.twice),
+    )
+
+
+def _compared(table: pa.Table, progress: Progress, options: SourceOptions) -> LogComparison:
+    """Of one server."""
+    kinds, tokens = (column.to_pylist() for column in table.select(["operationType", "token"]).columns)
     events = sorted(token for kind, token in zip(kinds, tokens, strict=True) if kind not in _SNAPSHOTS)
     start = progress.begun or (events[0] if events else progress.token)
     kept = [token for token in events if token > start]
