@@ -75,12 +75,9 @@ def check_all(documents: Sequence[bytes]) -> None:
 
 
 def _check_some(documents: Sequence[bytes]) -> None:
-    joined = b"".join(documents)
-    decoded = bson.decode_all(joined, OPTIONS)
-    if joined.count(b"\x03") + joined.count(b"\x04") <= limits.NESTING_MAX:
-        return  # too few objects and arrays, if all these bytes are such, to be one in the other too often
-    for document in decoded:
-        if _nests_deeper(document, limits.NESTING_MAX):
+    decoded = bson.decode_all(b"".join(documents), OPTIONS)
+    for data, document in zip(documents, decoded):
+        if len(data) >= _DEEP_BYTES and _nests_deeper(document, limits.NESTING_MAX):
             raise CommandError(15, f"cannot insert document because it exceeds {limits.NESTING_MAX} levels of nesting")
 
 
@@ -95,6 +92,8 @@ def _nests_deeper(document: Mapping[str, Any], levels: int) -> bool:
 
 
 _CHECKED_BYTES: Final = 256 * 1024
+# A level takes 7 bytes at least: type, the end of its name, length, end.
+_DEEP_BYTES: Final = 7 * limits.NESTING_MAX
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
