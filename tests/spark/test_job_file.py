@@ -16,7 +16,7 @@ from bson.datetime_ms import DatetimeMS
 from headrace.cli.main import main
 from headrace.spark import Window
 from headrace.spark.errors import OptionError
-from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, token_in
+from headrace.spark.jobs.checkpoint import Checkpoint, places_in, read_checkpoint
 from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
 from headrace.spark.jobs.report import explain_lines
@@ -245,9 +245,12 @@ def test_a_checkpoint_is_read_without_spark(tmp_path: Path) -> None:
         (tmp_path / name).write_text('v1\n{}\n{"token": "82AA"}')
     found = read_checkpoint(tmp_path)
     assert (found.planned, found.committed) == (1, 0)
-    token = token_in(found.offset)
-    assert token and token.text == "82AA"
-    assert token_in({"servers": {}}) is None
+    assert [place.token.text for place in places_in(found.offset)] == ["82AA"]
+    several = {"servers": {"a:1": {"token": "82BB"}, "b:1": {"token": "82AA"}, "c:1": {"token": "82CC", "after": ""}}}
+    assert [(place.server, place.in_snapshot) for place in places_in(several)] == [
+        ("c:1", True), ("b:1", False), ("a:1", False),
+    ]  # fmt: skip
+    assert places_in(None) == places_in({"servers": {}}) == []
 
 
 def test_figures_are_told_as_prometheus_reads_them() -> None:

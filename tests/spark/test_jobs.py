@@ -10,8 +10,10 @@ from urllib.request import urlopen
 
 import pyarrow.parquet as pq
 import pytest
+from pymongo import MongoClient
 from pymongo.database import Database
 
+import headrace
 from headrace.spark.jobs import listener
 from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job, parse_job
@@ -19,6 +21,7 @@ from headrace.spark.jobs.report import status_lines, verify_job
 from headrace.spark.jobs.run import reset_job, run_job
 from headrace.spark.sinks.batch import CollectionGone
 from headrace.spark.sinks.open import parse_sink
+from headrace.spark.source.options import server_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -164,8 +167,7 @@ def test_a_query_of_ones_own_has_the_same_figures(
         writer = rows.writeStream.foreachBatch(lambda frame, number: seen.append(frame.count()))
         query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
         query.awaitTermination()
-        while figures.running or figures.rows_total < sum(seen):
-            assert query.exception() is None
+        assert heard.ended.wait(60)
     finally:
         spark.streams.removeListener(heard)
     assert (figures.rows_total, figures.batches_total, figures.lag_events) == (sum(seen), len(seen), 0)
@@ -173,3 +175,26 @@ def test_a_query_of_ones_own_has_the_same_figures(
         text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
     assert f'headrace_pipeline_rows_total{{job="own"}} {sum(seen)}' in text
     assert 'headrace_pipeline_lag_events{job="own"} 0' in text
+
+
+def test_a_job_of_several_servers_tells_where_it_is_on_each(spark: SparkSession, tmp_path: Path) -> None:
+    with headrace.Server() as one, headrace.Server() as two:
+        for server, count in ((one, 3), (two, 4)):
+            with MongoClient[dict[str, Any]](server.uri) as client:
+                client.d.c.insert_many([{"_id": number} for number in range(count)])
+        given = {
+            "checkpoint": "checkpoint",
+            "source": {"uri": [one.uri, two.uri], "database": "d", "collection": "c", "startingPosition": "earliest"},
+            "trigger": {"availableNow": True},
+            "sink": [{"kind": "changes", "path": "changes"}],
+        }
+        job = parse_job(given, "two", tmp_path)
+        assert run_job(job, session=spark, report=silent).rows_total == 7
+        with MongoClient[dict[str, Any]](two.uri) as client:
+            client.d.c.insert_many([{"_id": number} for number in range(10, 15)])
+        told = list(status_lines(job))
+        assert [line for line in told if server_name(one.uri) in line] != []
+        assert [line for line in told if server_name(two.uri) in line] != []
+        assert "lag: 5 events" in "\n".join(told)
+        run_job(job, session=spark, report=silent)
+        assert "lag: 0 events" in "\n".join(status_lines(job))

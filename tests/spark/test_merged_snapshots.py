@@ -26,8 +26,7 @@ from headrace.spark.sinks.changes import changes_sink
 from headrace.spark.source import merged
 from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.feed import PositionLost
-from headrace.spark.source.merged import server_name
-from headrace.spark.source.options import parse_options
+from headrace.spark.source.options import parse_options, server_name
 from headrace.spark.source.server_stream import Offset
 from headrace.spark.verify.log import compare_log
 

@@ -14,8 +14,8 @@ import headrace
 from headrace.spark.source import merged
 from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.feed import Feed, PositionLost
-from headrace.spark.source.merged import MergedStream, server_name
-from headrace.spark.source.options import parse_options
+from headrace.spark.source.merged import MergedStream
+from headrace.spark.source.options import parse_options, server_name
 from headrace.spark.source.partitions import EventRange, Merged
 from headrace.spark.source.parts import read_part
 from headrace.spark.source.server_stream import Offset, ServerStream

@@ -33,14 +33,28 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def end_of(path: Path, batch: int) -> Token | None:
     """The token at which a batch ends that Spark has planned, as it has those it runs; None of several servers."""
     lines = (path / "offsets" / str(batch)).read_text().splitlines()
-    return token_in(json.loads(lines[2])) if len(lines) > 2 else None
+    places = places_in(json.loads(lines[2])) if len(lines) > 2 else []
+    return places[0].token if places and not places[0].server else None
 
 
-def token_in(offset: dict[str, Any] | None) -> Token | None:
-    """The token of an offset; None if it has none of its own (several servers have one each)."""
-    if not offset or not isinstance(offset.get("token"), str):
-        return None
-    return Token(offset["token"], offset.get("typeBits", ""))
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a query is on a server, by the name of the server where there are several."""
+
+    token: Token
+    in_snapshot: bool = False
+    server: str = ""
+
+
+def places_in(offset: dict[str, Any] | None) -> list[Place]:
+    """The places of an offset, the one that is furthest behind first; none if it is no offset of ours."""
+    each = (offset or {}).get("servers", {"": offset or {}})
+    places = [
+        Place(Token(one["token"], one.get("typeBits", "")), "after" in one, server)
+        for server, one in each.items()
+        if isinstance(one.get("token"), str)
+    ]
+    return sorted(places, key=lambda place: (not place.in_snapshot, place.token.text))
 
 
 def _last(folder: Path) -> int:

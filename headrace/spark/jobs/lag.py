@@ -1,13 +1,15 @@
-"""How far a position is behind its server: the events after it, counted, and the age of the first."""
+"""How far a query is behind its servers: the events after its places, counted, and the age of the first."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from headrace.spark.jobs.checkpoint import Place
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.feed import Feed
-from headrace.spark.source.options import Position, SourceOptions
+from headrace.spark.source.options import Position, SourceOptions, server_name
 
 EVENTS_MAX: Final = 10_000
 _TOKENS_ONLY: Final = ({"$project": {"_id": 1}},)
@@ -21,8 +23,14 @@ class Lag:
     seconds: int
 
 
-def lag_of(options: SourceOptions, token: Token) -> Lag:
-    """Asks the server; raises what the feed raises (a position that is lost, a server that is away)."""
+def lag_of(options: SourceOptions, places: Sequence[Place]) -> Lag:
+    """Asks each server; raises what the feed raises (a position that is lost, a server that is away)."""
+    by_name = {server_name(one.uri): one for one in options.servers}
+    lags = [_lag_of(by_name.get(place.server, options), place.token) for place in places]
+    return Lag(sum(lag.event_count for lag in lags), max((lag.seconds for lag in lags), default=0))
+
+
+def _lag_of(options: SourceOptions, token: Token) -> Lag:
     feed = Feed(replace(options, rows_max=None))
     now = feed.now()
     count, first = 0, None

@@ -11,6 +11,7 @@ A job has one; a query of one's own gets the same figures by it:
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -25,7 +26,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from headrace.clock import SystemClock
-from headrace.spark.jobs.checkpoint import token_in
+from headrace.spark.jobs.checkpoint import places_in
 from headrace.spark.jobs.figures import Figures
 from headrace.spark.jobs.lag import lag_of
 from headrace.spark.source.feed import PositionLost
@@ -48,6 +49,8 @@ class FiguresListener(StreamingQueryListener):
         self._due_ms = 0.0
         self._clock = SystemClock()
         self._offset: dict[str, Any] | None = None
+        self.ended = threading.Event()
+        """Set when Spark has told of the query's end, and so of all its batches."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         if self._concerns(event.id):
@@ -70,18 +73,21 @@ class FiguresListener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         if self._concerns(event.id):
             self._figures.running = 0
+            self.ended.set()
 
     def measure(self, source: Mapping[str, str]) -> None:
-        """Asks the server how far behind it the last committed position is."""
-        token, figures = token_in(self._offset), self._figures
-        if token is None or "after" in (self._offset or {}):
-            figures.phase = "snapshot" if token else figures.phase
+        """Asks the servers how far behind them the last committed position is: of several, the one furthest behind."""
+        places, figures = places_in(self._offset), self._figures
+        if not places:
             return
-        figures.phase = "streaming"
+        figures.phase = "snapshot" if places[0].in_snapshot else "streaming"
+        if places[0].in_snapshot:
+            return
+        token = places[0].token
         figures.position, figures.position_seconds = token.text, token.time.time
         # A server that is away for a moment is the source's affair; the figures stay as they were.
         with suppress(PyMongoError, PositionLost):
-            lag = lag_of(parse_options(source), token)
+            lag = lag_of(parse_options(source), places)
             figures.lag_events, figures.lag_seconds = lag.event_count, float(lag.seconds)
 
     def _concerns(self, query: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import PyMongoError
 
-from headrace.spark.jobs.checkpoint import read_checkpoint, token_in
+from headrace.spark.jobs.checkpoint import Place, places_in, read_checkpoint
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.lag import EVENTS_MAX, lag_of
 from headrace.spark.jobs.run import running_in, source_options
@@ -45,20 +45,22 @@ def status_lines(job: Job) -> Iterator[str]:
         yield "position: nothing committed yet"
     else:
         yield f"position: batch {checkpoint.committed} committed, batch {checkpoint.planned} planned"
-    token = token_in(checkpoint.offset)
-    if token:
-        snapshot = "in its snapshot, " if "after" in (checkpoint.offset or {}) else ""
-        yield f"  {snapshot}{_moment(token)}, {token.text}"
-        yield f"lag: {_lag(job, token)}"
+    places = places_in(checkpoint.offset)
+    for place in places:
+        server = f"{place.server}: " if place.server else ""
+        snapshot = "in its snapshot, " if place.in_snapshot else ""
+        yield f"  {server}{snapshot}{_moment(place.token)}, {place.token.text}"
+    if places:
+        yield f"lag: {_lag(job, places)}"
     for sink in job.sinks:
         position = sink.open().position()
         at = ", ".join([f"batch {position.batch}", *([position.token] if position.token else [])])
         yield f"sink {sink}: {at if position.batch >= 0 else 'nothing yet'}"
 
 
-def _lag(job: Job, token: Token) -> str:
+def _lag(job: Job, places: list[Place]) -> str:
     try:
-        lag = lag_of(parse_options(job.source), token)
+        lag = lag_of(parse_options(job.source), places)
     except (PositionLost, PyMongoError) as error:
         return f"not known: {error}"
     more = " or more" if lag.event_count >= EVENTS_MAX else ""

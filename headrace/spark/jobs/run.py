@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _LOOK_S: Final = 0.2
+_TOLD_S: Final = 10
 
 Document = dict[str, Any]
 Report = Callable[[str], None]
@@ -121,6 +122,8 @@ class _Run:
                     report(self._figures.line())
                     due = clock.monotonic_ms() + self._job.report_seconds * 1000
             self._end()
+            # Spark tells its listeners in its own time: the last batch is to be counted.
+            self._listener.ended.wait(_TOLD_S)
         finally:
             self._session.streams.removeListener(self._listener)
         self._figures.phase = "stopped" if self._stop.is_set() else "ended"

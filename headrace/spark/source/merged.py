@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Final
 from bson import Timestamp
 from pymongo import timeout
 from pymongo.errors import ConnectionFailure
-from pymongo.uri_parser import parse_uri
 from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.errors import OptionError
 from headrace.spark.rows.events import SERVER
 from headrace.spark.source.archive import end_at
 from headrace.spark.source.feed import Feed, PositionLost
-from headrace.spark.source.options import SourceOptions
+from headrace.spark.source.options import SourceOptions, server_name
 from headrace.spark.source.partitions import EventRange, Merged, OfServer
 from headrace.spark.source.parts import past_parts, read_part
 from headrace.spark.source.ranges import ARROW_ROWS
@@ -45,13 +44,6 @@ _LOG: Final = logging.getLogger(__name__)
 _ROWS_MAX: Final = 100_000
 _PING_S: Final = 3.0
 _END: Final = Timestamp((1 << 32) - 1, (1 << 32) - 1)
-
-
-def server_name(uri: str) -> str:
-    """The server as the column `server` and offsets call it: the hosts of its connection string, or its SRV name."""
-    if uri.startswith("mongodb+srv://"):
-        return uri.removeprefix("mongodb+srv://").rpartition("@")[2].partition("/")[0]
-    return ",".join(f"{host}:{port}" if port else host for host, port in parse_uri(uri)["nodelist"])
 
 
 class MergedStream:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from bson import Timestamp
+from pymongo.uri_parser import parse_uri
 
 from headrace.errors import CommandError
 from headrace.spark.errors import OptionError
@@ -144,6 +145,13 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         await_ms=_count(options, "awaitMs") or 250,
         idle_advance_ms=_count(options, "idleAdvanceMs") or 60_000,
     )
+
+
+def server_name(uri: str) -> str:
+    """A server as the column `server` and offsets call it: the hosts of its connection string, or its SRV name."""
+    if uri.startswith("mongodb+srv://"):
+        return uri.removeprefix("mongodb+srv://").rpartition("@")[2].partition("/")[0]
+    return ",".join(f"{host}:{port}" if port else host for host, port in parse_uri(uri)["nodelist"])
 
 
 def _uris(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -16,8 +16,7 @@ from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHO
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.log import Log
 from headrace.spark.source.feed import Feed
-from headrace.spark.source.merged import server_name
-from headrace.spark.source.options import SourceOptions
+from headrace.spark.source.options import SourceOptions, server_name
 from headrace.spark.tables.progress import Progress
 
 _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
