@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from bson import Decimal128, Int64, ObjectId
+from pymongo import MongoClient
 from pymongo.database import Database
 
+import headrace
 from headrace.spark.mirror import BatchReport, Mirror, catch_up, description_option, follow
 from headrace.spark.verify.mirror import compare
 
@@ -66,6 +68,21 @@ def test_after_every_run_the_table_is_the_collection(
         catch_up(mirror, session=spark)
         assert compare(mirror).equal, compare(mirror)
     assert compare(mirror).row_count > 20
+
+
+def test_a_collection_of_a_server_that_is_no_headrace_is_mirrored_too(
+    spark: SparkSession, no_headrace: None, tmp_path: Path
+) -> None:
+    with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
+        mirror = mirror_of(server.uri, client.d, tmp_path, rows_max=50)
+        for seed in (1, 2):
+            scribble(client.d, seed, 150)
+            catch_up(mirror, session=spark)
+            assert compare(mirror).equal, compare(mirror)
+        client.d.c.drop()
+        client.d.c.insert_one({"_id": "after the drop"})
+        catch_up(mirror, session=spark)
+        assert (str(compare(mirror)), compare(mirror).equal) == ("1 rows, 1 documents", True)
 
 
 def test_fields_that_an_update_moves_are_where_the_collection_has_them(
