@@ -52,10 +52,20 @@ def status_lines(job: Job) -> Iterator[str]:
         yield f"  {server}{snapshot}{_moment(place.token)}, {place.token.text}"
     if places:
         yield f"lag: {_lag(job, places)}"
+    _start_for_catalogs(job)
     for sink in job.sinks:
         position = sink.open().position()
         at = ", ".join([f"batch {position.batch}", *([position.token] if position.token else [])])
         yield f"sink {sink}: {at if position.batch >= 0 else 'nothing yet'}"
+
+
+def _start_for_catalogs(job: Job) -> None:
+    """Starts Spark as the job says, if only Spark can read a sink; elsewhere none is needed."""
+    if any(sink.in_catalog for sink in job.sinks):
+        from headrace.spark.session import get_session
+
+        told: dict[str, Any] = dict(job.spark)
+        get_session(app=f"headrace {job.name}", **told)
 
 
 def _lag(job: Job, places: list[Place]) -> str:
@@ -132,6 +142,7 @@ class _Current:
 def verify_job(job: Job) -> Iterator[Verified]:
     """Each sink compared with its source, at one token each. Raises what the server refuses."""
     options = parse_options(source_options(job))
+    _start_for_catalogs(job)
     for sink in job.sinks:
         opened: Any = sink.open()
         if isinstance(opened, LogSink) and (spark_stages(job) or options.reader):

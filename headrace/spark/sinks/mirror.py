@@ -24,8 +24,17 @@ _WHOLE: Final = 1 << 62
 
 
 def mirror_sink(path: str | Path, *, kind: str = "delta", buckets: int = 0, policy: str = "follow") -> MirrorSink:
-    """The sink whose table is at `path`; made by its first batch. For `buckets` see `delta_table.DeltaMirror`."""
-    return MirrorSink(open_table(path, kind, buckets=buckets), policy)
+    """The sink whose table is at `path`; made by its first batch. For `buckets` see `delta_mirror.DeltaMirror`.
+
+    A kind with a dot is the name of a table in one of Spark's catalogs, see `spark_table.py`; then `path` is empty.
+    """
+    if "." not in kind:
+        return MirrorSink(open_table(path, kind, buckets=buckets), policy)
+    from headrace.spark.sinks.spark_table import SparkTable
+
+    if buckets or path:
+        raise ValueError(f"a table of Spark's catalogs, {kind}, has neither a path nor buckets of ours")
+    return MirrorSink(SparkTable(kind), policy)
 
 
 class MirrorSink:

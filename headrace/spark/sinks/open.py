@@ -48,7 +48,7 @@ def _history(path: str, policy: str = "follow") -> Sink:
     return HistorySink(path, policy=policy)
 
 
-def _mirror(path: str, table: str = "delta", buckets: int = 0, policy: str = "follow") -> Sink:
+def _mirror(path: str = "", table: str = "delta", buckets: int = 0, policy: str = "follow") -> Sink:
     from headrace.spark.sinks.mirror import mirror_sink
 
     return mirror_sink(path, kind=table, buckets=buckets, policy=policy)
@@ -109,6 +109,11 @@ class SinkOptions:
         return "policy" in KINDS[self.kind].options
 
     @property
+    def in_catalog(self) -> bool:
+        """Whether it is a table of one of Spark's catalogs, which only Spark can read."""
+        return self.kind == "mirror" and "." in str(self.options.get("table", ""))
+
+    @property
     def path(self) -> Path | None:
         return Path(self.options["path"]) if "path" in self.options else None
 
@@ -116,7 +121,7 @@ class SinkOptions:
         return KINDS[self.kind].make(**self.options)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.options[KINDS[self.kind].needs]}"
+        return f"{self.kind} {self.options.get(KINDS[self.kind].needs) or self.options['table']}"
 
 
 def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
@@ -126,7 +131,12 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
     if name not in KINDS:
         raise SinkError(f"a sink's kind is one of {', '.join(KINDS)}, not {name!r}")
     kind = KINDS[name]
-    if kind.needs not in options:
+    in_catalog = SinkOptions(name, options).in_catalog
+    if in_catalog and options.keys() & {"buckets", "path"}:
+        raise SinkError(
+            f"the mirror {options['table']!r} is a table of Spark's catalogs: it has no path and no buckets"
+        )
+    if kind.needs not in options and not in_catalog:
         raise SinkError(f"the sink {name!r} needs {kind.needs!r}")
     unknown = sorted(options.keys() - kind.options) if kind.options else []
     if unknown:
@@ -136,6 +146,8 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
             checked_policy(options.get("policy", "follow"))
         except ValueError as error:
             raise SinkError(str(error)) from None
+    if name == "documents" and options.get("table", "delta") not in TABLES:
+        raise SinkError(f"the table of documents is one of {', '.join(TABLES)}, not {options['table']!r}")
     if "writers" in options:
         try:
             checked_writers(options["writers"])
@@ -143,8 +155,6 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
             raise SinkError(str(error)) from None
     if "://" in str(options.get("path", "")):
         raise SinkError(f"the sink {name!r} writes to a path that is mounted, not to {options['path']!r}")
-    if name == "documents" and options.get("table", "delta") not in TABLES:
-        raise SinkError(f"the table of documents is one of {', '.join(TABLES)}, not {options['table']!r}")
-    if "path" in kind.options:
+    if "path" in options and "path" in kind.options:
         options["path"] = str(folder / options["path"])
     return SinkOptions(name, options)

@@ -1,0 +1,160 @@
+"""A mirror as a Delta table of Spark's own catalogs, by the jars that the user's session has.
+
+The rows are folded here, as for every mirror; Spark merges them: one MERGE, or for a clearing one overwrite, is one
+commit of the table. The state must be in that same commit, and Delta lets a session say what a commit's own metadata
+is to have (`userMetadata`). Other formats are refused. So:
+
+- a crash before the commit leaves rows and state as they were; behind it both are new; there is no moment in between;
+- a batch that changes no row makes no commit: then the state is set as a property of the table, by itself;
+- each state has a number, and the one with the highest counts, wherever it is.
+
+Why not a row of the table: whoever reads the table would see it. Why not a table of positions, committed behind: an
+update folded a second time needs the document of before, which a delete of the same batch may have taken away.
+
+What it does not survive: that every commit of ours is expired from the table's history while the rows stay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.spark.tables.fold import Changes, State, Stored
+from headrace.spark.tables.mirror import STATE_KEY, NotAMirror, stored_rows, upserted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+# The session's setting that becomes a commit's metadata.
+_SETTING: Final = "spark.databricks.delta.commitInfo.userMetadata"
+_MERGE: Final = """
+MERGE INTO {name} AS kept USING headrace_changes AS new ON kept._id = new._id
+WHEN MATCHED AND new.gone THEN DELETE
+WHEN MATCHED THEN UPDATE SET document = new.document, token = new.token
+WHEN NOT MATCHED AND NOT new.gone THEN INSERT (_id, document, token) VALUES (new._id, new.document, new.token)
+"""
+_STALE: Final = "WHEN NOT MATCHED BY SOURCE AND kept.token < '{before}' THEN DELETE"
+COLUMNS: Final = "_id STRING NOT NULL, document STRING NOT NULL, token STRING NOT NULL"
+
+
+class SparkTable:
+    """See `tables.MirrorTable`. The table is made by the user: its place and its properties are his affair."""
+
+    def __init__(self, name: str, session: SparkSession | None = None) -> None:
+        self._name = ".".join(f"`{part}`" for part in name.replace("`", "").split("."))
+        self._given = session
+        self._own: SparkSession | None = None
+        self._number = 0
+
+    def state(self) -> State:
+        self._number, text = max(self._states(), default=(0, ""))
+        if not text and self._session().table(self._name).limit(1).count():
+            raise NotAMirror(f"the table {self._name} has rows, and none of its commits says that they are a mirror's")
+        return State(**json.loads(text)) if text else State()
+
+    def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
+        import pyarrow as pa
+
+        wanted = list(keys)
+        if not wanted:
+            return {}
+        session = self._session()
+        session.createDataFrame(pa.table({"_id": wanted})).createOrReplaceTempView("headrace_keys")
+        found = session.sql(f"SELECT * FROM {self._name} WHERE _id IN (SELECT _id FROM headrace_keys)")
+        return stored_rows(found.toArrow())
+
+    def commit(self, changes: Changes) -> None:
+        self._number += 1
+        text = json.dumps({"number": self._number, **asdict(changes.state)})
+        with self._kept(text):
+            if changes.clear:
+                self._overwrite(changes)
+            elif changes.upserts or changes.deletes or changes.stale_before:
+                self._merge(changes)
+        if not (changes.upserts or changes.deletes):
+            # There may have been nothing to do, and so no commit; if there was one, this says the same again.
+            self._settle(text)
+
+    def read(self) -> pa.Table:
+        return self._session().table(self._name).select("_id", "document", "token").toArrow()
+
+    def _overwrite(self, changes: Changes) -> None:
+        from pyspark.sql.functions import lit
+
+        self._session().createDataFrame(upserted(changes)).writeTo(self._name).overwrite(lit(True))
+
+    def _merge(self, changes: Changes) -> None:
+        from headrace.spark.tables.mirror import merged_rows
+
+        session = self._session()
+        session.createDataFrame(merged_rows(changes)).createOrReplaceTempView("headrace_changes")
+        stale = _STALE.format(before=changes.stale_before) if changes.stale_before else ""
+        session.sql(_MERGE.format(name=self._name) + stale)
+
+    def _settle(self, text: str) -> None:
+        # As hexadecimal digits: Spark shows no property with the word `token` in it.
+        told = text.encode().hex()
+        self._session().sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ('{STATE_KEY}' = '{told}')")
+
+    def _states(self) -> Iterator[tuple[int, str]]:
+        """The states that there are, each with its number."""
+        session = self._session()
+        texts = self._in_commits(session)
+        properties = session.sql(f"SHOW TBLPROPERTIES {self._name}").collect()
+        texts += [bytes.fromhex(row.value).decode() for row in properties if row.key == STATE_KEY]
+        for text in texts:
+            state = _state_in(text)
+            if state is not None:
+                yield int(state.pop("number")), json.dumps(state)
+
+    def _in_commits(self, session: SparkSession) -> list[str]:
+        # One of the last commits is ours, unless others (an OPTIMIZE, say) have committed many since.
+        for limit in ("LIMIT 5", ""):
+            told = session.sql(f"DESCRIBE HISTORY {self._name} {limit}").collect()
+            texts = [row.userMetadata for row in told if _state_in(row.userMetadata or "")]
+            if texts:
+                return texts
+        return []
+
+    @contextmanager
+    def _kept(self, text: str) -> Iterator[None]:
+        """Commits made inside carry the text."""
+        conf = self._session().conf
+        conf.set(_SETTING, text)
+        try:
+            yield
+        finally:
+            conf.unset(_SETTING)
+
+    def _session(self) -> SparkSession:
+        """A session of this table's own, so that what it sets is in no other's commits."""
+        if self._own is None:
+            from headrace.spark.session import get_session
+
+            session = (self._given or get_session()).newSession()
+            self._check(session)
+            self._own = session
+        return self._own
+
+    def _check(self, session: SparkSession) -> None:
+        """Raises NotAMirror if there is no such table, or it cannot keep a position."""
+        if not session.catalog.tableExists(self._name):
+            statement = f"CREATE TABLE {self._name} ({COLUMNS}) USING delta"
+            raise NotAMirror(f"there is no table {self._name}; make it: {statement}")
+        described = session.sql(f"DESCRIBE TABLE EXTENDED {self._name}").collect()
+        found = next((row.data_type for row in described if row.col_name == "Provider"), "")
+        if found != "delta":
+            raise NotAMirror(f"the table {self._name} is of {found or 'no known format'}: a mirror needs one of Delta")
+
+
+def _state_in(text: str) -> dict[str, Any] | None:
+    """What one of our commits says; None for what somebody else wrote there."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) and {"number", "token"} <= told.keys() else None

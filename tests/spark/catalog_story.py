@@ -1,0 +1,101 @@
+"""A mirror in a table of Spark's catalogs, crashed at each step of each batch and applied again: run as a program.
+
+    python tests/spark/catalog_story.py PACKAGE FOLDER
+
+It starts a Spark of its own, with the jars of the package. It ends with status 0 and `right`, or with an error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from stories import batches, story
+
+from headrace.spark.session import get_session
+from headrace.spark.sinks.batch import Sink
+from headrace.spark.sinks.mirror import MirrorSink, mirror_sink
+from headrace.spark.sinks.spark_table import COLUMNS, SparkTable
+
+STEPS = ("_merge", "_overwrite", "_settle")
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Else Delta reads its own log in 50 tasks, several times for each statement.
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@contextmanager
+def crashing(at_step: int) -> Iterator[None]:
+    """Inside, the step number `at_step` crashes (even: before it is done, odd: behind it)."""
+    count = 0
+
+    def crash_here() -> None:
+        nonlocal count
+        count += 1
+        if count - 1 == at_step:
+            raise Crash
+
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any) -> None:
+            crash_here()
+            original(*arguments)
+            crash_here()
+
+        return step
+
+    patches = [patch.object(SparkTable, name, wrapped(getattr(SparkTable, name))) for name in STEPS]
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in patches:
+            each.stop()
+
+
+def contents(sink: Sink) -> dict[str, str]:
+    assert isinstance(sink, MirrorSink)
+    table = sink.table.read()
+    return dict(zip(table["_id"].to_pylist(), table["document"].to_pylist(), strict=True))
+
+
+def main(package: str, folder: Path) -> None:
+    spark = get_session(quick=True, conf={"spark.jars.packages": package} | DELTA)
+    name = "spark_catalog.default.kept"
+    spark.sql(f"CREATE TABLE {name} ({COLUMNS}) USING delta LOCATION '{folder / 'kept'}'")
+    told = story(3)
+    reference = mirror_sink(folder / "reference", kind="parquet")
+    crashes = 0
+    for batch in batches(told.parts):
+        reference.apply(batch)
+        for step in range(100):
+            try:
+                with crashing(step):
+                    mirror_sink("", kind=name).apply(batch)
+                break
+            except Crash:
+                crashes += 1
+        kept = mirror_sink("", kind=name)
+        print(batch.number, crashes, file=sys.stderr, flush=True)
+        assert (contents(kept), kept.position()) == (contents(reference), reference.position()), batch.number
+    assert crashes > len(told.parts), crashes
+    # A checkpoint that was lost: the same rows under another query's name. And somebody else's commits in between.
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('by' = 'another')")
+    for batch in batches(told.parts, "another"):
+        mirror_sink("", kind=name).apply(batch)
+    assert contents(mirror_sink("", kind=name)) == told.contents()
+    print("right")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
