@@ -45,6 +45,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
 def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int]:
     def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         try:
+            from headrace.spark.errors import told
             from headrace.spark.jobs.job_file import JobError, read_job
         except ImportError as error:
             return _fail(f"the pipeline is not installed: pip install 'headrace[spark]' ({error})")
@@ -52,6 +53,9 @@ def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int
             return action(read_job(arguments.job), arguments)
         except JobError as error:
             return _fail(str(error))
+        except Exception as error:
+            # A server that is away, a position that is lost, no Java: told in a line.
+            return _fail(f"{arguments.job}: {told(error)}")
 
     return run
 
@@ -59,6 +63,7 @@ def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int
 def _run(job: Job, arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
+    from headrace.spark.errors import told
     from headrace.spark.jobs.run import JobRunning, run_job
 
     stop = threading.Event()
@@ -70,7 +75,7 @@ def _run(job: Job, arguments: argparse.Namespace) -> int:
         return _fail(str(error), EXIT_RUNNING)
     except Exception as error:
         # Whatever stopped it is told in a line; the job goes on from there when it is run again.
-        return _fail(f"{job.name} stopped: {type(error).__name__}: {error}")
+        return _fail(f"{job.name} stopped: {told(error)}")
     return 0
 
 

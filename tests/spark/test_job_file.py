@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -236,6 +237,26 @@ def test_a_sink_of_ones_own_is_a_function_that_can_be_imported(tmp_path: Path) -
     with pytest.raises(SinkError, match="can be imported"):
         job_of(GIVEN + own.replace(":changes_sink", ":nothing"), tmp_path).sinks[-1].open()
     assert list(KINDS) == sorted(KINDS)
+
+
+@pytest.mark.parametrize("action", ["status", "verify"])
+def test_a_server_that_is_away_is_told_in_a_line(
+    action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes" / "commits").mkdir(parents=True)
+    (tmp_path / "notes" / "offsets").mkdir()
+    (tmp_path / "notes" / "commits" / "0").write_text("v1\n{}")
+    (tmp_path / "notes" / "offsets" / "0").write_text('v1\n{}\n{"token": "826B01AC9E000000022B0429296E1404"}')
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        uri = f"mongodb://127.0.0.1:{closed.getsockname()[1]}/?serverSelectionTimeoutMS=50"
+    given = GIVEN[: GIVEN.index('[[sink]]\nkind = "mongodb"')].replace("mongodb://localhost", uri)
+    (tmp_path / "orders.toml").write_text(given.replace("showExpandedEvents = true\n", ""))
+    status = main(["pipeline", action, str(tmp_path / "orders.toml")])
+    out, err = capsys.readouterr()
+    assert status == (0 if action == "status" else 1)
+    assert "Connection refused" in (out if action == "status" else err)
+    assert "Topology" not in out + err and "Traceback" not in out + err
 
 
 def test_a_checkpoint_is_read_without_spark(tmp_path: Path) -> None:

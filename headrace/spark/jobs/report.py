@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import PyMongoError
 
+from headrace.spark.errors import told
 from headrace.spark.jobs.checkpoint import Place, places_in, read_checkpoint
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.lag import EVENTS_MAX, lag_of
@@ -72,7 +73,7 @@ def _lag(job: Job, places: list[Place]) -> str:
     try:
         lag = lag_of(parse_options(job.source), places)
     except (PositionLost, PyMongoError) as error:
-        return f"not known: {error}"
+        return f"not known: {told(error)}"
     more = " or more" if lag.event_count >= EVENTS_MAX else ""
     return f"{lag.event_count}{more} events, {lag.seconds} s"
 
