@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
+from other_pyspark import pyspark_of
 
 pytestmark = pytest.mark.slow
 
 VERSION: Final = "4.1.4"
-# What pip says where no index can be reached, or none has the package.
-_UNREACHABLE: Final = ("No matching distribution found", "Connection", "Temporary failure in name resolution")
 _HERE: Final = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
 def older() -> Iterator[dict[str, str]]:
-    """The environment of a process that imports PySpark 4.1; all else is what is installed here."""
-    with TemporaryDirectory(prefix="headrace-pyspark-") as path:
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        # The index is the machine's own; without constraints, which name the other version.
-        told = subprocess.run(
-            [*command, "--target", path, f"pyspark=={VERSION}"], capture_output=True, text=True, check=False
-        )
-        if told.returncode and any(word in told.stderr for word in _UNREACHABLE):
-            pytest.skip(f"PySpark {VERSION} cannot be had: {told.stderr.strip().splitlines()[-1]}")
-        assert told.returncode == 0, told.stderr
-        paths = [path, str(_HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-        yield os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    with pyspark_of(VERSION) as environ:
+        yield environ
 
 
 def test_the_version_is_that_one_and_has_no_admission_control(older: dict[str, str]) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from crashes import Crash, crashing
 from stories import Story, story, table_of
-from test_sinks import Crash, crashing
+from test_sinks import STEPS
 
 from headrace.spark.rows.events import Row
 from headrace.spark.sinks.batch import Batch, SeveralServers, Sink
@@ -68,7 +69,7 @@ def test_a_log_has_each_servers_rows_once_whatever_crashes(kind: str, tmp_path: 
             if before.exists():
                 shutil.copytree(before, again)
             try:
-                with crashing(step):
+                with crashing(STEPS, step):
                     SINKS[kind](again).apply(batch)
                 break
             except Crash:

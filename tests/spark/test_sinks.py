@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from crashes import Crash, crashing
 from deltalake import DeltaTable
 from deltalake.table import TableMerger, TableOptimizer
 from local_frame import LocalFrame
@@ -59,36 +59,6 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (os, "replace"),
     (pq, "write_table"),
 )
-
-
-class Crash(BaseException):
-    """The process ends here."""
-
-
-@contextmanager
-def crashing(at_step: int) -> Iterator[None]:
-    """Inside, the step number `at_step` crashes (even: before it is done, odd: behind it)."""
-    count = 0
-
-    def crash_here() -> None:
-        nonlocal count
-        count += 1
-        if count - 1 == at_step:
-            raise Crash
-
-    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*arguments: Any, **named: Any) -> Any:
-            crash_here()
-            answer = original(*arguments, **named)
-            crash_here()
-            return answer
-
-        return step
-
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in STEPS:
-            patch.setattr(owner, name, wrapped(getattr(owner, name)))
-        yield
 
 
 class ByTasks:
@@ -259,7 +229,7 @@ def test_a_batch_crashed_at_any_step_and_given_again_ends_as_if_nothing_had_been
         for step in range(1000):
             again = before.copy(f"crashed{number}-{step}")
             try:
-                with crashing(step):
+                with crashing(STEPS, step):
                     again.open().apply(batch)
                 break
             except Crash:
@@ -276,7 +246,7 @@ def test_another_checkpoint_that_begins_at_batch_0_ends_the_same(target: Target,
     told = story(4)
     for batch in batches(told.parts)[: crashed_at + 1]:
         try:
-            with crashing(1 if batch.number == crashed_at else -1):
+            with crashing(STEPS, 1 if batch.number == crashed_at else -1):
                 target.open().apply(batch)
         except Crash:
             break

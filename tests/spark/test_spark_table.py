@@ -1,45 +1,33 @@
 """A mirror in a table of Spark's catalogs, with Delta's own jars, from Maven Central.
 
-The jars must be made for the PySpark that there is. For 4.3.0 there are none yet: Delta 4.4.0 is made for 4.2, and its
-first MERGE ends with `NoSuchMethodError` of Spark's `LogicalRDD`.
-HEADRACE_PYSPARK names a folder with another PySpark: pip install --target FOLDER pyspark==4.2.0
+The jars must be made for the PySpark that there is. For 4.3 there are none yet: Delta 4.4.0 is made for 4.2, and its
+first MERGE ends with `NoSuchMethodError` of Spark's `LogicalRDD`. So it is tested with 4.2.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from importlib.metadata import distributions
 from pathlib import Path
+from typing import Final
 
 import pytest
+from other_pyspark import pyspark_of
 
 from headrace.spark.sinks.open import SinkError, parse_sink
 
-JARS = {"4.2": "io.delta:delta-spark_2.13:4.4.0"}
-STORY = Path(__file__).with_name("catalog_story.py")
-ELSEWHERE = os.environ.get("HEADRACE_PYSPARK", "")
-
-
-def version() -> str:
-    """Of the PySpark to test with, as far as jars go by it."""
-    where = [ELSEWHERE] if ELSEWHERE else sys.path
-    (found, *_) = distributions(name="pyspark", path=where)
-    return ".".join(found.version.split(".")[:2])
+PYSPARK: Final = "4.2.0"
+JARS: Final = "io.delta:delta-spark_2.13:4.4.0"
+STORY: Final = Path(__file__).with_name("catalog_story.py")
 
 
 @pytest.mark.slow
 def test_a_batch_crashed_at_any_step_of_spark_s_merge_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
-    package = JARS.get(version())
-    if package is None:
-        pytest.skip(f"there is no jar of Delta for PySpark {version()}; HEADRACE_PYSPARK can name another")
-    paths = [ELSEWHERE, str(STORY.parent), str(STORY.parents[2])]
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    command = [sys.executable, str(STORY), package, str(tmp_path)]
-    done = subprocess.run(command, check=False, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    command = [sys.executable, str(STORY), JARS, str(tmp_path)]
+    with pyspark_of(PYSPARK) as environ:
+        done = subprocess.run(command, check=False, env=environ, cwd=tmp_path, capture_output=True, text=True)
     if "unresolved dependency" in done.stdout + done.stderr:
-        pytest.skip(f"Maven Central did not give {package}")
+        pytest.skip(f"Maven Central did not give {JARS}")
     assert (done.returncode, done.stdout.split()[-1:]) == (0, ["right"]), done.stderr[-5000:]
 
 
