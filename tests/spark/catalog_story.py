@@ -1,6 +1,6 @@
 """A mirror in a table of Spark's catalogs, crashed at each step of each batch and applied again: run as a program.
 
-    python tests/spark/catalog_story.py PACKAGE FOLDER
+    python tests/spark/catalog_story.py delta|iceberg PACKAGE FOLDER
 
 It starts a Spark of its own, with the jars of the package. It ends with status 0 and `right`, or with an error.
 """
@@ -19,12 +19,20 @@ from headrace.spark.sinks.mirror import MirrorSink, mirror_sink
 from headrace.spark.sinks.spark_table import COLUMNS, SparkTable
 
 STEPS = [(SparkTable, name) for name in ("_merge", "_overwrite", "_settle")]
-DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Else Delta reads its own log in 50 tasks, several times for each statement.
-    "spark.databricks.delta.snapshotPartitions": "1",
+CONF = {
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # Else Delta reads its own log in 50 tasks, several times for each statement.
+        "spark.databricks.delta.snapshotPartitions": "1",
+    },
+    "iceberg": {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+    },
 }
+NAMES = {"delta": "spark_catalog.default.kept", "iceberg": "lake.shop.kept"}
 
 
 def contents(sink: Sink) -> dict[str, str]:
@@ -33,10 +41,11 @@ def contents(sink: Sink) -> dict[str, str]:
     return dict(zip(table["_id"].to_pylist(), table["document"].to_pylist(), strict=True))
 
 
-def main(package: str, folder: Path) -> None:
-    spark = get_session(quick=True, conf={"spark.jars.packages": package} | DELTA)
-    name = "spark_catalog.default.kept"
-    spark.sql(f"CREATE TABLE {name} ({COLUMNS}) USING delta LOCATION '{folder / 'kept'}'")
+def main(kind: str, package: str, folder: Path) -> None:
+    place = {"spark.sql.catalog.lake.warehouse": str(folder / "lake")} if kind == "iceberg" else {}
+    spark = get_session(quick=True, conf={"spark.jars.packages": package} | CONF[kind] | place)
+    name, located = NAMES[kind], f"LOCATION '{folder / 'kept'}'" if kind == "delta" else ""
+    spark.sql(f"CREATE TABLE {name} ({COLUMNS}) USING {kind} {located}")
     told = Story(3)
     told.writes(5)
     told.snapshot()
@@ -72,4 +81,4 @@ def main(package: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,7 +1,8 @@
-"""A mirror in a table of Spark's catalogs, with Delta's own jars, from Maven Central.
+"""A mirror in a table of Spark's catalogs, with Delta's and Iceberg's own jars, from Maven Central.
 
 The jars must be made for the PySpark that there is. For 4.3 there are none yet: Delta 4.4.0 is made for 4.2, and its
-first MERGE ends with `NoSuchMethodError` of Spark's `LogicalRDD`. So it is tested with 4.2.
+first MERGE ends with `NoSuchMethodError` of Spark's `LogicalRDD`; Iceberg 1.12.0 is made for 4.1, and ends with
+`IncompatibleClassChangeError` of `SparkView`. So each is tested with the PySpark that it is made for.
 """
 
 from __future__ import annotations
@@ -16,18 +17,24 @@ from other_pyspark import pyspark_of
 
 from headrace.spark.sinks.open import SinkError, parse_sink
 
-PYSPARK: Final = "4.2.0"
-JARS: Final = "io.delta:delta-spark_2.13:4.4.0"
+# The format, a PySpark, and the jars for it.
+TESTED: Final = [
+    ("delta", "4.2.0", "io.delta:delta-spark_2.13:4.4.0"),
+    ("iceberg", "4.1.4", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"),
+]
 STORY: Final = Path(__file__).with_name("catalog_story.py")
 
 
 @pytest.mark.slow
-def test_a_batch_crashed_at_any_step_of_spark_s_merge_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
-    command = [sys.executable, str(STORY), JARS, str(tmp_path)]
-    with pyspark_of(PYSPARK) as environ:
+@pytest.mark.parametrize(("kind", "pyspark", "jars"), TESTED)
+def test_a_batch_crashed_at_any_step_of_spark_s_merge_ends_as_if_nothing_had_been(
+    kind: str, pyspark: str, jars: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, str(STORY), kind, jars, str(tmp_path)]
+    with pyspark_of(pyspark) as environ:
         done = subprocess.run(command, check=False, env=environ, cwd=tmp_path, capture_output=True, text=True)
     if "unresolved dependency" in done.stdout + done.stderr:
-        pytest.skip(f"Maven Central did not give {JARS}")
+        pytest.skip(f"Maven Central did not give {jars}")
     assert (done.returncode, done.stdout.split()[-1:]) == (0, ["right"]), done.stderr[-5000:]
 
 

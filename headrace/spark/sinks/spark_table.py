@@ -1,8 +1,8 @@
-"""A mirror as a Delta table of Spark's own catalogs, by the jars that the user's session has.
+"""A mirror as a Delta or Iceberg table of Spark's own catalogs, by the jars that the user's session has.
 
 The rows are folded here, as for every mirror; Spark merges them: one MERGE, or for a clearing one overwrite, is one
-commit of the table. The state must be in that same commit, and Delta lets a session say what a commit's own metadata
-is to have (`userMetadata`). Other formats are refused. So:
+commit of the table. The state must be in that same commit, and both formats let a session say what a commit's own
+metadata is to have: Delta as `userMetadata`, Iceberg as a property of the snapshot. Other formats are refused. So:
 
 - a crash before the commit leaves rows and state as they were; behind it both are new; there is no moment in between;
 - a batch that changes no row makes no commit: then the state is set as a property of the table, by itself;
@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.tables.fold import Changes, State, Stored
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-# The session's setting that becomes a commit's metadata.
-_SETTING: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _MERGE: Final = """
 MERGE INTO {name} AS kept USING headrace_changes AS new ON kept._id = new._id
 WHEN MATCHED AND new.gone THEN DELETE
@@ -38,6 +36,26 @@ WHEN MATCHED THEN UPDATE SET document = new.document, token = new.token
 WHEN NOT MATCHED AND NOT new.gone THEN INSERT (_id, document, token) VALUES (new._id, new.document, new.token)
 """
 _STALE: Final = "WHEN NOT MATCHED BY SOURCE AND kept.token < '{before}' THEN DELETE"
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """How a format keeps a text with a commit: the session's setting for it, and what tells the texts, newest first."""
+
+    setting: str
+    history: str
+
+
+_FORMATS: Final = {
+    "delta": _Format(
+        "spark.databricks.delta.commitInfo.userMetadata",
+        "DESCRIBE HISTORY {name}",
+    ),
+    "iceberg": _Format(
+        f"spark.sql.iceberg.snapshot-property.{STATE_KEY}",
+        f"SELECT summary['{STATE_KEY}'] AS userMetadata FROM {{name}}.snapshots ORDER BY committed_at DESC",
+    ),
+}
 COLUMNS: Final = "_id STRING NOT NULL, document STRING NOT NULL, token STRING NOT NULL"
 
 
@@ -49,6 +67,7 @@ class SparkTable:
         self._given = session
         self._own: SparkSession | None = None
         self._number = 0
+        self._format = _FORMATS["delta"]
 
     def state(self) -> State:
         self._number, text = max(self._states(), default=(0, ""))
@@ -113,8 +132,8 @@ class SparkTable:
 
     def _in_commits(self, session: SparkSession) -> list[str]:
         # One of the last commits is ours, unless others (an OPTIMIZE, say) have committed many since.
-        for limit in ("LIMIT 5", ""):
-            told = session.sql(f"DESCRIBE HISTORY {self._name} {limit}").collect()
+        for limit in (" LIMIT 5", ""):
+            told = session.sql(self._format.history.format(name=self._name) + limit).collect()
             texts = [row.userMetadata for row in told if _state_in(row.userMetadata or "")]
             if texts:
                 return texts
@@ -124,11 +143,11 @@ class SparkTable:
     def _kept(self, text: str) -> Iterator[None]:
         """Commits made inside carry the text."""
         conf = self._session().conf
-        conf.set(_SETTING, text)
+        conf.set(self._format.setting, text)
         try:
             yield
         finally:
-            conf.unset(_SETTING)
+            conf.unset(self._format.setting)
 
     def _session(self) -> SparkSession:
         """A session of this table's own, so that what it sets is in no other's commits."""
@@ -143,12 +162,14 @@ class SparkTable:
     def _check(self, session: SparkSession) -> None:
         """Raises NotAMirror if there is no such table, or it cannot keep a position."""
         if not session.catalog.tableExists(self._name):
-            statement = f"CREATE TABLE {self._name} ({COLUMNS}) USING delta"
+            statement = f"CREATE TABLE {self._name} ({COLUMNS}) USING delta (or iceberg)"
             raise NotAMirror(f"there is no table {self._name}; make it: {statement}")
         described = session.sql(f"DESCRIBE TABLE EXTENDED {self._name}").collect()
         found = next((row.data_type for row in described if row.col_name == "Provider"), "")
-        if found != "delta":
-            raise NotAMirror(f"the table {self._name} is of {found or 'no known format'}: a mirror needs one of Delta")
+        if found not in _FORMATS:
+            known = " or ".join(_FORMATS)
+            raise NotAMirror(f"the table {self._name} is of {found or 'no known format'}: a mirror's is of {known}")
+        self._format = _FORMATS[found]
 
 
 def _state_in(text: str) -> dict[str, Any] | None:
