@@ -30,12 +30,13 @@ def test_the_examples_of_the_page_on_the_pipeline_run(
     assert spark
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    printed, ran = "", set()
+    printed, everything, ran = "", "", set()
     for language, text in FENCE.findall(PAGE.read_text().replace("27017", str(free_port()))):
         ran.add(language)
         if language == "python":
             exec(compile(text, str(PAGE), "exec"), names)
             printed = capsys.readouterr().out
+            everything += printed
         elif language == "console":
             for line in text.splitlines():
                 prompt, program, *arguments = shlex.split(line)
@@ -45,7 +46,7 @@ def test_the_examples_of_the_page_on_the_pipeline_run(
             (tmp_path / text.partition("\n")[0].removeprefix("# ")).write_text(text)
         elif language == "text":
             assert printed.strip() == text.strip()
-    assert "3 rows, 3 documents" in printed
+    assert "3 rows, 3 documents" in everything
     assert ran == {"console", "python", "text", "toml"}
 
 
