@@ -13,7 +13,7 @@ from headrace.spark.errors import told
 from headrace.spark.jobs.checkpoint import Place, places_in, read_checkpoint
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.lag import EVENTS_MAX, lag_of
-from headrace.spark.jobs.run import running_in, source_options
+from headrace.spark.jobs.run import running_in, session_of, source_options
 from headrace.spark.jobs.stages import explained, spark_stages
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.log import LogSink
@@ -63,10 +63,7 @@ def status_lines(job: Job) -> Iterator[str]:
 def _start_for_catalogs(job: Job) -> None:
     """Starts Spark as the job says, if only Spark can read a sink; elsewhere none is needed."""
     if any(sink.in_catalog for sink in job.sinks):
-        from headrace.spark.session import get_session
-
-        told: dict[str, Any] = dict(job.spark)
-        get_session(app=f"headrace {job.name}", **told)
+        session_of(job)
 
 
 def _lag(job: Job, places: list[Place]) -> str:

@@ -63,7 +63,7 @@ def run_job(
             report(f"{job.name}: figures at http://{(job.metrics or ('',))[0]}:{port}/metrics")
         running = _Run(job, figures, stop)
         try:
-            session = session or _session(job)
+            session = session or session_of(job)
             running.start(session)
             running.watch(report)
             while running.has_more:
@@ -196,7 +196,8 @@ def _no_answer() -> tuple[type[Exception], ...]:
     return ConnectionError, Py4JNetworkError
 
 
-def _session(job: Job) -> SparkSession:
+def session_of(job: Job) -> SparkSession:
+    """Spark as the job says; the process's own session where there is one."""
     from headrace.spark.session import get_session
 
     told: dict[str, Any] = dict(job.spark)
