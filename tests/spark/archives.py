@@ -1,4 +1,4 @@
-"""A server with a short oplog and a job that archives its collection, as several tests need them."""
+"""A server whose oplog is cut short and a job that archives its collection, as several tests need them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from bson import Int64
+from oplogs import prune_to
 from pymongo import MongoClient
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
@@ -35,7 +36,7 @@ Row = dict[str, Any]
 
 
 class Kept:
-    """A server whose oplog keeps eight entries, a job that archives its collection, and readers of both."""
+    """A server, a job that archives its collection, and readers of both."""
 
     tells = True
     """Whether the table says of which stream it is; older ones do not."""
@@ -121,7 +122,8 @@ class Kept:
         return all_of_them
 
     def prune(self) -> None:
-        self.server.prune()
+        """The server's oplog keeps eight entries."""
+        prune_to(self.server, 8)
 
 
 def batches(reader: StreamReader, start: Offset, end: Offset) -> list[pa.RecordBatch]:

@@ -31,7 +31,7 @@ def both_ways(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:
-    with headrace.Server(oplog_entries_max=8) as server:
+    with headrace.Server() as server:
         kept = Kept(server, tmp_path / "changes")
         yield kept
         kept.client.close()

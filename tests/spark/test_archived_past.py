@@ -30,7 +30,7 @@ States = list[tuple[Token, Documents]]
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:
-    with headrace.Server(oplog_entries_max=8) as server:
+    with headrace.Server() as server:
         kept = Kept(server, tmp_path / "changes")
         yield kept
         kept.client.close()

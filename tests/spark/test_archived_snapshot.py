@@ -22,7 +22,7 @@ from headrace.spark.source.snapshot import Snapshot
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:
     """The archive has most of the events, the server the newest, and some in both."""
-    with headrace.Server(oplog_entries_max=8) as server:
+    with headrace.Server() as server:
         kept = Kept(server, tmp_path / "changes")
         kept.write(random.Random(1), 10)
         kept.begin(startingPosition="snapshot")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from oplogs import prune_to
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 from pymongo.monitoring import CommandListener, CommandStartedEvent
@@ -81,7 +82,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
 
 @pytest.fixture
 def server() -> Iterator[headrace.Server]:
-    with headrace.Server(oplog_entries_max=12) as server, MongoClient[Row](server.uri) as client:
+    with headrace.Server() as server, MongoClient[Row](server.uri) as client:
         client.d.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
         client.d.c.insert_many([{"_id": number} for number in range(6)])
         yield server
@@ -127,7 +128,7 @@ def everything(server: headrace.Server, **more: str) -> None:
     told, at = run(reader, reader.initialOffset())
     assert told == ["snapshotBegin", *["snapshot"] * 6, "snapshotEnd"]
     write(server, 30)
-    server.prune()
+    prune_to(server, 12)
     with pytest.raises(PositionLost):
         batch(server, startingPosition=token, **more)
     reader = StreamReader(options(server, startingPosition="snapshot", **bounds, **more), SCHEMA)

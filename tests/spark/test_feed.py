@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from oplogs import prune_to
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
@@ -123,13 +124,13 @@ def test_what_the_server_refuses_is_told_as_it_says_it(uri: str, database: Db) -
 
 
 def test_a_position_that_the_oplog_has_left_is_an_error_that_says_so() -> None:
-    with headrace.Server(oplog_entries_max=5) as server:
+    with headrace.Server() as server:
         feed = Feed(SourceOptions(server.uri, "d", "c"))
         start = feed.resolve(Position("latest"))
         for number in range(20):
             feed.client.d.c.insert_one({"_id": number})
         end = reach(feed, start)
-        server.prune()
+        prune_to(server, 5)
         with pytest.raises(PositionLost, match=start.text):
             list(read_range(feed, start, end, COLUMNS))
 

@@ -14,6 +14,7 @@ import pytest
 from archives import SCHEMA, Mirrored, Row, advance, batches, run
 from bson import Timestamp
 from deltalake import DeltaTable
+from oplogs import prune_to
 from pymongo import MongoClient
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -204,7 +205,7 @@ def test_a_server_that_is_down_in_its_snapshot_is_waited_for_or_passed_over(
 
 
 def test_a_server_that_has_lost_its_position_is_read_again_if_the_policy_says_so() -> None:
-    with headrace.Server(oplog_entries_max=5) as one, headrace.Server() as two:
+    with headrace.Server() as one, headrace.Server() as two:
         servers = Servers(one, two)
         servers.write(5)
         run(reader := servers.stream(), at := reader.initialOffset())
@@ -215,7 +216,7 @@ def test_a_server_that_has_lost_its_position_is_read_again_if_the_policy_says_so
             told.append([row for batch in batches(reader, at, end) for row in batch.to_pylist()])
             at = end
         servers.write(20)
-        one.prune()
+        prune_to(one, 5)
         with pytest.raises(PositionLost):
             run(servers.stream(), at)
         again = run(servers.stream(onPositionLost="resnapshot"), at)

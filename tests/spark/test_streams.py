@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from oplogs import prune_to
 from pymongo import MongoClient
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -176,12 +177,12 @@ def kinds(stream: ServerStream, start: Offset, end: Offset) -> list[tuple[str, A
 
 
 def test_a_lost_position_fails_or_begins_again_from_a_snapshot() -> None:
-    with headrace.Server(oplog_entries_max=5) as server:
+    with headrace.Server() as server:
         insert(server, *range(3))
         fails, begins = stream_of(server), stream_of(server, onPositionLost="resnapshot")
         start = fails.initial()
         insert(server, *range(10, 30))
-        server.prune()
+        prune_to(server, 5)
         with pytest.raises(PositionLost):
             fails.latest(start)
         end = begins.latest(start)
@@ -194,13 +195,13 @@ def test_a_lost_position_fails_or_begins_again_from_a_snapshot() -> None:
 
 
 def test_a_range_lost_after_it_was_planned_is_made_up_for_by_a_snapshot() -> None:
-    with headrace.Server(oplog_entries_max=5) as server:
+    with headrace.Server() as server:
         stream = stream_of(server, onPositionLost="resnapshot")
         start = stream.initial()
         insert(server, *range(3))
         end = stream.latest(start)
         insert(server, *range(10, 30))
-        server.prune()
+        prune_to(server, 5)
         keys = [*range(3), *range(10, 30)]
         again = [("snapshotBegin", None), *(("snapshot", key) for key in keys), ("snapshotEnd", None)]
         assert kinds(stream, start, end) == again
