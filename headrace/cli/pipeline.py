@@ -102,7 +102,7 @@ def _reset(job: Job, arguments: argparse.Namespace) -> int:
         removed = reset_job(job, data=arguments.data).removed
     except JobRunning as error:
         return _fail(str(error), EXIT_RUNNING)
-    _say(f"removed {', '.join(map(str, removed))}" if removed else "there was nothing to remove")
+    _say(f"removed {', '.join(removed)}" if removed else "there was nothing to remove")
     return 0
 
 

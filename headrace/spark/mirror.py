@@ -29,6 +29,7 @@ from headrace.spark.source.admission import took_all
 from headrace.spark.source.feed import Feed
 from headrace.spark.source.options import Position, SourceOptions
 from headrace.spark.tables.mirror import MirrorTable, open_table
+from headrace.spark.tables.place import folder_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,6 +54,9 @@ class Mirror:
     kind: str = "delta"
     rows_max: int = 20_000
     buckets: int = 0
+
+    def __post_init__(self) -> None:
+        folder_of(self.path)  # Spark's notes are in it
 
     def table(self) -> MirrorTable:
         return open_table(self.path, self.kind, buckets=self.buckets)
@@ -128,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from headrace.spark.session import get_session
 
     session = get_session(quick=given.quick)
-    mirror = Mirror(given.uri, given.database, given.collection, Path(given.path), given.kind, given.rows_max)
+    mirror = Mirror(given.uri, given.database, given.collection, folder_of(given.path), given.kind, given.rows_max)
     if not given.follow:
         catch_up(mirror, session=session, listener=_print)
         return

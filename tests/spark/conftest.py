@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from object_store import ObjectStore, object_store
 from pymongo import MongoClient
 from pymongo.database import Database
 
@@ -30,6 +31,15 @@ def database(uri: str, request: pytest.FixtureRequest) -> Iterator[Database[dict
         client.drop_database(name)
         yield client[name]
         client.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def store() -> Iterator[ObjectStore]:
+    """An object store that this process and those it starts reach by their environment."""
+    with object_store() as store, pytest.MonkeyPatch.context() as patch:
+        for name, value in store.environment.items():
+            patch.setenv(name, value)
+        yield store
 
 
 @pytest.fixture(params=["arrow", "bson"])

@@ -32,7 +32,7 @@ def both_ways(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:
     with headrace.Server() as server:
-        kept = Kept(server, tmp_path / "changes")
+        kept = Kept(server, tmp_path / "the changes")
         yield kept
         kept.client.close()
 

@@ -31,7 +31,7 @@ States = list[tuple[Token, Documents]]
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:
     with headrace.Server() as server:
-        kept = Kept(server, tmp_path / "changes")
+        kept = Kept(server, tmp_path / "the changes")
         yield kept
         kept.client.close()
 

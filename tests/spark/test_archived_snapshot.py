@@ -23,7 +23,7 @@ from headrace.spark.source.snapshot import Snapshot
 def kept(tmp_path: Path) -> Iterator[Kept]:
     """The archive has most of the events, the server the newest, and some in both."""
     with headrace.Server() as server:
-        kept = Kept(server, tmp_path / "changes")
+        kept = Kept(server, tmp_path / "the changes")
         kept.write(random.Random(1), 10)
         kept.begin(startingPosition="snapshot")
         kept.write(random.Random(2), 30)

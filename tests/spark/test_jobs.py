@@ -10,10 +10,12 @@ from urllib.request import urlopen
 
 import pyarrow.parquet as pq
 import pytest
+from oplogs import prune_to
 from pymongo import MongoClient
 from pymongo.database import Database
 
 import headrace
+from headrace.spark.errors import told
 from headrace.spark.jobs import listener
 from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job, parse_job
@@ -124,6 +126,18 @@ def test_what_stops_a_sink_stops_the_job_and_is_what_is_raised(
     database.c.drop()
     with pytest.raises(CollectionGone, match="drop of"):
         run_job(job, session=spark, report=silent)
+
+
+def test_what_is_raised_in_the_source_is_told_in_a_line(spark: SparkSession, tmp_path: Path) -> None:
+    with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
+        for _ in range(5):
+            client.d.c.insert_one({})
+        prune_to(server, 2)
+        job = job_of(server.uri, client.d, tmp_path, {"kind": "changes"}, startingPosition="2001-01-01T00:00:00Z")
+        with pytest.raises(Exception, match="STREAM_FAILED") as caught:
+            run_job(job, session=spark, report=silent)
+    assert "no longer" in told(caught.value)
+    assert told(caught.value).startswith("PositionLost: ") and "\n" not in told(caught.value)
 
 
 def test_a_pipeline_behind_a_snapshot_is_run_by_spark_on_all_rows(

@@ -17,6 +17,7 @@ from crashes import Crash, crashing
 from deltalake import DeltaTable
 from deltalake.table import TableMerger, TableOptimizer
 from local_frame import LocalFrame
+from object_store import ObjectStore
 from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
@@ -26,7 +27,7 @@ import headrace.spark.sinks.history
 import headrace.spark.tables.delta_files
 import headrace.spark.tables.delta_log
 import headrace.spark.tables.delta_mirror
-from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END, Row
 from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, Sink
 from headrace.spark.sinks.changes import changes_sink
 from headrace.spark.sinks.foreach_batch import OnceSink
@@ -35,6 +36,7 @@ from headrace.spark.sinks.log import LogSink
 from headrace.spark.sinks.mirror import MirrorSink, mirror_sink
 from headrace.spark.sinks.mongodb import mongodb_sink
 from headrace.spark.sinks.parquet import parquet_sink
+from headrace.spark.tables.place import Place
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged import StagingWriter
 
@@ -52,7 +54,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (headrace.spark.tables.delta_log, "write_deltalake"),
     (headrace.spark.tables.delta_files, "create_table_with_add_actions"),
     (headrace.spark.sinks.history, "write_deltalake"),
-    (Path, "unlink"),
+    (Place, "remove_file"),
     (StagingWriter, "close"),
     (StagingWriter, "write"),
     (os, "fsync"),
@@ -86,25 +88,29 @@ class Target:
         self.is_log = kind in {"changes", "changes by tasks", "once", "parquet", "parquet by tasks"}
         self.history = kind == "history"
 
+    @property
+    def path(self) -> str | Path:
+        return self.place
+
     def open(self, policy: str = "follow") -> Sink:
         match self.kind:
             case "changes":
-                return changes_sink(self.place, policy=policy)
+                return changes_sink(self.path, policy=policy)
             case "changes by tasks":
-                return ByTasks(changes_sink(self.place, policy=policy))
+                return ByTasks(changes_sink(self.path, policy=policy))
             case "parquet by tasks":
-                return ByTasks(parquet_sink(self.place, policy=policy))
+                return ByTasks(parquet_sink(self.path, policy=policy))
             case "parquet":
-                return parquet_sink(self.place, policy=policy)
+                return parquet_sink(self.path, policy=policy)
             case "once":
                 return OnceSink(self._keep, self.place / "notes.json")
             case "history":
-                return HistorySink(self.place, policy=policy)
+                return HistorySink(self.path, policy=policy)
             case "mirror parquet":
-                return mirror_sink(self.place, kind="parquet", policy=policy)
+                return mirror_sink(self.path, kind="parquet", policy=policy)
             case "mirror buckets":
-                return mirror_sink(self.place, buckets=3, policy=policy)
-        return mirror_sink(self.place, policy=policy)
+                return mirror_sink(self.path, buckets=3, policy=policy)
+        return mirror_sink(self.path, policy=policy)
 
     def _keep(self, rows: pa.Table) -> None:
         """A target of the user's, in which a row given twice is one row."""
@@ -157,6 +163,23 @@ class MongoTarget(Target):
         return other
 
 
+class StoreTarget(Target):
+    """In an object store."""
+
+    def __init__(self, store: ObjectStore, kind: str, name: str) -> None:
+        super().__init__(kind, Path(name))
+        self.store = store
+
+    @property
+    def path(self) -> str:
+        return f"s3://tables/{self.place}"
+
+    def copy(self, name: str) -> Target:
+        other = StoreTarget(self.store, self.kind, str(self.place.with_name(name)))
+        self.store.copy(f"tables/{self.place}/", f"tables/{other.place}/")
+        return other
+
+
 KINDS = [
     "changes",
     "changes by tasks",
@@ -171,10 +194,18 @@ KINDS = [
 ]
 
 
+IN_STORE = ["changes", "changes by tasks", "history", "mirror buckets"]
+
+
+@pytest.fixture(params=IN_STORE)
+def in_store(store: ObjectStore, request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    return StoreTarget(store, request.param, f"{tmp_path.name}/t")
+
+
 @pytest.fixture(params=KINDS)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     if request.param != "mongodb":
-        yield Target(request.param, tmp_path / "t")
+        yield Target(request.param, tmp_path / "a table")
         return
     uri = request.getfixturevalue("uri")
     yield MongoTarget(uri, "mongodb", tmp_path / "t")
@@ -221,8 +252,24 @@ def test_all_batches_once_give_the_right_state(target: Target, seed: int) -> Non
 
 def test_a_batch_crashed_at_any_step_and_given_again_ends_as_if_nothing_had_been(target: Target) -> None:
     told = story(3)
+    assert crashed_at_each_step(target, told.parts) >= 2 * len(told.parts)
+    check(target, told)
+
+
+def test_in_a_store_as_well(in_store: Target) -> None:
+    """The first batches, crashed at each step, and the others: a store takes its time."""
+    told = story(3)
+    assert crashed_at_each_step(in_store, told.parts[:2]) >= 4
+    for batch in batches(told.parts)[2:]:
+        assert in_store.open().apply(batch)
+        assert in_store.open().apply(batch) is None
+    check(in_store, told)
+
+
+def crashed_at_each_step(target: Target, parts: list[list[Row]]) -> int:
+    """How often there was a crash."""
     crashes = 0
-    for number, batch in enumerate(batches(told.parts)):
+    for number, batch in enumerate(batches(parts)):
         before = target.copy(f"before{number}")
         target.open().apply(batch)
         after, position = target.contents(), target.open().position()
@@ -236,8 +283,7 @@ def test_a_batch_crashed_at_any_step_and_given_again_ends_as_if_nothing_had_been
                 crashes += 1
             again.open().apply(batch)
             assert (again.contents(), again.open().position()) == (after, position), (number, step)
-    assert crashes >= 2 * len(told.parts)
-    check(target, told)
+    return crashes
 
 
 @pytest.mark.parametrize("crashed_at", [1, 5, 100])

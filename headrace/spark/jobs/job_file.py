@@ -38,6 +38,7 @@ from headrace.spark.jobs.stages import check_stages, checked_tables
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.open import SinkError, SinkOptions, parse_sink
 from headrace.spark.source.options import SourceOptions, parse_options
+from headrace.spark.tables.place import located
 
 _TABLES: Final = {
     "": {"checkpoint", "metrics", "name", "pipeline", "report_seconds", "sink", "source", "spark", "trigger"},
@@ -109,7 +110,7 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
         raise JobError("a job needs a checkpoint, a [source] and a [[sink]]")
     # Spark does not keep the case of options' names either.
     source = {key.lower(): _text(value) for key, value in given["source"].items()}
-    source |= {key: str(folder / path) for key, path in source.items() if key in _PATHS}
+    source |= {key: located(path, folder) for key, path in source.items() if key in _PATHS}
     trigger, pipeline = given.get("trigger", {}), given.get("pipeline", {})
     job = Job(
         name=str(given.get("name", name)),

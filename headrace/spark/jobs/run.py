@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from headrace.spark.sinks.log import LogSink
 from headrace.spark.sinks.query_id import query_of
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.stream_told import told_of
+from headrace.spark.tables.place import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -239,7 +239,7 @@ def running_in(job: Job) -> int | None:
 class Reset:
     """What was removed."""
 
-    removed: tuple[Path, ...]
+    removed: tuple[str, ...]
 
 
 def reset_job(job: Job, *, data: bool = False) -> Reset:
@@ -247,11 +247,9 @@ def reset_job(job: Job, *, data: bool = False) -> Reset:
 
     The next run begins at `startingPosition`. Sinks that are kept pass over what they have. Raises JobRunning.
     """
-    paths = [job.checkpoint] + ([sink.path for sink in job.sinks if sink.path] if data else [])
+    places = [place_of(job.checkpoint)] + ([sink.place for sink in job.sinks if sink.place] if data else [])
     with locked(job):
-        removed = [path for path in paths if path.exists()]
-        for path in removed:
-            shutil.rmtree(path)
+        removed = [place.url for place in places if place.remove()]
         if data:
             _forget_positions(job)
     return Reset(tuple(removed))

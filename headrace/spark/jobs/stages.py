@@ -16,6 +16,7 @@ from headrace.spark.pipelines.explain import Explanation
 from headrace.spark.pipelines.reader import IN_STREAM
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import loads
+from headrace.spark.tables.place import located, names_in, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,15 +102,24 @@ def checked_tables(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for name, table in given.items():
         if not isinstance(table, dict) or not table.keys() <= _TABLE_OPTIONS or not {"format", "path"} & table.keys():
             raise ValueError(f"[pipeline.tables.{name}] has {', '.join(sorted(_TABLE_OPTIONS))}, a path at least")
-        found[name] = table | ({"path": str(folder / table["path"])} if "path" in table else {})
+        found[name] = table | ({"path": located(table["path"], folder)} if "path" in table else {})
     return found
 
 
 def _table(given: Mapping[str, Any], session: SparkSession) -> DataFrame:
     """A table as it is now; one of Delta is read without Spark's own Delta."""
     if given.get("format") == "delta":
-        from deltalake import DeltaTable
-
-        return session.read.parquet(*DeltaTable(given["path"]).file_uris())
+        return _delta_table(given["path"], session)
     reader = session.read.format(given.get("format", "parquet")).options(**given.get("options", {}))
     return reader.load(given["path"]) if "path" in given else reader.load()
+
+
+def _delta_table(path: str, session: SparkSession) -> DataFrame:
+    place = place_of(path)
+    table = place.table()
+    if table is None:
+        raise ValueError(f"there is no Delta table at {path}")
+    if place.in_store:
+        # Spark has no way to a store without jars.
+        return session.createDataFrame(table.to_pyarrow_table())
+    return session.read.parquet(*(f"{place}/{name}" for name in names_in(table, table.file_uris())))

@@ -12,6 +12,8 @@ from typing import Any, Final
 from bson import Timestamp
 
 _TIMESTAMP: Final = "82"
+TIME_END: Final = 18
+"""Where the time in a token's text ends: no bound of a file's tokens is cut shorter, and a transaction has one time."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,6 +37,6 @@ class Token:
     @property
     def time(self) -> Timestamp:
         """The cluster time inside. A high-water mark comes before every event of its time."""
-        if self.text[:2] != _TIMESTAMP or len(self.text) < 18:
+        if self.text[:2] != _TIMESTAMP or len(self.text) < TIME_END:
             raise ValueError(f"{self.text!r} is not a resume token of MongoDB 4.0 or newer")
-        return Timestamp(int(self.text[2:10], 16), int(self.text[10:18], 16))
+        return Timestamp(int(self.text[2:10], 16), int(self.text[10:TIME_END], 16))

@@ -16,4 +16,4 @@ from headrace.spark.tables.delta_log import DeltaLog
 
 def changes_sink(path: str | Path, *, policy: str = "follow", writers: str = "tasks") -> LogSink:
     """The sink whose table is at `path`; made by its first batch. For `writers` see `log.checked_writers`."""
-    return LogSink(DeltaLog(Path(path)), policy, shared=checked_writers(writers) == "tasks")
+    return LogSink(DeltaLog(path), policy, shared=checked_writers(writers) == "tasks")

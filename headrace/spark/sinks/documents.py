@@ -40,7 +40,7 @@ class _Log(Protocol):
 
 def documents_sink(path: str | Path, *, table: str = "delta") -> DocumentsSink:
     """The sink whose table, `delta` or `parquet`, is at `path`; made by its first batch."""
-    return DocumentsSink(DeltaLog(Path(path)) if table == "delta" else ParquetLog(Path(path)))
+    return DocumentsSink(DeltaLog(path) if table == "delta" else ParquetLog(path))
 
 
 class DocumentsSink:

@@ -28,8 +28,9 @@ from headrace.clock import SystemClock
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.batch import Batch, BatchReport, checked_policy
 from headrace.spark.sinks.versions import Version, Versions
-from headrace.spark.tables.delta_log import dataset, kept_progress, properties
+from headrace.spark.tables.delta_log import kept_progress, properties
 from headrace.spark.tables.fold import keyed_keys
+from headrace.spark.tables.place import place_of
 from headrace.spark.tables.progress import Progress
 
 SCHEMA: Final = pa.schema(
@@ -55,7 +56,7 @@ class HistorySink:
     """See `batch.Sink`."""
 
     def __init__(self, path: str | Path, *, policy: str = "follow") -> None:
-        self.table = HistoryTable(Path(path))
+        self.table = HistoryTable(path)
         self._policy = checked_policy(policy)
 
     def position(self) -> Progress:
@@ -79,24 +80,23 @@ class HistorySink:
 class HistoryTable:
     """The versions, and the progress, which is kept in the same commit. One writer at a time."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: str | Path) -> None:
+        self._place = place_of(path)
 
     def progress(self) -> Progress:
-        return kept_progress(self._path)
+        return kept_progress(self._place.url)
 
     def current(self, keys: Iterable[str] | None = None) -> dict[str, Version]:
         """The versions still true, by key: all of them, or those of `keys`."""
         wanted = None if keys is None else pa.array(list(keys), pa.large_string())
-        if not self._exists() or (wanted is not None and not len(wanted)):
-            return {}
-        files = DeltaTable(self._path).file_uris(file_pruning_predicate=_CURRENT)
-        if not files:
+        table = None if wanted is not None and not len(wanted) else self._place.table()
+        files = table.file_uris(file_pruning_predicate=_CURRENT) if table is not None else []
+        if table is None or not files:
             return {}
         condition = None if wanted is None else ds.field("_id").cast(pa.large_string()).isin(wanted)
         names = ["_id", "document", "token", "operationType", "confirmed"]
         schema = pa.schema([SCHEMA.field(name) for name in names])
-        found = dataset(files, schema).to_table(filter=condition)
+        found = self._place.dataset(table, files, schema).to_table(filter=condition)
         columns = [column.to_pylist() for column in found.columns]
         return {values[0]: Version(*values) for values in zip(*columns, strict=True)}
 
@@ -104,11 +104,11 @@ class HistoryTable:
         """Writes new versions and changed ones, and keeps the progress: both, durably, or neither."""
         kept = properties(progress.text(), progress.query, progress.batch)
         rows = table_of(changed)
-        if not self._exists():
-            self._path.mkdir(parents=True, exist_ok=True)
-            write_deltalake(self._path, rows, mode="append", partition_by=["current"], commit_properties=kept)
+        table = self._place.table()
+        if table is None:
+            self._place.make()
+            write_deltalake(self._place.url, rows, mode="append", partition_by=["current"], commit_properties=kept)
             return
-        table = DeltaTable(self._path)
         if not changed:
             write_deltalake(table, rows, mode="append", commit_properties=kept)
             return
@@ -118,10 +118,7 @@ class HistoryTable:
             table.optimize.compact(commit_properties=kept)
 
     def read(self) -> pa.Table:
-        return DeltaTable(self._path).to_pyarrow_table().select(SCHEMA.names)
-
-    def _exists(self) -> bool:
-        return DeltaTable.is_deltatable(str(self._path))
+        return DeltaTable(self._place.url).to_pyarrow_table().select(SCHEMA.names)
 
 
 def table_of(versions: Iterable[Version]) -> pa.Table:

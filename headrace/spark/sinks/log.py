@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.events import SERVER
 from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, checked_policy, taken
 from headrace.spark.sinks.staging import schema_of, stage
+from headrace.spark.tables.place import Place
 from headrace.spark.tables.progress import Identity, Progress, Sieve, may_be_present
 from headrace.spark.tables.staged import StagedFile, prefix_of, remove_files, rows_of
 from headrace.spark.tables.tally import Tally, after, tally_of, unseen
@@ -72,14 +72,14 @@ class SharedLog(Log, Protocol):
     """A log whose files tasks write themselves, beside those that are in it."""
 
     @property
-    def folder(self) -> Path:
+    def place(self) -> Place:
         """Where the files belong; it need not be there yet."""
 
     def takes(self, schema: pa.Schema) -> bool:
         """Whether files with these columns can be committed as they are."""
 
     def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
-        """Adds files of the folder (there may be none) and keeps the progress: both, durably, or neither."""
+        """Adds files of the place (there may be none) and keeps the progress: both, durably, or neither."""
 
 
 class LogSink:
@@ -118,25 +118,25 @@ class LogSink:
         before = self.log.progress()
         if before.has(query, number):
             return None
-        folder, prefix, schema = self.log.folder, prefix_of(query, number), schema_of(frame)
+        place, prefix, schema = self.log.place, prefix_of(query, number), schema_of(frame)
         if SERVER in schema.names or not self.log.takes(schema):
             return self.apply(Batch(query, number, frame.toArrow()))
-        staged = stage(frame, folder, prefix, schema, before.token)
+        staged = stage(frame, place, prefix, schema, before.token)
         behind = after(before, staged.tally)
         if behind is None:
             try:
-                return self.apply(Batch(query, number, rows_of(staged.files, folder)))
+                return self.apply(Batch(query, number, rows_of(staged.files, place)))
             finally:
-                remove_files(folder, prefix)
+                remove_files(place, prefix)
         if self._policy == "fail" and staged.tally.gone:
-            remove_files(folder, prefix)
+            remove_files(place, prefix)
         self._check(staged.tally)
         behind = replace(behind, query=query, batch=number, source=self.source or behind.source)
         if staged.seen_count:
             self.log.append_files(staged.files, schema, behind)
         if not self._swept:
             # An attempt that crashed is followed by another of the same batch, the first of a sink's life.
-            remove_files(folder, prefix, but=staged.files)
+            remove_files(place, prefix, but=staged.files)
             self._swept = True
         tally = staged.tally
         return self._report(behind, staged.seen_count, tally.event_count, tally.first_event_ms)

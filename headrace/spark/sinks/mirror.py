@@ -16,6 +16,7 @@ from typing import Final
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.events import Row
+from headrace.spark.rows.tokens import TIME_END
 from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, checked_policy
 from headrace.spark.tables.fold import EMPTYING, State, fold, keys_of
 from headrace.spark.tables.mirror import MirrorTable, open_table
@@ -85,7 +86,7 @@ def _parts(rows: list[Row], rows_max: int) -> Iterator[list[Row]]:
     start = 0
     while start < len(rows):
         end = min(start + rows_max, len(rows))
-        while end < len(rows) and rows[end].token[:18] == rows[end - 1].token[:18]:
+        while end < len(rows) and rows[end].token[:TIME_END] == rows[end - 1].token[:TIME_END]:
             end += 1
         yield rows[start:end]
         start = end

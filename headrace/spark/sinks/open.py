@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from headrace.spark.sinks.batch import Sink, checked_policy
 from headrace.spark.sinks.log import checked_writers
+from headrace.spark.tables.place import Place, PlaceError, folder_of, located, place_of
 
 
 class SinkError(ValueError):
@@ -114,8 +115,9 @@ class SinkOptions:
         return self.kind == "mirror" and "." in str(self.options.get("table", ""))
 
     @property
-    def path(self) -> Path | None:
-        return Path(self.options["path"]) if "path" in self.options else None
+    def place(self) -> Place | None:
+        """Where its table is, if it is told by a path."""
+        return place_of(self.options["path"]) if "path" in KINDS[self.kind].options & self.options.keys() else None
 
     def open(self) -> Sink:
         return KINDS[self.kind].make(**self.options)
@@ -153,8 +155,17 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
             checked_writers(options["writers"])
         except ValueError as error:
             raise SinkError(str(error)) from None
-    if "://" in str(options.get("path", "")):
-        raise SinkError(f"the sink {name!r} writes to a path that is mounted, not to {options['path']!r}")
     if "path" in options and "path" in kind.options:
-        options["path"] = str(folder / options["path"])
+        options["path"] = _checked_path(options, name, folder)
     return SinkOptions(name, options)
+
+
+def _checked_path(options: Mapping[str, Any], name: str, folder: Path) -> str:
+    path = str(options["path"])
+    try:
+        place_of(path)
+        if name == "parquet" or options.get("table") == "parquet":
+            folder_of(path)
+    except PlaceError as error:
+        raise SinkError(f"the sink {name!r}: {error}") from None
+    return located(path, folder)

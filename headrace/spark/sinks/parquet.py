@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.sinks.log import LogSink, checked_writers
 from headrace.spark.tables.mirror import STATE_KEY
+from headrace.spark.tables.place import folder_of, place_of
 from headrace.spark.tables.progress import IDENTITY, Identity, Progress
 from headrace.spark.tables.staged import StagedFile
 
@@ -37,14 +38,15 @@ _COMPACT: Final = ".compact"
 
 def parquet_sink(path: str | Path, *, policy: str = "follow", writers: str = "tasks") -> LogSink:
     """The sink whose files are in `path`; made by its first batch. For `writers` see `log.checked_writers`."""
-    return LogSink(ParquetLog(Path(path)), policy, shared=checked_writers(writers) == "tasks")
+    return LogSink(ParquetLog(path), policy, shared=checked_writers(writers) == "tasks")
 
 
 class ParquetLog:
     """See `log.Log`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path.absolute()
+    def __init__(self, path: str | Path) -> None:
+        self._path = folder_of(path).absolute()
+        self.place = place_of(self._path)
         self._list = self._path / "_spark_metadata"
 
     def progress(self) -> Progress:
@@ -59,10 +61,6 @@ class ParquetLog:
         file = self._path / f"part-{number:05}-{progress.query or 'none'}-{progress.batch}.parquet"
         _put(file, lambda writing: pq.write_table(rows, writing, compression="zstd"))
         self._enlist([file], number, progress)
-
-    @property
-    def folder(self) -> Path:
-        return self._path
 
     def takes(self, _: pa.Schema) -> bool:
         return True

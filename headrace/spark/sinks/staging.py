@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from headrace.spark.tables.place import Place
 from headrace.spark.tables.staged import FilesNotShared, Staged, StagingWriter, gathered, not_shared
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ def schema_of(frame: DataFrame) -> pa.Schema:
     return to_arrow_schema(frame.schema, timezone="UTC")
 
 
-def stage(frame: DataFrame, folder: Path, prefix: str, schema: pa.Schema, token: str) -> Staged:
+def stage(frame: DataFrame, place: Place, prefix: str, schema: pa.Schema, token: str) -> Staged:
     """Has the rows written that are not events up to `token`. Raises FilesNotShared."""
-    folder.mkdir(parents=True, exist_ok=True)
+    place.make()
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        if not folder.is_dir():
-            raise FilesNotShared(not_shared(folder))
-        writer = StagingWriter(folder / f"{prefix}{uuid4()}.parquet", schema, token)
+        if not place.is_made():
+            raise FilesNotShared(not_shared(place))
+        writer = StagingWriter(place, f"{prefix}{uuid4()}.parquet", schema, token)
         try:
             for batch in batches:
                 writer.write(batch)
@@ -46,4 +46,4 @@ def stage(frame: DataFrame, folder: Path, prefix: str, schema: pa.Schema, token:
         yield pa.record_batch({"staged": pa.array([pickle.dumps(told)], pa.binary())})
 
     answers = frame.mapInArrow(write, "staged BINARY").collect()
-    return gathered([pickle.loads(answer.staged) for answer in answers], folder)
+    return gathered([pickle.loads(answer.staged) for answer in answers], place)

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson import Timestamp
 
-from headrace.spark.rows.tokens import Token
+from headrace.spark.rows.tokens import TIME_END, Token
 from headrace.spark.source.archive_table import (
-    TIME_END,
     ArchiveTable,
     ArchiveUnfit,
     Base,

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 WINDOW_ROWS: Final = 50_000
 """So many rows of the table are held at a time."""
-TIME_END: Final = 18
-"""Where a token's time ends: before that no bound of a file's tokens is cut short."""
 
 
 class ArchiveUnfit(RuntimeError):
@@ -117,14 +115,15 @@ class ArchiveTable:
 
     def _dataset(self, after: str, upto: str) -> Any:
         """The files in which these tokens may be; None if there is none."""
-        from headrace.spark.tables.delta_log import dataset
+        from headrace.spark.tables.delta_files import files_between
+        from headrace.spark.tables.place import place_of
 
         table, schema = self._table(), self._schema()
         assert table is not None
         if missing := sorted(set(COLUMNS) - set(schema.names)):
             raise ArchiveUnfit(f"the table {self._path} has no column {missing[0]!r}: it is not one of events")
-        files = _files(table, after, upto)
-        return dataset(files, schema) if files else None
+        files = files_between(table, after, upto)
+        return place_of(self._path).dataset(table, files, schema) if files else None
 
     def _schema(self) -> pa.Schema:
         import pyarrow as pa
@@ -134,9 +133,9 @@ class ArchiveTable:
         return pa.schema(table.schema().to_arrow())
 
     def _table(self) -> DeltaTable | None:
-        from deltalake import DeltaTable
+        from headrace.spark.tables.place import place_of
 
-        return DeltaTable(self._path) if DeltaTable.is_deltatable(self._path) else None
+        return place_of(self._path).table()
 
 
 def mark_at(moment: Timestamp) -> Token:
@@ -148,13 +147,15 @@ def mark_at(moment: Timestamp) -> Token:
 def _contents(path: str, version: int) -> Contents:
     import pyarrow as pa
     import pyarrow.compute as pc
-    from deltalake import DeltaTable
 
-    from headrace.spark.tables.delta_log import committed_progress, dataset
+    from headrace.spark.tables.delta_log import committed_progress
+    from headrace.spark.tables.place import place_of
 
-    table = DeltaTable(path, version=version)
+    place = place_of(path)
+    table = place.table(version)
+    assert table is not None
     names = [pa.field("token", pa.string()), pa.field("operationType", pa.string())]
-    rows = dataset(table.file_uris(), pa.schema(names)).to_table()
+    rows = place.dataset(table, table.file_uris(), pa.schema(names)).to_table()
     kind = pc.field("operationType")
     events = rows.filter(~_is_snapshot(kind))["token"]
     begins = pc.unique(rows.filter(kind == SNAPSHOT_BEGIN)["token"]).sort().to_pylist()
@@ -213,19 +214,3 @@ def _is_snapshot(kind: pc.Expression) -> pc.Expression:
 
     # Not `isin` alone: an event without an operation type (a pipeline's) is an event.
     return kind.is_valid() & kind.cast(pa.string()).isin([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
-
-
-def _files(table: DeltaTable, after: str, upto: str) -> list[str]:
-    """The files in which tokens of the range may be, by the bounds that the table's log keeps of most of them."""
-    import pyarrow as pa
-
-    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    wanted = {action["path"].rpartition("/")[2] for action in actions if _overlaps(action, after, upto)}
-    return [uri for uri in table.file_uris() if uri.rpartition("/")[2] in wanted]
-
-
-def _overlaps(action: dict[str, Any], after: str, upto: str) -> bool:
-    least, most = action.get("min.token"), action.get("max.token")
-    if not least or not most:
-        return True
-    return bool(least[:TIME_END] <= upto[:TIME_END] and most[:TIME_END] >= after[:TIME_END])

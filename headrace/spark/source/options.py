@@ -161,6 +161,8 @@ def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
     if "path" in options:
         from headrace.spark.source.local_server import uri_of
 
+        if "://" in options["path"]:
+            raise OptionError(f"the option 'path' is a data directory, not {options['path']!r}")
         return (uri_of(options["path"]),)
     text = options["uri"].strip()
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,10 +10,10 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from headrace.clock import SystemClock
+from headrace.spark.rows.tokens import TIME_END
+from headrace.spark.tables.place import Place
 from headrace.spark.tables.staged import StagedFile
 
-# Where a token's time ends.
-_TIME_END: Final = 18
 # A table with these is to be written by what knows them.
 _STRANGE: Final = ("delta.columnMapping.mode", "delta.constraints")
 
@@ -44,17 +43,16 @@ def _overlaps(action: dict[str, Any], after: str, upto: str | None) -> bool:
     least, most = action.get("min.token"), action.get("max.token")
     if not least or not most:
         return True
-    # A writer may cut bounds short, but none within a token's time.
-    soon_enough = upto is None or least[:_TIME_END] <= upto[:_TIME_END]
-    return bool(soon_enough and most[:_TIME_END] >= after[:_TIME_END])
+    soon_enough = upto is None or least[:TIME_END] <= upto[:TIME_END]
+    return bool(soon_enough and most[:TIME_END] >= after[:TIME_END])
 
 
-def add_files(folder: Path, files: Sequence[StagedFile], schema: pa.Schema, kept: CommitProperties) -> None:
+def add_files(place: Place, files: Sequence[StagedFile], schema: pa.Schema, kept: CommitProperties) -> None:
     """Commits the files with `kept`, in one commit, which makes the table if there is none."""
     now = SystemClock().now_ms()
     added = [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
-    if DeltaTable.is_deltatable(str(folder)):
-        table = DeltaTable(folder)
+    table = place.table()
+    if table is not None:
         table.create_write_transaction([*added], "append", table.schema(), [], commit_properties=kept)
     else:
-        create_table_with_add_actions(str(folder), Schema.from_arrow(schema), added, commit_properties=kept)
+        create_table_with_add_actions(place.url, Schema.from_arrow(schema), added, commit_properties=kept)

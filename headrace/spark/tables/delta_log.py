@@ -13,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.tables.delta_files import add_files, files_between, fits
 from headrace.spark.tables.mirror import STATE_KEY, NotAMirror
+from headrace.spark.tables.place import place_of
 from headrace.spark.tables.progress import IDENTITY, Identity, Progress
 from headrace.spark.tables.staged import StagedFile
 
@@ -35,16 +36,12 @@ def properties(text: str, query: str, batch: int) -> CommitProperties:
     return CommitProperties(custom_metadata={STATE_KEY: text}, app_transactions=transactions)
 
 
-def dataset(files: list[str], schema: pa.Schema) -> ds.Dataset:
-    """The files as one dataset whose filters work: merges write views of strings, which Arrow cannot compare."""
-    return ds.dataset(files, schema=schema, format="parquet")
-
-
-def kept_progress(path: Path) -> Progress:
+def kept_progress(path: str | Path) -> Progress:
     """The progress kept in the newest commit of the Delta table at `path`; none where there is no table yet."""
-    if not DeltaTable.is_deltatable(str(path)):
+    table = place_of(path).table()
+    if table is None:
         return Progress()
-    progress = committed_progress(DeltaTable(path))
+    progress = committed_progress(table)
     if progress is None:
         raise NotAMirror(f"the Delta table {path} has no commit of this program")
     return progress
@@ -59,63 +56,62 @@ def committed_progress(table: DeltaTable) -> Progress | None:
 class DeltaLog:
     """See `log.Log`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: str | Path) -> None:
+        self.place = place_of(path)
 
     def progress(self) -> Progress:
-        return kept_progress(self._path)
+        return kept_progress(self.place.url)
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
-        self._path.mkdir(parents=True, exist_ok=True)
+        self.place.make()
         kept = properties(progress.text(), progress.query, progress.batch)
         # A later release, or another option of the source, may bring columns that the table has not yet.
-        write_deltalake(self._path, rows, mode="append", schema_mode="merge", commit_properties=kept)
+        write_deltalake(self.place.url, rows, mode="append", schema_mode="merge", commit_properties=kept)
         self._compact(kept)
 
     def note(self, progress: Progress) -> None:
-        table = DeltaTable(self._path)
+        table = self._table()
         kept = properties(progress.text(), progress.query, progress.batch)
         nothing = pa.schema(table.schema().to_arrow()).empty_table()
         write_deltalake(table, nothing, mode="append", commit_properties=kept)
 
-    @property
-    def folder(self) -> Path:
-        return self._path
-
     def takes(self, schema: pa.Schema) -> bool:
-        return not self._exists() or fits(DeltaTable(self._path), schema)
+        table = self.place.table()
+        return table is None or fits(table, schema)
 
     def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
         kept = properties(progress.text(), progress.query, progress.batch)
-        add_files(self._path, files, schema, kept)
+        add_files(self.place, files, schema, kept)
         self._compact(kept)
 
     def snapshot_rows(self, since: str) -> Collection[Identity]:
-        if not self._exists():
+        table = self.place.table()
+        if table is None:
             return ()
         kinds = pa.array([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
         wanted = (ds.field("token").cast(pa.large_string()) >= since) & ds.field("operationType").isin(kinds)
-        table = DeltaTable(self._path)
         schema = pa.schema([(name, pa.string()) for name in IDENTITY])
-        found = dataset(table.file_uris(), schema).to_table(filter=wanted)
+        found = self.place.dataset(table, table.file_uris(), schema).to_table(filter=wanted)
         return set(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
     def read(self) -> pa.Table:
-        return DeltaTable(self._path).to_pyarrow_table()
+        return self._table().to_pyarrow_table()
 
     def between(self, after: str, upto: str | None = None) -> pa.Table:
         """The rows with tokens after `after` up to and including `upto`, in the order of their tokens."""
-        table = DeltaTable(self._path)
+        table = self._table()
         schema = pa.schema(table.schema().to_arrow())
         token = ds.field("token").cast(pa.large_string())
         wanted = (token > after) & (token <= upto) if upto else token > after
         files = files_between(table, after, upto)
-        return dataset(files, schema).to_table(filter=wanted).sort_by("token") if files else schema.empty_table()
+        if not files:
+            return schema.empty_table()
+        return self.place.dataset(table, files, schema).to_table(filter=wanted).sort_by("token")
 
-    def _exists(self) -> bool:
-        return DeltaTable.is_deltatable(str(self._path))
+    def _table(self) -> DeltaTable:
+        return DeltaTable(self.place.url)
 
     def _compact(self, kept: CommitProperties) -> None:
-        table = DeltaTable(self._path)
+        table = self._table()
         if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
             table.optimize.compact(commit_properties=kept)

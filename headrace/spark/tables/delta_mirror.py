@@ -28,6 +28,7 @@ from headrace.spark.tables.mirror import (
     stored_rows,
     upserted,
 )
+from headrace.spark.tables.place import place_of
 
 # So many commits add about as many small files; then they are made one.
 COMPACT_COMMITS: Final = 50
@@ -37,61 +38,57 @@ _BUCKETS_KEY: Final = "headrace.buckets"
 class DeltaMirror:
     """See `tables.MirrorTable`. `buckets` is settled when the table is made; 0 for none."""
 
-    def __init__(self, path: Path, buckets: int = 0) -> None:
-        self._path = path
+    def __init__(self, path: str | Path, buckets: int = 0) -> None:
+        self._place = place_of(path)
         self._buckets = buckets
 
     def state(self) -> State:
-        if not self._exists():
+        table = self._place.table()
+        if table is None:
             return State()
-        table = DeltaTable(self._path)
         # The last commit has it, unless somebody else (an OPTIMIZE, say) has committed since.
         for depth in (1, None):
             for commit in table.history(depth):
                 if STATE_KEY in commit:
                     self._check_buckets(int(commit.get(_BUCKETS_KEY, "0")))
                     return state_of(commit[STATE_KEY])
-        raise NotAMirror(f"the Delta table {self._path} has no commit of a mirror")
+        raise NotAMirror(f"the Delta table {self._place} has no commit of a mirror")
 
     def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
         wanted = pa.array(list(keys), pa.large_string())
-        files = self._files(wanted) if self._exists() and len(wanted) else []
-        if not files:
+        table = self._place.table() if len(wanted) else None
+        files = self._files(table, wanted) if table is not None else []
+        if table is None or not files:
             return {}
-        # Files written by a merge have views of strings, whose bounds Arrow cannot compare with strings yet: the
-        # cast keeps it from trying.
-        dataset = ds.dataset(files, schema=schema(), format="parquet")
+        dataset = self._place.dataset(table, files, schema())
         return stored_rows(dataset.to_table(filter=ds.field("_id").cast(pa.large_string()).isin(wanted)))
 
     def commit(self, changes: Changes) -> None:
         properties = self._properties(changes.state)
-        if changes.clear or not self._exists():
-            self._path.mkdir(parents=True, exist_ok=True)
+        table = None if changes.clear else self._place.table()
+        if table is None:
+            self._place.make()
             rows = self._bucketed(upserted(changes))
             parts = ["bucket"] if self._buckets else None
-            write_deltalake(self._path, rows, mode="overwrite", partition_by=parts, commit_properties=properties)
-        elif not self._merge(changes, properties):
+            write_deltalake(self._place.url, rows, mode="overwrite", partition_by=parts, commit_properties=properties)
+        elif not self._merge(table, changes, properties):
             rows = self._bucketed(upserted(changes)).slice(0, 0)
-            write_deltalake(self._path, rows, mode="append", commit_properties=properties)
+            write_deltalake(self._place.url, rows, mode="append", commit_properties=properties)
 
     def read(self) -> pa.Table:
-        return DeltaTable(self._path).to_pyarrow_table().select(["_id", "document", "token"])
+        return DeltaTable(self._place.url).to_pyarrow_table().select(["_id", "document", "token"])
 
-    def _exists(self) -> bool:
-        return DeltaTable.is_deltatable(str(self._path))
-
-    def _files(self, keys: pa.Array) -> list[str]:
+    def _files(self, table: DeltaTable, keys: pa.Array) -> list[str]:
         """The files in which rows of the keys may be."""
         if not self._buckets:
-            return list(DeltaTable(self._path).file_uris())
+            return list(table.file_uris())
         touched = [str(number) for number in sorted(set(self._bucket_of(keys.to_pylist())))]
-        return list(DeltaTable(self._path).file_uris(file_pruning_predicate=[("bucket", "in", touched)]))
+        return list(table.file_uris(file_pruning_predicate=[("bucket", "in", touched)]))
 
-    def _merge(self, changes: Changes, properties: CommitProperties) -> bool:
+    def _merge(self, table: DeltaTable, changes: Changes, properties: CommitProperties) -> bool:
         """Whether there was a commit: a merge that finds nothing to do makes none."""
         if not (changes.upserts or changes.deletes or changes.stale_before):
             return False
-        table = DeltaTable(self._path)
         before = table.version()
         rows = self._bucketed(merged_rows(changes))
         same = "kept._id = new._id"
@@ -120,7 +117,7 @@ class DeltaMirror:
 
     def _check_buckets(self, buckets: int) -> None:
         if buckets != self._buckets:
-            raise NotAMirror(f"the Delta table {self._path} has {buckets} buckets, not {self._buckets}")
+            raise NotAMirror(f"the Delta table {self._place} has {buckets} buckets, not {self._buckets}")
 
     def _properties(self, state: State) -> CommitProperties:
         # The transaction says the same to other writers of Delta; what this program goes by is the state.

@@ -45,16 +45,16 @@ def open_table(path: str | Path, kind: str = "delta", *, buckets: int = 0) -> Mi
     """The mirror's table at `path`, of kind `delta` (in `buckets`, if any) or `parquet`; made by its first commit."""
     if kind not in KINDS:
         raise ValueError(f"a mirror's table is one of {', '.join(sorted(KINDS))}, not {kind!r}")
-    return KINDS[kind](Path(path), buckets)
+    return KINDS[kind](path, buckets)
 
 
-def _delta(path: Path, buckets: int) -> MirrorTable:
+def _delta(path: str | Path, buckets: int) -> MirrorTable:
     from headrace.spark.tables.delta_mirror import DeltaMirror
 
     return DeltaMirror(path, buckets)
 
 
-def _parquet(path: Path, buckets: int) -> MirrorTable:
+def _parquet(path: str | Path, buckets: int) -> MirrorTable:
     from headrace.spark.tables.parquet_mirror import ParquetMirror
 
     if buckets:
@@ -62,7 +62,7 @@ def _parquet(path: Path, buckets: int) -> MirrorTable:
     return ParquetMirror(path)
 
 
-KINDS: Final[dict[str, Callable[[Path, int], MirrorTable]]] = {"delta": _delta, "parquet": _parquet}
+KINDS: Final[dict[str, Callable[[str | Path, int], MirrorTable]]] = {"delta": _delta, "parquet": _parquet}
 
 
 def schema() -> pa.Schema:

@@ -19,14 +19,15 @@ import pyarrow.parquet as pq
 
 from headrace.spark.tables.fold import Changes, State, Stored
 from headrace.spark.tables.mirror import STATE_KEY, NotAMirror, schema, state_of, state_text, stored_rows, upserted
+from headrace.spark.tables.place import folder_of
 
 
 class ParquetMirror:
     """See `tables.MirrorTable`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path / "mirror.parquet"
+    def __init__(self, path: str | Path) -> None:
+        self._path = folder_of(path)
+        self._file = self._path / "mirror.parquet"
 
     def state(self) -> State:
         if not self._file.exists():

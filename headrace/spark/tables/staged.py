@@ -7,17 +7,16 @@ its batch, so that the batch given again finds it, and no two attempts write the
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.spark.tables.place import Place
 from headrace.spark.tables.tally import Tally, joined, tally_of, unseen
 
 # The columns by which readers of a log pass over whole files.
@@ -54,8 +53,8 @@ def prefix_of(query: str, number: int) -> str:
 class StagingWriter:
     """Writes the rows that are not events up to `token`, as they come; makes no file when there are none."""
 
-    def __init__(self, file: Path, schema: pa.Schema, token: str) -> None:
-        self._file, self._schema, self._token = file, schema, token
+    def __init__(self, place: Place, name: str, schema: pa.Schema, token: str) -> None:
+        self._place, self._name, self._schema, self._token = place, name, schema, token
         self._writer: pq.ParquetWriter | None = None
         self._seen_count = 0
         self._tally = Tally()
@@ -67,7 +66,7 @@ class StagingWriter:
         if not rows.num_rows:
             return
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd")
+            self._writer = pq.ParquetWriter(self._name, self._schema, compression="zstd", filesystem=self._place.files)
         self._writer.write_table(rows)
         self._tally = joined((self._tally, tally_of(rows)))
         for name in _BOUNDED:
@@ -79,16 +78,17 @@ class StagingWriter:
         if self._writer is None:
             return Staged(self._seen_count, self._tally)
         self._writer.close()
-        with self._file.open("rb+") as written:
-            os.fsync(written.fileno())
-        told = StagedFile(self._file.name, self._file.stat().st_size, self._stats())
+        self._place.make_durable(self._name)
+        size = self._place.size(self._name)
+        assert size is not None
+        told = StagedFile(self._name, size, self._stats())
         return Staged(self._seen_count, self._tally, (told,))
 
     def abandon(self) -> None:
         """For a task that fails: what it has written is of no use."""
         if self._writer is not None:
             self._writer.close()
-            self._file.unlink(missing_ok=True)
+            self._place.remove_file(self._name)
 
     def _widen(self, name: str, found: dict[str, Any]) -> None:
         if found["min"] is not None:
@@ -101,44 +101,43 @@ class StagingWriter:
         return json.dumps({"numRecords": self._tally.row_count, "minValues": least, "maxValues": most})
 
 
-def gathered(parts: Sequence[Staged], folder: Path) -> Staged:
+def gathered(parts: Sequence[Staged], place: Place) -> Staged:
     """What the tasks made, together. Raises FilesNotShared."""
     files = tuple(file for part in parts for file in part.files)
     for file in files:
-        path = folder / file.name
-        if not path.is_file() or path.stat().st_size != file.size:
-            raise FilesNotShared(not_shared(path))
+        if place.size(file.name) != file.size:
+            raise FilesNotShared(not_shared(place))
     whole = joined(part.tally for part in parts)
     if not whole.distinct:
         # The ranges overlap, as they do when tasks have slices of one range: then only the tokens can tell.
-        told = tally_of(rows_of(files, folder, names=("token", "operationType")))
+        told = tally_of(rows_of(files, place, names=("token", "operationType")))
         whole = replace(whole, distinct=told.distinct)
     return Staged(sum(part.seen_count for part in parts), whole, files)
 
 
-def not_shared(path: Path) -> str:
+def not_shared(place: Place) -> str:
     return (
-        f"driver and workers do not both see {path}: the path of this sink must be one that all machines share, or the "
-        f"sink must have the option writers = 'driver'"
+        f"driver and workers do not both see {place}: the path of this sink must be one that all machines share, or in "
+        f"an object store, or the sink must have the option writers = 'driver'"
     )
 
 
-def rows_of(files: Sequence[StagedFile], folder: Path, names: Sequence[str] | None = None) -> pa.Table:
+def rows_of(files: Sequence[StagedFile], place: Place, names: Sequence[str] | None = None) -> pa.Table:
     """The rows of the files, one file's behind the other's; of `names` the columns that there are."""
     tables = []
     for file in files:
-        with pq.ParquetFile(folder / file.name) as opened:
+        with pq.ParquetFile(file.name, filesystem=place.files) as opened:
             has = opened.schema_arrow.names
             tables.append(opened.read(columns=None if names is None else [name for name in names if name in has]))
     return pa.concat_tables(tables)
 
 
-def remove_files(folder: Path, prefix: str, *, but: Sequence[StagedFile] = ()) -> None:
+def remove_files(place: Place, prefix: str, *, but: Sequence[StagedFile] = ()) -> None:
     """Removes the batch's files, those of attempts before among them, but for the ones that are committed."""
     kept = {file.name for file in but}
-    for path in folder.glob(f"{prefix}*.parquet"):
-        if path.name not in kept:
-            path.unlink(missing_ok=True)
+    for name in place.names():
+        if name.startswith(prefix) and name.endswith(".parquet") and name not in kept:
+            place.remove_file(name)
 
 
 def _told(value: Any, *, up: bool) -> str:

@@ -1,0 +1,144 @@
+"""Where a table is: a folder of the machine's, or one in an object store, told by its URL (`s3://bucket/orders`).
+
+A store's address and credentials are in the environment, on workers too, by the names that `deltalake` reads them
+(`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`, `AZURE_STORAGE_ACCOUNT_NAME`, ...).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+
+STORES: Final = ("abfs", "abfss", "az", "azure", "gs", "s3", "s3a")
+"""The schemes of the object stores that Delta tables can be in."""
+
+
+class PlaceError(ValueError):
+    """No table can be there."""
+
+
+def is_url(path: str | Path) -> bool:
+    """Whether it is told by a URL: a `Path` never is."""
+    return isinstance(path, str) and "://" in path
+
+
+def located(path: str, folder: Path) -> str:
+    """The path or URL as a file in `folder` means it."""
+    return path if is_url(path) else str(folder / path)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`url` is a path, absolute, or a store's URL."""
+
+    url: str
+
+    @property
+    def in_store(self) -> bool:
+        return "://" in self.url
+
+    @property
+    def files(self) -> pa_fs.FileSystem:
+        """What is there, by names relative to the place."""
+        return _files(self.url, self.in_store)
+
+    def table(self, version: int | None = None) -> DeltaTable | None:
+        """The Delta table, as it is or as it was; None if there is none."""
+        try:
+            return DeltaTable(self.url, version=version)
+        except TableNotFoundError:
+            return None
+
+    def dataset(self, table: DeltaTable, uris: Sequence[str], schema: pa.Schema) -> ds.Dataset:
+        """Files of the table, by the URIs that it told, as one dataset.
+
+        Filters must compare casts to `large_string`: merges write views of strings, which Arrow cannot compare.
+        """
+        return ds.dataset(names_in(table, uris), schema=schema, format="parquet", filesystem=self.files)
+
+    def make(self) -> None:
+        """Has the folder made; a store makes its own."""
+        if not self.in_store:
+            Path(self.url).mkdir(parents=True, exist_ok=True)
+
+    def is_made(self) -> bool:
+        return self.in_store or Path(self.url).is_dir()
+
+    def size(self, name: str) -> int | None:
+        """In bytes; None if there is no such file."""
+        size: int | None = self.files.get_file_info(name).size
+        return size
+
+    def make_durable(self, name: str) -> None:
+        """A file that was written and closed is there after a power loss: a store's always is."""
+        if not self.in_store:
+            with Path(self.url, name).open("rb+") as written:
+                os.fsync(written.fileno())
+
+    def names(self) -> list[str]:
+        """Of the files and folders directly in the place."""
+        return [info.base_name for info in self.files.get_file_info(pa_fs.FileSelector("", allow_not_found=True))]
+
+    def remove_file(self, name: str) -> None:
+        """If it is there."""
+        if self.size(name) is not None:
+            self.files.delete_file(name)
+
+    def remove(self) -> bool:
+        """Removes all that is there; returns whether something was."""
+        if self.in_store:
+            there = bool(self.names())
+            self.files.delete_dir("")
+            return there
+        there = Path(self.url).exists()
+        if there:
+            shutil.rmtree(self.url)
+        return there
+
+    def __str__(self) -> str:
+        return self.url
+
+
+def place_of(path: str | Path) -> Place:
+    """The place of a path or URL. Raises PlaceError for a scheme that is none of a store's."""
+    if not is_url(path):
+        if str(path).partition(":/")[0] in STORES:
+            raise PlaceError(f"{str(path)!r} is a URL that was made a path of: give it as text")
+        return Place(str(Path(path).absolute()))
+    scheme = str(path).partition("://")[0]
+    if scheme not in STORES:
+        raise PlaceError(f"no table can be at {str(path)!r}: Headrace knows paths and {', '.join(STORES)}")
+    return Place(str(path).rstrip("/"))
+
+
+def folder_of(path: str | Path) -> Path:
+    """For what a store cannot hold: files that are put in place by a rename, Spark's notes. Raises PlaceError."""
+    if is_url(path):
+        raise PlaceError(f"this needs a path that is mounted, not {str(path)!r}")
+    return Path(place_of(path).url)
+
+
+def names_in(table: DeltaTable, uris: Sequence[str]) -> list[str]:
+    """The names, within the table's place, of files by the URIs that it told."""
+    # A local table's URIs are paths, but with spaces and the like as in a URL.
+    root = table.table_uri.removeprefix("file://")
+    return [uri.removeprefix(root) for uri in uris]
+
+
+@lru_cache(maxsize=64)
+def _files(url: str, in_store: bool) -> pa_fs.FileSystem:
+    if in_store:
+        return pa_fs.PyFileSystem(DeltaStorageHandler(url))
+    return pa_fs.SubTreeFileSystem(url, pa_fs.LocalFileSystem())
