@@ -10,6 +10,9 @@ STAMP := $(VENV)/.headrace-installed
 WARM := $(VENV)/cache/.warm
 TESTED := XDG_CACHE_HOME=$(CURDIR)/$(VENV)/cache $(BIN)/python
 DAYS ?= 1
+# Tests run in so many processes, a file of them in one: much of a test is waiting for what it started.
+PROCESSES ?= 2
+PYTEST := -m pytest --numprocesses $(PROCESSES) --dist loadfile
 
 .PHONY: help setup check test demo bench warm clean
 
@@ -34,14 +37,14 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy headrace
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python $(PYTEST) -m 'not slow'
 
 test: setup $(WARM)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy headrace
-	$(TESTED) -m pytest
+	$(TESTED) $(PYTEST)
 
 $(WARM): $(STAMP)
 	@mkdir -p $(@D)

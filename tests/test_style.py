@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,7 @@ FOREIGN = {
 }
 
 
-@lru_cache
+@cache
 def tracked() -> tuple[Path, ...]:
     """The repository's files; outside a git checkout, everything that is no hidden or built folder."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -51,7 +51,7 @@ def sources(*folders: str) -> list[Path]:
     return [path for path in tracked() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders]
 
 
-@lru_cache
+@cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 

@@ -23,6 +23,8 @@ from headrace.spark.source.partitions import EventRange
 from headrace.spark.source.ranges import read_range
 from headrace.spark.source.server_stream import Offset
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def both_ways(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ from headrace.spark.source.options import parse_options
 from headrace.spark.source.past import PastUnknown
 from headrace.values.bson import decode
 
+pytestmark = pytest.mark.slow
+
 Db = Database[dict[str, Any]]
 Documents = list[str]
 States = list[tuple[Token, Documents]]

@@ -18,6 +18,8 @@ from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.server_stream import Offset
 from headrace.spark.source.snapshot import Snapshot
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:

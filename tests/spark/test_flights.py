@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from headrace.demo.flights import writes
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_days_flights_are_written_in_the_order_of_time_each_as_its_life_goes() -> None:

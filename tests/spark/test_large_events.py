@@ -27,6 +27,8 @@ from headrace.values.event_columns import COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 Db = Database[dict[str, Any]]
 IMAGES = {"fullDocument": "whenAvailable", "fullDocumentBeforeChange": "whenAvailable"}
 MB = 1024 * 1024
@@ -91,7 +93,6 @@ def test_both_ways_give_the_same_whole_rows_at_the_tokens_of_the_whole_events(ur
     assert after == before | {"n": 1} and len(before["text"]) == 9 * MB and row["other"] is None
 
 
-@pytest.mark.slow
 def test_slices_have_each_of_them_once(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
     start = feed.resolve(Position("latest"))
@@ -102,7 +103,6 @@ def test_slices_have_each_of_them_once(uri: str, database: Db, transport: str) -
     assert sum(map(bool, parts)) > 1
 
 
-@pytest.mark.slow
 def test_ranges_end_at_whole_events_and_are_gone_on_from(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
     last = feed.resolve(Position("latest"))
@@ -161,7 +161,6 @@ def test_a_cursor_that_is_lost_between_fragments_reads_the_event_again(
     assert lost
 
 
-@pytest.mark.slow
 def test_an_event_that_no_message_holds_comes_all_the_same(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
     database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
@@ -177,7 +176,6 @@ def test_an_event_that_no_message_holds_comes_all_the_same(uri: str, database: D
     assert decode(told["fullDocumentBeforeChange"])["text"] == "x" * size
 
 
-@pytest.mark.slow
 def test_what_a_pipeline_adds_comes_in_the_same_order_both_ways(uri: str, database: Db) -> None:
     pipeline = ({"$set": {"z": 1, "more": "$fullDocument.text", "a": 2}},)
     feeds = [way(uri, database, transport, pipeline=pipeline) for transport in ("arrow", "bson")]
@@ -189,7 +187,6 @@ def test_what_a_pipeline_adds_comes_in_the_same_order_both_ways(uri: str, databa
     assert decode(first["other"][2].as_py())["z"] == 1
 
 
-@pytest.mark.slow
 def test_fragments_that_the_user_asks_for_stay_fragments(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport, pipeline=({"$changeStreamSplitLargeEvent": {}},))
     start = feed.resolve(Position("latest"))
@@ -199,7 +196,6 @@ def test_fragments_that_the_user_asks_for_stay_fragments(uri: str, database: Db,
     assert split == [{"fragment": number, "of": 2} for number in (1, 2)] * (len(KEYS) + 1)
 
 
-@pytest.mark.slow
 def test_a_position_in_time_is_found_past_them(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
     start = feed.resolve(Position("latest"))
@@ -209,7 +205,6 @@ def test_a_position_in_time_is_found_past_them(uri: str, database: Db, transport
     assert table(feed, feed.resolve(Position("time", time=start.time)), end).num_rows == COUNT
 
 
-@pytest.mark.slow
 def test_a_collection_as_it_was_has_them(uri: str, database: Db) -> None:
     database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
     for key in (1, 2):
@@ -248,7 +243,6 @@ def test_a_server_that_knows_no_fragments_is_read_without(
         way(uri, database, "bson", pipeline=({"$nothing": 1},)).resolve(Position("latest"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("trigger", ["batch", "stream"])
 def test_spark_reads_them(spark: SparkSession, uri: str, database: Db, transport: str, trigger: str) -> None:
     from headrace.spark.session import register
@@ -272,7 +266,6 @@ def test_spark_reads_them(spark: SparkSession, uri: str, database: Db, transport
     assert found == known
 
 
-@pytest.mark.slow
 def test_a_mirror_of_large_documents_is_equal(spark: SparkSession, uri: str, database: Db, tmp_path: Path) -> None:
     """A mirror asks for no images: an event is over 16 MB where a large field is set beside a large key."""
     mirror = Mirror(uri, database.name, "c", tmp_path / "mirror")

@@ -108,12 +108,14 @@ def same(one: pa.Array, other: pa.Array) -> bool:
     return one.type == other.type and repr(one.to_pylist()) == repr(other.to_pylist())
 
 
+@pytest.mark.slow
 @many
 @given(columns())
 def test_texts_told_together_are_those_told_one_by_one(column: pa.Array) -> None:
     assert TextColumn()(column).equals(TextColumn(together=False)(column))
 
 
+@pytest.mark.slow
 @many
 @given(columns())
 def test_typed_columns_and_rests_told_together_are_those_told_one_by_one(column: pa.Array) -> None:

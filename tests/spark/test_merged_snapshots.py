@@ -31,6 +31,8 @@ from headrace.spark.source.options import parse_options, server_name
 from headrace.spark.source.server_stream import Offset
 from headrace.spark.verify.log import compare_log
 
+pytestmark = pytest.mark.slow
+
 OF_SERVERS = StructType([*SCHEMA.fields, StructField("server", StringType(), nullable=False)])
 
 

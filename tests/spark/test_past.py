@@ -30,6 +30,7 @@ def now(uri: str, database: Db) -> Token:
     return feed.end_at(feed.now())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_every_state_of_a_collection_is_found_again(uri: str, database: Db, seed: int) -> None:
     random_ = random.Random(seed)

@@ -22,6 +22,8 @@ from headrace.spark.sinks.mirror import mirror_sink
 from headrace.spark.sinks.mongodb import mongodb_sink
 from headrace.spark.sinks.parquet import parquet_sink
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("one:1", "two:2")
 SINKS: dict[str, Any] = {"changes": changes_sink, "parquet": parquet_sink}
 

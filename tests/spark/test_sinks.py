@@ -250,12 +250,14 @@ def test_all_batches_once_give_the_right_state(target: Target, seed: int) -> Non
     check(target, told)
 
 
+@pytest.mark.slow
 def test_a_batch_crashed_at_any_step_and_given_again_ends_as_if_nothing_had_been(target: Target) -> None:
     told = story(3)
     assert crashed_at_each_step(target, told.parts) >= 2 * len(told.parts)
     check(target, told)
 
 
+@pytest.mark.slow
 def test_in_a_store_as_well(in_store: Target) -> None:
     """The first batches, crashed at each step, and the others: a store takes its time."""
     told = story(3)
@@ -286,6 +288,7 @@ def crashed_at_each_step(target: Target, parts: list[list[Row]]) -> int:
     return crashes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crashed_at", [1, 5, 100])
 def test_another_checkpoint_that_begins_at_batch_0_ends_the_same(target: Target, crashed_at: int) -> None:
     """The same rows in other pieces under another query's name, after a crash in the middle of the first query."""

@@ -124,6 +124,7 @@ def test_rows_of_several_batches_are_merged_in_order(monkeypatch: pytest.MonkeyP
         reader.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["stall", "skip"])
 def test_a_server_that_is_down_stalls_visibly_or_is_passed_over(
     policy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

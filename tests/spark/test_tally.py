@@ -29,6 +29,7 @@ def agrees(rows: list[Row], before: Progress) -> bool:
     return after(before, tally_of(table)) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_the_rows_the_figures_agree_with_the_sieve_or_say_nothing(seed: int) -> None:
     choose = random.Random(seed)

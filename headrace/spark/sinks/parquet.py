@@ -19,6 +19,7 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -98,7 +99,7 @@ class ParquetLog:
 
     def files(self) -> list[Path]:
         """The valid files, in the order of their batches."""
-        return [Path(line["path"].removeprefix("file://")) for line in self._all()]
+        return [Path(unquote(urlsplit(line["path"]).path)) for line in self._all()]
 
     def read(self) -> pa.Table:
         return pa.concat_tables([pq.read_table(file, partitioning=None) for file in self.files()])
