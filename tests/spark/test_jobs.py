@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 import headrace
-from headrace.spark.errors import told
+from headrace.spark import errors
 from headrace.spark.jobs import listener
 from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job, parse_job
@@ -79,7 +79,10 @@ def test_one_job_fills_every_sink_and_goes_on_where_it_was(
         assert [each.equal for each in found] == [True] * 5, found
         scribble(database, 90)
     reset_job(job)
-    run_job(job, session=spark, report=silent)
+    told: list[str] = []
+    run_job(job, session=spark, report=told.append)
+    (place,) = (line.split()[-1] for line in status_lines(job) if line.startswith("  2"))
+    assert told[-1].endswith(f"ended at {place}")
     assert [each.equal for each in verify_job(job)] == [True] * 5
     assert list((tmp_path / "parquet" / "_spark_metadata").glob("*.compact"))
     files = spark.read.parquet(str(tmp_path / "parquet"))
@@ -136,8 +139,8 @@ def test_what_is_raised_in_the_source_is_told_in_a_line(spark: SparkSession, tmp
         job = job_of(server.uri, client.d, tmp_path, {"kind": "changes"}, startingPosition="2001-01-01T00:00:00Z")
         with pytest.raises(Exception, match="STREAM_FAILED") as caught:
             run_job(job, session=spark, report=silent)
-    assert "no longer" in told(caught.value)
-    assert told(caught.value).startswith("PositionLost: ") and "\n" not in told(caught.value)
+    assert "no longer" in errors.told(caught.value)
+    assert errors.told(caught.value).startswith("PositionLost: ") and "\n" not in errors.told(caught.value)
 
 
 def test_a_pipeline_behind_a_snapshot_is_run_by_spark_on_all_rows(

@@ -60,7 +60,8 @@ class Figures:
                 return f"{self.job}: {self.phase}"
             behind = "" if self.lag_events is None else f", {self.lag_events} events ({self.lag_seconds:.0f} s) behind"
             rate = f"{self.rows_total} rows, {self.rows_per_second or 0:.0f} rows/s"
-            return f"{self.job}: batch {self.batch}, {rate}{behind}, {self.phase} at {self.position}"
+            place = f" at {self.position}" if self.position else ""
+            return f"{self.job}: batch {self.batch}, {rate}{behind}, {self.phase}{place}"
 
     def text(self) -> str:
         """The figures in Prometheus' format."""

@@ -62,6 +62,7 @@ class FiguresListener(StreamingQueryListener):
         if self._concerns(progress.id):
             end = progress.sources[0].endOffset if progress.sources else None
             self._offset = json.loads(end) if isinstance(end, str) else end
+            self._tell_place()
             taken_ms = progress.durationMs.get("triggerExecution", 0)
             self._figures.ended(progress.batchId, progress.numInputRows, taken_ms / 1000)
             self._measure_when_due()
@@ -76,19 +77,22 @@ class FiguresListener(StreamingQueryListener):
             self.ended.set()
 
     def measure(self, source: Mapping[str, str]) -> None:
-        """Asks the servers how far behind them the last committed position is: of several, the one furthest behind."""
+        """Asks the servers how far behind them the last committed position is."""
         places, figures = places_in(self._offset), self._figures
-        if not places:
+        if not places or places[0].in_snapshot:
             return
-        figures.phase = "snapshot" if places[0].in_snapshot else "streaming"
-        if places[0].in_snapshot:
-            return
-        token = places[0].token
-        figures.position, figures.position_seconds = token.text, token.time.time
         # A server that is away for a moment is the source's affair; the figures stay as they were.
         with suppress(PyMongoError, PositionLost):
             lag = lag_of(parse_options(source), places)
             figures.lag_events, figures.lag_seconds = lag.event_count, float(lag.seconds)
+
+    def _tell_place(self) -> None:
+        """Of several servers' places the one furthest behind; in a snapshot the token that it goes on from."""
+        places, figures = places_in(self._offset), self._figures
+        if places:
+            token = places[0].token
+            figures.phase = "snapshot" if places[0].in_snapshot else "streaming"
+            figures.position, figures.position_seconds = token.text, token.time.time
 
     def _concerns(self, query: Any) -> bool:
         return not self.query or str(query) == self.query
