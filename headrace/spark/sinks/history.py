@@ -28,8 +28,9 @@ from headrace.clock import SystemClock
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.batch import Batch, BatchReport, checked_policy
 from headrace.spark.sinks.versions import Version, Versions
-from headrace.spark.tables.delta_log import kept_progress, properties
+from headrace.spark.tables.delta_log import progress_of, properties
 from headrace.spark.tables.fold import keyed_keys
+from headrace.spark.tables.kept_table import KeptTable
 from headrace.spark.tables.place import place_of
 from headrace.spark.tables.progress import Progress
 
@@ -82,14 +83,15 @@ class HistoryTable:
 
     def __init__(self, path: str | Path) -> None:
         self._place = place_of(path)
+        self._kept = KeptTable(self._place)
 
     def progress(self) -> Progress:
-        return kept_progress(self._place.url)
+        return progress_of(self._kept)
 
     def current(self, keys: Iterable[str] | None = None) -> dict[str, Version]:
         """The versions still true, by key: all of them, or those of `keys`."""
         wanted = None if keys is None else pa.array(list(keys), pa.large_string())
-        table = None if wanted is not None and not len(wanted) else self._place.table()
+        table = None if wanted is not None and not len(wanted) else self._kept.now()
         files = table.file_uris(file_pruning_predicate=_CURRENT) if table is not None else []
         if table is None or not files:
             return {}
@@ -104,7 +106,7 @@ class HistoryTable:
         """Writes new versions and changed ones, and keeps the progress: both, durably, or neither."""
         kept = properties(progress.text(), progress.query, progress.batch)
         rows = table_of(changed)
-        table = self._place.table()
+        table = self._kept.now()
         if table is None:
             self._place.make()
             write_deltalake(self._place.url, rows, mode="append", partition_by=["current"], commit_properties=kept)

@@ -62,10 +62,15 @@ class ArchiveTable:
     """The table at a path, as it is when it is asked; there may be none yet."""
 
     def __init__(self, path: str) -> None:
+        # Readers without an archive need no Delta.
+        from headrace.spark.tables.kept_table import KeptTable
+        from headrace.spark.tables.place import place_of
+
         self._path = path
+        self._kept = KeptTable(place_of(path))
 
     def contents(self) -> Contents:
-        table = self._table()
+        table = self._kept.now()
         return Contents() if table is None else _contents(self._path, table.version())
 
     def events(self, after: str, upto: str, names: Sequence[str] | None = None) -> pa.Table:
@@ -110,32 +115,31 @@ class ArchiveTable:
         wanted = (_token() > after) & (_token() <= upto) & kind
         scanned = self._dataset(after, upto)
         if scanned is None:
-            return pa.table(self._schema().empty_table()).select(list(names or COLUMNS))
+            return pa.table(_schema(self._there()).empty_table()).select(list(names or COLUMNS))
         return scanned.to_table(columns=list(names or COLUMNS), filter=wanted)
 
     def _dataset(self, after: str, upto: str) -> Any:
         """The files in which these tokens may be; None if there is none."""
         from headrace.spark.tables.delta_files import files_between
-        from headrace.spark.tables.place import place_of
 
-        table, schema = self._table(), self._schema()
-        assert table is not None
+        table = self._there()
+        schema = _schema(table)
         if missing := sorted(set(COLUMNS) - set(schema.names)):
             raise ArchiveUnfit(f"the table {self._path} has no column {missing[0]!r}: it is not one of events")
         files = files_between(table, after, upto)
-        return place_of(self._path).dataset(table, files, schema) if files else None
+        return self._kept.place.dataset(table, files, schema) if files else None
 
-    def _schema(self) -> pa.Schema:
-        import pyarrow as pa
+    def _there(self) -> DeltaTable:
+        table = self._kept.now()
+        if table is None:
+            raise ArchiveUnfit(f"there is no table at {self._path}")
+        return table
 
-        table = self._table()
-        assert table is not None
-        return pa.schema(table.schema().to_arrow())
 
-    def _table(self) -> DeltaTable | None:
-        from headrace.spark.tables.place import place_of
+def _schema(table: DeltaTable) -> pa.Schema:
+    import pyarrow as pa
 
-        return place_of(self._path).table()
+    return pa.schema(table.schema().to_arrow())
 
 
 def mark_at(moment: Timestamp) -> Token:

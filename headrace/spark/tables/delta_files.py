@@ -11,7 +11,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.tokens import TIME_END
-from headrace.spark.tables.place import Place
+from headrace.spark.tables.kept_table import KeptTable
 from headrace.spark.tables.staged import StagedFile
 
 # A table with these is to be written by what knows them.
@@ -47,12 +47,12 @@ def _overlaps(action: dict[str, Any], after: str, upto: str | None) -> bool:
     return bool(soon_enough and most[:TIME_END] >= after[:TIME_END])
 
 
-def add_files(place: Place, files: Sequence[StagedFile], schema: pa.Schema, kept: CommitProperties) -> None:
+def add_files(kept_table: KeptTable, files: Sequence[StagedFile], schema: pa.Schema, kept: CommitProperties) -> None:
     """Commits the files with `kept`, in one commit, which makes the table if there is none."""
     now = SystemClock().now_ms()
     added = [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
-    table = place.table()
+    table = kept_table.now()
     if table is not None:
         table.create_write_transaction([*added], "append", table.schema(), [], commit_properties=kept)
     else:
-        create_table_with_add_actions(place.url, Schema.from_arrow(schema), added, commit_properties=kept)
+        create_table_with_add_actions(kept_table.place.url, Schema.from_arrow(schema), added, commit_properties=kept)

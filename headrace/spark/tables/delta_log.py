@@ -12,6 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.tables.delta_files import add_files, files_between, fits
+from headrace.spark.tables.kept_table import KeptTable
 from headrace.spark.tables.mirror import STATE_KEY, NotAMirror
 from headrace.spark.tables.place import place_of
 from headrace.spark.tables.progress import IDENTITY, Identity, Progress
@@ -38,12 +39,17 @@ def properties(text: str, query: str, batch: int) -> CommitProperties:
 
 def kept_progress(path: str | Path) -> Progress:
     """The progress kept in the newest commit of the Delta table at `path`; none where there is no table yet."""
-    table = place_of(path).table()
+    return progress_of(KeptTable(place_of(path)))
+
+
+def progress_of(kept: KeptTable) -> Progress:
+    """The same, of a table that is open."""
+    table = kept.now()
     if table is None:
         return Progress()
     progress = committed_progress(table)
     if progress is None:
-        raise NotAMirror(f"the Delta table {path} has no commit of this program")
+        raise NotAMirror(f"the Delta table {kept.place} has no commit of this program")
     return progress
 
 
@@ -58,15 +64,17 @@ class DeltaLog:
 
     def __init__(self, path: str | Path) -> None:
         self.place = place_of(path)
+        self._kept = KeptTable(self.place)
 
     def progress(self) -> Progress:
-        return kept_progress(self.place.url)
+        return progress_of(self._kept)
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
         self.place.make()
         kept = properties(progress.text(), progress.query, progress.batch)
         # A later release, or another option of the source, may bring columns that the table has not yet.
-        write_deltalake(self.place.url, rows, mode="append", schema_mode="merge", commit_properties=kept)
+        into = self._kept.now() or self.place.url
+        write_deltalake(into, rows, mode="append", schema_mode="merge", commit_properties=kept)
         self._compact(kept)
 
     def note(self, progress: Progress) -> None:
@@ -76,16 +84,16 @@ class DeltaLog:
         write_deltalake(table, nothing, mode="append", commit_properties=kept)
 
     def takes(self, schema: pa.Schema) -> bool:
-        table = self.place.table()
+        table = self._kept.now()
         return table is None or fits(table, schema)
 
     def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
         kept = properties(progress.text(), progress.query, progress.batch)
-        add_files(self.place, files, schema, kept)
+        add_files(self._kept, files, schema, kept)
         self._compact(kept)
 
     def snapshot_rows(self, since: str) -> Collection[Identity]:
-        table = self.place.table()
+        table = self._kept.now()
         if table is None:
             return ()
         kinds = pa.array([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
@@ -109,7 +117,7 @@ class DeltaLog:
         return self.place.dataset(table, files, schema).to_table(filter=wanted).sort_by("token")
 
     def _table(self) -> DeltaTable:
-        return DeltaTable(self.place.url)
+        return self._kept.now() or DeltaTable(self.place.url)
 
     def _compact(self, kept: CommitProperties) -> None:
         table = self._table()

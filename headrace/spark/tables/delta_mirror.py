@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace.spark.tables.fold import Changes, State, Stored
+from headrace.spark.tables.kept_table import KeptTable
 from headrace.spark.tables.mirror import (
     STATE_KEY,
     NotAMirror,
@@ -40,10 +41,11 @@ class DeltaMirror:
 
     def __init__(self, path: str | Path, buckets: int = 0) -> None:
         self._place = place_of(path)
+        self._kept = KeptTable(self._place)
         self._buckets = buckets
 
     def state(self) -> State:
-        table = self._place.table()
+        table = self._kept.now()
         if table is None:
             return State()
         # The last commit has it, unless somebody else (an OPTIMIZE, say) has committed since.
@@ -56,7 +58,7 @@ class DeltaMirror:
 
     def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
         wanted = pa.array(list(keys), pa.large_string())
-        table = self._place.table() if len(wanted) else None
+        table = self._kept.now() if len(wanted) else None
         files = self._files(table, wanted) if table is not None else []
         if table is None or not files:
             return {}
@@ -65,15 +67,16 @@ class DeltaMirror:
 
     def commit(self, changes: Changes) -> None:
         properties = self._properties(changes.state)
-        table = None if changes.clear else self._place.table()
-        if table is None:
+        table = self._kept.now()
+        if table is None or changes.clear:
             self._place.make()
             rows = self._bucketed(upserted(changes))
             parts = ["bucket"] if self._buckets else None
-            write_deltalake(self._place.url, rows, mode="overwrite", partition_by=parts, commit_properties=properties)
+            into = table or self._place.url
+            write_deltalake(into, rows, mode="overwrite", partition_by=parts, commit_properties=properties)
         elif not self._merge(table, changes, properties):
             rows = self._bucketed(upserted(changes)).slice(0, 0)
-            write_deltalake(self._place.url, rows, mode="append", commit_properties=properties)
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
 
     def read(self) -> pa.Table:
         return DeltaTable(self._place.url).to_pyarrow_table().select(["_id", "document", "token"])

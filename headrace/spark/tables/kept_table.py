@@ -1,0 +1,28 @@
+"""A Delta table that stays open: opening one reads every commit since its last checkpoint, going on only new ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deltalake import DeltaTable
+
+from headrace.spark.tables.place import Place
+
+
+class KeptTable:
+    """The table of a place, for a sink's life. Another process may commit to it; it is not to be removed meanwhile."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._table: DeltaTable | None = None
+
+    def now(self) -> DeltaTable | None:
+        """As it is; None as long as there is none."""
+        if self._table is None:
+            self._table = self.place.table()
+        else:
+            self._table.update_incremental()
+        return self._table
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KeptTable, (self.place,)
