@@ -12,7 +12,7 @@ TESTED := XDG_CACHE_HOME=$(CURDIR)/$(VENV)/cache $(BIN)/python
 DAYS ?= 1
 # Tests run in so many processes, a file of them in one: much of a test is waiting for what it started.
 PROCESSES ?= 2
-PYTEST := -m pytest --numprocesses $(PROCESSES) --dist loadfile
+PYTEST := -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup check test demo bench warm clean
 
