@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark import jvm, worker_daemon
+from headrace.spark import jvm
 
 
 def test_only_the_directory_of_a_process_that_is_gone_is_removed(
@@ -33,16 +33,3 @@ def test_connection_details_are_not_left_in_the_environment(tmp_path: Path, monk
     with jvm.attached(running):
         assert jvm.os.environ["PYSPARK_GATEWAY_PORT"] == "1"
     assert "PYSPARK_GATEWAY_SECRET" not in jvm.os.environ
-
-
-@pytest.mark.parametrize(("raised", "code"), [(BrokenPipeError, 1), (None, 0)])
-def test_a_worker_that_spark_closed_just_ends(
-    raised: type[Exception] | None, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def work(*_: object) -> int:
-        if raised:
-            raise raised
-        return 0
-
-    monkeypatch.setattr(worker_daemon, "_worker", work)
-    assert worker_daemon.worker(None, True) == code
