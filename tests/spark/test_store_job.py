@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from bson import Timestamp
+from deltalake import write_deltalake
 from object_store import ObjectStore
 from oplogs import prune_to
 from pymongo import MongoClient
@@ -17,10 +19,14 @@ import headrace
 from headrace.spark.jobs.job_file import Job, read_job
 from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.run import reset_job
+from headrace.spark.jobs.stages import checked_tables, opened
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.history import HistoryTable
 from headrace.spark.sinks.log import LogSink
 from headrace.spark.tables.place import place_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SOURCE = """
 checkpoint = "{name}-checkpoint"
@@ -86,6 +92,20 @@ def test_tasks_write_to_a_store_and_what_they_wrote_is_an_archive(tmp_path: Path
 
         assert reset_job(folded, data=True).removed[1:] == ("s3://tables/shop/mirror", "s3a://tables/shop/history")
         assert place_of("s3://tables/shop").names() == ["changes"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["a store", "a folder"])
+def test_a_table_of_a_lookup_is_read_from_wherever_it_is(
+    spark: SparkSession, store: ObjectStore, tmp_path: Path, where: str
+) -> None:
+    path = "s3://tables/regions" if where == "a store" else str(tmp_path / "the regions")
+    rows = [{"_id": '"Oslo"', "document": '{"_id": "Oslo", "region": "east"}'}]
+    write_deltalake(path, pa.Table.from_pylist(rows))
+    given = checked_tables({"regions": {"path": path, "format": "delta", "document": "document"}}, tmp_path)
+    assert [row.asDict() for row in opened(given["regions"], spark).collect()] == rows
+    with pytest.raises(ValueError, match="no Delta table at"):
+        opened({"path": f"{path}-of-old", "format": "delta"}, spark)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def through(job: Job, rows: DataFrame, session: SparkSession) -> DataFrame:
     stages = spark_stages(job)
     if not making(job):
         return pipeline(rows, stages, output="events") if stages else rows
-    tables = {name: (_table(given, session), given.get("document", "document")) for name, given in job.tables.items()}
+    tables = {name: (opened(given, session), given.get("document", "document")) for name, given in job.tables.items()}
     return pipeline(rows, stages, tables=tables, window=job.window, delay=job.delay)
 
 
@@ -106,7 +106,7 @@ def checked_tables(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return found
 
 
-def _table(given: Mapping[str, Any], session: SparkSession) -> DataFrame:
+def opened(given: Mapping[str, Any], session: SparkSession) -> DataFrame:
     """A table as it is now; one of Delta is read without Spark's own Delta."""
     if given.get("format") == "delta":
         return _delta_table(given["path"], session)
