@@ -36,6 +36,7 @@ from headrace.spark.sinks.log import LogSink
 from headrace.spark.sinks.mirror import MirrorSink, mirror_sink
 from headrace.spark.sinks.mongodb import mongodb_sink
 from headrace.spark.sinks.parquet import parquet_sink
+from headrace.spark.tables.mirror import NotAMirror
 from headrace.spark.tables.place import Place
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged import StagingWriter
@@ -375,3 +376,16 @@ def test_with_the_policy_keep_what_a_drop_took_away_stays(target: Target) -> Non
         assert isinstance(sink, HistorySink)
         kept = {key: version.document for key, version in sink.table.current().items()}
     assert {key: kept[key] for key in told.contents()} == told.contents()
+
+
+@pytest.mark.parametrize("kind", ["changes", "changes by tasks", "history", "mirror buckets", "mirror delta"])
+def test_a_table_that_is_removed_under_a_running_sink_stops_it(kind: str, tmp_path: Path) -> None:
+    """It would go on with a table that lacks what was in the other one."""
+    target = Target(kind, tmp_path / "t")
+    sink = target.open()
+    first, second, third, *_ = batches(story(7).parts)
+    assert sink.apply(first) and sink.apply(second)
+    shutil.rmtree(target.place)
+    with pytest.raises(NotAMirror, match="no commit of"):
+        sink.apply(third)
+    assert not (target.place / "_delta_log").exists()
