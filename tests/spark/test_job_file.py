@@ -9,6 +9,7 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -23,8 +24,11 @@ from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
 from headrace.spark.jobs.report import explain_lines
 from headrace.spark.jobs.run import (
     JobRunning,
+    SparkEnded,
+    _Run,
     locked,
     reset_job,
+    run_job,
     running_in,
     source_options,
 )
@@ -324,3 +328,29 @@ def test_the_jobs_of_the_page_are_jobs(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
     found = [job_of(text, tmp_path) for text in re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)]
     assert [job.sinks[0].kind for job in found][:2] == ["changes", "documents"]
+
+
+def test_a_job_whose_spark_is_gone_ends_behind_the_sink_that_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+
+    class Awaited:
+        """The lock of a sink at work, which goes on when somebody waits for it."""
+
+        def acquire(self, timeout: float) -> bool:
+            written.append(f"waited up to {timeout:.0f} s")
+            return False
+
+    class Running(_Run):
+        def start(self, session: Any) -> None:
+            self._writing = Awaited()  # type: ignore[assignment]
+
+        def watch(self, report: Any) -> None:
+            raise ConnectionResetError
+
+    monkeypatch.setattr("headrace.spark.jobs.run._Run", Running)
+    job = job_of(GIVEN, tmp_path)
+    with pytest.raises(SparkEnded):
+        run_job(job, session=object(), report=lambda _: None)  # type: ignore[arg-type]
+    assert written == ["waited up to 60 s"]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.2
 _TOLD_S: Final = 10
+_SETTLE_S: Final = 60
 
 Document = dict[str, Any]
 Report = Callable[[str], None]
@@ -75,6 +76,7 @@ def run_job(
             raise SparkEnded("Spark's JVM has ended; run the job again, and it goes on") from error
         finally:
             figures.running = 0
+            running.settle()
     return figures
 
 
@@ -135,6 +137,11 @@ class _Run:
         from headrace.spark.source.admission import took_all
 
         return self._job.every is None and not self._stop.is_set() and not took_all(self._query)
+
+    def settle(self) -> None:
+        """Waits for the sink that is at work when Spark is gone: a process that ends amid native code may crash."""
+        if self._writing.acquire(timeout=_SETTLE_S):
+            self._writing.release()
 
     def _gated(self, apply: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
         """The function, not begun any more once the job is to stop, and never interrupted by that."""
