@@ -10,9 +10,9 @@ STAMP := $(VENV)/.headrace-installed
 WARM := $(VENV)/cache/.warm
 TESTED := XDG_CACHE_HOME=$(CURDIR)/$(VENV)/cache $(BIN)/python
 DAYS ?= 1
-# Tests run in so many processes, a file of them in one: much of a test is waiting for what it started.
+# The fast tests run in so many processes. The slow ones start processes themselves, some with times of their own.
 PROCESSES ?= 2
-PYTEST := -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
+FAST := --numprocesses $(PROCESSES) --dist loadfile -m 'not slow'
 
 .PHONY: help setup check test demo bench warm clean
 
@@ -37,14 +37,15 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy headrace
-	$(BIN)/python $(PYTEST) -m 'not slow'
+	$(BIN)/python -m pytest $(FAST)
 
 test: setup $(WARM)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy headrace
-	$(TESTED) $(PYTEST)
+	$(TESTED) -m pytest $(FAST)
+	$(TESTED) -m pytest -m slow
 
 $(WARM): $(STAMP)
 	@mkdir -p $(@D)
