@@ -353,4 +353,4 @@ def test_a_job_whose_spark_is_gone_ends_behind_the_sink_that_is_at_work(
     job = job_of(GIVEN, tmp_path)
     with pytest.raises(SparkEnded):
         run_job(job, session=object(), report=lambda _: None)  # type: ignore[arg-type]
-    assert written == ["waited up to 60 s"]
+    assert written == ["waited up to 20 s"]

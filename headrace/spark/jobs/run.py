@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.2
 _TOLD_S: Final = 10
-_SETTLE_S: Final = 60
+_SETTLE_S: Final = 20
 
 Document = dict[str, Any]
 Report = Callable[[str], None]
