@@ -52,7 +52,7 @@ class Place:
     @property
     def files(self) -> pa_fs.FileSystem:
         """What is there, by names relative to the place."""
-        return _files(self.url, self.in_store)
+        return _files(self)
 
     def table(self, version: int | None = None) -> DeltaTable | None:
         """The Delta table, as it is or as it was; None if there is none."""
@@ -138,7 +138,7 @@ def names_in(table: DeltaTable, uris: Sequence[str]) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def _files(url: str, in_store: bool) -> pa_fs.FileSystem:
-    if in_store:
-        return pa_fs.PyFileSystem(DeltaStorageHandler(url))
-    return pa_fs.SubTreeFileSystem(url, pa_fs.LocalFileSystem())
+def _files(place: Place) -> pa_fs.FileSystem:
+    if place.in_store:
+        return pa_fs.PyFileSystem(DeltaStorageHandler(place.url))
+    return pa_fs.SubTreeFileSystem(place.url, pa_fs.LocalFileSystem())
