@@ -22,7 +22,7 @@ TITLES: Final = {
     "commands.find.UNSUPPORTED": "Options of `find`",
     "commands.refused.REFUSED": "Commands",
     "commands.server_stages.UNSUPPORTED": "Options of `$collStats`",
-    "query.accumulators.UNSUPPORTED": "Accumulators",
+    "query.accumulators.accumulator.UNSUPPORTED": "Accumulators",
     "query.expressions.table.UNSUPPORTED": "Expressions",
     "query.match.operators.UNSUPPORTED": "Query operators on a field",
     "query.match.parse.UNSUPPORTED": "Query operators at the top",

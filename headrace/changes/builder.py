@@ -23,7 +23,7 @@ from headrace.changes.slicing import HEADS_MAX
 from headrace.changes.stream import StreamSpec
 from headrace.errors import CommandError
 from headrace.values.bson import decode
-from headrace.values.shown import shown
+from headrace.values.bson.to_string import shown
 
 
 class Route:

@@ -11,8 +11,7 @@ from typing import Any
 from headrace.changes.operation import Operation
 from headrace.changes.slicing import sliced
 from headrace.changes.transaction import History, unwound
-from headrace.values.bson import decode
-from headrace.values.elements import find_element
+from headrace.values.bson import decode, find_element
 from headrace.values.position import Position, from_bson_value
 
 __all__ = ["DecodedEntry", "History"]

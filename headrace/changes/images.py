@@ -16,8 +16,8 @@ from headrace.changes.parts import document_element
 from headrace.errors import CommandError
 from headrace.query.diff import apply_diff
 from headrace.values.bson import decode, encode
+from headrace.values.bson.to_string import shown_tight
 from headrace.values.position import Position, to_timestamp
-from headrace.values.shown import shown_tight
 
 if TYPE_CHECKING:
     from headrace.changes.draft import Draft

@@ -14,7 +14,7 @@ from bson import Timestamp
 
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
-from headrace.values.shown import shown
+from headrace.values.bson.to_string import shown
 from headrace.values.token import ResumeToken, decode_token
 
 FULL_DOCUMENT: Final = frozenset({"default", "required", "updateLookup", "whenAvailable"})

@@ -23,7 +23,7 @@ from headrace.query.match import Predicate
 from headrace.query.stages.match import Match
 from headrace.query.stages.stage import Stage
 from headrace.values.bson import encode_in_order
-from headrace.values.shown import shown
+from headrace.values.bson.to_string import shown
 
 FIXED: Final = frozenset({"ns", "operationType"})
 HEADER: Final = FIXED | {"clusterTime", "documentKey", "wallTime"}

@@ -17,8 +17,8 @@ from enum import Enum
 
 from headrace.changes.stream import StreamSpec
 from headrace.errors import CommandError
+from headrace.values.bson.to_string import shown_tight
 from headrace.values.position import Position
-from headrace.values.shown import shown_tight
 
 NON_RESUMABLE = ("NonResumableChangeStreamError",)
 VERSION = 2

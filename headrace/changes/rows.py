@@ -20,9 +20,8 @@ from headrace.changes.operation import Head
 from headrace.changes.options import Shape
 from headrace.changes.parts import document_of
 from headrace.changes.slicing import HEADS_MAX, parts_of
-from headrace.values.event_columns import slice_of
+from headrace.values.arrow import Gathered, RowKind, slice_of
 from headrace.values.keystring import encode_element
-from headrace.values.plain_rows import Gathered, RowKind
 from headrace.values.token import TokenMaker
 
 _LOOK: Final = 255

@@ -17,7 +17,7 @@ from headrace import limits
 from headrace.changes.parts import document_element, document_of
 from headrace.changes.resume import fatal
 from headrace.errors import CommandError
-from headrace.values.elements import elements
+from headrace.values.bson import iter_elements
 
 SPLIT_BYTES: Final = limits.INTERNAL_DOCUMENT_BYTES_MAX - 8 * 1024
 
@@ -67,7 +67,7 @@ def fragments(
 def _split(document: bytes, token: Callable[[int], tuple[str, bytes]], bytes_max: int) -> list[Fragment]:
     parts = sorted(
         (end - start + len(name) + 2, name, document[start - len(name) - 2 : end])
-        for _, name, start, end in elements(document)
+        for _, name, start, end in iter_elements(document)
         if name != b"_id"
     )
     if not parts:

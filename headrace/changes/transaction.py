@@ -17,7 +17,7 @@ from headrace.changes.operation import Session, UnwoundOperation
 from headrace.changes.parts import document_of
 from headrace.changes.slicing import UPDATE, crud_head
 from headrace.errors import CommandError
-from headrace.values.elements import elements, find_element
+from headrace.values.bson import find_element, iter_elements
 from headrace.values.position import Position
 
 Fields: TypeAlias = dict[bytes, bytes]
@@ -36,7 +36,7 @@ class History(Protocol):
 
 def fields_of(data: bytes) -> Fields:
     """The value bytes of a document's fields; of an embedded document that is the raw document."""
-    return {name: data[start:end] for _, name, start, end in elements(data)}
+    return {name: data[start:end] for _, name, start, end in iter_elements(data)}
 
 
 def text_of(value: bytes) -> str:
@@ -50,7 +50,7 @@ def unwound(data: bytes, history: History | None) -> tuple[UnwoundOperation, ...
         return ()
     if text_of(entry[b"op"]) != "c":
         return (_operation(entry, entry),)
-    command = next((name for _, name, _, _ in elements(entry[b"o"])), b"")
+    command = next((name for _, name, _, _ in iter_elements(entry[b"o"])), b"")
     if command not in (b"applyOps", b"commitTransaction"):
         return (_operation(entry, entry),)
     return tuple(_transaction(entry, command, history))
@@ -71,7 +71,7 @@ def _transaction(entry: Fields, command: bytes, history: History | None) -> list
     made: list[UnwoundOperation] = []
     for part in parts:
         array = fields_of(part[b"o"])[b"applyOps"]
-        for place, item in enumerate(array[start:end] for _, _, start, end in elements(array)):
+        for place, item in enumerate(array[start:end] for _, _, start, end in iter_elements(array)):
             operation = _operation(fields_of(item), entry)
             operation.index = len(made)
             operation.session = session

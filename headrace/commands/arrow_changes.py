@@ -9,7 +9,7 @@
 It answers the events after `after` up to and including `until`, at most so many at a time: the caller goes on with
 `after` = the reply's `token` until `done`. With `until: null` the range ends where there is nothing more now.
 
-- `columns` are those of `values/event_columns.py`; all by default, without any the rows are only counted.
+- `columns` are those of `values/arrow/event_columns.py`; all by default, without any the rows are only counted.
   `bytes` is one more: the size of each event.
 - `slices` parts the range by documents: each event is in exactly one slice, and those of a document in the same.
   Only rows of the slice count.
@@ -37,12 +37,12 @@ from headrace.commands.wait import Wait
 from headrace.commands.watch import Lookup, stream_spec
 from headrace.cursors.rows import RowCursor
 from headrace.errors import CommandError
+from headrace.values.arrow import COLUMNS, SIZE
 from headrace.values.bson import decode, encode
-from headrace.values.event_columns import COLUMNS, SIZE
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
-    from headrace.values.plain_rows import Gathered
+    from headrace.values.arrow import Gathered
 
 NAME: Final = "headraceChanges"
 _FIELDS: Final = frozenset({
@@ -96,7 +96,7 @@ def _arrow(rows: Gathered, columns: tuple[str, ...]) -> bytes | memoryview:
     if not columns:
         return b""
     try:
-        from headrace.values.arrow import gathered_batch, ipc_buffer
+        from headrace.values.arrow.batches import gathered_batch, ipc_buffer
     except ImportError:
         raise CommandError(
             115, f"{NAME} needs pyarrow on the server: pip install 'headrace[arrow]'; or read with $changeStream"

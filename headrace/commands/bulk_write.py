@@ -24,8 +24,7 @@ from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, to_long
 from headrace.store import schema
 from headrace.store.writes import RetryableWrite
-from headrace.values.bson import check_all, decode, encode, type_name
-from headrace.values.elements import find_element
+from headrace.values.bson import check_all, decode, encode, find_element, type_name
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine

@@ -14,8 +14,7 @@ from headrace.commands.request import Request
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, to_long, truthy
 from headrace.store.catalog import Collection
-from headrace.values.bson import MISSING, type_name
-from headrace.values.elements import elements, find_element
+from headrace.values.bson import MISSING, find_element, iter_elements, type_name
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine
@@ -94,7 +93,7 @@ def raw_documents(request: Request, field: str) -> list[bytes]:
                 14, f"BSON field '{request.name}.{field}' is the wrong type '{type_name(value)}', expected type 'array'"
             )
         found = []
-        for kind, name, low, high in elements(request.raw, start):
+        for kind, name, low, high in iter_elements(request.raw, start):
             if kind != 0x03:
                 place_name = f"{request.name}.{field}.{name.decode()}"
                 raise CommandError(14, f"BSON field '{place_name}' is the wrong type, expected type 'object'")

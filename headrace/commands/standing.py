@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from headrace.commands.request import Peer, Request
-from headrace.values.elements import find_element
+from headrace.values.bson import find_element
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine

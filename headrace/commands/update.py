@@ -24,8 +24,7 @@ from headrace.query.update import Diff, Update, check_upsert_filter, parse_updat
 from headrace.store import schema
 from headrace.store.catalog import Collection
 from headrace.store.writes import RetryableWrite, WriteTransaction
-from headrace.values.bson import decode, encode, type_name
-from headrace.values.elements import find_element
+from headrace.values.bson import decode, encode, find_element, type_name
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine

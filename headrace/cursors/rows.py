@@ -16,8 +16,8 @@ from headrace.changes.stream import StreamSpec
 from headrace.cursors.changes import ChangeCursor, Source, check_read
 from headrace.cursors.feed import Feeds
 from headrace.store.view import POSITION_MAX
+from headrace.values.arrow import Gathered
 from headrace.values.bson import encode
-from headrace.values.plain_rows import Gathered
 
 _TIME_END: Final = 18
 """Where a token's cluster time ends."""

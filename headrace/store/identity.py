@@ -13,7 +13,7 @@ from bson import ObjectId
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.values.elements import elements, find_element, value_size
+from headrace.values.bson import find_element, iter_elements, value_size
 from headrace.values.keystring import encode_element
 
 _INT32 = Struct("<i")
@@ -86,7 +86,7 @@ def with_timestamps(document: bytes, position: int) -> bytes:
     if 0x11 not in document or _ZERO_TIMESTAMP not in document:
         return document
     changed = None
-    for kind, name, start, end in elements(document):
+    for kind, name, start, end in iter_elements(document):
         if kind == 0x11 and name != b"_id" and document[start:end] == _ZERO_TIMESTAMP:
             changed = changed or bytearray(document)
             changed[start:end] = position.to_bytes(8, "little")

@@ -17,8 +17,8 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.index_keys import UNDEFINED, Row, index_rows
 from headrace.store.view import bounded_key
 from headrace.values.bson import MISSING, decode
+from headrace.values.bson.to_string import shown
 from headrace.values.keystring import encode_element, encode_value
-from headrace.values.shown import shown
 
 if TYPE_CHECKING:
     from headrace.store.writes import WriteTransaction

@@ -12,10 +12,9 @@ import pytest
 from bson import Binary, Decimal128, Int64, ObjectId
 
 from headrace.testing.driven import DrivenServer
-from headrace.values.arrow import SCHEMA, batches_of, events_batch, gathered_batch
+from headrace.values.arrow import COLUMNS, SIZE, Gathered, RowKind, in_slice
+from headrace.values.arrow.batches import SCHEMA, batches_of, events_batch, gathered_batch
 from headrace.values.bson import encode
-from headrace.values.event_columns import COLUMNS, SIZE, in_slice
-from headrace.values.plain_rows import Gathered, RowKind
 
 KEYS: list[Any] = [
     1, 2.5, Int64(3), Int64(1 << 40), -0.0, Decimal128("4.0"), "five", "with\0zero", "ü", ObjectId("6" * 24),

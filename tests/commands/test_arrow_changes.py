@@ -11,9 +11,9 @@ import pytest
 
 from headrace.commands.wait import Wait
 from headrace.testing.driven import DrivenServer
-from headrace.values.arrow import batches_of
+from headrace.values.arrow import COLUMNS
+from headrace.values.arrow.batches import batches_of
 from headrace.values.bson import decode
-from headrace.values.event_columns import COLUMNS
 
 
 @pytest.fixture
@@ -132,6 +132,6 @@ def test_what_is_wrong_is_refused(server: DrivenServer, wrong: dict[str, Any], c
 
 
 def test_without_pyarrow_the_error_says_what_to_install(server: DrivenServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "headrace.values.arrow", None)
+    monkeypatch.setitem(sys.modules, "headrace.values.arrow.batches", None)
     reply = server.run("d", {"headraceChanges": "c", "after": start_of(server)})
     assert isinstance(reply, dict) and reply["code"] == 115 and "headrace[arrow]" in reply["errmsg"]

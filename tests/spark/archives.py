@@ -24,7 +24,7 @@ from headrace.spark.source.options import parse_options
 from headrace.spark.source.server_stream import Offset
 from headrace.spark.source.stream_told import told_of
 from headrace.spark.tables.fold import State, Stored, fold, keys_of
-from headrace.values.event_columns import COLUMNS
+from headrace.values.arrow import COLUMNS
 
 _TYPES = dict.fromkeys(("clusterTime", "wallTime"), TimestampType()) | dict.fromkeys(
     ("clusterTimeIncrement", "txnNumber"), LongType()

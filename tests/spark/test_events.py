@@ -12,7 +12,7 @@ from headrace.spark.errors import OptionError
 from headrace.spark.rows.events import SCHEMA, Row
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.schema import schema_of
-from headrace.values.event_columns import COLUMNS
+from headrace.values.arrow import COLUMNS
 
 UPDATE = {
     "txnNumber": Int64(3),

@@ -16,8 +16,8 @@ from headrace.spark.source.feed import Feed, PositionLost
 from headrace.spark.source.options import Position, SourceOptions
 from headrace.spark.source.ranges import read_range
 from headrace.spark.source.readahead import Bounds, read_ahead
+from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
-from headrace.values.event_columns import COLUMNS
 
 Db = Database[dict[str, Any]]
 

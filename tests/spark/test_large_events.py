@@ -21,8 +21,8 @@ from headrace.spark.source.ranges import read_range
 from headrace.spark.source.readahead import Bounds, read_ahead
 from headrace.spark.source.snapshot import Snapshot
 from headrace.spark.verify.mirror import compare
+from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
-from headrace.values.event_columns import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def table(feed: Feed, start: Token, end: Token, **slices: int) -> pa.Table:
 
 
 def read_schema() -> pa.Schema:
-    from headrace.values.arrow import SCHEMA
+    from headrace.values.arrow.batches import SCHEMA
 
     return SCHEMA
 

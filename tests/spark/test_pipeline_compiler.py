@@ -17,7 +17,7 @@ from headrace.spark.pipelines.conditions import FALSE, TRUE
 from headrace.spark.pipelines.program import canonical
 from headrace.spark.rows.extjson import dumps
 from headrace.values import bson
-from headrace.values.event_columns import COLUMNS, DOCUMENTS, row_of
+from headrace.values.arrow import COLUMNS, DOCUMENTS, row_of
 from tests.spark.random_pipelines import EVENT_FILTERS, PITFALL_EVENTS, PITFALL_FILTERS, events
 
 # HEADRACE_EXAMPLES asks for more than a check can afford.

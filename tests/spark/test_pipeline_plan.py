@@ -25,7 +25,7 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.feed import Feed
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.ranges import read_range
-from headrace.values.event_columns import COLUMNS
+from headrace.values.arrow import COLUMNS
 
 HOUR = {"$dateTrunc": {"date": "$clusterTime", "unit": "hour"}}
 

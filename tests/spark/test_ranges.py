@@ -15,8 +15,8 @@ from headrace.spark.source.feed import Feed
 from headrace.spark.source.options import Position, SourceOptions
 from headrace.spark.source.ranges import read_range
 from headrace.spark.source.readahead import Bounds, read_ahead
+from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode, encode
-from headrace.values.event_columns import COLUMNS
 from headrace.values.keystring import encode_value
 
 Db = Database[dict[str, Any]]

@@ -17,8 +17,8 @@ from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.extjson import loads
 from headrace.spark.rows.typed import fit_struct
 from headrace.spark.source.ranges import rows_batches
+from headrace.values.arrow import COLUMNS
 from headrace.values.bson import MISSING, encode
-from headrace.values.event_columns import COLUMNS
 
 
 def struct(**fields: spark.DataType) -> spark.StructType:

@@ -10,7 +10,7 @@ from bson_models import NAMES, VALUES, raw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.values import bson, elements, position
+from headrace.values import bson, position
 
 repeatable = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=5)
@@ -20,7 +20,7 @@ DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=5)
 @given(DOCUMENTS)
 def test_every_element_is_found_where_it_lies(document: dict[str, Any]) -> None:
     data = bson.encode(document)
-    walked = [(name.decode(), kind, data[start:end]) for kind, name, start, end in elements.elements(data)]
+    walked = [(name.decode(), kind, data[start:end]) for kind, name, start, end in bson.iter_elements(data)]
     assert walked == [(name, *raw(value)) for name, value in document.items()]
 
 
@@ -28,22 +28,22 @@ def test_every_element_is_found_where_it_lies(document: dict[str, Any]) -> None:
 @given(DOCUMENTS)
 def test_a_field_is_found_by_name(document: dict[str, Any]) -> None:
     data = bson.encode({"x": document})
-    inner = elements.find_element(data, b"x")
+    inner = bson.find_element(data, b"x")
     assert inner is not None
     for name, value in document.items():
-        found = elements.find_element(data, name.encode(), inner[1])
+        found = bson.find_element(data, name.encode(), inner[1])
         assert found is not None
         assert (found[0], data[found[1] : found[2]]) == raw(value)
-    assert elements.find_element(data, b"no such name") is None
+    assert bson.find_element(data, b"no such name") is None
 
 
 def test_the_first_element_of_an_empty_document_is_none() -> None:
-    assert elements.first_element(bson.encode({})) is None
-    assert elements.first_element(bson.encode({"ab": 1})) == (16, b"ab", 8, 12)
+    assert bson.first_element(bson.encode({})) is None
+    assert bson.first_element(bson.encode({"ab": 1})) == (16, b"ab", 8, 12)
 
 
 def test_a_name_is_not_found_as_the_beginning_of_another() -> None:
-    assert elements.find_element(bson.encode({"ab": 1, "b": 2}), b"a") is None
+    assert bson.find_element(bson.encode({"ab": 1, "b": 2}), b"a") is None
 
 
 @repeatable
@@ -54,12 +54,12 @@ def test_a_document_cut_short_is_walked_or_refused_but_never_without_end(
     whole = bson.encode(document)
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
     with pytest.raises(InvalidBSON):
-        list(elements.elements(cut))
+        list(bson.iter_elements(cut))
 
 
 def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(InvalidBSON, match="unknown BSON type 64"):
-        list(elements.elements(b"\x08\0\0\0\x40a\0\0"))
+        list(bson.iter_elements(b"\x08\0\0\0\x40a\0\0"))
 
 
 @given(st.integers(0, 2**64 - 1))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import CommandError
 from headrace.values import bson, keystring
-from headrace.values.keystring_decode import decode_all, decode_value
+from headrace.values.keystring import decode_all, decode_value
 
 repeatable = settings(max_examples=400, deadline=None, derandomize=True, database=None)
 

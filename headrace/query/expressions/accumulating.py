@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.accumulator_arguments import (
+from headrace.query.accumulators.operands import (
     check_fractions,
     check_n,
     read_n_arguments,
     read_percentile_arguments,
 )
-from headrace.query.accumulator_states import SIMPLE, ExtremeN, FirstN, LastN, Percentiles, State
+from headrace.query.accumulators.states import SIMPLE, ExtremeN, FirstN, LastN, Percentiles, State
 from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
 from headrace.query.expressions.operators import Parse, variadic
 from headrace.query.expressions.parse import parse_node

@@ -44,7 +44,7 @@ def retold(
     """
     from headrace.spark.pipelines import rows
     from headrace.spark.pipelines.evaluate import check_id
-    from headrace.values.arrow import events_batch
+    from headrace.values.arrow.batches import events_batch
 
     flow = flow_of(Program.of(stages, Setting()).stages())
     for batch in batches:

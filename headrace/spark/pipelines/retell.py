@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.spark.pipelines.rows import writer
 from headrace.values import bson
-from headrace.values.event_columns import COLUMNS, DOCUMENTS, row_of
+from headrace.values.arrow import COLUMNS, DOCUMENTS, row_of
 
 
 def row_arrays(made: list[dict[str, Any]], batch: pa.RecordBatch, places: list[int]) -> pa.RecordBatch:

@@ -26,8 +26,8 @@ from headrace.spark.rows.layout_columns import StructColumns
 from headrace.spark.rows.layout_texts import texts as layout_texts
 from headrace.spark.rows.layouts import Found, Numbers
 from headrace.spark.rows.typed import fit_struct
+from headrace.values.arrow import COLUMNS
 from headrace.values.bson import MISSING, decode
-from headrace.values.event_columns import COLUMNS
 
 
 class Shaper:

@@ -2,7 +2,7 @@
 
 Rule: nothing of an event is lost. Each field has its column; what has no column, or is not what its column takes (a
 pipeline may reshape events), is in `other`, under its own name. How an event fills them is in
-`headrace.values.event_columns`, how documents become what the columns hold in `documents.py`.
+`headrace.values.arrow.event_columns`, how documents become what the columns hold in `documents.py`.
 
 Rows that are not MongoDB's events have an operation type of their own, with `snapshotBegin`, `snapshot`
 and `snapshotEnd` (see `snapshot.py`).

@@ -21,8 +21,7 @@ import pyarrow as pa
 from bson import InvalidBSON
 from numpy.typing import NDArray
 
-from headrace.values.bson import decode
-from headrace.values.elements import elements
+from headrace.values.bson import decode, iter_elements
 
 Numbers: TypeAlias = NDArray[np.int64]
 
@@ -198,7 +197,7 @@ def layout_of(document: bytes) -> Layout | None:
 
 def _fields(document: bytes, start: int, numbers: Iterator[int]) -> tuple[Field, ...] | None:
     found: dict[str, Field] = {}
-    for kind, raw, value, _ in elements(document, start):
+    for kind, raw, value, _ in iter_elements(document, start):
         place = next(numbers, None)
         inner: tuple[Field, ...] | None = ()
         if kind == OBJECT:

@@ -35,7 +35,7 @@ from headrace.spark.source.ranges import read_range
 from headrace.spark.source.readahead import Bounds, Reach
 from headrace.spark.source.stream_told import difference
 from headrace.values import bson
-from headrace.values.event_columns import in_slice
+from headrace.values.arrow import in_slice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,7 +108,7 @@ class Archive:
         Nothing if `start` is in no span, or at the end of one. Raises ArchiveUnfit.
         """
         from headrace.spark.pipelines.reader import retold
-        from headrace.values.arrow import events_batch
+        from headrace.values.arrow.batches import events_batch
 
         span = self.span(start)
         if span is None or span.last.text <= start.text:

@@ -16,7 +16,7 @@ from bson import Timestamp
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.progress import Progress
-from headrace.values.event_columns import COLUMNS
+from headrace.values.arrow import COLUMNS
 from headrace.values.token import high_water_mark
 
 if TYPE_CHECKING:

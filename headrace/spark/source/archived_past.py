@@ -26,8 +26,8 @@ from headrace.spark.source.partitions import EventRange
 from headrace.spark.source.past import PastUnknown
 from headrace.spark.source.snapshot import Snapshot
 from headrace.spark.tables.fold import KEYED, MirrorDiverged, State, Stored, fold, key_of, keys_of
+from headrace.values.arrow import EventRow
 from headrace.values.bson import decode
-from headrace.values.event_columns import EventRow
 from headrace.values.keystring import encode_value
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import Any, Final
 from bson.raw_bson import RawBSONDocument
 
 from headrace.spark.rows.tokens import Token
-from headrace.values.bson import encode
-from headrace.values.elements import elements
+from headrace.values.bson import encode, iter_elements
 from headrace.values.token import decode_token
 
 SPLIT: Final[dict[str, Any]] = {"$changeStreamSplitLargeEvent": {}}
@@ -105,4 +104,4 @@ def _joined(identity: dict[str, Any], parts: Sequence[Event]) -> Any:
 
 def _body(fragment: bytes) -> bytes:
     """What stands behind `_id` and `splitEvent`."""
-    return next((fragment[end:-1] for _, name, _, end in elements(fragment) if name == b"splitEvent"), b"")
+    return next((fragment[end:-1] for _, name, _, end in iter_elements(fragment) if name == b"splitEvent"), b"")

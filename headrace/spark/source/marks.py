@@ -97,7 +97,7 @@ class ArrowMarks:
         self.drained = self.closed = False
 
     def next_batch(self, *, wait_ms: int) -> list[Mark]:
-        from headrace.values.arrow import batches_of
+        from headrace.values.arrow.batches import batches_of
 
         reply = self._feed.changes(
             self.token, None, columns=self._columns, rowsMax=_BATCH_ROWS_MAX, waitMs=wait_ms

@@ -21,7 +21,7 @@ from headrace.spark.source.partitions import ArchivedPart, EventRange, PastPart,
 from headrace.spark.source.past import PastUnknown
 from headrace.spark.source.ranges import read_range, rows_batches
 from headrace.spark.source.snapshot import Snapshot
-from headrace.values.event_columns import EventRow
+from headrace.values.arrow import EventRow
 
 if TYPE_CHECKING:
     import pyarrow as pa

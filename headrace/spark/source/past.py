@@ -16,7 +16,7 @@ from typing import Any
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.feed import Feed
 from headrace.spark.source.snapshot import Snapshot
-from headrace.values.event_columns import EventRow
+from headrace.values.arrow import EventRow
 from headrace.values.keystring import encode_value
 
 

@@ -15,7 +15,7 @@ from pymongo.errors import OperationFailure
 from headrace.spark.pipelines.reader import retold
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.feed import Feed
-from headrace.values.event_columns import COLUMNS, EventRow, in_slice
+from headrace.values.arrow import COLUMNS, EventRow, in_slice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,7 @@ def _arrow_replies(
     feed: Feed, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
 ) -> Iterator[tuple[list[pa.RecordBatch], Token]]:
     """The batches of each reply, and where it ends."""
-    from headrace.values.arrow import batches_of
+    from headrace.values.arrow.batches import batches_of
 
     def ask(after: Token) -> dict[str, Any]:
         return feed.changes(
@@ -86,7 +86,7 @@ def _arrow_replies(
 def _as_bson(
     feed: Feed, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
 ) -> Iterator[pa.RecordBatch]:
-    from headrace.values.arrow import events_batch
+    from headrace.values.arrow.batches import events_batch
 
     for events in _gathered(feed.read_raw(start, end)):
         if wanted := in_slice(events, slice_, slices):
@@ -111,7 +111,7 @@ def rows_batches(rows: Iterable[EventRow], columns: Sequence[str]) -> Iterator[p
     """Rows in the order of `COLUMNS` as batches of these columns."""
     import pyarrow as pa
 
-    from headrace.values.arrow import SCHEMA
+    from headrace.values.arrow.batches import SCHEMA
 
     places = [COLUMNS.index(name) for name in columns]
     schema = pa.schema([SCHEMA.field(place) for place in places])

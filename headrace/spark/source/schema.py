@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.spark.errors import OptionError
 from headrace.spark.rows.events import REST, SCHEMA, SERVER, WHOLE
 from headrace.spark.source.options import SourceOptions
-from headrace.values.event_columns import DOCUMENTS
+from headrace.values.arrow import DOCUMENTS
 
 
 def schema_of(options: SourceOptions) -> str:

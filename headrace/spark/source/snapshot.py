@@ -32,8 +32,8 @@ from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.feed import ChangeCursor, Feed
 from headrace.spark.source.options import Position, SourceOptions
+from headrace.values.arrow import COLUMNS, EventRow
 from headrace.values.bson import OPTIONS, encode, type_number
-from headrace.values.event_columns import COLUMNS, EventRow
 
 # How often a document may change under our hands before we say that it cannot be read. Each round takes milliseconds.
 ROUNDS_MAX: Final = 200

@@ -1,4 +1,4 @@
-"""Keystrings back to raw BSON: the inverse of `keystring.py`, given the type bits kept beside it.
+"""Keystrings back to raw BSON: the inverse of `encoding.py`, given the type bits kept beside it.
 
 Rule: with its type bits a keystring gives back the very bytes it was made of (NaNs come back as the
 plain one, non-canonical decimals as zero). Without them numbers come back as int or long when whole,
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headrace.errors import CommandError
-from headrace.values.keystring_decode_numbers import KeyCursor, read_number
+from headrace.values.keystring.number_decoding import KeyCursor, read_number
 
 _DEPTH_MAX: Final = 200  # MongoDB's limit of nesting; a key of nothing but array bytes must not exhaust the stack.
 _END: Final = 0x04

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.values.keystring import END, GENERAL_TYPES, encode_element, encode_fields
-from headrace.values.keystring_numbers import integer_key
-from headrace.values.keystring_typebits import TypeBits
+from headrace.values.keystring import END, GENERAL_TYPES, TypeBits, encode_element, encode_fields
+from headrace.values.keystring.number_encoding import integer_key
 
 VERSION_LATEST: Final = 2
 HIGH_WATER_MARK: Final = 0

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.accumulator_arguments import (
+from headrace.query.accumulators.operands import (
     check_fractions,
     check_n,
     read_n_arguments,
     read_percentile_arguments,
     read_rank_arguments,
 )
-from headrace.query.accumulator_states import SIMPLE, ExtremeN, FirstN, LastN, Percentiles, Ranked, State, Sum
+from headrace.query.accumulators.states import SIMPLE, ExtremeN, FirstN, LastN, Percentiles, Ranked, State, Sum
 from headrace.query.expressions import Env, Expression, ParseContext, parse_expression
 from headrace.query.expressions.node import Evaluate
 from headrace.query.sort import parse_sort

@@ -1,7 +1,7 @@
 """Resume tokens as clients hand them back: decoded into their parts, or refused with MongoDB's code.
 
 Rule: whatever a MongoDB client may hold is accepted: lower-case digits, a lost end byte, bytes after the
-end, further fields beside `_data`, lost type bits, versions 0 to 2. How tokens are made: `token_make.py`.
+end, further fields beside `_data`, lost type bits, versions 0 to 2. How tokens are made: `make_token.py`.
 
 It does *not* look whether the event exists: that is known only when the stream comes by (`changes/resume.py`).
 Numbers 6189500 to 6189505 are MongoDB's for bad identifiers, but which stands for which is our guess.
@@ -15,32 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.values.elements import find_element, first_element
-from headrace.values.keystring_decode import decode_all
-from headrace.values.shown import shown_tight
-from headrace.values.token_make import (
+from headrace.values.bson import find_element, first_element
+from headrace.values.bson.to_string import shown_tight
+from headrace.values.keystring import decode_all
+from headrace.values.token.make_token import (
     EVENT,
     HIGH_WATER_MARK,
     VERSION_LATEST,
-    TokenMaker,
     assemble,
     event_bits,
-    event_identifier,
-    high_water_mark,
-    make_event_token,
 )
-
-__all__ = [
-    "EVENT",
-    "HIGH_WATER_MARK",
-    "VERSION_LATEST",
-    "ResumeToken",
-    "TokenMaker",
-    "decode_token",
-    "event_identifier",
-    "high_water_mark",
-    "make_event_token",
-]
 
 _STRING, _OBJECT, _BINARY, _BOOL, _DATE, _NULL, _INT, _TIMESTAMP = 0x02, 0x03, 0x05, 0x08, 0x09, 0x0A, 0x10, 0x11
 _UUID_HEAD: Final = b"\x10\0\0\0\x04"

@@ -19,7 +19,7 @@ from struct import Struct
 from typing import Any, Final
 from zlib import crc32
 
-from headrace.values.elements import elements, find_element, value_size
+from headrace.values.bson import find_element, iter_elements, value_size
 from headrace.values.keystring import encode_element
 
 COLUMNS: Final = (
@@ -73,7 +73,7 @@ def row_of(event: bytes) -> EventRow:
 
 def _by_name(event: bytes) -> bytes:
     """The event with its fields in the order of their names."""
-    parts = sorted((name, event[start - len(name) - 2 : end]) for _, name, start, end in elements(event))
+    parts = sorted((name, event[start - len(name) - 2 : end]) for _, name, start, end in iter_elements(event))
     return b"".join((event[:4], *(part for _, part in parts), b"\0"))
 
 
@@ -183,7 +183,7 @@ def _learn(namespace: bytes) -> tuple[str | None, str | None] | None:
         _NAMESPACES.clear()
     names: dict[bytes, str] = {}
     plain = True
-    for bson_type, name, start, end in elements(namespace):
+    for bson_type, name, start, end in iter_elements(namespace):
         plain = plain and bson_type == 2 and name in (b"db", b"coll")
         names[name] = namespace[start + 4 : end - 1].decode() if plain else ""
     _NAMESPACES[namespace] = known = (names.get(b"db"), names.get(b"coll")) if plain else None

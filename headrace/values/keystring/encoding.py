@@ -3,14 +3,14 @@
 Rule: comparing two keystrings as bytes gives what comparing the values would, over all types and however
 deeply nested; numbers that are equal give equal bytes whatever their types (1, 1.0, NumberLong(1),
 NumberDecimal("1.00")). What is lost by that (a number's type, symbol or string, a decimal's trailing
-zeros) is told by the type bits, which are kept beside the key: see `keystring_typebits.py`.
+zeros) is told by the type bits, which are kept beside the key: see `typebits.py`.
 
     value      type byte | payload              no keystring is a proper prefix of another's value
     string     3C | UTF-8, each 00 written 00 FF | 00
     object     46 | (general type byte of the field | name 00 | its whole keystring)* | 00
     array      50 | keystrings of the items | 00
     binData    5A | length byte, or FF and 4 bytes when 255 or more | subtype | data
-    numbers    see `keystring_numbers.py`
+    numbers    see `number_encoding.py`
 
 A key of several values is their keystrings one after another. The end byte 04 closes a resume token; keys
 inside the store need none. Source: the KeyString description in the project's reference, section 2.6.
@@ -22,20 +22,8 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any, Final
 
-from headrace.values import bson, elements
-from headrace.values.keystring_numbers import decimal_key, double_key, integer_key
-from headrace.values.keystring_typebits import type_bits
-
-__all__ = [
-    "END",
-    "GENERAL_TYPES",
-    "encode_array_items",
-    "encode_element",
-    "encode_fields",
-    "encode_value",
-    "encode_values",
-    "type_bits",
-]
+from headrace.values import bson
+from headrace.values.keystring.number_encoding import decimal_key, double_key, integer_key
 
 END: Final = b"\x04"
 
@@ -57,7 +45,7 @@ def encode_element(bson_type: int, value: bytes) -> bytes:
 
 
 def encode_values(values: Iterable[Any]) -> bytes:
-    """The keystrings of Python values (the types of `values/bson.py`), one after another."""
+    """The keystrings of Python values (the types of `values/bson`), one after another."""
     return encode_array_items(bson.encode({"": list(values)})[6:-1])
 
 
@@ -68,13 +56,13 @@ def encode_value(value: Any) -> bytes:
 
 def encode_array_items(array: bytes) -> bytes:
     """The keystrings of a BSON array's (or document's) values, back to back, with no end byte."""
-    return b"".join([encode_element(kind, array[start:end]) for kind, _, start, end in elements.elements(array)])
+    return b"".join([encode_element(kind, array[start:end]) for kind, _, start, end in bson.iter_elements(array)])
 
 
 def encode_fields(document: bytes) -> bytes:
     """A document's payload: each field's general type byte, name and keystring, and the closing 00."""
     parts: list[bytes] = []
-    for kind, name, start, end in elements.elements(document):
+    for kind, name, start, end in bson.iter_elements(document):
         parts += (GENERAL_TYPES[kind], name, b"\0", encode_element(kind, document[start:end]))
     parts.append(b"\0")
     return b"".join(parts)

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from headrace.query.collation import Collation
 from headrace.query.match import Predicate
-from headrace.query.projection_build import excluder, includer
-from headrace.query.projection_find import positional_picker, slicer
-from headrace.query.projection_spec import Mode, Scope, Specification, read_specification
+from headrace.query.projection.executor import excluder, includer
+from headrace.query.projection.find_operators import positional_picker, slicer
+from headrace.query.projection.specification import Mode, Scope, Specification, read_specification
 
 Step = Callable[[dict[str, Any]], dict[str, Any]]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from headrace.values.event_columns import EventRow, row_of
+from headrace.values.arrow.event_columns import EventRow, row_of
 
 _TOKEN_BYTES: Final = 17  # of a token's document, besides its text
 _BITS_BYTES: Final = 16  # of its type bits, besides themselves

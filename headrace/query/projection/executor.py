@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.query.projection_spec import Computed, Dropped, ElementMatch, Kept, Sliced, Tree
+from headrace.query.projection.specification import Computed, Dropped, ElementMatch, Kept, Sliced, Tree
 from headrace.values.bson import MISSING
 
 Step = Callable[[dict[str, Any]], dict[str, Any]]

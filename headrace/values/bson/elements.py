@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from bson import InvalidBSON
 
-Element: TypeAlias = tuple[int, bytes, int, int]
+RawElement: TypeAlias = tuple[int, bytes, int, int]
 
 # Size of a value: (bytes always there, whether an int32 at its start adds to them).
 _SIZES: Final[dict[int, tuple[int, bool]]] = {
@@ -52,7 +52,7 @@ def value_size(bson_type: int, data: bytes, offset: int) -> int:
     return _end_of_name(data, _end_of_name(data, offset)) - offset
 
 
-def elements(data: bytes, start: int = 0) -> Iterator[Element]:
+def iter_elements(data: bytes, start: int = 0) -> Iterator[RawElement]:
     """Each element of the document (or array) that begins at `start` in `data`, in order."""
     at = start + 4
     while bson_type := _type_at(data, at):
@@ -84,7 +84,7 @@ def find_element(data: bytes, name: bytes, start: int = 0) -> tuple[int, int, in
     return None
 
 
-def first_element(data: bytes, start: int = 0) -> Element | None:
+def first_element(data: bytes, start: int = 0) -> RawElement | None:
     """The first element of the document at `start`, or None when it is empty."""
     bson_type = _type_at(data, start + 4)
     if not bson_type:

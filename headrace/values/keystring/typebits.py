@@ -17,8 +17,8 @@ from struct import Struct
 from typing import Final
 
 from headrace.errors import CommandError
-from headrace.values import elements
-from headrace.values.keystring_numbers import read_decimal128
+from headrace.values import bson
+from headrace.values.keystring.number_encoding import read_decimal128
 
 INT, LONG, DOUBLE, DECIMAL = range(4)
 
@@ -106,7 +106,7 @@ def _unwrapped(stored: bytes) -> bytes:
 
 
 def _add_items(bits: TypeBits, document: bytes) -> None:
-    for kind, _, start, end in elements.elements(document):
+    for kind, _, start, end in bson.iter_elements(document):
         bits.add_element(kind, document[start:end])
 
 

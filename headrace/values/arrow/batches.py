@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.values.event_columns import COLUMNS, DOCUMENTS, SIZE, row_of, token_text
-from headrace.values.plain_rows import Gathered, RowKind
+from headrace.values.arrow.event_columns import COLUMNS, DOCUMENTS, SIZE, row_of, token_text
+from headrace.values.arrow.row_columns import Gathered, RowKind
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TYPES: Final = (

@@ -1,4 +1,4 @@
-"""Numbers out of keystrings, and the cursor over a key: the inverse of `keystring_numbers.py`.
+"""Numbers out of keystrings, and the cursor over a key: the inverse of `number_encoding.py`.
 
 Rule: with the type bits a number comes back with its type and, a decimal, with its exponent. Type bits
 that do not fit the number (a client may send any) are overruled rather than refused.
@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Final
 
 from headrace.errors import CommandError
-from headrace.values.keystring_numbers import (
+from headrace.values.keystring.number_encoding import (
     COEFFICIENT_MAX,
     DOUBLE_MIN_NORMAL,
     EXPONENT_BIAS,
@@ -24,7 +24,7 @@ from headrace.values.keystring_numbers import (
     cut_to_34_digits,
     rounded_up_to_15_digits,
 )
-from headrace.values.keystring_typebits import (
+from headrace.values.keystring.typebits import (
     DECIMAL,
     DECIMAL_ZERO,
     DOUBLE,

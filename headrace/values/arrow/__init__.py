@@ -1,0 +1,32 @@
+"""Change events as the columns of a table.
+
+`event_columns.py` names the columns and fills them from an event, `row_columns.py` fills them without one.
+`batches.py` makes Arrow batches of them. It alone imports pyarrow, so it is imported where a client asks for Arrow.
+"""
+
+from headrace.values.arrow.event_columns import (
+    COLUMNS,
+    DOCUMENTS,
+    SIZE,
+    EventRow,
+    in_slice,
+    row_of,
+    slice_of,
+    token_document,
+    token_text,
+)
+from headrace.values.arrow.row_columns import Gathered, RowKind
+
+__all__ = [
+    "COLUMNS",
+    "DOCUMENTS",
+    "SIZE",
+    "EventRow",
+    "Gathered",
+    "RowKind",
+    "in_slice",
+    "row_of",
+    "slice_of",
+    "token_document",
+    "token_text",
+]

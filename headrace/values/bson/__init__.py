@@ -1,0 +1,22 @@
+"""BSON: documents to Python values and back, raw documents walked in place, values as text in error messages."""
+
+from headrace.values.bson.codec import OPTIONS, check_all, decode, encode, encode_in_order
+from headrace.values.bson.elements import RawElement, find_element, first_element, iter_elements, value_size
+from headrace.values.bson.value_types import MISSING, Missing, type_name, type_number
+
+__all__ = [
+    "MISSING",
+    "OPTIONS",
+    "Missing",
+    "RawElement",
+    "check_all",
+    "decode",
+    "encode",
+    "encode_in_order",
+    "find_element",
+    "first_element",
+    "iter_elements",
+    "type_name",
+    "type_number",
+    "value_size",
+]

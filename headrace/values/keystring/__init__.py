@@ -1,0 +1,27 @@
+"""Keystrings: BSON values as bytes that sort in MongoDB's order of values, and back (KeyString V1, ascending)."""
+
+from headrace.values.keystring.decoding import decode_all, decode_value
+from headrace.values.keystring.encoding import (
+    END,
+    GENERAL_TYPES,
+    encode_array_items,
+    encode_element,
+    encode_fields,
+    encode_value,
+    encode_values,
+)
+from headrace.values.keystring.typebits import TypeBits, type_bits
+
+__all__ = [
+    "END",
+    "GENERAL_TYPES",
+    "TypeBits",
+    "decode_all",
+    "decode_value",
+    "encode_array_items",
+    "encode_element",
+    "encode_fields",
+    "encode_value",
+    "encode_values",
+    "type_bits",
+]

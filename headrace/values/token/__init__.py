@@ -1,0 +1,24 @@
+"""Resume tokens of change streams: decoded, and made byte for byte as MongoDB makes them."""
+
+from headrace.values.token.make_token import (
+    EVENT,
+    HIGH_WATER_MARK,
+    VERSION_LATEST,
+    TokenMaker,
+    event_identifier,
+    high_water_mark,
+    make_event_token,
+)
+from headrace.values.token.resume_token import ResumeToken, decode_token
+
+__all__ = [
+    "EVENT",
+    "HIGH_WATER_MARK",
+    "VERSION_LATEST",
+    "ResumeToken",
+    "TokenMaker",
+    "decode_token",
+    "event_identifier",
+    "high_water_mark",
+    "make_event_token",
+]
