@@ -29,7 +29,7 @@ from spark_source import DATABASE, document
 from target import OwnServer, Target
 
 from headrace.spark.jobs.job_file import parse_job
-from headrace.spark.jobs.run import run_job
+from headrace.spark.jobs.runner import run_job
 from headrace.spark.session import get_session
 from headrace.spark.sinks.foreach_batch import OnceSink
 

@@ -29,9 +29,9 @@ from spark_source import DATABASE
 from target import OwnServer, Target
 
 from headrace.spark.jobs.job_file import parse_job
-from headrace.spark.jobs.run import run_job
+from headrace.spark.jobs.runner import run_job
 from headrace.spark.session import get_session
-from headrace.spark.sinks.batch import Batch
+from headrace.spark.sinks.contract import Batch
 from headrace.spark.tables.progress import Progress
 
 if TYPE_CHECKING:

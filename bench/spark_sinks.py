@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from headrace.spark.session import get_session
 from headrace.spark.sinks.foreach_batch import for_each_batch
-from headrace.spark.sinks.open import parse_sink
+from headrace.spark.sinks.sink_options import parse_sink
 
 MOMENT: Final = pa.timestamp("us", "UTC")
 NAMES: Final = (

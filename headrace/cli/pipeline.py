@@ -64,7 +64,7 @@ def _run(job: Job, arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from headrace.spark.errors import told
-    from headrace.spark.jobs.run import JobRunning, run_job
+    from headrace.spark.jobs.runner import JobRunning, run_job
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -96,7 +96,7 @@ def _explain(job: Job, arguments: argparse.Namespace) -> int:
 
 
 def _reset(job: Job, arguments: argparse.Namespace) -> int:
-    from headrace.spark.jobs.run import JobRunning, reset_job
+    from headrace.spark.jobs.runner import JobRunning, reset_job
 
     try:
         removed = reset_job(job, data=arguments.data).removed

@@ -20,7 +20,7 @@ from headrace.demo.flights import Write, writes
 from headrace.demo.replay import replay
 from headrace.spark.mirror import BatchReport, Mirror, follow
 from headrace.spark.session import get_session
-from headrace.spark.verify.mirror import compare
+from headrace.spark.verify.compare_mirror import compare
 
 DATABASE: Final = "airline"
 COLLECTION: Final = "flights"

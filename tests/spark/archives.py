@@ -15,9 +15,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 import headrace
 from headrace.spark.rows import events
 from headrace.spark.rows.tokens import Token
-from headrace.spark.sinks.batch import Batch
-from headrace.spark.sinks.changes import changes_sink
-from headrace.spark.sinks.log import LogSink
+from headrace.spark.sinks.changes_sink import changes_sink
+from headrace.spark.sinks.contract import Batch
+from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.feed import Feed
 from headrace.spark.source.options import parse_options

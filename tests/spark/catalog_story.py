@@ -14,11 +14,11 @@ from crashes import Crash, crashing
 from stories import Story, batches
 
 from headrace.spark.session import get_session
-from headrace.spark.sinks.batch import Sink
-from headrace.spark.sinks.mirror import MirrorSink, mirror_sink
-from headrace.spark.sinks.spark_table import COLUMNS, SparkTable
+from headrace.spark.sinks.contract import Sink
+from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink
+from headrace.spark.tables.catalog_mirror import COLUMNS, CatalogMirror
 
-STEPS = [(SparkTable, name) for name in ("_merge", "_overwrite", "_settle")]
+STEPS = [(CatalogMirror, name) for name in ("_merge", "_overwrite", "_settle")]
 CONF = {
     "delta": {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

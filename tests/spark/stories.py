@@ -14,7 +14,7 @@ from bson import Int64
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.sinks.batch import Batch
+from headrace.spark.sinks.contract import Batch
 
 MOMENT = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(

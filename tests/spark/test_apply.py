@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.query.diff import compute_diff
-from headrace.spark.tables.apply import CannotApply, apply_update
+from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.values import bson
 
 

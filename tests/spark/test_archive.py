@@ -14,7 +14,7 @@ from archives import Kept, Row, advance, batches, run, tokens
 import headrace
 from headrace.spark.errors import OptionError
 from headrace.spark.rows.tokens import Token
-from headrace.spark.sinks.changes import changes_sink
+from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.source import archive as archive_module
 from headrace.spark.source.archive import Archive, ArchiveUnfit
 from headrace.spark.source.feed import Feed, PositionLost

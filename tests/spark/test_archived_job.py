@@ -11,7 +11,7 @@ from pymongo import MongoClient
 
 import headrace
 from headrace.spark.jobs.job_file import parse_job
-from headrace.spark.jobs.run import run_job
+from headrace.spark.jobs.runner import run_job
 from headrace.spark.tables.delta_log import kept_progress
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from headrace.spark.source.feed import PositionLost
 from headrace.spark.source.options import Position, parse_options
 from headrace.spark.source.server_stream import Offset
 from headrace.spark.tables.fold import Changes, State, Stored
-from headrace.spark.verify.mirror import compare
+from headrace.spark.verify.compare_mirror import compare
 
 # All that the source sends to a server of which it knows nothing; MongoDB 6.0 has each.
 MONGODBS: Final = {"aggregate", "buildInfo", "find", "getMore", "killCursors", "ping"}

@@ -15,10 +15,10 @@ from headrace.cli.main import main
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.spark.jobs.job_file import parse_job, read_job
 from headrace.spark.jobs.report import status_lines
-from headrace.spark.jobs.run import reset_job, run_job
+from headrace.spark.jobs.runner import reset_job, run_job
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.sinks.batch import Batch
-from headrace.spark.sinks.documents import DocumentsSink, documents_sink
+from headrace.spark.sinks.contract import Batch
+from headrace.spark.sinks.documents_sink import DocumentsSink, documents_sink
 from headrace.values import bson
 
 if TYPE_CHECKING:

@@ -19,10 +19,11 @@ from headrace.cli.main import main
 from headrace.spark import Window
 from headrace.spark.errors import OptionError
 from headrace.spark.jobs.checkpoint import Checkpoint, places_in, read_checkpoint
-from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
+from headrace.spark.jobs.job_stages import server_stages, spark_stages
+from headrace.spark.jobs.metrics import Figures, serve
 from headrace.spark.jobs.report import explain_lines
-from headrace.spark.jobs.run import (
+from headrace.spark.jobs.runner import (
     JobRunning,
     SparkEnded,
     _Run,
@@ -32,8 +33,7 @@ from headrace.spark.jobs.run import (
     running_in,
     source_options,
 )
-from headrace.spark.jobs.stages import server_stages, spark_stages
-from headrace.spark.sinks.open import KINDS, SinkError
+from headrace.spark.sinks.sink_options import KINDS, SinkError
 
 GIVEN = """
 checkpoint = "notes"
@@ -235,7 +235,7 @@ def test_only_one_process_runs_a_job_and_a_reset_waits_for_none(tmp_path: Path) 
 
 
 def test_a_sink_of_ones_own_is_a_function_that_can_be_imported(tmp_path: Path) -> None:
-    own = '[[sink]]\nkind = "own"\nfactory = "headrace.spark.sinks.changes:changes_sink"\npath = "x"'
+    own = '[[sink]]\nkind = "own"\nfactory = "headrace.spark.sinks.changes_sink:changes_sink"\npath = "x"'
     sink = job_of(GIVEN + own, tmp_path).sinks[-1]
     assert sink.open() and not sink.folds
     with pytest.raises(SinkError, match="can be imported"):
@@ -318,7 +318,9 @@ def test_a_pipeline_goes_to_the_server_as_far_as_it_can_and_not_before_a_snapsho
 
 
 def test_the_command_line_and_a_jobs_file_import_no_spark() -> None:
-    modules = "headrace.cli.main, headrace.spark.jobs.job_file, headrace.spark.jobs.run, headrace.spark.jobs.stages"
+    modules = (
+        "headrace.cli.main, headrace.spark.jobs.job_file, headrace.spark.jobs.runner, headrace.spark.jobs.job_stages"
+    )
     program = f"import sys, {modules}; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -349,7 +351,7 @@ def test_a_job_whose_spark_is_gone_ends_behind_the_sink_that_is_at_work(
         def watch(self, report: Any) -> None:
             raise ConnectionResetError
 
-    monkeypatch.setattr("headrace.spark.jobs.run._Run", Running)
+    monkeypatch.setattr("headrace.spark.jobs.runner._Run", Running)
     job = job_of(GIVEN, tmp_path)
     with pytest.raises(SparkEnded):
         run_job(job, session=object(), report=lambda _: None)  # type: ignore[arg-type]

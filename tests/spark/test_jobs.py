@@ -16,14 +16,14 @@ from pymongo.database import Database
 
 import headrace
 from headrace.spark import errors
-from headrace.spark.jobs import listener
-from headrace.spark.jobs.figures import Figures, serve
+from headrace.spark.jobs import metrics_listener as listener
 from headrace.spark.jobs.job_file import Job, parse_job
+from headrace.spark.jobs.metrics import Figures, serve
 from headrace.spark.jobs.report import status_lines, verify_job
-from headrace.spark.jobs.run import reset_job, run_job
-from headrace.spark.sinks.batch import CollectionGone
-from headrace.spark.sinks.open import parse_sink
+from headrace.spark.jobs.runner import reset_job, run_job
+from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.source.options import server_name
+from headrace.spark.tables.drop_policy import CollectionGone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

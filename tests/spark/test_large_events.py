@@ -20,7 +20,7 @@ from headrace.spark.source.past import documents_at
 from headrace.spark.source.ranges import read_range
 from headrace.spark.source.readahead import Bounds, read_ahead
 from headrace.spark.source.snapshot import Snapshot
-from headrace.spark.verify.mirror import compare
+from headrace.spark.verify.compare_mirror import compare
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
 

@@ -22,14 +22,14 @@ import headrace
 from headrace.spark.errors import OptionError
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.sinks.batch import Batch
-from headrace.spark.sinks.changes import changes_sink
+from headrace.spark.sinks.changes_sink import changes_sink
+from headrace.spark.sinks.contract import Batch
 from headrace.spark.source import merged
 from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.feed import PositionLost
 from headrace.spark.source.options import parse_options, server_name
 from headrace.spark.source.server_stream import Offset
-from headrace.spark.verify.log import compare_log
+from headrace.spark.verify.compare_log import compare_log
 
 pytestmark = pytest.mark.slow
 

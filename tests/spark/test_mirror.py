@@ -20,7 +20,7 @@ from pymongo.database import Database
 
 import headrace
 from headrace.spark.mirror import BatchReport, Mirror, catch_up, description_option, follow
-from headrace.spark.verify.mirror import compare
+from headrace.spark.verify.compare_mirror import compare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

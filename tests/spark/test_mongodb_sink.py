@@ -14,8 +14,9 @@ from stories import table_of, token_at
 
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.sinks.batch import Batch, CollectionGone
-from headrace.spark.sinks.mongodb import NamesakeSink, mongodb_sink
+from headrace.spark.sinks.contract import Batch
+from headrace.spark.sinks.mongodb_sink import NamesakeSink, mongodb_sink
+from headrace.spark.tables.drop_policy import CollectionGone
 
 Db = Database[dict[str, Any]]
 

@@ -14,13 +14,13 @@ from stories import Story, story, table_of
 from test_sinks import STEPS
 
 from headrace.spark.rows.events import Row
-from headrace.spark.sinks.batch import Batch, SeveralServers, Sink
-from headrace.spark.sinks.changes import changes_sink
-from headrace.spark.sinks.history import HistorySink
-from headrace.spark.sinks.log import LogSink
-from headrace.spark.sinks.mirror import mirror_sink
-from headrace.spark.sinks.mongodb import mongodb_sink
-from headrace.spark.sinks.parquet import parquet_sink
+from headrace.spark.sinks.changes_sink import changes_sink
+from headrace.spark.sinks.contract import Batch, SeveralServers, Sink
+from headrace.spark.sinks.history_sink import HistorySink
+from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.sinks.mirror_sink import mirror_sink
+from headrace.spark.sinks.mongodb_sink import mongodb_sink
+from headrace.spark.sinks.parquet_sink import parquet_sink
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from stories import batches, story
 
-from headrace.spark.sinks.open import KINDS, parse_sink
+from headrace.spark.sinks.sink_options import KINDS, parse_sink
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "sinks"
 

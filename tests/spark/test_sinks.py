@@ -1,4 +1,4 @@
-"""Every sink keeps the contract of `sinks/batch.py`: crashed at each step and run again, it ends in the right state."""
+"""Every sink fulfils the contract in `sinks/contract.py`: crashed at each step and run again, it ends correct."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from stories import Story, batches, story
 
-import headrace.spark.sinks.history
+import headrace.spark.sinks.history_sink
 import headrace.spark.tables.delta_files
 import headrace.spark.tables.delta_log
 import headrace.spark.tables.delta_mirror
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END, Row
-from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, Sink
-from headrace.spark.sinks.changes import changes_sink
+from headrace.spark.sinks.changes_sink import changes_sink
+from headrace.spark.sinks.contract import Batch, BatchReport, Sink
 from headrace.spark.sinks.foreach_batch import OnceSink
-from headrace.spark.sinks.history import HistorySink, at
-from headrace.spark.sinks.log import LogSink
-from headrace.spark.sinks.mirror import MirrorSink, mirror_sink
-from headrace.spark.sinks.mongodb import mongodb_sink
-from headrace.spark.sinks.parquet import parquet_sink
-from headrace.spark.tables.mirror import NotAMirror
-from headrace.spark.tables.place import Place
+from headrace.spark.sinks.history_sink import HistorySink, at
+from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink
+from headrace.spark.sinks.mongodb_sink import mongodb_sink
+from headrace.spark.sinks.parquet_sink import parquet_sink
+from headrace.spark.tables.drop_policy import CollectionGone
+from headrace.spark.tables.mirror_table import NotAMirror
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.staged import StagingWriter
+from headrace.spark.tables.staged_files import StagingWriter
+from headrace.spark.tables.table_location import Place
 
 # Whatever makes something durable: a crash is tried right before each of them, and right behind.
 STEPS: tuple[tuple[Any, str], ...] = (
@@ -54,7 +55,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (headrace.spark.tables.delta_mirror, "write_deltalake"),
     (headrace.spark.tables.delta_log, "write_deltalake"),
     (headrace.spark.tables.delta_files, "create_table_with_add_actions"),
-    (headrace.spark.sinks.history, "write_deltalake"),
+    (headrace.spark.sinks.history_sink, "write_deltalake"),
     (Place, "remove_file"),
     (StagingWriter, "close"),
     (StagingWriter, "write"),

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 from other_pyspark import pyspark_of
 
-from headrace.spark.sinks.open import SinkError, parse_sink
+from headrace.spark.sinks.sink_options import SinkError, parse_sink
 
 # The format, a PySpark, and the jars for it.
 TESTED: Final = [

@@ -15,16 +15,17 @@ from deltalake import DeltaTable
 from local_frame import LocalFrame
 from stories import MOMENT, SCHEMA, Story, batches, table_of, token_at
 
-from headrace.spark.sinks.batch import Batch, CollectionGone
-from headrace.spark.sinks.changes import changes_sink
+from headrace.spark.sinks.changes_sink import changes_sink
+from headrace.spark.sinks.contract import Batch
 from headrace.spark.sinks.foreach_batch import for_each_batch
-from headrace.spark.sinks.log import LogSink
-from headrace.spark.sinks.open import SinkError, parse_sink
-from headrace.spark.sinks.parquet import parquet_sink
+from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.sinks.parquet_sink import parquet_sink
+from headrace.spark.sinks.sink_options import SinkError, parse_sink
 from headrace.spark.tables.delta_files import files_between
 from headrace.spark.tables.delta_log import DeltaLog
-from headrace.spark.tables.place import place_of
-from headrace.spark.tables.staged import FilesNotShared, StagingWriter
+from headrace.spark.tables.drop_policy import CollectionGone
+from headrace.spark.tables.staged_files import FilesNotShared, StagingWriter
+from headrace.spark.tables.table_location import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

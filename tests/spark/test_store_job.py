@@ -17,13 +17,13 @@ from pymongo import MongoClient
 
 import headrace
 from headrace.spark.jobs.job_file import Job, read_job
+from headrace.spark.jobs.job_stages import checked_tables, opened
 from headrace.spark.jobs.report import verify_job
-from headrace.spark.jobs.run import reset_job
-from headrace.spark.jobs.stages import checked_tables, opened
+from headrace.spark.jobs.runner import reset_job
 from headrace.spark.rows.tokens import Token
-from headrace.spark.sinks.history import HistoryTable
-from headrace.spark.sinks.log import LogSink
-from headrace.spark.tables.place import place_of
+from headrace.spark.sinks.history_sink import HistoryTable
+from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.tables.table_location import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

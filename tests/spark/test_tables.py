@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.spark.tables.fold import Changes, State, Stored
-from headrace.spark.tables.mirror import KINDS, MirrorTable, NotAMirror, open_table, stored_rows
+from headrace.spark.tables.mirror_table import KINDS, MirrorTable, NotAMirror, open_table, stored_rows
 
 
 @pytest.fixture(params=sorted(KINDS))

@@ -9,9 +9,9 @@ import pytest
 from stories import BEGAN, story, table_of, token_at
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
-from headrace.spark.sinks.batch import Batch
+from headrace.spark.sinks.contract import Batch
+from headrace.spark.tables.batch_stats import after, joined, tally_of, unseen
 from headrace.spark.tables.progress import Progress, Sieve
-from headrace.spark.tables.tally import after, joined, tally_of, unseen
 
 KINDS = ("insert", "update", "drop", None, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END)
 

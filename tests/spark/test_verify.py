@@ -10,13 +10,13 @@ import pytest
 from bson import Int64
 from pymongo.database import Database
 
-import headrace.spark.verify.mirror
+import headrace.spark.verify.compare_mirror
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.feed import Feed
 from headrace.spark.source.options import Position, SourceOptions
 from headrace.spark.tables.fold import Changes, State, Stored
-from headrace.spark.tables.mirror import MirrorTable, NotAMirror, open_table
-from headrace.spark.verify.mirror import Unsettled, compare
+from headrace.spark.tables.mirror_table import MirrorTable, NotAMirror, open_table
+from headrace.spark.verify.compare_mirror import Unsettled, compare
 
 Db = Database[dict[str, Any]]
 
@@ -51,7 +51,7 @@ def fill(mirrored: Mirrored, database: Db, **wrong: str) -> None:
 def test_equal_sides_are_equal_in_every_range(
     mirrored: Mirrored, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(headrace.spark.verify.mirror, "RANGE_ROWS", 10)
+    monkeypatch.setattr(headrace.spark.verify.compare_mirror, "RANGE_ROWS", 10)
     database.c.insert_many([{"_id": number} for number in range(35)] + [{"_id": f"k{number}"} for number in range(20)])
     fill(mirrored, database)
     found = compare(mirrored)
@@ -63,7 +63,7 @@ def test_equal_sides_are_equal_in_every_range(
 def test_what_differs_is_named_with_its_range(
     mirrored: Mirrored, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(headrace.spark.verify.mirror, "RANGE_ROWS", 10)
+    monkeypatch.setattr(headrace.spark.verify.compare_mirror, "RANGE_ROWS", 10)
     database.c.insert_many([{"_id": f"k{number:02}", "n": Int64(1)} for number in range(40)])
     fill(mirrored, database, k03=dumps({"_id": "k03", "n": 1}), k99="{}")
     rows = mirrored.table()

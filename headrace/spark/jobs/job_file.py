@@ -17,7 +17,7 @@
     port = 9464
     [spark]                              # may be left out: the session, if the job has to start one
     cores = 2
-    [[sink]]                             # one or several; see `sinks/open.py`
+    [[sink]]                             # one or several; see `sinks/sink_options.py`
     kind = "mirror"
     path = "orders/mirror"
 
@@ -34,11 +34,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.spark import Window
-from headrace.spark.jobs.stages import check_stages, checked_tables
+from headrace.spark.jobs.job_stages import check_stages, checked_tables
 from headrace.spark.rows.extjson import loads
-from headrace.spark.sinks.open import SinkError, SinkOptions, parse_sink
+from headrace.spark.sinks.sink_options import SinkError, SinkOptions, parse_sink
 from headrace.spark.source.options import SourceOptions, parse_options
-from headrace.spark.tables.place import located
+from headrace.spark.tables.table_location import located
 
 _TABLES: Final = {
     "": {"checkpoint", "metrics", "name", "pipeline", "report_seconds", "sink", "source", "spark", "trigger"},

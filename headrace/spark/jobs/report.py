@@ -12,23 +12,23 @@ from pymongo.errors import PyMongoError
 from headrace.spark.errors import told
 from headrace.spark.jobs.checkpoint import Place, places_in, read_checkpoint
 from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.job_stages import explained, spark_stages
 from headrace.spark.jobs.lag import EVENTS_MAX, lag_of
-from headrace.spark.jobs.run import running_in, session_of, source_options
-from headrace.spark.jobs.stages import explained, spark_stages
+from headrace.spark.jobs.runner import running_in, session_of, source_options
 from headrace.spark.rows.tokens import Token
-from headrace.spark.sinks.log import LogSink
-from headrace.spark.sinks.mirror import MirrorSink
+from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.source.feed import PositionLost
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import State
-from headrace.spark.tables.mirror import MirrorTable
-from headrace.spark.verify.log import compare_log
-from headrace.spark.verify.mirror import compare
+from headrace.spark.tables.mirror_table import MirrorTable
+from headrace.spark.verify.compare_log import compare_log
+from headrace.spark.verify.compare_mirror import compare
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.spark.sinks.history import HistoryTable
+    from headrace.spark.sinks.history_sink import HistoryTable
 
 _POLICIES: Final = {
     "fail": "a drop or a rename stops the job",
@@ -158,7 +158,7 @@ def verify_job(job: Job) -> Iterator[Verified]:
 
 
 def _mirror_of(sink: Any) -> Any:
-    from headrace.spark.sinks.history import HistorySink
+    from headrace.spark.sinks.history_sink import HistorySink
 
     if isinstance(sink, MirrorSink):
         return sink.table

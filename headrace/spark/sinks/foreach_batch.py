@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.clock import SystemClock
-from headrace.spark.sinks.batch import Batch, BatchReport, FrameSink, Sink, taken
+from headrace.spark.sinks.contract import Batch, BatchReport, FrameSink, Sink, taken
 from headrace.spark.sinks.query_id import query_of
 from headrace.spark.tables.progress import Progress, Sieve
 

@@ -63,8 +63,8 @@ class ArchiveTable:
 
     def __init__(self, path: str) -> None:
         # Readers without an archive need no Delta.
-        from headrace.spark.tables.kept_table import KeptTable
-        from headrace.spark.tables.place import place_of
+        from headrace.spark.tables.open_table import KeptTable
+        from headrace.spark.tables.table_location import place_of
 
         self._path = path
         self._kept = KeptTable(place_of(path))
@@ -153,7 +153,7 @@ def _contents(path: str, version: int) -> Contents:
     import pyarrow.compute as pc
 
     from headrace.spark.tables.delta_log import committed_progress
-    from headrace.spark.tables.place import place_of
+    from headrace.spark.tables.table_location import place_of
 
     place = place_of(path)
     table = place.table(version)

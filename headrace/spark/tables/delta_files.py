@@ -11,8 +11,8 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.tokens import TIME_END
-from headrace.spark.tables.kept_table import KeptTable
-from headrace.spark.tables.staged import StagedFile
+from headrace.spark.tables.open_table import KeptTable
+from headrace.spark.tables.staged_files import StagedFile
 
 # A table with these is to be written by what knows them.
 _STRANGE: Final = ("delta.columnMapping.mode", "delta.constraints")

@@ -12,11 +12,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.tables.delta_files import add_files, files_between, fits
-from headrace.spark.tables.kept_table import KeptTable
-from headrace.spark.tables.mirror import STATE_KEY, NotAMirror
-from headrace.spark.tables.place import place_of
+from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
+from headrace.spark.tables.open_table import KeptTable
 from headrace.spark.tables.progress import IDENTITY, Identity, Progress
-from headrace.spark.tables.staged import StagedFile
+from headrace.spark.tables.staged_files import StagedFile
+from headrace.spark.tables.table_location import place_of
 
 # So many commits add about as many small files; then those files are made one.
 COMPACT_COMMITS: Final = 100

@@ -18,8 +18,7 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from headrace.spark.tables.fold import Changes, State, Stored
-from headrace.spark.tables.kept_table import KeptTable
-from headrace.spark.tables.mirror import (
+from headrace.spark.tables.mirror_table import (
     STATE_KEY,
     NotAMirror,
     merged_rows,
@@ -29,7 +28,8 @@ from headrace.spark.tables.mirror import (
     stored_rows,
     upserted,
 )
-from headrace.spark.tables.place import place_of
+from headrace.spark.tables.open_table import KeptTable
+from headrace.spark.tables.table_location import place_of
 
 # So many commits add about as many small files; then they are made one.
 COMPACT_COMMITS: Final = 50

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.tables.apply import CannotApply, apply_update
+from headrace.spark.tables.apply_update import CannotApply, apply_update
 
 # After these the collection of that name is another one, or none; what it holds then comes by its own rows.
 EMPTYING: Final = frozenset({"drop", "dropDatabase", "invalidate", "rename"})

@@ -18,8 +18,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.spark.tables.fold import Changes, State, Stored
-from headrace.spark.tables.mirror import STATE_KEY, NotAMirror, schema, state_of, state_text, stored_rows, upserted
-from headrace.spark.tables.place import folder_of
+from headrace.spark.tables.mirror_table import (
+    STATE_KEY,
+    NotAMirror,
+    schema,
+    state_of,
+    state_text,
+    stored_rows,
+    upserted,
+)
+from headrace.spark.tables.table_location import folder_of
 
 
 class ParquetMirror:

@@ -1,5 +1,5 @@
 """Whether a sink holds what its source says, at one token, while writers write."""
 
-from headrace.spark.verify.mirror import compare
+from headrace.spark.verify.compare_mirror import compare
 
 __all__ = ["compare"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.sinks.batch import CollectionGone
-from headrace.spark.tables.apply import CannotApply, apply_update
+from headrace.spark.tables.apply_update import CannotApply, apply_update
+from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.fold import EMPTYING, KEYED, MirrorDiverged, key_of
 from headrace.spark.tables.progress import Progress, Sieve
 

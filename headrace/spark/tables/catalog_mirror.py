@@ -17,13 +17,13 @@ What it does not survive: that every commit of ours is expired from the table's 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.tables.fold import Changes, State, Stored
-from headrace.spark.tables.mirror import STATE_KEY, NotAMirror, stored_rows, upserted
+from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror, stored_rows, upserted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,12 +59,12 @@ _FORMATS: Final = {
 COLUMNS: Final = "_id STRING NOT NULL, document STRING NOT NULL, token STRING NOT NULL"
 
 
-class SparkTable:
+class CatalogMirror:
     """See `tables.MirrorTable`. The table is made by the user: its place and its properties are his affair."""
 
-    def __init__(self, name: str, session: SparkSession | None = None) -> None:
+    def __init__(self, name: str, get_session: Callable[[], SparkSession]) -> None:
         self._name = ".".join(f"`{part}`" for part in name.replace("`", "").split("."))
-        self._given = session
+        self._get_session = get_session
         self._own: SparkSession | None = None
         self._number = 0
         self._format = _FORMATS["delta"]
@@ -107,7 +107,7 @@ class SparkTable:
         self._session().createDataFrame(upserted(changes)).writeTo(self._name).overwrite(lit(True))
 
     def _merge(self, changes: Changes) -> None:
-        from headrace.spark.tables.mirror import merged_rows
+        from headrace.spark.tables.mirror_table import merged_rows
 
         session = self._session()
         session.createDataFrame(merged_rows(changes)).createOrReplaceTempView("headrace_changes")
@@ -152,9 +152,7 @@ class SparkTable:
     def _session(self) -> SparkSession:
         """A session of this table's own, so that what it sets is in no other's commits."""
         if self._own is None:
-            from headrace.spark.session import get_session
-
-            session = (self._given or get_session()).newSession()
+            session = self._get_session().newSession()
             self._check(session)
             self._own = session
         return self._own

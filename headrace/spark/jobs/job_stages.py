@@ -16,7 +16,7 @@ from headrace.spark.pipelines.explain import Explanation
 from headrace.spark.pipelines.reader import IN_STREAM
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import loads
-from headrace.spark.tables.place import located, names_in, place_of
+from headrace.spark.tables.table_location import located, names_in, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.events import SERVER
-from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, checked_policy, taken
-from headrace.spark.sinks.staging import schema_of, stage
-from headrace.spark.tables.place import Place
+from headrace.spark.sinks.contract import Batch, BatchReport, taken
+from headrace.spark.sinks.stage_files import schema_of, stage
+from headrace.spark.tables.batch_stats import Tally, after, tally_of, unseen
+from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.progress import Identity, Progress, Sieve, may_be_present
-from headrace.spark.tables.staged import StagedFile, prefix_of, remove_files, rows_of
-from headrace.spark.tables.tally import Tally, after, tally_of, unseen
+from headrace.spark.tables.staged_files import StagedFile, prefix_of, remove_files, rows_of
+from headrace.spark.tables.table_location import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
 
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.source.feed import client_of
 from headrace.spark.tables.fold import Changes, State, Stored
-from headrace.spark.tables.mirror import schema, state_of, state_text
+from headrace.spark.tables.mirror_table import schema, state_of, state_text
 from headrace.values.bson import OPTIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pymongo import MongoClient
 
 PARTS_BYTES: Final = 4 << 20
 WRITES_MAX: Final = 1000
@@ -43,12 +43,12 @@ _FIELDS_FROM: Final = 1024
 Document = dict[str, Any]
 
 
-class MongoTable:
+class MongoMirror:
     """See `tables.MirrorTable`."""
 
-    def __init__(self, uri: str, database: str, collection: str) -> None:
+    def __init__(self, client: MongoClient[Document], database: str, collection: str) -> None:
         self.collection = collection
-        self._database = client_of(uri).get_database(database, codec_options=OPTIONS)
+        self._database = client.get_database(database, codec_options=OPTIONS)
         self._documents = self._database[collection]
         self._positions = self._database["headrace.positions"]
         self._redo = self._database["headrace.redo"]

@@ -17,9 +17,10 @@ from typing import Final
 from headrace.clock import SystemClock
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.tokens import TIME_END
-from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, checked_policy
+from headrace.spark.sinks.contract import Batch, BatchReport
+from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import EMPTYING, State, fold, keys_of
-from headrace.spark.tables.mirror import MirrorTable, open_table
+from headrace.spark.tables.mirror_table import MirrorTable, open_table
 
 _WHOLE: Final = 1 << 62
 
@@ -31,11 +32,12 @@ def mirror_sink(path: str | Path, *, kind: str = "delta", buckets: int = 0, poli
     """
     if "." not in kind:
         return MirrorSink(open_table(path, kind, buckets=buckets), policy)
-    from headrace.spark.sinks.spark_table import SparkTable
+    from headrace.spark.session import get_session
+    from headrace.spark.tables.catalog_mirror import CatalogMirror
 
     if buckets or path:
         raise ValueError(f"a table of Spark's catalogs, {kind}, has neither a path nor buckets of ours")
-    return MirrorSink(SparkTable(kind), policy)
+    return MirrorSink(CatalogMirror(kind, get_session), policy)
 
 
 class MirrorSink:

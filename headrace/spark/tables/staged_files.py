@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.spark.tables.place import Place
-from headrace.spark.tables.tally import Tally, joined, tally_of, unseen
+from headrace.spark.tables.batch_stats import Tally, joined, tally_of, unseen
+from headrace.spark.tables.table_location import Place
 
 # The columns by which readers of a log pass over whole files.
 _BOUNDED: Final = ("token", "clusterTime")

@@ -23,11 +23,12 @@ from typing import Any, Final
 from headrace.clock import SystemClock
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import loads
-from headrace.spark.sinks.batch import Batch, BatchReport, CollectionGone, Position, checked_policy
-from headrace.spark.sinks.mirror import MirrorSink
-from headrace.spark.sinks.mongodb_table import MongoTable
+from headrace.spark.sinks.contract import Batch, BatchReport, Position
+from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.source.feed import client_of
+from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import EMPTYING, State
+from headrace.spark.tables.mongodb_mirror import MongoMirror
 
 ROWS_MAX: Final = 5000
 
@@ -42,7 +43,7 @@ def mongodb_sink(
         return NamesakeSink(uri, database, policy)
     if database is None:
         raise ValueError("a collection to write to needs its database")
-    return MirrorSink(MongoTable(uri, database, collection), policy, ROWS_MAX)
+    return MirrorSink(MongoMirror(client_of(uri), database, collection), policy, ROWS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class NamesakeSink:
         self._uri = uri
         self._renamed_database = database
         self._policy = checked_policy(policy)
-        self._tables: dict[Namespace, MongoTable] = {}
+        self._tables: dict[Namespace, MongoMirror] = {}
         self._last = _Last()
 
     def position(self) -> Position:
@@ -90,9 +91,9 @@ class NamesakeSink:
     def _namespace(self, database: str, collection: str) -> Namespace:
         return (self._renamed_database or database, collection)
 
-    def _table(self, namespace: Namespace) -> MongoTable:
+    def _table(self, namespace: Namespace) -> MongoMirror:
         if namespace not in self._tables:
-            self._tables[namespace] = MongoTable(self._uri, *namespace)
+            self._tables[namespace] = MongoMirror(client_of(self._uri), *namespace)
         return self._tables[namespace]
 
     def _flush(self, pending: dict[Namespace, list[Row]], batch: Batch | None = None) -> int:
@@ -140,4 +141,4 @@ class NamesakeSink:
 def forget(uri: str, database: str, collections: Iterable[str]) -> None:
     """Removes what the sink keeps of its positions; the documents stay."""
     for collection in collections:
-        MongoTable(uri, database, collection).forget()
+        MongoMirror(client_of(uri), database, collection).forget()

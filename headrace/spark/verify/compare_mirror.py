@@ -27,7 +27,7 @@ from headrace.spark.source.feed import Feed
 from headrace.spark.source.options import SourceOptions
 from headrace.spark.source.snapshot import Chunk, Snapshot
 from headrace.spark.tables.fold import EMPTYING, KEYED, MirrorDiverged, State, Stored, fold, key_of
-from headrace.spark.tables.mirror import MirrorTable, NotAMirror, stored_rows
+from headrace.spark.tables.mirror_table import MirrorTable, NotAMirror, stored_rows
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
 from headrace.values.order import sort_key

@@ -20,16 +20,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-# What to do when the collection is dropped or renamed: as it did; leave what is there; stop the job before anything.
-POLICIES: Final = ("fail", "follow", "keep")
-
 
 class SeveralServers(ValueError):
     """Rows of several servers came to a sink that follows a collection of one."""
-
-
-class CollectionGone(RuntimeError):
-    """The collection was dropped or renamed, and the sink's policy is `fail`; nothing of the batch was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +105,6 @@ class FrameSink(Sink, Protocol):
 
     def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
         """As `apply`, with the rows of batch `number` of `query` where they are."""
-
-
-def checked_policy(policy: str) -> str:
-    """The policy; raises ValueError if there is none of that name."""
-    if policy not in POLICIES:
-        raise ValueError(f"what to do about a drop or a rename is one of {', '.join(POLICIES)}, not {policy!r}")
-    return policy
 
 
 def taken(table: pa.Table, numbers: Sequence[int]) -> pa.Table:

@@ -26,11 +26,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
-from headrace.spark.sinks.log import LogSink, checked_writers
-from headrace.spark.tables.mirror import STATE_KEY
-from headrace.spark.tables.place import folder_of, place_of
+from headrace.spark.sinks.log_sink import LogSink, checked_writers
+from headrace.spark.tables.mirror_table import STATE_KEY
 from headrace.spark.tables.progress import IDENTITY, Identity, Progress
-from headrace.spark.tables.staged import StagedFile
+from headrace.spark.tables.staged_files import StagedFile
+from headrace.spark.tables.table_location import folder_of, place_of
 
 _VERSION: Final = "v1"
 _COMPACT_EVERY: Final = 10

@@ -26,13 +26,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.tokens import Token
-from headrace.spark.sinks.batch import Batch, BatchReport, checked_policy
-from headrace.spark.sinks.versions import Version, Versions
+from headrace.spark.sinks.contract import Batch, BatchReport
 from headrace.spark.tables.delta_log import progress_of, properties
+from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.fold import keyed_keys
-from headrace.spark.tables.kept_table import KeptTable
-from headrace.spark.tables.place import place_of
+from headrace.spark.tables.open_table import KeptTable
 from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.table_location import place_of
+from headrace.spark.tables.versions import Version, Versions
 
 SCHEMA: Final = pa.schema(
     [

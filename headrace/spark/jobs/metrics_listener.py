@@ -27,8 +27,8 @@ from pyspark.sql.streaming.listener import (
 
 from headrace.clock import SystemClock
 from headrace.spark.jobs.checkpoint import places_in
-from headrace.spark.jobs.figures import Figures
 from headrace.spark.jobs.lag import lag_of
+from headrace.spark.jobs.metrics import Figures
 from headrace.spark.source.feed import PositionLost
 from headrace.spark.source.options import parse_options
 

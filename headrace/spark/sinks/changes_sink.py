@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.spark.sinks.log import LogSink, checked_writers
+from headrace.spark.sinks.log_sink import LogSink, checked_writers
 from headrace.spark.tables.delta_log import DeltaLog
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from headrace.spark.tables.place import Place
+from headrace.spark.tables.table_location import Place
 
 
 class KeptTable:

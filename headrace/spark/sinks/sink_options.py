@@ -8,9 +8,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.spark.sinks.batch import Sink, checked_policy
-from headrace.spark.sinks.log import checked_writers
-from headrace.spark.tables.place import Place, PlaceError, folder_of, located, place_of
+from headrace.spark.sinks.contract import Sink
+from headrace.spark.sinks.log_sink import checked_writers
+from headrace.spark.tables.drop_policy import checked_policy
+from headrace.spark.tables.table_location import Place, PlaceError, folder_of, located, place_of
 
 
 class SinkError(ValueError):
@@ -32,31 +33,31 @@ class Kind:
 
 
 def _changes(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
-    from headrace.spark.sinks.changes import changes_sink
+    from headrace.spark.sinks.changes_sink import changes_sink
 
     return changes_sink(path, policy=policy, writers=writers)
 
 
 def _documents(path: str, table: str = "delta") -> Sink:
-    from headrace.spark.sinks.documents import documents_sink
+    from headrace.spark.sinks.documents_sink import documents_sink
 
     return documents_sink(path, table=table)
 
 
 def _history(path: str, policy: str = "follow") -> Sink:
-    from headrace.spark.sinks.history import HistorySink
+    from headrace.spark.sinks.history_sink import HistorySink
 
     return HistorySink(path, policy=policy)
 
 
 def _mirror(path: str = "", table: str = "delta", buckets: int = 0, policy: str = "follow") -> Sink:
-    from headrace.spark.sinks.mirror import mirror_sink
+    from headrace.spark.sinks.mirror_sink import mirror_sink
 
     return mirror_sink(path, kind=table, buckets=buckets, policy=policy)
 
 
 def _mongodb(uri: str, database: str | None = None, collection: str | None = None, policy: str = "follow") -> Sink:
-    from headrace.spark.sinks.mongodb import mongodb_sink
+    from headrace.spark.sinks.mongodb_sink import mongodb_sink
 
     return mongodb_sink(uri, database=database, collection=collection, policy=policy)
 
@@ -71,7 +72,7 @@ def _own(factory: str, **options: Any) -> Sink:
 
 
 def _parquet(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
-    from headrace.spark.sinks.parquet import parquet_sink
+    from headrace.spark.sinks.parquet_sink import parquet_sink
 
     return parquet_sink(path, policy=policy, writers=writers)
 

@@ -3,7 +3,7 @@
 What must hold: a job that ended, in whatever way, is run again by the same file and goes on; two never run at once on
 one checkpoint (a lock that goes with the process). Told to stop, it ends behind the batch that the sinks are writing.
 
-Nothing here decides what is right after a crash: the checkpoint and the sinks do (`sinks/batch.py`).
+Nothing here decides what is right after a crash: the checkpoint and the sinks do (`sinks/contract.py`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.clock import SystemClock
 from headrace.spark.jobs.checkpoint import end_of
-from headrace.spark.jobs.figures import Figures, serve
 from headrace.spark.jobs.job_file import Job
-from headrace.spark.jobs.stages import server_stages, through
+from headrace.spark.jobs.job_stages import server_stages, through
+from headrace.spark.jobs.metrics import Figures, serve
 from headrace.spark.sinks.foreach_batch import for_each_batch
-from headrace.spark.sinks.log import LogSink
+from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.query_id import query_of
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.stream_told import told_of
-from headrace.spark.tables.place import place_of
+from headrace.spark.tables.table_location import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,7 +94,7 @@ class _Run:
         self._options = source_options(job)
 
     def start(self, session: SparkSession) -> None:
-        from headrace.spark.jobs.listener import FiguresListener
+        from headrace.spark.jobs.metrics_listener import FiguresListener
         from headrace.spark.session import in_this_process, register
 
         job = self._job
@@ -263,11 +263,11 @@ def reset_job(job: Job, *, data: bool = False) -> Reset:
 
 
 def _forget_positions(job: Job) -> None:
-    from headrace.spark.sinks.mirror import MirrorSink
-    from headrace.spark.sinks.mongodb_table import MongoTable
+    from headrace.spark.sinks.mirror_sink import MirrorSink
+    from headrace.spark.tables.mongodb_mirror import MongoMirror
 
     for sink in job.sinks:
         if sink.kind == "mongodb":
             opened = sink.open()
-            if isinstance(opened, MirrorSink) and isinstance(opened.table, MongoTable):
+            if isinstance(opened, MirrorSink) and isinstance(opened.table, MongoMirror):
                 opened.table.forget()

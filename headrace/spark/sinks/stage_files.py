@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from headrace.spark.tables.place import Place
-from headrace.spark.tables.staged import FilesNotShared, Staged, StagingWriter, gathered, not_shared
+from headrace.spark.tables.staged_files import FilesNotShared, Staged, StagingWriter, gathered, not_shared
+from headrace.spark.tables.table_location import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
