@@ -150,7 +150,7 @@ def phases(batches: list[Progress]) -> dict[str, float]:
 
 def headrace_covers(progress: Progress, moment: Timestamp) -> bool:
     """Of the source `headrace`: its offsets are tokens."""
-    from headrace.spark.source.server_stream import token_of
+    from headrace.spark.stream.server_stream import token_of
 
     end = progress["sources"][0]["endOffset"]
     return token_of(json.loads(end) if isinstance(end, str) else end).time >= moment

@@ -30,7 +30,7 @@ from target import Target
 from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.local_server import uri_of
 from headrace.spark.source.options import parse_options
-from headrace.spark.source.partitions import EventRange
+from headrace.spark.stream.partitions import EventRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

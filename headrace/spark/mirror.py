@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import OperationFailure
 
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import Position, SourceOptions
 from headrace.spark.sinks.contract import BatchReport
 from headrace.spark.sinks.foreach_batch import Listener, for_each_batch
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.source.admission import took_all
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.options import Position, SourceOptions
 from headrace.spark.tables.mirror_table import MirrorTable, open_table
 from headrace.spark.tables.table_location import folder_of
 

@@ -13,16 +13,16 @@ from pymongo import MongoClient
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 import headrace
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.stream_fingerprint import told_of
 from headrace.spark.rows import events
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import Batch
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.source.data_source import BatchReader, StreamReader
-from headrace.spark.source.feed import Feed
 from headrace.spark.source.options import parse_options
-from headrace.spark.source.server_stream import Offset
-from headrace.spark.source.stream_told import told_of
+from headrace.spark.stream.server_stream import Offset
 from headrace.spark.tables.fold import State, Stored, fold, keys_of
 from headrace.values.arrow import COLUMNS
 

@@ -11,8 +11,8 @@ from pymongo.database import Database
 from headrace.spark.source import admission
 from headrace.spark.source.admission import Standing
 from headrace.spark.source.options import parse_options
-from headrace.spark.source.parts import read_part
-from headrace.spark.source.server_stream import Offset, ServerStream
+from headrace.spark.stream.read_partition import read_part
+from headrace.spark.stream.server_stream import Offset, ServerStream
 from headrace.values.bson import decode
 
 Db = Database[dict[str, Any]]

@@ -13,15 +13,15 @@ from archives import Kept, Row, advance, batches, run, tokens
 
 import headrace
 from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.event_ranges import read_range
+from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
+from headrace.spark.mongodb.source_options import Position
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.changes_sink import changes_sink
-from headrace.spark.source import archive as archive_module
-from headrace.spark.source.archive import Archive, ArchiveUnfit
-from headrace.spark.source.feed import Feed, PositionLost
-from headrace.spark.source.options import Position, parse_options
-from headrace.spark.source.partitions import EventRange
-from headrace.spark.source.ranges import read_range
-from headrace.spark.source.server_stream import Offset
+from headrace.spark.source.options import parse_options
+from headrace.spark.stream.server_stream import Offset
+from headrace.spark.timetravel import archive as archive_module
+from headrace.spark.timetravel.archive import Archive, ArchiveUnfit
 
 pytestmark = pytest.mark.slow
 
@@ -99,10 +99,10 @@ def test_the_table_may_grow_and_the_oplog_be_pruned_between_any_two_batches(kept
 def test_the_oplog_may_be_pruned_while_a_range_is_read(
     kept: Kept, everything: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = EventRange(Token(everything[0]["token"]), Token(everything[-1]["token"]))
+    start, end = Token(everything[0]["token"]), Token(everything[-1]["token"])
     for lost_after in range(4):
         monkeypatch.setattr(archive_module, "read_range", losing(everything, lost_after))
-        found = archive_module.read_events(parse_options(kept.options()), part, ["token"])
+        found = archive_module.read_events(parse_options(kept.options()), start, end, ["token"])
         assert [row["token"] for batch in found for row in batch.to_pylist()] == tokens(everything)[1:]
 
 

@@ -13,14 +13,14 @@ from deltalake import DeltaTable
 from pymongo.database import Database
 
 import headrace
+from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.archive import ArchiveUnfit
-from headrace.spark.source.archive_table import WINDOW_ROWS
-from headrace.spark.source.archived_past import base_at, documents_at
-from headrace.spark.source.feed import Feed, PositionLost
 from headrace.spark.source.options import parse_options
-from headrace.spark.source.past import PastUnknown
+from headrace.spark.timetravel.archive import ArchiveUnfit
+from headrace.spark.timetravel.archive_table import WINDOW_ROWS
+from headrace.spark.timetravel.past_from_archive import base_at, documents_at
+from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.values.bson import decode
 
 pytestmark = pytest.mark.slow
@@ -71,7 +71,7 @@ def states_of(kept: Kept, seed: int) -> States:
 def test_every_state_since_the_snapshot_is_found_again_without_images(
     kept: Kept, seed: int, partitions: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.spark.source.archive_table.WINDOW_ROWS", 5)
+    monkeypatch.setattr("headrace.spark.timetravel.archive_table.WINDOW_ROWS", 5)
     kept.write(random.Random(seed + 10), 9)
     kept.begin(startingPosition="snapshot")
     kept.collection.insert_one({"_id": "first"})

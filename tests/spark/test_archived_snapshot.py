@@ -15,8 +15,8 @@ import headrace
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.data_source import StreamReader
-from headrace.spark.source.server_stream import Offset
-from headrace.spark.source.snapshot import Snapshot
+from headrace.spark.stream.server_stream import Offset
+from headrace.spark.timetravel.snapshot import Snapshot
 
 pytestmark = pytest.mark.slow
 

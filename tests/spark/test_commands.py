@@ -15,12 +15,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import headrace
 from headrace.spark.mirror import Mirror
+from headrace.spark.mongodb import mongodb_stream
+from headrace.spark.mongodb.mongodb_stream import PositionLost
+from headrace.spark.mongodb.source_options import Position
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.source import feed
 from headrace.spark.source.data_source import BatchReader, StreamReader
-from headrace.spark.source.feed import PositionLost
-from headrace.spark.source.options import Position, parse_options
-from headrace.spark.source.server_stream import Offset
+from headrace.spark.source.options import parse_options
+from headrace.spark.stream.server_stream import Offset
 from headrace.spark.tables.fold import Changes, State, Stored
 from headrace.spark.verify.compare_mirror import compare
 
@@ -72,10 +73,10 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
             )
         return made[uri]
 
-    monkeypatch.setattr(feed, "_client", client)
-    feed._speaks_arrow.cache_clear()
+    monkeypatch.setattr(mongodb_stream, "_client", client)
+    mongodb_stream._speaks_arrow.cache_clear()
     yield listener
-    feed._speaks_arrow.cache_clear()
+    mongodb_stream._speaks_arrow.cache_clear()
     for each in made.values():
         each.close()
 
@@ -155,7 +156,7 @@ def test_a_mirror_is_compared_with_mongodbs_commands(
     no_headrace: None, server: headrace.Server, seen: Seen, tmp_path: Path
 ) -> None:
     mirror = Mirror(server.uri, "d", "c", tmp_path, kind="parquet")
-    token = feed.Feed(options(server)).resolve(Position("latest")).text
+    token = mongodb_stream.Feed(options(server)).resolve(Position("latest")).text
     rows = {dumps(number): Stored(dumps({"_id": number}), token) for number in range(6)}
     mirror.table().commit(Changes(State(token, token, "q", 0), upserts=rows))
     write(server, 3)

@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 from pymongo import MongoClient
 
 import headrace
-from headrace.spark.java import find_java, home_for_spark
-from headrace.spark.jvm import spark_home
+from headrace.spark.session.java import find_java, home_for_spark
+from headrace.spark.session.jvm import spark_home
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,12 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 import headrace
+from headrace.spark.mongodb.batch_limits import Bounds
+from headrace.spark.mongodb.event_ranges import read_range
+from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
+from headrace.spark.mongodb.source_options import Position, SourceOptions
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.feed import Feed, PositionLost
-from headrace.spark.source.options import Position, SourceOptions
-from headrace.spark.source.ranges import read_range
-from headrace.spark.source.readahead import Bounds, read_ahead
+from headrace.spark.stream.read_ahead import read_ahead
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
 

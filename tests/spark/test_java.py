@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark import java
-from headrace.spark.java import JavaMissing, find_java, home_for_spark, parse_major
+from headrace.spark.session import java
+from headrace.spark.session.java import JavaMissing, find_java, home_for_spark, parse_major
 
 
 def installed(directory: Path, version: str) -> Path:

@@ -21,8 +21,8 @@ from headrace.spark.jobs.job_file import Job, parse_job
 from headrace.spark.jobs.metrics import Figures, serve
 from headrace.spark.jobs.report import status_lines, verify_job
 from headrace.spark.jobs.runner import reset_job, run_job
+from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.sinks.sink_options import parse_sink
-from headrace.spark.source.options import server_name
 from headrace.spark.tables.drop_policy import CollectionGone
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark import jvm
+from headrace.spark.session import jvm
 
 
 def test_only_the_directory_of_a_process_that_is_gone_is_removed(

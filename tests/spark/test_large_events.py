@@ -12,14 +12,15 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from headrace.spark.mirror import Mirror, catch_up
+from headrace.spark.mongodb.batch_limits import Bounds
+from headrace.spark.mongodb.event_ranges import read_range
+from headrace.spark.mongodb.fragments import UNKNOWN_TO, splits
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import Position, SourceOptions
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.fragments import UNKNOWN_TO, splits
-from headrace.spark.source.options import Position, SourceOptions
-from headrace.spark.source.past import documents_at
-from headrace.spark.source.ranges import read_range
-from headrace.spark.source.readahead import Bounds, read_ahead
-from headrace.spark.source.snapshot import Snapshot
+from headrace.spark.stream.read_ahead import read_ahead
+from headrace.spark.timetravel.past_from_images import documents_at
+from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.spark.verify.compare_mirror import compare
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode

@@ -6,8 +6,9 @@ import pytest
 from bson import Timestamp
 
 from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.source_options import Position
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.options import Position, parse_options, parse_position
+from headrace.spark.source.options import parse_options, parse_position
 
 HIGH_WATER = "8263515EAC000000022B0429296E1404"
 URI = {"uri": "mongodb://h/"}

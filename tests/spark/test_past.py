@@ -9,11 +9,11 @@ import pytest
 from bson import Int64
 from pymongo.database import Database
 
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.options import SourceOptions
-from headrace.spark.source.past import PastUnknown, documents_at
-from headrace.spark.source.snapshot import Snapshot
+from headrace.spark.timetravel.past_from_images import PastUnknown, documents_at
+from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.bson import decode
 
 Db = Database[dict[str, Any]]

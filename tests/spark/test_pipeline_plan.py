@@ -17,14 +17,14 @@ from headrace.query.expressions import Env, parse_expression
 from headrace.query.stages.time_units import UNITS
 from headrace.spark import StageRefused, Window, explain
 from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.event_ranges import read_range
+from headrace.spark.mongodb.mongodb_stream import Feed
 from headrace.spark.pipelines import rows
 from headrace.spark.pipelines.reader import split
 from headrace.spark.pipelines.refusals import REFUSED
 from headrace.spark.pipelines.windows import Bins
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.source.feed import Feed
 from headrace.spark.source.options import parse_options
-from headrace.spark.source.ranges import read_range
 from headrace.values.arrow import COLUMNS
 
 HOUR = {"$dateTrunc": {"date": "$clusterTime", "unit": "hour"}}

@@ -10,11 +10,12 @@ from bson import Decimal128, Int64, ObjectId
 from pymongo.database import Database
 from rows import row_of, text_row
 
+from headrace.spark.mongodb.batch_limits import Bounds
+from headrace.spark.mongodb.event_ranges import read_range
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import Position, SourceOptions
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.options import Position, SourceOptions
-from headrace.spark.source.ranges import read_range
-from headrace.spark.source.readahead import Bounds, read_ahead
+from headrace.spark.stream.read_ahead import read_ahead
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode, encode
 from headrace.values.keystring import encode_value

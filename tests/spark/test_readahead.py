@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from bson import Timestamp
 
+from headrace.spark.mongodb.batch_limits import Bounds, Reach
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.marks import Mark
-from headrace.spark.source.readahead import Bounds, Reach, ReadAhead
+from headrace.spark.stream.event_marks import Mark
+from headrace.spark.stream.read_ahead import ReadAhead
 
 
 def token(time: int, nth: int = 1) -> Token:

@@ -12,13 +12,14 @@ from pymongo.database import Database
 from rows import row_of, text_row
 
 from headrace.spark.mirror import description_option
+from headrace.spark.mongodb.batch_limits import Bounds
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import Position, SourceOptions
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.options import Position, SourceOptions
-from headrace.spark.source.readahead import Bounds, read_ahead
-from headrace.spark.source.snapshot import Snapshot
+from headrace.spark.stream.read_ahead import read_ahead
 from headrace.spark.tables.fold import State, Stored, fold, keys_of
+from headrace.spark.timetravel.snapshot import Snapshot
 
 Db = Database[dict[str, Any]]
 MIXED: list[Any] = [

@@ -12,14 +12,15 @@ from pymongo import MongoClient
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import headrace
-from headrace.spark.source import merged
+from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
+from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.source.data_source import StreamReader
-from headrace.spark.source.feed import Feed, PositionLost
-from headrace.spark.source.merged import MergedStream
-from headrace.spark.source.options import parse_options, server_name
-from headrace.spark.source.partitions import EventRange, Merged
-from headrace.spark.source.parts import read_part
-from headrace.spark.source.server_stream import Offset, ServerStream
+from headrace.spark.source.options import parse_options
+from headrace.spark.stream import merged_stream
+from headrace.spark.stream.merged_stream import MergedStream
+from headrace.spark.stream.partitions import EventRange, Merged
+from headrace.spark.stream.read_partition import read_part
+from headrace.spark.stream.server_stream import Offset, ServerStream
 from headrace.values.bson import decode
 
 _NAMES = ("token", "operationType", "server")
@@ -108,7 +109,7 @@ def test_bounds_hold_and_nothing_is_lost_between_batches() -> None:
 
 
 def test_rows_of_several_batches_are_merged_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.spark.source.ranges.ARROW_ROWS", 3)
+    monkeypatch.setattr("headrace.spark.mongodb.event_ranges.ARROW_ROWS", 3)
     with headrace.Server() as one, headrace.Server() as two:
         reader = reader_of(one, two)
         start = reader.initialOffset()
@@ -129,7 +130,7 @@ def test_rows_of_several_batches_are_merged_in_order(monkeypatch: pytest.MonkeyP
 def test_a_server_that_is_down_stalls_visibly_or_is_passed_over(
     policy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merged, "_PING_S", 0.3)
+    monkeypatch.setattr(merged_stream, "_PING_S", 0.3)
     with headrace.Server() as one:
         with headrace.Server(tmp_path) as two:
             port = int(two.address.rpartition(":")[2])

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 from pymongo.database import Database
 
 import headrace
-from headrace.spark.java import find_java, home_for_spark
-from headrace.spark.jvm import spark_home
 from headrace.spark.rows.tokens import Token
+from headrace.spark.session.java import find_java, home_for_spark
+from headrace.spark.session.jvm import spark_home
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
 from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.event_ranges import rows_batches
 from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.extjson import loads
 from headrace.spark.rows.typed import fit_struct
-from headrace.spark.source.ranges import rows_batches
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import MISSING, encode
 

@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import headrace.spark.verify.mirror
 import pytest
 from bson import Int64
 from pymongo.database import Database
 
 import headrace.spark.verify.compare_mirror
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import Position, SourceOptions
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.options import Position, SourceOptions
 from headrace.spark.tables.fold import Changes, State, Stored
 from headrace.spark.tables.mirror_table import MirrorTable, NotAMirror, open_table
 from headrace.spark.verify.compare_mirror import Unsettled, compare

@@ -35,9 +35,10 @@ from typing import Any, Final
 
 from headrace.spark import Window
 from headrace.spark.jobs.job_stages import check_stages, checked_tables
+from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.sink_options import SinkError, SinkOptions, parse_sink
-from headrace.spark.source.options import SourceOptions, parse_options
+from headrace.spark.source.options import parse_options
 from headrace.spark.tables.table_location import located
 
 _TABLES: Final = {

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.spark.jobs.checkpoint import Place
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import Position, SourceOptions, server_name
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.options import Position, SourceOptions, server_name
 
 EVENTS_MAX: Final = 10_000
 _TOKENS_ONLY: Final = ({"$project": {"_id": 1}},)

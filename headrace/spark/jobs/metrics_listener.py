@@ -29,7 +29,7 @@ from headrace.clock import SystemClock
 from headrace.spark.jobs.checkpoint import places_in
 from headrace.spark.jobs.lag import lag_of
 from headrace.spark.jobs.metrics import Figures
-from headrace.spark.source.feed import PositionLost
+from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.source.options import parse_options
 
 MEASURE_MS: Final = 5000

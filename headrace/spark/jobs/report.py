@@ -15,10 +15,10 @@ from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import explained, spark_stages
 from headrace.spark.jobs.lag import EVENTS_MAX, lag_of
 from headrace.spark.jobs.runner import running_in, session_of, source_options
+from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mirror_sink import MirrorSink
-from headrace.spark.source.feed import PositionLost
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import State
 from headrace.spark.tables.mirror_table import MirrorTable

@@ -22,11 +22,11 @@ from headrace.spark.jobs.checkpoint import end_of
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import server_stages, through
 from headrace.spark.jobs.metrics import Figures, serve
+from headrace.spark.mongodb.stream_fingerprint import told_of
 from headrace.spark.sinks.foreach_batch import for_each_batch
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.query_id import query_of
 from headrace.spark.source.options import parse_options
-from headrace.spark.source.stream_told import told_of
 from headrace.spark.tables.table_location import place_of
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ pipeline may reshape events), is in `other`, under its own name. How an event fi
 `headrace.values.arrow.event_columns`, how documents become what the columns hold in `documents.py`.
 
 Rows that are not MongoDB's events have an operation type of their own, with `snapshotBegin`, `snapshot`
-and `snapshotEnd` (see `snapshot.py`).
+and `snapshotEnd` (see `timetravel/snapshot.py`).
 """
 
 from __future__ import annotations

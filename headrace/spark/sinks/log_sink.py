@@ -92,7 +92,7 @@ class LogSink:
         self._policy = checked_policy(policy)
         self._swept = False
         self.source = ""
-        """Which stream the rows are of (`source/stream_told.py`), where who gives the batches knows it."""
+        """Which stream the rows are of (`mongodb/stream_fingerprint.py`), where who gives the batches knows it."""
 
     def position(self) -> Progress:
         return self.log.progress()

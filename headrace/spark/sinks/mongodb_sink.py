@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.clock import SystemClock
+from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.contract import Batch, BatchReport, Position
 from headrace.spark.sinks.mirror_sink import MirrorSink
-from headrace.spark.source.feed import client_of
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import EMPTYING, State
 from headrace.spark.tables.mongodb_mirror import MongoMirror

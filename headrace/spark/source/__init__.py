@@ -1,1 +1,1 @@
-"""The data source `headrace`, which Spark calls in `data_source.py`: from a server, or an archive of it, to rows."""
+"""The Spark data source `headrace`: its contract with Spark, its options, and admission control."""

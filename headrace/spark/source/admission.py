@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from headrace.spark.source.options import SourceOptions
+from headrace.spark.mongodb.source_options import SourceOptions
 
 ADMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether this PySpark has admission control: 4.1 has not."""

@@ -1,7 +1,7 @@
 """The Python Data Source `headrace`: change events for `spark.read` and `spark.readStream`.
 
 An offset is a token, and during a snapshot also the last key that was read; of several servers, one for each. What
-workers read is in `parts.py`, what of it Spark sees in `documents.py`.
+workers read is in `stream/read_partition.py`, what of it Spark sees in `documents.py`.
 
 Not given here: the document after an update (`fullDocument: updateLookup` would give another one at each
 reading). Ask for stored images (`fullDocument: whenAvailable`) or apply `updateDescription`, as `mirror.py` does.
@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import Position, SourceOptions
 from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.admission import Admission
-from headrace.spark.source.archive import end_at, resolve
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.merged import MergedStream, past_of_servers, read_merged
-from headrace.spark.source.options import Position, SourceOptions, parse_options
-from headrace.spark.source.partitions import EventRange, Merged, OfServer
-from headrace.spark.source.parts import past_parts, read_part
+from headrace.spark.source.options import parse_options
 from headrace.spark.source.prefetch import prefetching
 from headrace.spark.source.schema import schema_of
-from headrace.spark.source.server_stream import Offset, ServerStream
+from headrace.spark.stream.merged_stream import MergedStream, past_of_servers, read_merged
+from headrace.spark.stream.partitions import EventRange, Merged, OfServer
+from headrace.spark.stream.read_partition import past_parts, read_part
+from headrace.spark.stream.server_stream import Offset, ServerStream
+from headrace.spark.timetravel.archive import end_at, resolve
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,15 +6,14 @@ Spark hands every option over as text and does not keep the case of its name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from bson import Timestamp
-from pymongo.uri_parser import parse_uri
 
 from headrace.errors import CommandError
 from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.source_options import Position, SourceOptions
 from headrace.spark.pipelines.reader import split
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.rows.extjson import loads
@@ -36,52 +35,6 @@ _OWN: Final = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where to begin or end: one of `kind` earliest, latest, snapshot, token, time, with its value."""
-
-    kind: str
-    token: Token | None = None
-    time: Timestamp | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """What a job asked of the source. See `parse_options` for the meaning of each."""
-
-    uri: str
-    database: str | None = None
-    collection: str | None = None
-    pipeline: tuple[dict[str, Any], ...] = ()
-    """The stages that the server runs."""
-    reader: tuple[dict[str, Any], ...] = ()
-    """The stages behind those, that the source runs itself."""
-    stream: Mapping[str, Any] = field(default_factory=dict)
-    start: Position = Position("latest")
-    end: Position = Position("latest")
-    rows_max: int | None = None
-    bytes_max: int | None = None
-    documents: str = "extjson"
-    document_schema: str = ""
-    columns: tuple[str, ...] = ()
-    partitions: int = 1
-    transport: str = "auto"
-    archive: str = ""
-    as_of: Position | None = None
-    on_position_lost: str = "fail"
-    on_server_down: str = "stall"
-    others: tuple[str, ...] = ()
-    """The servers after the first, `uri`, when several are read as one stream."""
-    batch_rows: int = 1000
-    await_ms: int = 250
-    idle_advance_ms: int = 60_000
-
-    @property
-    def servers(self) -> tuple[SourceOptions, ...]:
-        """The same options for each server by itself."""
-        return tuple(replace(self, uri=uri, others=()) for uri in (self.uri, *self.others))
-
-
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """The options; raises OptionError naming the one that is wrong.
 
@@ -100,7 +53,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     columns             the columns wanted, by name; all by default
     partitions          so many partitions a batch, by hash of the document's key
     asOf                batch reads: a token or a time; the collection's documents as they were then
-    archive             the path of a table of the sink `changes`, for what the oplog no longer has: see `archive.py`
+    archive             the path of a table of the sink `changes`, for what the oplog no longer has
     onPositionLost      fail (default) | resnapshot: when the server no longer has the position
     onServerDown        of several servers: stall (default) | skip
     transport           auto (default) | arrow | bson: how events come from the server
@@ -145,13 +98,6 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         await_ms=_count(options, "awaitMs") or 250,
         idle_advance_ms=_count(options, "idleAdvanceMs") or 60_000,
     )
-
-
-def server_name(uri: str) -> str:
-    """A server as the column `server` and offsets call it: the hosts of its connection string, or its SRV name."""
-    if uri.startswith("mongodb+srv://"):
-        return uri.removeprefix("mongodb+srv://").rpartition("@")[2].partition("/")[0]
-    return ",".join(f"{host}:{port}" if port else host for host, port in parse_uri(uri)["nodelist"])
 
 
 def _uris(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from headrace.spark.source.admission import ADMITS, Admitting
-from headrace.spark.source.partitions import EventRange
+from headrace.spark.stream.partitions import EventRange
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit

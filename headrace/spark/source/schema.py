@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import REST, SCHEMA, SERVER, WHOLE
-from headrace.spark.source.options import SourceOptions
 from headrace.values.arrow import DOCUMENTS
 
 

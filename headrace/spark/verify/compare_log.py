@@ -12,11 +12,11 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.log_sink import Log
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.options import SourceOptions, server_name
 from headrace.spark.tables.progress import Progress
 
 _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})

@@ -20,14 +20,14 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.spark.mirror import description_option
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.options import SourceOptions
-from headrace.spark.source.snapshot import Chunk, Snapshot
 from headrace.spark.tables.fold import EMPTYING, KEYED, MirrorDiverged, State, Stored, fold, key_of
 from headrace.spark.tables.mirror_table import MirrorTable, NotAMirror, stored_rows
+from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
 from headrace.values.order import sort_key

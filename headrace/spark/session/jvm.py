@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from headrace.clock import SystemClock
-from headrace.spark.java import Java, cache_folder, find_java
+from headrace.spark.session.java import Java, cache_folder, find_java
 
 try:
     import fcntl

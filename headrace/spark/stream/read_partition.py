@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
+from headrace.spark.mongodb.event_ranges import read_range, rows_batches
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source import archived_past, past
-from headrace.spark.source.archive import read_events
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.options import SourceOptions
-from headrace.spark.source.partitions import ArchivedPart, EventRange, PastPart, SnapshotPart, WholeSnapshot
-from headrace.spark.source.past import PastUnknown
-from headrace.spark.source.ranges import read_range, rows_batches
-from headrace.spark.source.snapshot import Snapshot
+from headrace.spark.stream.partitions import ArchivedPart, EventRange, PastPart, SnapshotPart, WholeSnapshot
+from headrace.spark.timetravel import past_from_archive, past_from_images
+from headrace.spark.timetravel.archive import read_events
+from headrace.spark.timetravel.past_from_images import PastUnknown
+from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.arrow import EventRow
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _LOG: Final = logging.getLogger(__name__)
 def read_part(options: SourceOptions, part: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a part, as batches of these columns of BSON. Raises PositionLost."""
     if isinstance(part, EventRange) and options.archive:
-        return read_events(options, part, columns)
+        return read_events(options, part.start, part.end, columns, slice_=part.slice, slices=part.slices)
     if isinstance(part, EventRange):
         return read_range(Feed(options), part.start, part.end, columns, slice_=part.slice, slices=part.slices)
     return rows_batches(_rows(options, part), columns)
@@ -42,7 +42,7 @@ def past_parts(options: SourceOptions, token: Token) -> list[InputPartition]:
     """What is to be read for the collection as it was at `token`: the archive where it can tell, else the server."""
     if options.archive:
         try:
-            base = archived_past.base_at(options, token)
+            base = past_from_archive.base_at(options, token)
         except PastUnknown as unknown:
             _LOG.warning("%s. The server is asked instead.", unknown)
         else:
@@ -53,12 +53,12 @@ def past_parts(options: SourceOptions, token: Token) -> list[InputPartition]:
 def _rows(options: SourceOptions, part: InputPartition) -> Iterable[EventRow]:
     snapshot = Snapshot(options)
     if isinstance(part, PastPart):
-        yield from past.documents_at(snapshot, part.token)
+        yield from past_from_images.documents_at(snapshot, part.token)
         return
     if isinstance(part, ArchivedPart):
         if part.first:
             yield snapshot.begin(part.token)
-        yield from archived_past.documents_at(options, part.token, part.base, part.slice, part.slices)
+        yield from past_from_archive.documents_at(options, part.token, part.base, part.slice, part.slices)
         if part.last:
             yield snapshot.end_at(part.token)
         return

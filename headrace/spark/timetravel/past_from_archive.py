@@ -15,17 +15,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.archive import Archive, has, read_events
-from headrace.spark.source.archive_table import Base
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.options import SourceOptions
-from headrace.spark.source.partitions import EventRange
-from headrace.spark.source.past import PastUnknown
-from headrace.spark.source.snapshot import Snapshot
 from headrace.spark.tables.fold import KEYED, MirrorDiverged, State, Stored, fold, key_of, keys_of
+from headrace.spark.timetravel.archive import Archive, has, read_events
+from headrace.spark.timetravel.archive_table import Base
+from headrace.spark.timetravel.past_from_images import PastUnknown
+from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.arrow import EventRow
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
@@ -119,7 +118,7 @@ def _event_batches(options: SourceOptions, start: Token, end: Token) -> Iterator
         for table in archive.windows(start, at, _NAMES):
             yield from table.to_batches(max_chunksize=_ROWS)
     if at < end:
-        yield from read_events(replace(options, pipeline=(), reader=()), EventRange(at, end), _NAMES)
+        yield from read_events(replace(options, pipeline=(), reader=()), at, end, _NAMES)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[Row]:

@@ -19,8 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson import Timestamp
 
+from headrace.spark.mongodb.batch_limits import Bounds, Reach
+from headrace.spark.mongodb.event_ranges import read_range
+from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
+from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.stream_fingerprint import difference
 from headrace.spark.rows.tokens import TIME_END, Token
-from headrace.spark.source.archive_table import (
+from headrace.spark.timetravel.archive_table import (
     ArchiveTable,
     ArchiveUnfit,
     Base,
@@ -28,12 +33,6 @@ from headrace.spark.source.archive_table import (
     Span,
     mark_at,
 )
-from headrace.spark.source.feed import Feed, PositionLost
-from headrace.spark.source.options import Position, SourceOptions
-from headrace.spark.source.partitions import EventRange
-from headrace.spark.source.ranges import read_range
-from headrace.spark.source.readahead import Bounds, Reach
-from headrace.spark.source.stream_told import difference
 from headrace.values import bson
 from headrace.values.arrow import in_slice
 
@@ -73,7 +72,7 @@ class Archive:
         return next((span for span in self.spans() if span.first.text <= token.text <= span.last.text), None)
 
     def reach(self, start: Token, bounds: Bounds, until: Timestamp | None) -> Reach | None:
-        """The end of a micro-batch after `start`, by the rules of `readahead.py`; None: nothing comes after it here.
+        """The end of a micro-batch after `start`, by the rules of `read_ahead.py`; None: nothing comes after it here.
 
         Bytes are counted as the table has them, as text, which is somewhat more than as BSON.
         """
@@ -152,23 +151,28 @@ _NAMES: Final = ("database", "collection", "operationType")
 _LONG: Final = ("documentKey", "fullDocument", "fullDocumentBeforeChange", "updateDescription", "other")
 
 
-def read_events(options: SourceOptions, part: EventRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, from where they are. Raises PositionLost where neither has them, and ArchiveUnfit."""
+def read_events(
+    options: SourceOptions, start: Token, end: Token, columns: Sequence[str], *, slice_: int = 0, slices: int = 1
+) -> Iterator[pa.RecordBatch]:
+    """The rows after `start` up to and including `end`, from the server or from the table, wherever they are.
+
+    Raises PositionLost where neither has them, and ArchiveUnfit.
+    """
     feed, archive = Feed(options), Archive(options)
     wanted = tuple(columns) if "token" in columns else ("token", *columns)
-    at = part.start
-    while at < part.end:
+    at = start
+    while at < end:
         try:
-            for batch in read_range(feed, at, part.end, wanted, slice_=part.slice, slices=part.slices):
+            for batch in read_range(feed, at, end, wanted, slice_=slice_, slices=slices):
                 yield batch.select(columns)
                 if batch.num_rows:
                     at = Token(batch.column("token")[-1].as_py())
             return
         except PositionLost as lost:
             before = at
-            for found, upto in archive.read(at, part.end, wanted, part.slice, part.slices):
-                if found is not None:
-                    yield found.select(columns)
+            for archived, upto in archive.read(at, end, wanted, slice_, slices):
+                if archived is not None:
+                    yield archived.select(columns)
                 at = upto
             if at.text <= before.text:
                 raise PositionLost(f"{lost} {archive.told()}") from lost

@@ -25,9 +25,9 @@ from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
 
+from headrace.spark.mongodb.fragments import REFUSALS, SPLIT, UNKNOWN_TO, Fragments, splits
+from headrace.spark.mongodb.source_options import Position, SourceOptions
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.fragments import REFUSALS, SPLIT, UNKNOWN_TO, Fragments, splits
-from headrace.spark.source.options import Position, SourceOptions
 from headrace.values.bson import OPTIONS
 from headrace.values.token import high_water_mark
 

@@ -1,7 +1,7 @@
 """How far a micro-batch may reach: reads marks ahead of Spark, in the driver, without the events themselves.
 
 Rules:
-- The end is an event's token, or the place where the server had nothing more; see `feed.py`.
+- The end is an event's token, or the place where the server had nothing more; see `mongodb/mongodb_stream.py`.
 - A transaction is never cut: all its events have one cluster time, and the end is never between two events
   of one time.
 - An invalidate ends a batch: what comes after it is another collection under the same name.
@@ -11,40 +11,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from bson import Timestamp
 
+from headrace.spark.mongodb.batch_limits import Bounds, Reach
+from headrace.spark.mongodb.mongodb_stream import Feed
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.marks import Mark, MarkCursor, covers, open_marks
+from headrace.spark.stream.event_marks import Mark, MarkCursor, covers, open_marks
 
 
 class Clock(Protocol):
     """What is asked of a feed here."""
 
     def now(self) -> Timestamp: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """At most so many rows, and so many bytes of events; one event is always within."""
-
-    rows: int | None = None
-    bytes: int | None = None
-
-    def __bool__(self) -> bool:
-        return self.rows is not None or self.bytes is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """The end of the next batch; `rows` events lie before it, at least, and an invalidate is its last if `closed`."""
-
-    token: Token
-    rows: int = 0
-    closed: bool = False
 
 
 class ReadAhead:

@@ -27,15 +27,15 @@ from pymongo.errors import ConnectionFailure
 from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.batch_limits import Bounds
+from headrace.spark.mongodb.event_ranges import ARROW_ROWS
+from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
+from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.events import SERVER
-from headrace.spark.source.archive import end_at
-from headrace.spark.source.feed import Feed, PositionLost
-from headrace.spark.source.options import SourceOptions, server_name
-from headrace.spark.source.partitions import EventRange, Merged, OfServer
-from headrace.spark.source.parts import past_parts, read_part
-from headrace.spark.source.ranges import ARROW_ROWS
-from headrace.spark.source.readahead import Bounds
-from headrace.spark.source.server_stream import Offset, ServerStream, in_snapshot, offset_of, token_of
+from headrace.spark.stream.partitions import EventRange, Merged, OfServer
+from headrace.spark.stream.read_partition import past_parts, read_part
+from headrace.spark.stream.server_stream import Offset, ServerStream, in_snapshot, offset_of, token_of
+from headrace.spark.timetravel.archive import end_at
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,16 +19,17 @@ from typing import Any, Final
 from bson import Timestamp
 from pyspark.sql.datasource import InputPartition
 
+from headrace.spark.mongodb.batch_limits import Bounds, Reach
+from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
+from headrace.spark.mongodb.source_options import Position, SourceOptions
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.archive import Archive, has, resolve
-from headrace.spark.source.archive_table import Base, Contents
-from headrace.spark.source.archived_past import base_at
-from headrace.spark.source.feed import Feed, PositionLost
-from headrace.spark.source.options import Position, SourceOptions
-from headrace.spark.source.partitions import ArchivedPart, EventRange, SnapshotPart, WholeSnapshot
-from headrace.spark.source.past import PastUnknown
-from headrace.spark.source.readahead import Bounds, Reach, ReadAhead, read_ahead
-from headrace.spark.source.snapshot import Chunk, Snapshot
+from headrace.spark.stream.partitions import ArchivedPart, EventRange, SnapshotPart, WholeSnapshot
+from headrace.spark.stream.read_ahead import ReadAhead, read_ahead
+from headrace.spark.timetravel.archive import Archive, has, resolve
+from headrace.spark.timetravel.archive_table import Base, Contents
+from headrace.spark.timetravel.past_from_archive import base_at
+from headrace.spark.timetravel.past_from_images import PastUnknown
+from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 CHUNK_ROWS: Final = 20_000
 ARCHIVED_ROWS: Final = 1_000_000

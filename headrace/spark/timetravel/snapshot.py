@@ -27,11 +27,11 @@ from bson import Decimal128, MinKey, Timestamp
 from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
+from headrace.spark.mongodb.mongodb_stream import ChangeCursor, Feed
+from headrace.spark.mongodb.source_options import Position, SourceOptions
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.feed import ChangeCursor, Feed
-from headrace.spark.source.options import Position, SourceOptions
 from headrace.values.arrow import COLUMNS, EventRow
 from headrace.values.bson import OPTIONS, encode, type_number
 

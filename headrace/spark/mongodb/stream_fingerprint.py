@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.source.options import SourceOptions
 
 
 def told_of(options: SourceOptions, stages: Sequence[Mapping[str, Any]] = ()) -> str:

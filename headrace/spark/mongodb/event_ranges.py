@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import OperationFailure
 
+from headrace.spark.mongodb.mongodb_stream import Feed
 from headrace.spark.pipelines.reader import retold
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.feed import Feed
 from headrace.values.arrow import COLUMNS, EventRow, in_slice
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ class Contents:
     spans: tuple[Span, ...] = ()
     bases: tuple[Base, ...] = ()
     source: str = ""
-    """Which stream it is of, by `stream_told.py`; empty where that was not kept."""
+    """Which stream it is of, by `stream_fingerprint.py`; empty where that was not kept."""
 
 
 class ArchiveTable:

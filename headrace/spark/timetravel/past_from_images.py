@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.spark.mongodb.mongodb_stream import Feed
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.snapshot import Snapshot
+from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.arrow import EventRow
 from headrace.values.keystring import encode_value
 

@@ -1,4 +1,4 @@
-"""What a worker is given to read, frozen: it needs nothing but this and the options. How it reads is in `parts.py`."""
+"""The partitions of a batch: what a worker needs besides the options to read its rows (`read_partition.py`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.archive_table import Base
-from headrace.spark.source.snapshot import Chunk
+from headrace.spark.timetravel.archive_table import Base
+from headrace.spark.timetravel.snapshot import Chunk
 
 
 @dataclass(frozen=True, slots=True)

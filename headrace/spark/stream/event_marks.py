@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from bson import Timestamp
 
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import Position
 from headrace.spark.rows.tokens import Token
-from headrace.spark.source.feed import Feed
-from headrace.spark.source.options import Position
 
 _BATCH_ROWS_MAX: Final = 10_000
 

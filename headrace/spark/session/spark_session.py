@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.spark import jvm
-from headrace.spark.java import find_java
+from headrace.spark.session import jvm
+from headrace.spark.session.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,8 +127,3 @@ def warm() -> None:
     assert running.process.stdin is not None
     running.process.stdin.close()
     running.process.wait(120)
-
-
-if __name__ == "__main__":
-    warm()
-    print(f"wrote {jvm.archive_path(find_java())}")

@@ -1,0 +1,65 @@
+"""What a job asked of the source, parsed: the servers, the stream, and from where to where it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bson import Timestamp
+from pymongo.uri_parser import parse_uri
+
+from headrace.spark.rows.tokens import Token
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to begin or end: one of `kind` earliest, latest, snapshot, token, time, with its value."""
+
+    kind: str
+    token: Token | None = None
+    time: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a job asked of the source. See `parse_options` for the meaning of each."""
+
+    uri: str
+    database: str | None = None
+    collection: str | None = None
+    pipeline: tuple[dict[str, Any], ...] = ()
+    """The stages that the server runs."""
+    reader: tuple[dict[str, Any], ...] = ()
+    """The stages behind those, that the source runs itself."""
+    stream: Mapping[str, Any] = field(default_factory=dict)
+    start: Position = Position("latest")
+    end: Position = Position("latest")
+    rows_max: int | None = None
+    bytes_max: int | None = None
+    documents: str = "extjson"
+    document_schema: str = ""
+    columns: tuple[str, ...] = ()
+    partitions: int = 1
+    transport: str = "auto"
+    archive: str = ""
+    as_of: Position | None = None
+    on_position_lost: str = "fail"
+    on_server_down: str = "stall"
+    others: tuple[str, ...] = ()
+    """The servers after the first, `uri`, when several are read as one stream."""
+    batch_rows: int = 1000
+    await_ms: int = 250
+    idle_advance_ms: int = 60_000
+
+    @property
+    def servers(self) -> tuple[SourceOptions, ...]:
+        """The same options for each server by itself."""
+        return tuple(replace(self, uri=uri, others=()) for uri in (self.uri, *self.others))
+
+
+def server_name(uri: str) -> str:
+    """A server as the column `server` and offsets call it: the hosts of its connection string, or its SRV name."""
+    if uri.startswith("mongodb+srv://"):
+        return uri.removeprefix("mongodb+srv://").rpartition("@")[2].partition("/")[0]
+    return ",".join(f"{host}:{port}" if port else host for host, port in parse_uri(uri)["nodelist"])
