@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+import headrace
 from headrace.cli.pipeline import add_actions
 from headrace.cli.serve import add_flags, serve
 
@@ -27,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
         description="A MongoDB-compatible document store with complete change streams.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     server = commands.add_parser(
         "serve",
@@ -60,11 +62,23 @@ def _decode_token(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     return 0
 
 
-def _print_version(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    from headrace.commands.build_info import MONGODB_VERSION_TEXT, headrace_version
+class _Version(argparse.Action):
+    """argparse's action `version`, except that the text is only made when it is asked for."""
 
-    print(f"headrace {headrace_version()} (speaks like MongoDB {MONGODB_VERSION_TEXT})")
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(_version_text())
+        parser.exit()
+
+
+def _print_version(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    print(_version_text())
     return 0
+
+
+def _version_text() -> str:
+    from headrace.commands.build_info import MONGODB_VERSION_TEXT
+
+    return f"headrace {headrace.__version__} (speaks like MongoDB {MONGODB_VERSION_TEXT})"
 
 
 if __name__ == "__main__":
