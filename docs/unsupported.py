@@ -23,10 +23,10 @@ TITLES: Final = {
     "commands.refused.REFUSED": "Commands",
     "commands.server_stages.UNSUPPORTED": "Options of `$collStats`",
     "query.accumulators.accumulator.UNSUPPORTED": "Accumulators",
-    "query.expressions.table.UNSUPPORTED": "Expressions",
-    "query.match.operators.UNSUPPORTED": "Query operators on a field",
-    "query.match.parse.UNSUPPORTED": "Query operators at the top",
-    "query.match.schema.REFUSED": "Keywords of `$jsonSchema`",
+    "query.expressions.operator_table.UNSUPPORTED": "Expressions",
+    "query.match.field_operators.UNSUPPORTED": "Query operators on a field",
+    "query.match.filter_parser.UNSUPPORTED": "Query operators at the top",
+    "query.match.json_schema.REFUSED": "Keywords of `$jsonSchema`",
     "query.stages.unsupported.UNSUPPORTED": "Pipeline stages",
 }
 ROOMS: Final = ("cli", "commands", "query")

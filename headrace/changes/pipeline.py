@@ -20,7 +20,7 @@ from typing import Any, Final
 from headrace.changes.resume import fatal
 from headrace.changes.stream import StreamSpec
 from headrace.query.match import Predicate
-from headrace.query.stages.match import Match
+from headrace.query.stages.match_stage import Match
 from headrace.query.stages.stage import Stage
 from headrace.values.bson import encode_in_order
 from headrace.values.bson.to_string import shown

@@ -19,7 +19,7 @@ from headrace.commands.request import Request
 from headrace.commands.sources import documents, resolve
 from headrace.errors import CommandError
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
-from headrace.query.stages.server import ServerStage
+from headrace.query.stages.server_stage import ServerStage
 from headrace.values.bson import decode, encode_in_order, type_name
 
 if TYPE_CHECKING:

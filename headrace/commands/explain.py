@@ -27,7 +27,7 @@ from headrace.commands.request import Request
 from headrace.commands.sources import documents, resolve
 from headrace.errors import CommandError
 from headrace.query.pipeline import parse_pipeline
-from headrace.query.stages.server import ServerStage
+from headrace.query.stages.server_stage import ServerStage
 from headrace.values.bson import decode, encode, type_name
 
 if TYPE_CHECKING:

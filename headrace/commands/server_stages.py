@@ -16,7 +16,7 @@ from headrace.commands.in_progress import operations, sessions
 from headrace.commands.listing import storage_stats
 from headrace.commands.request import Request
 from headrace.errors import CommandError
-from headrace.query.stages.server import ServerStage
+from headrace.query.stages.server_stage import ServerStage
 
 if TYPE_CHECKING:
     from headrace.commands.engine import Engine

@@ -9,7 +9,7 @@ A diff of a document has these sections, each left out when empty, in this order
 
 and one of an array `{a: true, [l: new length], u<index>: value | s<index>: sub-diff, …}`, indexes ascending.
 
-Does not decide what operators log: that is `query/update/log.py`. Values in a diff are shared with the documents.
+Does not decide what operators log: that is `query/update/diff_log.py`. Values in a diff are shared with the documents.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.stages.placement import check_placement
-from headrace.query.stages.sort import with_limits
+from headrace.query.stages.sort_stage import with_limits
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
-from headrace.query.stages.table import STAGES
+from headrace.query.stages.stage_table import STAGES
 
 __all__ = ["DocumentStage", "PipelineContext", "Stage", "parse_pipeline", "run_pipeline"]
 

@@ -8,7 +8,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
-from headrace.query.expressions.table import OPERATORS
+from headrace.query.expressions.operator_table import OPERATORS
 from headrace.values.bson import MISSING, encode
 
 VALUES = [

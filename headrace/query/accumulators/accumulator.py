@@ -22,7 +22,7 @@ from headrace.query.accumulators.operands import (
 )
 from headrace.query.accumulators.states import SIMPLE, ExtremeN, FirstN, LastN, Percentiles, Ranked, State, Sum
 from headrace.query.expressions import Env, Expression, ParseContext, parse_expression
-from headrace.query.expressions.node import Evaluate
+from headrace.query.expressions.expression import Evaluate
 from headrace.query.sort import parse_sort
 
 

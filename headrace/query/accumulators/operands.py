@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, double_of, int64_of
-from headrace.query.expressions.shown import shown
+from headrace.query.expressions.value_text import shown
 from headrace.values.bson import type_name
 
 METHODS: Final = ("approximate", "continuous", "discrete")

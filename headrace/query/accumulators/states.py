@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, double_of, is_nullish
-from headrace.query.expressions.shown import shown
 from headrace.query.expressions.summing import Total
+from headrace.query.expressions.value_text import shown
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare, hash_key, sort_key
 

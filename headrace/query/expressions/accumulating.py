@@ -18,9 +18,9 @@ from headrace.query.accumulators.operands import (
     read_percentile_arguments,
 )
 from headrace.query.accumulators.states import SIMPLE, ExtremeN, FirstN, LastN, Percentiles, State
-from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
-from headrace.query.expressions.operators import Parse, variadic
-from headrace.query.expressions.parse import parse_node
+from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_node
+from headrace.query.expressions.operator_parser import Parse, variadic
 
 
 def _simple(name: str, *, merges: bool = False) -> Parse:

@@ -11,7 +11,7 @@ from bson import Decimal128, Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
-from headrace.query.expressions.node import Env, Evaluate, Operator
+from headrace.query.expressions.expression import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import (
     CONTEXT,
     EXACT_REMAINDERS,
@@ -28,7 +28,7 @@ from headrace.query.expressions.numbers import (
     to_long,
     wrap,
 )
-from headrace.query.expressions.operators import Parse, binary, positional, unary, variadic
+from headrace.query.expressions.operator_parser import Parse, binary, positional, unary, variadic
 from headrace.query.expressions.summing import Total
 from headrace.values.bson import type_name
 

@@ -6,9 +6,11 @@ from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.limits import EXPRESSION_ARRAY_LENGTH_MAX
-from headrace.query.expressions.node import NULL, Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression import NULL, Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_node
+from headrace.query.expressions.field_paths import split_path, walk_value
 from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish
-from headrace.query.expressions.operators import (
+from headrace.query.expressions.operator_parser import (
     Parse,
     binary,
     of_values,
@@ -16,9 +18,7 @@ from headrace.query.expressions.operators import (
     unary,
     variadic,
 )
-from headrace.query.expressions.parse import parse_node
-from headrace.query.expressions.paths import split_path, walk_value
-from headrace.query.expressions.shown import shown
+from headrace.query.expressions.value_text import shown
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import equal, sort_key
 

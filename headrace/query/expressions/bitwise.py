@@ -9,9 +9,9 @@ from typing import Any, Final
 from bson import Int64
 
 from headrace.errors import CommandError
-from headrace.query.expressions.node import Env, Evaluate, Operator
+from headrace.query.expressions.expression import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import INTEGERS, is_nullish
-from headrace.query.expressions.operators import Parse, positional, unary, variadic
+from headrace.query.expressions.operator_parser import Parse, positional, unary, variadic
 from headrace.values.bson import type_name
 
 

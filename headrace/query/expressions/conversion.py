@@ -21,7 +21,7 @@ from headrace.query.expressions.binary_conversion import Options, binary_convers
 from headrace.query.expressions.date_format import iso_text
 from headrace.query.expressions.date_parse import parse_date
 from headrace.query.expressions.dates import date_of
-from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
 from headrace.query.expressions.numbers import (
     CONTEXT,
     INT32_MAX,
@@ -36,8 +36,8 @@ from headrace.query.expressions.numbers import (
     truthy,
     wrap,
 )
-from headrace.query.expressions.operators import Named, Parse, parse_operands
-from headrace.query.expressions.texts import double_text
+from headrace.query.expressions.operator_parser import Named, Parse, parse_operands
+from headrace.query.expressions.text_coercion import double_text
 from headrace.values.bson import type_name
 
 Convert = Callable[[Any], Any]

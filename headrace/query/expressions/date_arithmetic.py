@@ -15,10 +15,10 @@ from bson.datetime_ms import DatetimeMS
 from headrace.errors import CommandError
 from headrace.query.expressions.calendar_days import DAY_MS, Zone, civil_of, days_of, month_length, weekday_of
 from headrace.query.expressions.dates import date_of, is_date_like, read_zone
-from headrace.query.expressions.node import Env, Evaluate, Operator
+from headrace.query.expressions.expression import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import fits_long, int64_of, is_nullish
-from headrace.query.expressions.operators import Named, Parse
-from headrace.query.expressions.shown import shown
+from headrace.query.expressions.operator_parser import Named, Parse
+from headrace.query.expressions.value_text import shown
 from headrace.values.bson import type_name
 
 _SHORT: Final = {"hour": 3_600_000, "millisecond": 1, "minute": 60_000, "second": 1000}

@@ -19,11 +19,11 @@ from headrace.query.expressions.date_format import (
     parts_of,
 )
 from headrace.query.expressions.date_parse import check_input_format, parse_date, parse_formatted_date
-from headrace.query.expressions.node import Call, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression import Call, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_node
 from headrace.query.expressions.numbers import fits_long, int64_of, int_or_long, is_nullish
-from headrace.query.expressions.operators import Named, Parse
-from headrace.query.expressions.parse import parse_node
-from headrace.query.expressions.shown import shown
+from headrace.query.expressions.operator_parser import Named, Parse
+from headrace.query.expressions.value_text import shown
 from headrace.values.bson import type_name
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.node import Call, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression import Call, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_node
+from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.expressions.numbers import int32_of, is_nullish, truthy
-from headrace.query.expressions.operators import Parse, scoped
-from headrace.query.expressions.parse import parse_node
-from headrace.query.expressions.paths import check_variable_name
-from headrace.query.expressions.shown import shown
+from headrace.query.expressions.operator_parser import Parse, scoped
+from headrace.query.expressions.value_text import shown
 from headrace.values.bson import MISSING, type_name
 
 

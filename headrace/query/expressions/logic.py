@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_node
 from headrace.query.expressions.numbers import is_nullish, truthy
-from headrace.query.expressions.operators import Make, Named, Parse, parse_operands, positional, unary, variadic
-from headrace.query.expressions.parse import parse_node
+from headrace.query.expressions.operator_parser import Make, Named, Parse, parse_operands, positional, unary, variadic
 from headrace.values.bson import type_name
 from headrace.values.order import compare, equal
 

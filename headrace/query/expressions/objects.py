@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.node import ABSENT, Call, Constant, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression import ABSENT, Call, Constant, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_node
 from headrace.query.expressions.numbers import is_nullish
-from headrace.query.expressions.operators import Named, Parse, binary, positional, unary
-from headrace.query.expressions.parse import parse_node
+from headrace.query.expressions.operator_parser import Named, Parse, binary, positional, unary
 from headrace.values.bson import MISSING, type_name
 
 

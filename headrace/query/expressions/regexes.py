@@ -13,9 +13,9 @@ from typing import Any, Final
 from bson import Regex
 
 from headrace.errors import CommandError
-from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Node, Operator
+from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator
 from headrace.query.expressions.numbers import is_nullish
-from headrace.query.expressions.operators import Named, Parse
+from headrace.query.expressions.operator_parser import Named, Parse
 from headrace.query.patterns import compile_pattern
 from headrace.values.order import regex_options
 

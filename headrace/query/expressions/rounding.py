@@ -12,7 +12,7 @@ from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
 from headrace.query.expressions.arithmetic import numeric
-from headrace.query.expressions.node import Operator
+from headrace.query.expressions.expression import Operator
 from headrace.query.expressions.numbers import (
     CONTEXT,
     NUMBERS,
@@ -24,7 +24,7 @@ from headrace.query.expressions.numbers import (
     is_nullish,
     wrap,
 )
-from headrace.query.expressions.operators import Parse, of_values, positional, unary
+from headrace.query.expressions.operator_parser import Parse, of_values, positional, unary
 from headrace.values.bson import type_name
 
 

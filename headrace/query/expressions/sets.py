@@ -10,9 +10,16 @@ from collections.abc import Hashable
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
 from headrace.query.expressions.numbers import is_nullish, truthy
-from headrace.query.expressions.operators import Parse, parse_operands, positional, unary, variadic, with_collation
+from headrace.query.expressions.operator_parser import (
+    Parse,
+    parse_operands,
+    positional,
+    unary,
+    variadic,
+    with_collation,
+)
 from headrace.values.bson import type_name
 from headrace.values.order import hash_key, sort_key
 

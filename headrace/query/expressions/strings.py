@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.query.expressions.arrays import search_bound
-from headrace.query.expressions.node import Env, Evaluate, Operator
+from headrace.query.expressions.expression import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish, to_long
-from headrace.query.expressions.operators import (
+from headrace.query.expressions.operator_parser import (
     Named,
     Parse,
     binary,
@@ -22,8 +22,8 @@ from headrace.query.expressions.operators import (
     unary,
     variadic,
 )
-from headrace.query.expressions.shown import shown
-from headrace.query.expressions.texts import coerced_text
+from headrace.query.expressions.text_coercion import coerced_text
+from headrace.query.expressions.value_text import shown
 from headrace.values.bson import type_name
 
 _LOWER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}

@@ -12,9 +12,9 @@ from bson import Decimal128
 
 from headrace.errors import CommandError
 from headrace.query.expressions.arithmetic import numeric
-from headrace.query.expressions.node import Operator
+from headrace.query.expressions.expression import Operator
 from headrace.query.expressions.numbers import NUMBERS, decimal_of, decimal_value, is_nan, is_nullish, wrap
-from headrace.query.expressions.operators import Parse, binary, positional, unary
+from headrace.query.expressions.operator_parser import Parse, binary, positional, unary
 from headrace.values.bson import type_name
 
 _WIDE: Final = decimal.Context(prec=60, Emax=999_999, Emin=-999_999, traps=[])

@@ -13,7 +13,7 @@ from typing import Any, Final
 from bson import Binary, Decimal128, Int64
 
 from headrace.errors import CommandError
-from headrace.query.match.values import Test
+from headrace.query.match.value_tests import Test
 
 NUMBERS: Final = (int, Int64, float, Decimal128)
 OUT_OF_RANGE: Final = -(2**63)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.query.match.nodes import Both, DocumentTest, Leaf, Node
+from headrace.query.match.match_expression import Both, DocumentTest, Leaf, Node
 from headrace.values.bson import MISSING
 
 

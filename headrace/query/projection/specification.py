@@ -18,7 +18,7 @@ from bson import Decimal128, Int64
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
 from headrace.query.match import parse_filter
-from headrace.query.match.parse import truthy
+from headrace.query.match.filter_parser import truthy
 from headrace.values.paths import split_path
 
 FLAGS: Final = (bool, int, Int64, float, Decimal128)
@@ -234,7 +234,7 @@ class _Reader:
 
     def _read_expression(self, path: str, value: Any) -> None:
         from headrace.query.expressions import ParseContext, parse_expression  # plain projections need none of it
-        from headrace.query.expressions.table import OPERATORS, UNSUPPORTED
+        from headrace.query.expressions.operator_table import OPERATORS, UNSUPPORTED
 
         if self.mode is Mode.EXCLUSION:
             raise CommandError(31252, f"Cannot use an expression {path}: ... in an exclusion projection")

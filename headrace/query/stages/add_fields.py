@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from headrace.errors import CommandError
-from headrace.query.expressions.paths import split_path
+from headrace.query.expressions.field_paths import split_path
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.values.bson import MISSING, type_name
 

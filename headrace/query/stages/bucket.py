@@ -9,9 +9,9 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.expressions import parse_expression
-from headrace.query.expressions.node import Env
+from headrace.query.expressions.expression import Env
 from headrace.query.stages.group import Group, parse_fields
-from headrace.query.stages.sort import parse_sort_stage
+from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare, rank, sort_key

@@ -17,8 +17,8 @@ from bson import Decimal128, Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
+from headrace.query.expressions.field_paths import split_path
 from headrace.query.expressions.numbers import integral, is_nan, to_long
-from headrace.query.expressions.paths import split_path
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.time_units import UNITS, shifted
 from headrace.query.stages.unwind import nested, with_nested

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import CommandError
-from headrace.query.expressions.paths import check_field_name
+from headrace.query.expressions.field_paths import check_field_name
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import type_name
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from bson import Int64
 
 from headrace.errors import CommandError
+from headrace.query.expressions.field_paths import split_path
 from headrace.query.expressions.numbers import NUMBERS, int64_of, to_long
-from headrace.query.expressions.paths import split_path
 from headrace.query.stages.joins import ForeignIndex, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested

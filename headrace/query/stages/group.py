@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env
-from headrace.query.stages.sort import parse_sort_stage
+from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import hash_key

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import CommandError
-from headrace.query.expressions.paths import check_variable_name, split_path
+from headrace.query.expressions.field_paths import check_variable_name, split_path
 from headrace.query.stages.joins import ForeignIndex, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
-from headrace.query.expressions.node import Evaluate
+from headrace.query.expressions.expression import Evaluate
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.values.bson import MISSING
 

@@ -9,7 +9,7 @@ from typing import Any
 from bson import Int64
 
 from headrace.errors import CommandError
-from headrace.query.expressions.paths import split_path
+from headrace.query.expressions.field_paths import split_path
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import MISSING, type_name
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from headrace.errors import CommandError
-from headrace.query.expressions.paths import check_variable_name
+from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import type_name
 

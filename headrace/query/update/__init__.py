@@ -7,8 +7,8 @@
 Pure functions: nothing here reads a clock, makes an oplog entry or knows of a collection.
 """
 
-from headrace.query.update.parse import parse_update
 from headrace.query.update.update import REPLACED, Applied, Diff, Replaced, Update
+from headrace.query.update.update_parser import parse_update
 from headrace.query.update.upsert import check_id, check_upsert_filter, upsert_document
 
 __all__ = [

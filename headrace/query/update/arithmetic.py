@@ -16,8 +16,8 @@ from bson import Decimal128, Int64
 from bson.decimal128 import create_decimal128_context
 
 from headrace.errors import CommandError
-from headrace.query.update.leaf import KEEP, Leaf, Moment, Path
-from headrace.query.update.text import element_text, id_text, value_text
+from headrace.query.update.leaf_node import KEEP, Leaf, Moment, Path
+from headrace.query.update.message_text import element_text, id_text, value_text
 from headrace.values.bson import MISSING, type_name
 
 _CONTEXT: Final[Context] = create_decimal128_context()

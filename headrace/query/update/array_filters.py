@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.update.text import document_text
-from headrace.query.update.tree import ArrayFilters
+from headrace.query.update.message_text import document_text
+from headrace.query.update.update_tree import ArrayFilters
 
 _IDENTIFIER: Final = re.compile(r"[a-z][a-zA-Z0-9]*")
 _LOGICAL: Final = frozenset({"$and", "$nor", "$or"})

@@ -8,8 +8,8 @@ from typing import Any, Final
 from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
-from headrace.query.update.leaf import KEEP, Appended, Leaf, Moment, Path, depth
-from headrace.query.update.text import document_text, element_text
+from headrace.query.update.leaf_node import KEEP, Appended, Leaf, Moment, Path, depth
+from headrace.query.update.message_text import document_text, element_text
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import equal, hash_key
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.diff import identical
-from headrace.query.update.leaf import KEEP, Leaf, Moment, Path, depth
+from headrace.query.update.leaf_node import KEEP, Leaf, Moment, Path, depth
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare
 

@@ -15,7 +15,7 @@ from headrace.query.update.assign import (
     parse_set_on_insert,
     parse_unset,
 )
-from headrace.query.update.leaf import Leaf
+from headrace.query.update.leaf_node import Leaf
 from headrace.query.update.push import parse_push
 
 MODIFIERS: Final[dict[str, Callable[[str, Any, Any], Leaf]]] = {

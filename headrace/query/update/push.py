@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.query.update.arrays import whole_number
-from headrace.query.update.leaf import KEEP, Appended, Leaf, Moment, Path, depth
-from headrace.query.update.text import id_text
+from headrace.query.update.leaf_node import KEEP, Appended, Leaf, Moment, Path, depth
+from headrace.query.update.message_text import id_text
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import sort_key
 from headrace.values.paths import array_index

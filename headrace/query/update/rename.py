@@ -10,8 +10,8 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.update.field_path import is_dynamic, parse_field_path
-from headrace.query.update.leaf import Leaf, Path, depth
-from headrace.query.update.text import element_text, id_text
+from headrace.query.update.leaf_node import Leaf, Path, depth
+from headrace.query.update.message_text import element_text, id_text
 from headrace.values.bson import MISSING
 from headrace.values.paths import array_index
 

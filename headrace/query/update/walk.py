@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.update.leaf import KEEP, Appended, Leaf, Moment, Path
-from headrace.query.update.log import DiffLog
+from headrace.query.update.diff_log import DiffLog
+from headrace.query.update.leaf_node import KEEP, Appended, Leaf, Moment, Path
+from headrace.query.update.message_text import element_text, value_text
 from headrace.query.update.rename import Rename
-from headrace.query.update.text import element_text, value_text
-from headrace.query.update.tree import Elements, Fields
+from headrace.query.update.update_tree import Elements, Fields
 from headrace.values.bson import MISSING
 from headrace.values.order import equal
 

@@ -20,7 +20,17 @@ from bson import Int64, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
 from headrace.query.match import Predicate
-from headrace.query.match.nodes import Always, Both, Either, ElementMatch, Kind, Leaf, Negation, Neither, Node
+from headrace.query.match.match_expression import (
+    Always,
+    Both,
+    Either,
+    ElementMatch,
+    Kind,
+    Leaf,
+    Negation,
+    Neither,
+    Node,
+)
 from headrace.spark.pipelines.conditions import (
     FALSE,
     TRUE,

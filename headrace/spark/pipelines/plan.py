@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.query.pipeline import parse_pipeline
-from headrace.query.stages.match import Match
+from headrace.query.stages.match_stage import Match
 from headrace.spark.pipelines.compile_match import Compiler
 from headrace.spark.pipelines.conditions import Condition, Verdict, every
 from headrace.spark.pipelines.groups import Grouping, grouping
@@ -111,7 +111,7 @@ def parse_stages(stages: Sequence[Mapping[str, Any]], setting: Setting) -> list[
 
 def parse_known(name: str, stage: Document, setting: Setting) -> None:
     """Raises the server's error for a stage of a name that it does not know, or that is no stage."""
-    from headrace.query.stages.table import STAGES
+    from headrace.query.stages.stage_table import STAGES
 
     if name not in STAGES or len(stage) != 1:
         parse_pipeline([stage], context=setting.context())

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from headrace.query.collation import parse_collation
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline
-from headrace.query.stages.match import Match
+from headrace.query.stages.match_stage import Match
 from headrace.query.stages.stage import ReadCollection
 from headrace.values import bson
 

@@ -1,4 +1,4 @@
-"""From a filter document to its tree: logical operators here, those of a field in `operators.py`."""
+"""From a filter document to its tree: logical operators here, those of a field in `field_operators.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from bson import Regex
 
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
-from headrace.query.match.nodes import Always, Both, Computed, Either, Kind, Leaf, Neither, Node
+from headrace.query.match.match_expression import Always, Both, Computed, Either, Kind, Leaf, Neither, Node
 from headrace.query.match.predicate import Predicate
-from headrace.query.match.values import equals, matches_pattern, whole_number
+from headrace.query.match.value_tests import equals, matches_pattern, whole_number
 from headrace.values.bson import MISSING
 from headrace.values.order import regex_options
 
@@ -71,7 +71,7 @@ def parse_node(document: dict[str, Any], context: Context) -> Node:
 
 def parse_field(path: str, value: Any, context: Context) -> list[Node]:
     """The conditions that one field of a filter makes."""
-    from headrace.query.match.operators import parse_operators  # which parses filters inside $elemMatch
+    from headrace.query.match.field_operators import parse_operators  # which parses filters inside $elemMatch
 
     if type(value) is dict and is_operators(value):
         return parse_operators(path, value, context)
@@ -152,7 +152,7 @@ def truthy(value: Any) -> bool:
 
 
 def _parse_schema(name: str, value: Any, context: Context) -> Node:
-    from headrace.query.match.schema import parse_schema
+    from headrace.query.match.json_schema import parse_schema
 
     if type(value) is not dict:
         raise CommandError(14, "$jsonSchema must be an object")

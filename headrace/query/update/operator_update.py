@@ -9,12 +9,12 @@ from bson import Timestamp
 
 from headrace.errors import CommandError
 from headrace.query.update.field_path import parse_field_path
-from headrace.query.update.leaf import KEEP, Appended, Leaf, Moment
+from headrace.query.update.leaf_node import KEEP, Appended, Leaf, Moment
+from headrace.query.update.message_text import element_text, value_text
 from headrace.query.update.modifiers import MODIFIERS
 from headrace.query.update.rename import Rename, parse_rename
-from headrace.query.update.text import element_text, value_text
-from headrace.query.update.tree import ArrayFilters, Fields, add
 from headrace.query.update.update import Applied, Diff, Update
+from headrace.query.update.update_tree import ArrayFilters, Fields, add
 from headrace.query.update.walk import DOCUMENT_DEPTH_MAX, Walk
 from headrace.values.bson import MISSING, type_name
 

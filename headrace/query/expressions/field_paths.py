@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.node import ABSENT, Constant, Env, Evaluate, Node, ParseContext
+from headrace.query.expressions.expression import ABSENT, Constant, Env, Evaluate, Node, ParseContext
 from headrace.values.bson import MISSING
 
 _AT_EVALUATION: Final = ("CLUSTER_TIME", "NOW", "USER_ROLES")

@@ -11,9 +11,9 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.update.array_filters import parse_array_filters
-from headrace.query.update.operators import parse_operators
-from headrace.query.update.pipeline import parse_pipeline_update
-from headrace.query.update.replacement import parse_replacement
+from headrace.query.update.operator_update import parse_operators
+from headrace.query.update.pipeline_update import parse_pipeline_update
+from headrace.query.update.replacement_update import parse_replacement
 from headrace.query.update.update import Update
 
 

@@ -8,11 +8,11 @@ import bson
 from bson import Binary, Timestamp
 
 from headrace.errors import CommandError
-from headrace.query.expressions.node import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_node
+from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.expressions.numbers import NUMBERS, is_nullish
-from headrace.query.expressions.operators import Parse, positional, unary
-from headrace.query.expressions.parse import parse_node
-from headrace.query.expressions.paths import check_variable_name
+from headrace.query.expressions.operator_parser import Parse, positional, unary
 from headrace.values.bson import MISSING, encode, type_name
 
 _METADATA: Final[dict[str, str]] = {

@@ -10,7 +10,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.query.diff import compute_diff, identical
-from headrace.query.update.replacement import check_depth, with_old_id
+from headrace.query.update.replacement_update import check_depth, with_old_id
 from headrace.query.update.update import REPLACED, Applied, Diff, Update
 
 ALLOWED_STAGES: Final = frozenset({"$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"})

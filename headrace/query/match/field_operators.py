@@ -13,10 +13,18 @@ from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
 from headrace.query.match.bits import parse_bits
-from headrace.query.match.nodes import Always, Both, ElementMatch, Kind, Leaf, Negation, Node
-from headrace.query.match.parse import Context, equality, is_operators, parse_field, parse_node, pattern_leaf, truthy
-from headrace.query.match.types import has_type, parse_types
-from headrace.query.match.values import exists, has_size, is_in, leaves_remainder, ordered, whole_number
+from headrace.query.match.filter_parser import (
+    Context,
+    equality,
+    is_operators,
+    parse_field,
+    parse_node,
+    pattern_leaf,
+    truthy,
+)
+from headrace.query.match.match_expression import Always, Both, ElementMatch, Kind, Leaf, Negation, Node
+from headrace.query.match.type_test import has_type, parse_types
+from headrace.query.match.value_tests import exists, has_size, is_in, leaves_remainder, ordered, whole_number
 from headrace.values.order import regex_options
 
 Parse = Callable[[str, str, Any, Context], Node]

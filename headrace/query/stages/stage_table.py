@@ -9,25 +9,25 @@ from headrace.query.stages.bucket import parse_bucket
 from headrace.query.stages.bucket_auto import parse_bucket_auto
 from headrace.query.stages.change_stream import parse_change_stream, parse_split
 from headrace.query.stages.densify import parse_densify
-from headrace.query.stages.documents import parse_documents
+from headrace.query.stages.documents_stage import parse_documents
 from headrace.query.stages.facet import parse_facet
 from headrace.query.stages.fill import parse_fill
 from headrace.query.stages.graph_lookup import parse_graph_lookup
 from headrace.query.stages.group import parse_count, parse_group, parse_sort_by_count
 from headrace.query.stages.limit import parse_limit, parse_skip
 from headrace.query.stages.lookup import parse_lookup
-from headrace.query.stages.match import parse_match
+from headrace.query.stages.match_stage import parse_match
 from headrace.query.stages.project import parse_project, parse_unset
 from headrace.query.stages.redact import parse_redact
 from headrace.query.stages.replace_root import parse_replace_root, parse_replace_with
 from headrace.query.stages.sample import parse_sample
-from headrace.query.stages.server import (
+from headrace.query.stages.server_stage import (
     parse_current_op,
     parse_list_local_sessions,
     parse_list_sessions,
     parse_server_stage,
 )
-from headrace.query.stages.sort import parse_sort_stage
+from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Parser
 from headrace.query.stages.union_with import parse_union_with
 from headrace.query.stages.unsupported import UNSUPPORTED, parse_unsupported

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.query.update.leaf import Path
+from headrace.query.update.leaf_node import Path
 
 
 class DiffLog:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.node import (
+from headrace.query.expressions.expression import (
     Call,
     Constant,
     Env,
@@ -19,7 +19,7 @@ from headrace.query.expressions.node import (
     ParseContext,
     folded,
 )
-from headrace.query.expressions.paths import check_field_name, parse_path
+from headrace.query.expressions.field_paths import check_field_name, parse_path
 from headrace.values.bson import MISSING
 
 _PLAIN: Final = ParseContext()
@@ -59,7 +59,7 @@ def parse_object(document: dict[str, Any], context: ParseContext) -> Node:
 
 def parse_operator(name: str, argument: Any, context: ParseContext) -> Node:
     """The node of `{name: argument}`; raises for an operator nobody knows and for one not supported here."""
-    from headrace.query.expressions.table import OPERATORS, UNSUPPORTED  # the families import this file
+    from headrace.query.expressions.operator_table import OPERATORS, UNSUPPORTED  # the families import this file
 
     parse = OPERATORS.get(name)
     if parse is not None:

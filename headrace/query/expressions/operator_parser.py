@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from headrace.errors import CommandError
-from headrace.query.expressions.node import Call, Env, Evaluate, Node, Operator, ParseContext
-from headrace.query.expressions.parse import parse_node
+from headrace.query.expressions.expression import Call, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_node
 from headrace.values.bson import type_name
 
 Parse: TypeAlias = Callable[[Any, ParseContext], Node]

@@ -20,13 +20,13 @@ from headrace.query.expressions import (
     sets,
     strings,
     trigonometry,
-    values,
+    value_operators,
 )
-from headrace.query.expressions.operators import Parse
+from headrace.query.expressions.operator_parser import Parse
 
 _FAMILIES: Final = (
     accumulating, arithmetic, arrays, bitwise, conversion, date_arithmetic, dates, iteration, logic, objects, regexes,
-    rounding, sets, strings, trigonometry, values,
+    rounding, sets, strings, trigonometry, value_operators,
 )  # fmt: skip
 
 OPERATORS: Final[dict[str, Parse]] = dict(sorted(item for family in _FAMILIES for item in family.OPERATORS.items()))

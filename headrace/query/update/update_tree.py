@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.update.field_path import is_array_part
-from headrace.query.update.leaf import Leaf
+from headrace.query.update.leaf_node import Leaf
 from headrace.values.paths import is_index
 
 ArrayFilters = dict[str, Callable[[dict[str, Any]], bool]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from headrace.query.match.values import Test
+from headrace.query.match.value_tests import Test
 from headrace.values.bson import MISSING
 from headrace.values.paths import any_value, located_values, split_path
 

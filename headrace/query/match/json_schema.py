@@ -15,8 +15,8 @@ from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import EXACT_REMAINDERS
-from headrace.query.match.types import has_type, parse_types
-from headrace.query.match.values import Test, ordered, whole_number
+from headrace.query.match.type_test import has_type, parse_types
+from headrace.query.match.value_tests import Test, ordered, whole_number
 from headrace.query.patterns import compile_pattern
 from headrace.values.bson import MISSING
 from headrace.values.order import NAN_KEY, hash_key, number_key

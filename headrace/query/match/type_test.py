@@ -7,7 +7,7 @@ from typing import Any, Final
 from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
-from headrace.query.match.values import Test, whole_number
+from headrace.query.match.value_tests import Test, whole_number
 from headrace.values.bson import MISSING, type_number
 
 NUMBERS: Final = frozenset({1, 16, 18, 19})

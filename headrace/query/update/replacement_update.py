@@ -8,8 +8,8 @@ from bson import Timestamp
 
 from headrace.errors import CommandError
 from headrace.query.diff import identical
-from headrace.query.update.leaf import depth
-from headrace.query.update.text import element_text
+from headrace.query.update.leaf_node import depth
+from headrace.query.update.message_text import element_text
 from headrace.query.update.update import REPLACED, Applied, Update
 from headrace.query.update.walk import DOCUMENT_DEPTH_MAX
 from headrace.values.bson import MISSING
