@@ -1,4 +1,8 @@
-"""Every limit, with its reason; a client that breaks one gets MongoDB's error."""
+"""Every limit, with its reason; a client that exceeds one gets MongoDB's error.
+
+Counts are of things, sizes in bytes, times in the unit of the name. Limits that a parameter or a command line option
+can change have here what holds when it is not given.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,18 @@ NAMESPACE_BYTES_MAX: Final = 255  # "database.collection"
 DATABASE_NAME_BYTES_MAX: Final = 63
 INDEX_COUNT_MAX: Final = 64  # indexes of a collection
 
+# Clients.
+LISTEN_BACKLOG: Final = 4096  # connections the kernel holds before they are accepted; the kernel's own bound is lower
+WRITE_BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024  # replies a client has not read; above that it is not read from
+READ_AHEAD_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX  # what a client may send ahead while its command waits
+WOKEN_COUNT_MAX: Final = 64  # waiting commands run again in one turn of the loop: about a millisecond's worth
+LOG_LINE_COUNT_MAX: Final = 1024  # lines of the log that `getLog` shows, as many as mongod has
+
 # Cursors.
 FIRST_BATCH_COUNT: Final = 101  # documents in a first batch when the client names no size
 BATCH_BYTES_MAX: Final = DOCUMENT_BYTES_MAX  # bytes of documents in one reply
 CURSOR_IDLE_MS_MAX: Final = 10 * 60 * 1000  # a cursor nobody reads is closed after MongoDB's ten minutes
+VIEW_CHUNK_COUNT: Final = 256  # documents or entries a scan reads from a view at once, between two looks at the time
 SORT_BYTES_MAX: Final = 100 * 1024 * 1024  # what a sort without an index may hold in memory
 EXPRESSION_ARRAY_LENGTH_MAX: Final = (
     4_000_000  # elements $range may make: about what fits the 100 MB of memory MongoDB grants
@@ -28,15 +40,18 @@ AWAIT_MS_DEFAULT: Final = 1000  # how long a getMore on a tailing cursor waits w
 AWAIT_MS_MAX: Final = 2**31 - 1
 
 # Change streams.
-CHANNEL_ENTRY_COUNT_MAX: Final = 8192  # entries a scope keeps for watchers that are caught up
+CHANNEL_ENTRY_COUNT_MAX: Final = 8192  # entries of a scope stored for watchers that are caught up
 CHANNEL_BYTES_MAX: Final = 32 * 1024 * 1024
-FEED_EVENT_COUNT_MAX: Final = 8192  # built events kept for watchers of one shape
+FEED_EVENT_COUNT_MAX: Final = 8192  # built events stored for watchers of one shape
 FEED_BYTES_MAX: Final = 64 * 1024 * 1024  # and their bytes, up to twice what stays when the oldest are dropped
 SCAN_ENTRY_COUNT_MAX: Final = 20_000  # entries one getMore may look at before it answers, so that others get a turn
-SCAN_MS_MAX: Final = 50.0  # and how long it may look: a slice of time short enough that nobody notices
+SCAN_MS_MAX: Final = 50.0  # and how long: a slice of time short enough not to be noticed
+FEED_BATCH_COUNT_MAX: Final = 16  # encoded batches a feed stores for other watchers that ask for the same
+FEED_BATCH_BYTES_MAX: Final = 1024 * 1024  # bytes of events in one of them; a larger one is stored alone
+HEAD_COUNT_MAX: Final = 10_000  # collections times operations whose entries' heads are memoized; then all are forgotten
+EVENT_SPLIT_BYTES: Final = INTERNAL_DOCUMENT_BYTES_MAX - 8 * 1024  # with its token; larger ones are sent in fragments
 
 # The oplog, when the operator says nothing.
-OPLOG_HOURS_DEFAULT: Final = 24.0
 OPLOG_DISK_SHARE_DEFAULT: Final = 0.05
 OPLOG_BYTES_MIN: Final = 1024**3
 NOOP_INTERVAL_MS: Final = 10_000  # how often a quiet oplog gets a "periodic noop", as mongod writes it
@@ -44,6 +59,9 @@ NOOP_INTERVAL_MS: Final = 10_000  # how often a quiet oplog gets a "periodic noo
 # Storage.
 MAP_BYTES_START: Final = 16 * 1024**3  # address space first mapped; the file is sparse and the map doubles when full
 KEY_BYTES_MAX: Final = 500  # LMDB's keys hold 511; ours leave room for a collection's or index's number
+COMMIT_COMMAND_COUNT_MAX: Final = 1024  # commands in one write transaction, so that the first does not wait for all
+PRUNE_COUNT_MAX: Final = 2000  # rows removed by one background transaction: writes wait for a few milliseconds
+TTL_COUNT_MAX: Final = 1000  # documents a TTL index's round looks at before others get a turn
 
 # Sessions.
 SESSION_MINUTES: Final = 30  # logicalSessionTimeoutMinutes

@@ -1,1 +1,1 @@
-"""Events: an oplog entry, told the way a client hears it."""
+"""Change events: oplog entries in the form in which `$changeStream` returns them."""

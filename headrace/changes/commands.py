@@ -1,7 +1,7 @@
-"""Events of commands: what happened to collections, indexes and databases, told from `op: "c"` entries.
+"""Events of commands: what happened to collections, indexes and databases, from `op: "c"` entries.
 
-A command is told as a `CommandDraft` whatever the scope; whether a stream hears it is asked of `concerns`.
-Commands that no stream of a single node hears are in `UNTOLD`, with the reason.
+A command becomes a `CommandDraft` whatever the scope; `concerns` says whether it belongs to a stream.
+Commands that no stream of a single node returns are in `UNREPORTED`, with the reason.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from headrace.values.bson import decode, encode
 from headrace.values.token import make_event_token
 
 CLASSIC: Final = frozenset({"delete", "drop", "dropDatabase", "insert", "invalidate", "rename", "replace", "update"})
-"""What is heard without `showExpandedEvents`."""
+"""The events of streams without `showExpandedEvents`."""
 
-UNTOLD: Final = {
+UNREPORTED: Final = {
     "abortIndexBuild": "internal: nothing came of the build",
     "abortTransaction": "nothing was changed",
-    "applyOps": "unwound into its operations when it is a transaction's, otherwise not heard",
+    "applyOps": "unwound into its operations when it is a transaction's, otherwise not an event",
     "commitTransaction": "unwound into its operations",
-    "convertToCapped": "heard as the rename it ends with",
-    "startIndexBuild": "internal: heard as createIndexes when the build is done",
+    "convertToCapped": "reported as the rename it ends with",
+    "startIndexBuild": "internal: reported as createIndexes when the build is done",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a command's entry says."""
+class CommandChange:
+    """What a command did, parsed from its entry."""
 
     kind: str
     db: str
@@ -49,14 +49,14 @@ class Told:
 class CommandDraft(Draft):
     """The event of one command."""
 
-    __slots__ = ("description", "told", "version")
+    __slots__ = ("change", "description", "version")
 
     def __init__(
-        self, operation: Operation, shape: Shape, told: Told, start: bytes, token: str, document: bytes,
+        self, operation: Operation, shape: Shape, change: CommandChange, start: bytes, token: str, document: bytes,
         description: bytes | None, version: int,
     ) -> None:  # fmt: skip
-        super().__init__(operation, shape, told.kind, start, token, document)
-        self.told = told
+        super().__init__(operation, shape, change.kind, start, token, document)
+        self.change = change
         self.description = description
         self.version = version
 
@@ -64,26 +64,26 @@ class CommandDraft(Draft):
         return None, self.description, False
 
     def rest(self) -> bytes:
-        told = self.told
-        parts = namespace_element(b"ns", told.db, told.coll)
+        change = self.change
+        fields = namespace_element(b"ns", change.db, change.coll)
         if not self.shape.expanded:
-            return parts
+            return fields
         if self.description is not None:
-            parts += document_element(b"operationDescription", self.description)
-        if told.state is not None:
-            parts += document_element(b"stateBeforeChange", encode(told.state))
-        if told.ns_type is not None:
-            parts += string_element(b"nsType", told.ns_type)
-        return parts
+            fields += document_element(b"operationDescription", self.description)
+        if change.state is not None:
+            fields += document_element(b"stateBeforeChange", encode(change.state))
+        if change.ns_type is not None:
+            fields += string_element(b"nsType", change.ns_type)
+        return fields
 
     def concerns(self, scope: Scope) -> bool:
-        """Whether a stream of this scope hears the event."""
-        told = self.told
-        if told.coll is None:
-            return scope.matches_database(told.db)
-        if scope.matches(f"{told.db}.{told.coll}"):
+        """Whether the event belongs to streams of this scope."""
+        change = self.change
+        if change.coll is None:
+            return scope.matches_database(change.db)
+        if scope.matches(f"{change.db}.{change.coll}"):
             return True
-        return told.to is not None and scope.matches(".".join(told.to))
+        return change.to is not None and scope.matches(".".join(change.to))
 
     def invalidate(self, scope: Scope) -> Draft | None:
         """What follows this event in a stream of this scope, if the event ends such streams."""
@@ -95,19 +95,19 @@ class CommandDraft(Draft):
 
 
 def command_draft(operation: Operation, shape: Shape, version: int = 2) -> CommandDraft | None:
-    """The draft of a command in one shape; None where streams of that shape do not hear it."""
+    """The draft of a command in one shape; None where streams of that shape do not have it."""
     o = decode(operation.o)
-    tell = TELLERS.get(next(iter(o), ""))
-    if tell is None:
+    parse = COMMAND_PARSERS.get(next(iter(o), ""))
+    if parse is None:
         return None
-    told = tell(operation.command_namespace.partition(".")[0], o, operation)
-    if told.kind not in CLASSIC and not shape.expanded:
+    change = parse(operation.command_namespace.partition(".")[0], o, operation)
+    if change.kind not in CLASSIC and not shape.expanded:
         return None
-    description = None if told.description is None else encode(told.description)
-    start, text, document = opening(operation, told.kind, description, version, shape, operation.uuid)
-    if told.to is not None:
-        start = namespace_element(b"to", *told.to) + start
-    return CommandDraft(operation, shape, told, start, text, document, description, version)
+    description = None if change.description is None else encode(change.description)
+    start, text, document = opening(operation, change.kind, description, version, shape, operation.uuid)
+    if change.to is not None:
+        start = namespace_element(b"to", *change.to) + start
+    return CommandDraft(operation, shape, change, start, text, document, description, version)
 
 
 def opening(
@@ -130,57 +130,57 @@ def opening(
     return start, text, document
 
 
-Teller = Callable[[str, dict[str, Any], Operation], Told]
+CommandParser = Callable[[str, dict[str, Any], Operation], CommandChange]
 
 
 def _without(o: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in o.items() if name not in names}
 
 
-def _coll_mod(db: str, o: dict[str, Any], operation: Operation) -> Told:
+def _coll_mod(db: str, o: dict[str, Any], operation: Operation) -> CommandChange:
     before = decode(operation.o2) if operation.o2 else {}
     state = {}
     if "collectionOptions_old" in before:
         state["collectionOptions"] = before["collectionOptions_old"]
     if "indexOptions_old" in before:
         state["indexOptions"] = before["indexOptions_old"]
-    return Told("modify", db, o["collMod"], _without(o, "collMod"), state=state)
+    return CommandChange("modify", db, o["collMod"], _without(o, "collMod"), state=state)
 
 
-def _commit_index_build(db: str, o: dict[str, Any], operation: Operation) -> Told:
-    return Told("createIndexes", db, o["commitIndexBuild"], {"indexes": o["indexes"]})
+def _commit_index_build(db: str, o: dict[str, Any], operation: Operation) -> CommandChange:
+    return CommandChange("createIndexes", db, o["commitIndexBuild"], {"indexes": o["indexes"]})
 
 
-def _create(db: str, o: dict[str, Any], operation: Operation) -> Told:
+def _create(db: str, o: dict[str, Any], operation: Operation) -> CommandChange:
     ns_type = "timeseries" if "timeseries" in o else "collection"
-    return Told("create", db, o["create"], _without(o, "create"), ns_type=ns_type)
+    return CommandChange("create", db, o["create"], _without(o, "create"), ns_type=ns_type)
 
 
-def _create_indexes(db: str, o: dict[str, Any], operation: Operation) -> Told:
-    return Told("createIndexes", db, o["createIndexes"], {"indexes": [_without(o, "createIndexes")]})
+def _create_indexes(db: str, o: dict[str, Any], operation: Operation) -> CommandChange:
+    return CommandChange("createIndexes", db, o["createIndexes"], {"indexes": [_without(o, "createIndexes")]})
 
 
-def _drop(db: str, o: dict[str, Any], operation: Operation) -> Told:
-    return Told("drop", db, o["drop"])
+def _drop(db: str, o: dict[str, Any], operation: Operation) -> CommandChange:
+    return CommandChange("drop", db, o["drop"])
 
 
-def _drop_database(db: str, o: dict[str, Any], operation: Operation) -> Told:
-    return Told("dropDatabase", db, None)
+def _drop_database(db: str, o: dict[str, Any], operation: Operation) -> CommandChange:
+    return CommandChange("dropDatabase", db, None)
 
 
-def _drop_indexes(db: str, o: dict[str, Any], operation: Operation) -> Told:
+def _drop_indexes(db: str, o: dict[str, Any], operation: Operation) -> CommandChange:
     index = decode(operation.o2) if operation.o2 else {}
-    return Told("dropIndexes", db, o["dropIndexes"], {"indexes": [index]})
+    return CommandChange("dropIndexes", db, o["dropIndexes"], {"indexes": [index]})
 
 
-def _rename(db: str, o: dict[str, Any], operation: Operation) -> Told:
+def _rename(db: str, o: dict[str, Any], operation: Operation) -> CommandChange:
     from_db, _, from_coll = o["renameCollection"].partition(".")
     to_db, _, to_coll = o["to"].partition(".")
     description = _without({**o, "to": {"db": to_db, "coll": to_coll}}, "renameCollection", "stayTemp")
-    return Told("rename", from_db, from_coll, description, to=(to_db, to_coll))
+    return CommandChange("rename", from_db, from_coll, description, to=(to_db, to_coll))
 
 
-TELLERS: Final[dict[str, Teller]] = {
+COMMAND_PARSERS: Final[dict[str, CommandParser]] = {
     "collMod": _coll_mod,
     "commitIndexBuild": _commit_index_build,
     "create": _create,

@@ -26,8 +26,8 @@ _FULL: Final = b"\x03fullDocument\0"
 _PLAIN_DIFF: Final = (b"\x03diff\0", b"\x03u\0", b"\x03i\0")
 
 
-class Layout:
-    """What all events of one head in one shape have in common, worked out once."""
+class EventTemplate:
+    """What all events of one head in one shape have in common, as bytes."""
 
     __slots__ = (
         "before_time", "before_wall", "fixed_bytes", "maker", "needs_lookup", "ns", "shape", "shows_document", "uuid",
@@ -50,37 +50,38 @@ class Layout:
         self.fixed_bytes = 4 + sum(map(len, fixed)) + 8 + 8 + 1
 
 
-def layout_of(head: Head, shape: Shape) -> Layout:
-    layout: Layout | None = head.layouts.get(shape)
-    if layout is None:
-        layout = head.layouts[shape] = Layout(head, shape)
-    return layout
+def template_of(head: Head, shape: Shape) -> EventTemplate:
+    """The template of this head and shape, made once."""
+    template: EventTemplate | None = head.templates.get(shape)
+    if template is None:
+        template = head.templates[shape] = EventTemplate(head, shape)
+    return template
 
 
 class CrudDraft(Draft):
     """The event of one changed document."""
 
-    __slots__ = ("layout",)
+    __slots__ = ("template",)
 
     def __init__(
-        self, operation: Operation, layout: Layout, kind: str, start: bytes, token: str, token_document: bytes
+        self, operation: Operation, template: EventTemplate, kind: str, start: bytes, token: str, token_document: bytes
     ) -> None:
-        super().__init__(operation, layout.shape, kind, start, token, token_document)
-        self.layout = layout
+        super().__init__(operation, template.shape, kind, start, token, token_document)
+        self.template = template
 
     @property
     def needs_lookup(self) -> bool:
-        return self.layout.needs_lookup
+        return self.template.needs_lookup
 
     def identifier(self) -> tuple[bytes | None, bytes | None, bool]:
         return self.operation.o2, None, False
 
     def full(self) -> bytes:
-        return _FULL + self.operation.o if self.layout.shows_document else b""
+        return _FULL + self.operation.o if self.template.shows_document else b""
 
     def rest(self) -> bytes:
-        parts = self.layout.ns + self.operation.o2
-        return parts + description(self.operation.o, self.shape) if self.kind == "update" else parts
+        fields = self.template.ns + self.operation.o2
+        return fields + description(self.operation.o, self.shape) if self.kind == "update" else fields
 
 
 def description(o: bytes, shape: Shape) -> bytes:
@@ -122,9 +123,9 @@ def crud_draft(operation: Operation, shape: Shape, version: int = 2) -> Draft:
     """The draft of one changed document; made once for a shape but for old token versions."""
     head = operation.head
     assert head is not None
-    layout = layout_of(head, shape)
+    template = template_of(head, shape)
     key = operation.o2
-    maker = layout.maker
+    maker = template.maker
     if version == 2 and maker is not None:
         text, bits = maker.crud(operation.position, key[4], key[9:-1], operation.index)
     else:
@@ -132,43 +133,43 @@ def crud_draft(operation: Operation, shape: Shape, version: int = 2) -> Draft:
             operation.position, operation.index, head.uuid, head.kind, key, None, version=version
         )
     document = token_document(text, bits)
-    start = b"".join((_ID, document, layout.before_time, operation.ts, layout.before_wall, operation.wall))
+    start = b"".join((_ID, document, template.before_time, operation.ts, template.before_wall, operation.wall))
     if operation.session is not None:
         session = operation.session
         start = b"".join((b"\x12txnNumber\0", session.txn_number, b"\x03lsid\0", session.lsid, start))
-    draft = CrudDraft(operation, layout, head.kind, start, text, document)
+    draft = CrudDraft(operation, template, head.kind, start, text, document)
     draft.shared = version == 2
     return draft
 
 
 def event(operation: Operation, shape: Shape) -> Event | None:
-    """The event as streams hear it that leave it as it is, in one step; None where it takes more than the entry.
+    """The event of streams that do not change it, in one step; None where it takes more than the entry.
 
     It is larger than a reply can hold only if the document itself is; the caller checks.
     """
     head = operation.head
     assert head is not None
-    layout: Layout = head.layouts.get(shape) or layout_of(head, shape)
-    key, maker = operation.o2, layout.maker
-    if layout.needs_lookup or maker is None or operation.session is not None:
+    template: EventTemplate = head.templates.get(shape) or template_of(head, shape)
+    key, maker = operation.o2, template.maker
+    if template.needs_lookup or maker is None or operation.session is not None:
         return None
     position = operation.position
     text, bits = maker.crud(position, key[4], key[9:-1], operation.index)
     token = token_document(text, bits)
-    size = layout.fixed_bytes + len(token) + len(key)
-    if layout.shows_document:
+    size = template.fixed_bytes + len(token) + len(key)
+    if template.shows_document:
         o = operation.o
-        parts: tuple[bytes, ...] = (
-            _PACK(size + len(o)), _ID, token, layout.before_time, operation.ts, layout.before_wall, operation.wall,
-            _FULL, o, layout.ns, key, b"\0",
+        pieces: tuple[bytes, ...] = (
+            _PACK(size + len(o)), _ID, token, template.before_time, operation.ts, template.before_wall,
+            operation.wall, _FULL, o, template.ns, key, b"\0",
         )  # fmt: skip
     else:
-        told = description(operation.o, shape) if head.kind == "update" else b""
-        parts = (
-            _PACK(size + len(told)), _ID, token, layout.before_time, operation.ts, layout.before_wall, operation.wall,
-            layout.ns, key, told, b"\0",
+        update = description(operation.o, shape) if head.kind == "update" else b""
+        pieces = (
+            _PACK(size + len(update)), _ID, token, template.before_time, operation.ts, template.before_wall,
+            operation.wall, template.ns, key, update, b"\0",
         )  # fmt: skip
-    return Event(text, token, position, b"".join(parts))
+    return Event(text, token, position, b"".join(pieces))
 
 
 def header(operation: Operation) -> dict[str, Any]:

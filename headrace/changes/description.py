@@ -1,8 +1,8 @@
-"""The `updateDescription` of a change event, read off the diff that the oplog keeps.
+"""The `updateDescription` of a change event, from the diff in the oplog entry.
 
 Rule (reference: change-streams.md §3.2): at each level first the updated and inserted fields, then the removed ones,
 then the sub-diffs in turn; paths are dotted. A path that a dot or a number in a field's name makes ambiguous is
-also told by its components in `disambiguatedPaths`, which only expanded streams get: there an array index is an
+also given as components in `disambiguatedPaths`, which only expanded streams get: there an array index is an
 int32 and a field's name a string.
 
 Does not look at documents: the diff alone says which components are indexes.
@@ -16,7 +16,7 @@ Components = tuple[str | int, ...]
 
 
 def describe(diff: dict[str, Any], *, expanded: bool = False) -> dict[str, Any]:
-    """`diff` is what stands under `diff` in an entry. Gives the fields in the order in which events carry them."""
+    """The description, its fields in the order of events; `diff` is the entry's `o.diff`, decoded."""
     reader = _Reader()
     reader.document(diff, "", (), False)
     description: dict[str, Any] = {
@@ -30,7 +30,7 @@ def describe(diff: dict[str, Any], *, expanded: bool = False) -> dict[str, Any]:
 
 
 class _Reader:
-    """Walks a diff; what it found so far."""
+    """Walks a diff and collects what the description lists."""
 
     __slots__ = ("ambiguous", "removed", "truncated", "updated")
 
@@ -55,6 +55,7 @@ class _Reader:
                 self._child(child, prefix + name, (*components, name), ambiguous or _is_ambiguous(name, components))
 
     def array(self, diff: dict[str, Any], path: str, components: Components, ambiguous: bool) -> None:
+        """`path` is the dotted path to this array; `ambiguous` whether that path is."""
         if "l" in diff:
             self.truncated.append({"field": path, "newSize": diff["l"]})
             if ambiguous:

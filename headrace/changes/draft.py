@@ -1,4 +1,4 @@
-"""An event in the making: the token and the header now, the rest when somebody wants it, each part once.
+"""An event that is not complete yet: token and header at once, the rest when it is asked for, each piece once.
 
     start   [to | txnNumber, lsid] _id operationType clusterTime [collectionUUID] wallTime
     full    [fullDocument]
@@ -6,7 +6,7 @@
     end     [fullDocumentBeforeChange] [nsType]
 
 Rule: a draft belongs to an operation and a shape, and is the same for every stream of that shape, whatever its scope
-and pipeline. Nobody changes the dicts it gives out.
+and pipeline. The dicts it returns are not to be changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
-from headrace.changes.images import Lookup, after_image, before_image
+from headrace.changes.images import ImageLookup, after_image, before_image
 from headrace.changes.operation import Operation
 from headrace.changes.options import Shape
 from headrace.changes.parts import document_element, document_of
@@ -24,7 +24,8 @@ from headrace.values.token import make_event_token
 _PACK = Struct("<i").pack
 
 
-_BEFORE_DATA: dict[int, bytes] = {}  # what stands before the text of a token without type bits, by its length
+_BEFORE_DATA: dict[int, bytes] = {}
+"""Memo of the bytes before the text of a token without type bits, by the text's length; below 1000 only."""
 
 
 def token_document(text: str, type_bits: bytes | None) -> bytes:
@@ -59,7 +60,7 @@ class Draft:
         """The operationType."""
         self.start = start
         self.shared = False
-        """Whether the event is the only one of its operation and shape, so that it may be kept for other streams."""
+        """Whether the event is the same in all streams of the shape, so that it may be stored for the others."""
         self.token = token
         self.token_document = token_document
         self._core: bytes | None = None
@@ -76,7 +77,7 @@ class Draft:
         return b""
 
     def identifier(self) -> tuple[bytes | None, bytes | None, bool]:
-        """What the token tells of the event: (document key, operationDescription, whether it is an invalidate)."""
+        """What the token holds of the event: (document key, operationDescription, whether it is an invalidate)."""
         return None, None, False
 
     def fragment_token(self, fragment: int) -> tuple[str, bytes]:
@@ -107,8 +108,8 @@ class Draft:
         """Whether the event shows images."""
         return False
 
-    def final(self, lookup: Lookup) -> bytes:
-        """The whole event before the client's stages. Raises error 47 where a required image is missing."""
+    def final(self, lookup: ImageLookup) -> bytes:
+        """The complete event before the client's stages. Raises error 47 where a required image is missing."""
         if not self.needs_lookup:
             return self.core
         if self._final is None:
@@ -120,7 +121,7 @@ class Draft:
             )
         return self._final
 
-    def final_fields(self, lookup: Lookup) -> dict[str, Any]:
+    def final_fields(self, lookup: ImageLookup) -> dict[str, Any]:
         """`final`, decoded; not to be changed."""
         if not self.needs_lookup:
             return self.core_fields

@@ -1,7 +1,7 @@
-"""An oplog entry, told apart once and handed to every stream that may want it.
+"""An oplog entry, parsed once for all the streams that may want it.
 
-An ordinary entry holds one operation, a transaction's many, a noop none. What is found out about an entry is
-kept with it, so that each further stream that looks at it finds the work done.
+An ordinary entry holds one operation, a transaction's many, a noop none. What was derived from an entry is stored
+with it for the next stream.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["DecodedEntry", "History"]
 
 
 class DecodedEntry:
-    """One entry of the oplog, lazily: cheap to make, and whatever is worked out is kept."""
+    """One entry of the oplog, parsed lazily; what was parsed stays."""
 
     __slots__ = ("_document", "_operations", "data")
 
@@ -29,7 +29,7 @@ class DecodedEntry:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The whole entry decoded, once."""
+        """The entry decoded, once."""
         if self._document is None:
             self._document = decode(self.data)
         return self._document
@@ -41,9 +41,9 @@ class DecodedEntry:
         return operation.position if operation is not None else position_of(self.data)
 
     def operations(self, history: History | None = None) -> tuple[Operation, ...]:
-        """The changes this entry tells of, in order; empty for noops, and for transactions not yet committed.
+        """The changes in this entry, in order; empty for noops, and for transactions not yet committed.
 
-        Raises error 286 when a transaction's earlier entries are no longer there; `history` finds them.
+        `history` has a transaction's earlier entries; raises error 286 when they are no longer there.
         """
         if self._operations is None:
             operation = sliced(self.data)
@@ -54,14 +54,14 @@ class DecodedEntry:
         return self._operations
 
     def forget(self) -> None:
-        """Give back the memory of everything but the entry itself; it is worked out again when asked for."""
+        """Drop everything but the raw entry; it is derived again when asked for."""
         self._operations = None
         self._document = None
 
 
 def position_of(data: bytes) -> Position:
     """The `ts` of any entry."""
-    found = find_element(data, b"ts")
-    if found is None:
+    element = find_element(data, b"ts")
+    if element is None:
         raise ValueError("an oplog entry without ts")
-    return from_bson_value(data[found[1] : found[2]])
+    return from_bson_value(data[element[1] : element[2]])

@@ -1,10 +1,11 @@
 """Documents before and after a change: what `fullDocument` and `fullDocumentBeforeChange` show.
 
-    fullDocumentBeforeChange   of update, replace, delete: the image kept when the change was made
-    fullDocument of an update  updateLookup: the document as it is now; whenAvailable, required: the image kept
-                               before the change with the change applied, true to its moment
+    fullDocumentBeforeChange   of update, replace, delete: the pre-image stored with the change
+    fullDocument of an update  updateLookup: the document as it is now; whenAvailable, required: the pre-image
+                               with the change applied
 
-What is not there is `null`, but error 47 where it is required. Inserts and replacements show the oplog's document.
+An image that is missing is `null`, or error 47 where it is required. Inserts and replacements show the oplog's
+document.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ KINDS_WITH_PRE_IMAGE: Final = frozenset({"delete", "replace", "update"})
 POINT_IN_TIME: Final = frozenset({"required", "whenAvailable"})
 
 
-class Lookup(Protocol):
-    """What the store knows of documents beyond the oplog."""
+class ImageLookup(Protocol):
+    """Documents as the store has them outside the oplog."""
 
     def current(self, namespace: str, uuid: bytes | None, document_key: bytes) -> bytes | None:
         """The document with this key (raw BSON `{_id}`) as it is now, or None.
@@ -36,11 +37,11 @@ class Lookup(Protocol):
         """
 
     def pre_image(self, uuid: bytes, position: Position, index: int) -> bytes | None:
-        """The document as it was before the change at `position` (and place `index` in its transaction's entry)."""
+        """The document as it was before the change at `position` (and number `index` in its transaction's entry)."""
 
 
-def before_image(draft: Draft, lookup: Lookup) -> bytes | None:
-    """The kept image, if the shape wants it; error 47 where it is required and not there."""
+def before_image(draft: Draft, lookup: ImageLookup) -> bytes | None:
+    """The stored pre-image, if the shape wants it; error 47 where it is required and not there."""
     shape, operation = draft.shape, draft.operation
     wants_after = draft.kind == "update" and shape.full_document in POINT_IN_TIME
     if operation.uuid is None or (shape.before_change == "off" and not wants_after):
@@ -55,7 +56,7 @@ def before_image(draft: Draft, lookup: Lookup) -> bytes | None:
     return image
 
 
-def after_image(draft: Draft, before: bytes | None, lookup: Lookup) -> bytes | None:
+def after_image(draft: Draft, before: bytes | None, lookup: ImageLookup) -> bytes | None:
     """The element `fullDocument` of an update; None where the shape does not ask for more than the oplog has."""
     mode, operation = draft.shape.full_document, draft.operation
     if draft.kind != "update" or mode == "default":
@@ -72,7 +73,7 @@ def after_image(draft: Draft, before: bytes | None, lookup: Lookup) -> bytes | N
     return b"\x0afullDocument\0"
 
 
-def _current(operation: Operation, draft: Draft, lookup: Lookup) -> bytes | None:
+def _current(operation: Operation, draft: Draft, lookup: ImageLookup) -> bytes | None:
     assert operation.head is not None
     uuid = operation.uuid if draft.shape.same_uuid else None
     return lookup.current(operation.head.namespace, uuid, operation.o2)

@@ -1,6 +1,6 @@
-"""One change of one document, or one command, as the oplog tells it.
+"""One change of one document, or one command, as the oplog records it.
 
-What was made of an operation for one stream (its event, its header as a dict) is kept on it for the next.
+What was made of an operation for one stream (its event, its header as a dict) is stored with it for the next.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UINT64 = Struct("<Q").unpack
 class Head:
     """What all entries of one operation on one collection have in common. Compared by identity."""
 
-    __slots__ = ("coll", "db", "kind", "layouts", "namespace", "ns_element", "replacement", "uuid")
+    __slots__ = ("coll", "db", "kind", "namespace", "ns_element", "replacement", "templates", "uuid")
 
     def __init__(self, kind: str, namespace: str, uuid: bytes | None) -> None:
         self.kind = kind
@@ -27,8 +27,8 @@ class Head:
         self.uuid = uuid
         self.db, _, self.coll = namespace.partition(".")
         self.ns_element = namespace_element(b"ns", self.db, self.coll)
-        self.layouts: dict[Any, Any] = {}
-        """What `crud.py` has worked out for each shape of events."""
+        self.templates: dict[Any, Any] = {}
+        """The `crud.EventTemplate` of each shape of events."""
         self.replacement = Head("replace", namespace, uuid) if kind == "update" else self
 
 
@@ -43,14 +43,14 @@ class Session:
 
 
 class Operation:
-    """One change as the oplog tells it. `head` is None for a command (`op: "c"`)."""
+    """One change as the oplog records it. `head` is None for a command (`op: "c"`)."""
 
     __slots__ = (
-        "drafts", "head", "image_position", "o", "o2", "position", "seen_header", "told", "ts", "uuid", "wall",
+        "drafts", "events", "head", "image_position", "o", "o2", "position", "seen_header", "ts", "uuid", "wall",
     )  # fmt: skip
 
     index: int = 0
-    """The place in its transaction, as tokens count it (txnOpIndex)."""
+    """Its number in its transaction from 0, as tokens have it (txnOpIndex)."""
     session: Session | None = None
     migrated: bool = False
     command_namespace: str = ""
@@ -68,11 +68,11 @@ class Operation:
         """Value bytes of the wallTime."""
         self.position: Position = _UINT64(ts)[0]
         self.image_position = self.position
-        """With `image_index`, what the pre-image is kept under."""
+        """With `image_index`, the key of the pre-image."""
         self.uuid = head.uuid if head is not None else None
         """The collection's; None where the entry names none."""
-        self.told: dict[Any, Event] | None = None
-        """By shape, the event as streams hear it that leave it as it is."""
+        self.events: dict[Any, Event] | None = None
+        """By shape, the event of streams that do not change it."""
         self.drafts: dict[Any, Any] | None = None
         """By shape, the event in the making."""
         self.seen_header: dict[str, Any] | None = None

@@ -44,9 +44,9 @@ NOT_IN_API_V1: Final = ("showExpandedEvents", "showRawUpdateDescription", "showS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What of the options decides how an event looks: one shape gets the same bytes for the same entry.
+    """The options that decide how an event looks: in one shape, an entry's event always has the same bytes.
 
-    Compared by identity, since it is looked up for every event; `intern` sees to it that there is one of each kind.
+    Compared by identity, since it is looked up for every event; `intern` makes equal ones the same object.
     """
 
     full_document: str = "default"
@@ -73,10 +73,11 @@ class StreamOptions:
 
 
 _SHAPES: dict[tuple[object, ...], Shape] = {}
+"""Memo of all servers of the process; bounded by the values that the options can have, some 400 combinations."""
 
 
 def intern(shape: Shape) -> Shape:
-    """The one object of all shapes that say the same."""
+    """The one object of all equal shapes."""
     return _SHAPES.setdefault(astuple(shape), shape)
 
 
@@ -112,15 +113,15 @@ def _shape(given: Mapping[str, Any]) -> Shape:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The value of one option, a token already decoded; None where null is as good as nothing."""
+    """The value of one option, a token already decoded; None where null means not given."""
     if name not in TYPES:
         raise CommandError(40415, f"BSON field '$changeStream.{name}' is an unknown field.")
     if value is None and name in NULLABLE:
         return None
     wanted, wanted_name = TYPES[name]
     if type(value) is not wanted:
-        found = type_name(value)
-        message = f"BSON field '$changeStream.{name}' is the wrong type '{found}', expected type '{wanted_name}'"
+        actual = type_name(value)
+        message = f"BSON field '$changeStream.{name}' is the wrong type '{actual}', expected type '{wanted_name}'"
         raise CommandError(14, message)
     if name in ENUMERATIONS and value not in ENUMERATIONS[name]:
         message = f"Enumeration value '{value}' for field '$changeStream.{name}' is not a valid value."

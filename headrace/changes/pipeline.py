@@ -1,15 +1,15 @@
-"""A stream's own stages, arranged so that an event nobody wants costs as little as possible.
+"""A stream's client stages, arranged so that events which do not match cost little.
 
-The `$match` stages at the beginning are taken apart into conditions joined by "and", and each is asked as early
-as what it looks at allows:
+The `$match` stages at the beginning are split into their conjuncts, and each is evaluated as soon as the fields it
+reads are there:
 
-    fixed     operationType, ns                                     once for a collection, then remembered
+    fixed     operationType, ns                                     once for a collection
     header    also documentKey, clusterTime, wallTime               from the entry's slices
     early     anything but fullDocument, fullDocumentBeforeChange   before images are looked up
-    late      the rest                                              on the whole event
+    late      the rest                                              on the complete event
 
-What comes after them runs on the whole event. Rule: this changes the order of questions, never the answer; only an
-expression that raises may be spared by a condition that comes after it.
+The stages after them run on the complete event. Rule: this changes the order of evaluation, never the result; only an
+expression that raises may be skipped because a later condition fails.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def passes(tests: tuple[Test, ...], document: Document) -> bool:
 class StreamPipeline:
     """The stages of one stream, parsed; holds no state."""
 
-    __slots__ = ("_steps", "early", "fixed", "header", "late", "tests")
+    __slots__ = ("_steps", "before_lookup", "early", "fixed", "header", "late", "tests")
 
     def __init__(self, spec: StreamSpec) -> None:
         tests: dict[str, list[Test]] = {"fixed": [], "header": [], "early": [], "late": []}
@@ -52,12 +52,13 @@ class StreamPipeline:
                 tests[_earliest(condition)].append(condition.test)
         self.fixed, self.header = tuple(tests["fixed"]), tuple(tests["header"])
         self.early, self.late = tuple(tests["early"]), tuple(tests["late"])
+        self.before_lookup = (*self.fixed, *self.header, *self.early)
         self.tests = (*self.fixed, *self.header, *self.early, *self.late)
         self._steps = tuple(_step(stage) for stage in rest)
 
     @property
     def changes(self) -> bool:
-        """Whether anything is left to do but to ask the conditions."""
+        """Whether there are stages beyond the conditions."""
         return bool(self._steps)
 
     def run(self, fields: Document) -> bytes | None:
@@ -92,8 +93,8 @@ def _step(stage: Stage) -> Callable[[Any], Document | None]:
 
 
 def _check_id(before: Document, after: Document) -> None:
-    expected, found = before["_id"], after.get("_id")
-    if found is expected or (type(found) is dict and found == expected and list(found) == list(expected)):
+    expected, actual = before["_id"], after.get("_id")
+    if actual is expected or (type(actual) is dict and actual == expected and list(actual) == list(expected)):
         return
     but = {"_id": after["_id"]} if "_id" in after else {}
     raise fatal(

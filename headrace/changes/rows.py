@@ -1,9 +1,9 @@
 """Rows of plain changes of documents, straight from oplog entries: for those who read events as columns.
 
-Plain is an insert, replace, update or delete by itself (no transaction) in a stream that leaves events as they are and
-asks for no images that are not in the entry. Everything else goes the other way, through the `EventBuilder`.
+A plain change is an insert, replace, update or delete outside a transaction, in a stream that does not change events
+and needs no image that is not in the entry. Everything else goes through the `EventBuilder`.
 
-Rule: both ways give the same rows, and the same answer to whether an event is heard at all.
+Rule: both ways give the same rows, and agree on whether an event is in the stream at all.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
+from headrace import limits
 from headrace.changes.builder import EventBuilder
-from headrace.changes.crud import described, layout_of, update_name
+from headrace.changes.crud import described, template_of, update_name
 from headrace.changes.draft import token_document
 from headrace.changes.operation import Head
 from headrace.changes.options import Shape
 from headrace.changes.parts import document_of
-from headrace.changes.slicing import HEADS_MAX, parts_of
+from headrace.changes.slicing import slices_of
 from headrace.values.arrow import Gathered, RowKind, slice_of
 from headrace.values.keystring import encode_element
 from headrace.values.token import TokenMaker
@@ -30,8 +31,8 @@ Entry = tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What of a range is wanted: rows of one slice, at most so many, and if more than one, of about so many bytes."""
+class ReadBounds:
+    """How much of a range to read: the rows of one slice, up to `rows`, and if more than one, about `bytes`."""
 
     rows: int
     bytes: int
@@ -39,28 +40,28 @@ class Bounds:
     slices: int = 1
 
 
-class _Plan:
-    """What is done with the entries of one head. Nothing of it is plain where `maker` is None."""
+class _HeadPlan:
+    """What is done with the entries of one head; they are not plain where `maker` is None."""
 
-    __slots__ = ("heard", "kind", "maker")
+    __slots__ = ("kind", "maker", "matches")
 
-    def __init__(self, head: Head, shape: Shape, heard: bool | None) -> None:
-        layout = layout_of(head, shape)
-        other = document_of(layout.uuid) if layout.uuid else None
-        size = layout.fixed_bytes + (len(update_name(shape)) if head.kind == "update" else 0)
+    def __init__(self, head: Head, shape: Shape, matches: bool | None) -> None:
+        template = template_of(head, shape)
+        other = document_of(template.uuid) if template.uuid else None
+        size = template.fixed_bytes + (len(update_name(shape)) if head.kind == "update" else 0)
         self.kind = RowKind(head.kind, head.db, head.coll, other, size)
-        self.heard = heard is not False
-        self.maker: TokenMaker | None = None if layout.needs_lookup or heard is None else layout.maker
+        self.matches = matches is not False
+        self.maker: TokenMaker | None = None if template.needs_lookup or matches is None else template.maker
 
 
-class RowTaker:
-    """Takes rows from entries, as far as its bounds allow; those of other entries come as events."""
+class RowCollector:
+    """Collects rows from plain entries, within its bounds; the rows of other entries are added as events."""
 
-    def __init__(self, builder: EventBuilder, shape: Shape, bounds: Bounds) -> None:
+    def __init__(self, builder: EventBuilder, shape: Shape, bounds: ReadBounds) -> None:
         self._builder = builder
         self._shape = shape
         self._bounds = bounds
-        self._plans: dict[Head, _Plan] = {}
+        self._plans: dict[Head, _HeadPlan] = {}
         self._bytes = 0
         self._passed: tuple[TokenMaker, int, bytes] | None = None
         self.rows = Gathered()
@@ -68,7 +69,7 @@ class RowTaker:
         """Whether the next row was left out because there is no room for it."""
 
     def run(self, entries: Iterator[Entry], end: int, late: Callable[[int], bool]) -> Entry | None:
-        """Takes the rows of plain entries before the position `end`; the first entry that is none of these.
+        """Collect the rows of plain entries before the position `end`; returns the first entry that is none of these.
 
         None when there are no more, when it is full, and when `late` says, each 256 entries, that it is time to stop.
         """
@@ -82,12 +83,12 @@ class RowTaker:
         passed = self._passed
         for seen, entry in enumerate(entries, 1):
             position, data = entry
-            parts = parts_of(data)
-            if parts is None or position >= end:
+            fields = slices_of(data)
+            if fields is None or position >= end:
                 return self._stop(entry, size, passed)
-            head, o, key, _, wall = parts
+            head, o, key, _, wall = fields
             plan = plans.get(head) or self._learn(head)
-            if plan.heard:
+            if plan.matches:
                 maker, id_type, id_value = plan.maker, key[4], key[9:-1]
                 if maker is None or wall[6] or wall[7]:
                     return self._stop(entry, size, passed)
@@ -113,7 +114,7 @@ class RowTaker:
         return self._stop(None, size, passed)
 
     def add(self, event: bytes) -> bool:
-        """Takes an event's row, if it is in the slice; whether there was room for it."""
+        """Add an event's row, if it is in the slice; returns whether there was room for it."""
         bounds, count = self._bounds, len(self.rows)
         if bounds.slices > 1 and slice_of(event, bounds.slices) != bounds.slice:
             return True
@@ -134,10 +135,10 @@ class RowTaker:
         self._bytes, self._passed = size, passed
         return entry
 
-    def _learn(self, head: Head) -> _Plan:
-        """The plan of a head not met before."""
-        plan = _Plan(head, self._shape, self._builder.hears(head))
-        if len(self._plans) >= HEADS_MAX:
+    def _learn(self, head: Head) -> _HeadPlan:
+        """The plan of a head not seen before."""
+        plan = _HeadPlan(head, self._shape, self._builder.matches_head(head))
+        if len(self._plans) >= limits.HEAD_COUNT_MAX:
             self._plans.clear()
         self._plans[head] = plan
         return plan

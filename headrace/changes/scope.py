@@ -37,7 +37,7 @@ class Scope:
 
     @property
     def cursor_namespace(self) -> str:
-        """The namespace of the stream's cursor, as replies tell it and a getMore must name it."""
+        """The namespace of the stream's cursor, as in replies and in a getMore."""
         return f"{self.db}.{self.coll if self.coll is not None else '$cmd.aggregate'}"
 
     @property
@@ -70,7 +70,7 @@ class Scope:
 
 
 def is_hidden(coll: str, show_system: bool) -> bool:
-    """Whether a database's or the deployment's stream passes over a collection of this name."""
+    """Whether streams of a database or the deployment leave out a collection of this name."""
     if coll.startswith("$"):
         return True
     if not coll.startswith("system."):

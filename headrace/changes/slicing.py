@@ -4,7 +4,7 @@
     |---- session ---| |-- head ----|       |------------ tail -------------------|
 
 Rule: the bytes of the head are the same for all entries of one operation on one collection, so they are a key:
-it is looked up, and gives the `Head` that was learnt from the first such entry. An entry of any other shape
+it is looked up, and gives the `Head` that was parsed from the first such entry. An entry of any other shape
 than the store's is not understood here; `transaction.py` walks it element by element.
 """
 
@@ -13,10 +13,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, TypeAlias
 
+from headrace import limits
 from headrace.changes.operation import Head, Operation
 from headrace.changes.parts import string_element
 
-HEADS_MAX: Final = 10_000  # collections times operations known at once; forgotten and learnt again beyond that
 UPDATE: Final = b"\x10$v\0\x02\0\0\0"  # how the `o` of an update begins; a replacement's begins with its fields
 
 _INT32 = Struct("<i").unpack_from
@@ -30,19 +30,20 @@ _TS: Final = b"\x11ts\0"
 _WALL: Final = b"\x09wall\0"
 _CRUD: Final = {"d": "delete", "i": "insert", "u": "update"}
 
-Parts: TypeAlias = tuple[Head, bytes, bytes, bytes, bytes]
+EntrySlices: TypeAlias = tuple[Head, bytes, bytes, bytes, bytes]
 
 _HEADS: dict[bytes, Head] = {}
+"""Memo of all servers of the process: a head follows from its bytes alone. Bounded by `HEAD_COUNT_MAX`."""
 
 
 def sliced(data: bytes) -> Operation | None:
-    """The operation of a CRUD entry as the store writes it, found without decoding; None for any other entry."""
-    parts = parts_of(data)
-    return None if parts is None else Operation(*parts)
+    """The operation of a CRUD entry as the store writes it, located without decoding; None for any other entry."""
+    slices = slices_of(data)
+    return None if slices is None else Operation(*slices)
 
 
-def parts_of(data: bytes) -> Parts | None:
-    """The same as the parts that an operation is made of: head, `o`, `o2`, and the value bytes of `ts` and `wall`."""
+def slices_of(data: bytes) -> EntrySlices | None:
+    """The arguments of its `Operation`: head, `o`, `o2`, and the value bytes of `ts` and `wall`."""
     at = 4
     if data[4] == _OBJECT:
         at = 10 + _INT32(data, 10)[0]
@@ -76,12 +77,12 @@ def parts_of(data: bytes) -> Parts | None:
 
 
 def _learn(key: bytes) -> Head | None:
-    """The head these bytes spell, remembered; None if they are no CRUD head with a UUID, followed by `o`."""
+    """The head in these bytes, memoized; None if they are no CRUD head with a UUID, followed by `o`."""
     ns_end = 18 + _INT32(key, 14)[0] if key.startswith(b"\x02ns\0", 10) else 0
     kind = _CRUD.get(chr(key[8]))
     if kind is None or not ns_end or not key.startswith(_UI, ns_end) or not key.endswith(b"\x03o\0"):
         return None
-    if len(_HEADS) >= HEADS_MAX:
+    if len(_HEADS) >= limits.HEAD_COUNT_MAX:
         _HEADS.clear()
     head = Head(kind, key[18 : ns_end - 1].decode(), key[ns_end + 9 : ns_end + 25])
     _HEADS[key] = head
@@ -89,12 +90,12 @@ def _learn(key: bytes) -> Head | None:
 
 
 def crud_head(op: str, namespace: str, uuid: bytes | None) -> Head:
-    """The head for an operation that was not found by slicing; the same object as for those that were."""
+    """The head for an operation that was not parsed by slicing; the same object as for those that were."""
     key = string_element(b"op", op) + string_element(b"ns", namespace)
     key += _UI + (uuid or b"") + b"\x03o\0"
     head = _HEADS.get(key)
     if head is None:
-        if len(_HEADS) >= HEADS_MAX:
+        if len(_HEADS) >= limits.HEAD_COUNT_MAX:
             _HEADS.clear()
         head = _HEADS[key] = Head(_CRUD[op], namespace, uuid)
     return head

@@ -2,7 +2,7 @@
 
     fragment   {_id: token with fragmentNum 0, 1, ..., splitEvent: {fragment: 1, 2, ..., of: n}, fields of the event}
 
-Rule: an event is split when it and its token together exceed `SPLIT_BYTES`. Its fields but `_id` are sorted by
+Rule: an event is split when it and its token together exceed `EVENT_SPLIT_BYTES`. Its fields but `_id` are sorted by
 their size in BSON, then by name, and fill one fragment after the other; a field is never taken apart. So the same
 event through the same pipeline gives the same fragments, which is what resuming between them rests on.
 """
@@ -19,72 +19,65 @@ from headrace.changes.resume import fatal
 from headrace.errors import CommandError
 from headrace.values.bson import iter_elements
 
-SPLIT_BYTES: Final = limits.INTERNAL_DOCUMENT_BYTES_MAX - 8 * 1024
-
 Fragment = tuple[str, bytes, bytes]
 """(the token's text, the token's document, the fragment)."""
+
+CountMetric = Callable[[str], None]
+"""Adds one to a counter of the server, by its dotted name in serverStatus's `metrics`."""
+
+EVENTS_FAILED: Final = "changeStreams.largeEventsFailed"
+EVENTS_SPLIT: Final = "changeStreams.largeEventsSplit"
+"""Too large events that could not be sent, and that were split; one that is read again counts again."""
 
 _PACK = Struct("<i").pack
 
 
-class Counts:
-    """How often too large events were split, or could not be told, since the process began; serverStatus shows it.
-
-    An event that is read again, for another batch or another stream, counts again.
-    """
-
-    __slots__ = ("failed", "split")
-
-    def __init__(self) -> None:
-        self.split = 0
-        self.failed = 0
-
-
-COUNTS: Final = Counts()
-
-
-def must_split(document: bytes, token: bytes, bytes_max: int = SPLIT_BYTES) -> bool:
+def must_split(document: bytes, token: bytes, bytes_max: int = limits.EVENT_SPLIT_BYTES) -> bool:
     """Whether this event, with this token's document, is too large to be sent whole."""
     return len(document) + len(token) > bytes_max
 
 
 def fragments(
-    document: bytes, token: Callable[[int], tuple[str, bytes]], bytes_max: int = SPLIT_BYTES
-) -> list[Fragment]:
+    document: bytes,
+    token: Callable[[int], tuple[str, bytes]],
+    count: CountMetric,
+    bytes_max: int = limits.EVENT_SPLIT_BYTES,
+) -> list[Fragment]:  # fmt: skip
     """The event in fragments; `token(n)` gives (text, document) of the token of fragment `n`, from 0.
 
-    Raises 7182500 where a field is larger than a fragment, 7182502 where there is nothing to split.
+    Raises 7182500 where a field is larger than a fragment, 7182502 where there is nothing to split; `count` is
+    called either way.
     """
     try:
-        made = _split(document, token, bytes_max)
+        result = _split(document, token, bytes_max)
     except CommandError:
-        COUNTS.failed += 1
+        count(EVENTS_FAILED)
         raise
-    COUNTS.split += 1
-    return made
+    count(EVENTS_SPLIT)
+    return result
 
 
 def _split(document: bytes, token: Callable[[int], tuple[str, bytes]], bytes_max: int) -> list[Fragment]:
-    parts = sorted(
+    fields = sorted(
         (end - start + len(name) + 2, name, document[start - len(name) - 2 : end])
         for _, name, start, end in iter_elements(document)
         if name != b"_id"
     )
-    if not parts:
+    if not fields:
         raise CommandError(7182502, "Splitting change event failed: the event has no field but its _id")
     groups: list[list[bytes]] = [[]]
     room = size = bytes_max - len(_frame(token(0)[1], 1, 1))
-    for part_bytes, _, part in parts:
-        if part_bytes > room:
+    for field_bytes, _, field in fields:
+        if field_bytes > room:
             groups.append([])
             room = size = bytes_max - len(_frame(token(len(groups) - 1)[1], 1, 1))
-        if part_bytes > size:
+        if field_bytes > size:
             raise CommandError(
-                7182500, f"Splitting change event failed: fragment size {part_bytes} is greater than {size}"
+                7182500, f"Splitting change event failed: fragment size {field_bytes} is greater than {size}"
             )
-        groups[-1].append(part)
-        room -= part_bytes
-    return [_fragment(token(place), place, len(groups), group) for place, group in enumerate(groups)]
+        groups[-1].append(field)
+        room -= field_bytes
+    return [_fragment(token(index), index, len(groups), group) for index, group in enumerate(groups)]
 
 
 def _frame(token: bytes, number: int, of: int, body: bytes = b"") -> bytes:
@@ -93,24 +86,24 @@ def _frame(token: bytes, number: int, of: int, body: bytes = b"") -> bytes:
     return document_of(b"".join((document_element(b"_id", token), split, body)))
 
 
-def _fragment(token: tuple[str, bytes], place: int, of: int, group: list[bytes]) -> Fragment:
+def _fragment(token: tuple[str, bytes], index: int, of: int, group: list[bytes]) -> Fragment:
     text, document = token
-    return text, document, _frame(document, place + 1, of, b"".join(group))
+    return text, document, _frame(document, index + 1, of, b"".join(group))
 
 
-def after_fragment(made: list[Fragment], seen: int, client: str) -> list[Fragment]:
+def after_fragment(sent: list[Fragment], seen: int, client: str) -> list[Fragment]:
     """What is left when the client has seen fragment `seen` (from 0), whose token reads `client`.
 
     Raises error 280 when the event is not split here as it was for the client.
     """
-    if not made:
+    if not sent:
         raise fatal(
             "Attempted to resume from a split event fragment, but the event in the resumed stream was not large enough "
             "to be split"
         )
-    if seen >= len(made) or made[seen][0] != client:
+    if seen >= len(sent) or sent[seen][0] != client:
         raise fatal(
             "Attempted to resume from a split event fragment, but the event in the resumed stream produced a different "
             "split. Ensure that the pipeline used to resume is the same as the original"
         )
-    return made[seen + 1 :]
+    return sent[seen + 1 :]

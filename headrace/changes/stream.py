@@ -1,7 +1,7 @@
 """From the words of a client to a stream: `parse_stream` makes a `StreamSpec`, or says what is wrong with it.
 
 Order of the checks, MongoDB's: the options one by one; then whether a stream may be opened here at all; then
-whether the resume options go together; then the stages after `$changeStream`, each by itself; then their places.
+whether the resume options go together; then the stages after `$changeStream`, each by itself; then their order.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class StreamSpec:
     """Whether events that are too large are to be sent in fragments."""
     context: PipelineContext
     share_key: bytes
-    """Streams with the same key hear the same events as the same bytes; the resume point is not part of it."""
+    """Streams with the same key have the same events, as the same bytes; the resume point is not part of it."""
     resume: ResumeToken | None = None
     """The client's token, from `resumeAfter` or `startAfter`."""
     start_after: bool = False
     """Whether `resume` came as `startAfter`, which may go on past an invalidate."""
     start_at: Position | None = None
     """`startAtOperationTime`; inclusive."""
-    whole: bool = False
-    """Whether events of any size are told, for a reader that is no client's cursor; else an error stands for them."""
+    unbounded: bool = False
+    """Whether events may have any size, for a reader that is no client's cursor; else too large ones are an error."""
 
     @property
     def start(self) -> Position | None:
@@ -63,9 +63,9 @@ class StreamSpec:
         return mark_document(self.start_at if self.start_at is not None else next_position)
 
 
-def mark_document(place: Position) -> bytes:
+def mark_document(at: Position) -> bytes:
     """The BSON document of a high-water mark: "everything before this position is done"."""
-    text = high_water_mark(place).encode()
+    text = high_water_mark(at).encode()
     return b"".join((_size(len(text) + 17), b"\x02_data\0", _size(len(text) + 1), text, b"\0\0"))
 
 
@@ -84,7 +84,7 @@ def parse_stream(
 ) -> StreamSpec:
     """The stream that `{aggregate: coll or 1, pipeline, collation}` on `db` opens; `coll` is None for 1.
 
-    `pipeline` begins with `$changeStream`. `context` brings `let` variables and the time; its collation and place
+    `pipeline` begins with `$changeStream`. `context` brings `let` variables and the time; its collation and namespace
     are set here. Whether `coll` is a view, the readConcern and the transaction are the caller's to check.
     """
     options = parse_options(pipeline[0]["$changeStream"], api_strict=api_strict)
@@ -112,7 +112,7 @@ def parse_stream(
 
 
 def _scope(db: str, coll: str | None, options: StreamOptions) -> Scope:
-    """Where the stream looks, if a stream may look there."""
+    """The stream's scope; raises where no stream may be opened."""
     namespace = f"{db}.{coll if coll is not None else '$cmd.aggregate'}"
     system = options.shape.system
     if options.all_for_cluster:
@@ -159,7 +159,7 @@ def _share_key(
     collation: Mapping[str, Any] | None,
     context: PipelineContext,
 ) -> bytes:
-    """Everything that decides what the stream hears and how it looks, as bytes."""
+    """Everything that decides which events the stream has and how they look, as bytes."""
     stages = encode({"pipeline": list(pipeline)})
     variables = {
         name: value

@@ -1,12 +1,12 @@
 """Entries that are not a plain change of a document: commands, and transactions unwound into their operations.
 
     one entry     {lsid, txnNumber, op: "c", o: {applyOps: [...]}, ..., prevOpTime: {ts: 0}}
-    a chain       applyOps + partialTxn: true ... ← prevOpTime ← applyOps + count: n       told at the last one
-    prepared      applyOps + prepare: true ← prevOpTime ← {commitTransaction: 1}           told at the commit
+    a chain       applyOps + partialTxn: true ... ← prevOpTime ← applyOps + count: n       events at the last one
+    prepared      applyOps + prepare: true ← prevOpTime ← {commitTransaction: 1}           events at the commit
     many inserts  applyOps, multiOpType: 1: one write's documents, no transaction; the events carry no lsid
 
-Rule: all events of a transaction have the time of its last entry, and count from 0 over the whole of it, in scope or
-not. What `applyOps` a client sends itself, without a session, is not heard.
+Rule: all events of a transaction have the time of its last entry, and are numbered from 0 over all its operations, in
+scope or not. An `applyOps` command that a client sends, without a session, makes no events.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.changes.parts import document_of
 from headrace.changes.slicing import UPDATE, crud_head
 from headrace.errors import CommandError
 from headrace.values.bson import find_element, iter_elements
-from headrace.values.position import Position
+from headrace.values.position import Position, from_bson_value
 
 Fields: TypeAlias = dict[bytes, bytes]
 """Value bytes by field name."""
@@ -40,6 +40,7 @@ def fields_of(data: bytes) -> Fields:
 
 
 def text_of(value: bytes) -> str:
+    """The string in the value bytes of a BSON string."""
     return value[4:-1].decode()
 
 
@@ -65,30 +66,30 @@ def _transaction(entry: Fields, command: bytes, history: History | None) -> list
     if not several_inserts and (b"lsid" not in entry or b"txnNumber" not in entry):
         return []
     session = None if several_inserts else Session(entry[b"lsid"], entry[b"txnNumber"])
-    parts = [entry] if command == b"applyOps" else []
+    chain = [entry] if command == b"applyOps" else []
     if not several_inserts:
-        parts = [*_earlier(entry, history), *parts]
-    made: list[UnwoundOperation] = []
-    for part in parts:
-        array = fields_of(part[b"o"])[b"applyOps"]
-        for place, item in enumerate(array[start:end] for _, _, start, end in iter_elements(array)):
+        chain = [*_earlier(entry, history), *chain]
+    operations: list[UnwoundOperation] = []
+    for link in chain:
+        array = fields_of(link[b"o"])[b"applyOps"]
+        for index, item in enumerate(array[start:end] for _, _, start, end in iter_elements(array)):
             operation = _operation(fields_of(item), entry)
-            operation.index = len(made)
+            operation.index = len(operations)
             operation.session = session
-            operation.image_position = int.from_bytes(part[b"ts"], "little")
-            operation.image_index = place
-            made.append(operation)
-    return [operation for operation in made if operation.head is not None or operation.command_namespace]
+            operation.image_position = from_bson_value(link[b"ts"])
+            operation.image_index = index
+            operations.append(operation)
+    return [operation for operation in operations if operation.head is not None or operation.command_namespace]
 
 
 def _earlier(entry: Fields, history: History | None) -> list[Fields]:
     """The transaction's entries before this one, oldest first."""
-    found: list[Fields] = []
+    earlier: list[Fields] = []
     while True:
         before = fields_of(entry[b"prevOpTime"])[b"ts"] if b"prevOpTime" in entry else _NO_TIME
         if before == _NO_TIME:
-            return found[::-1]
-        data = history.entry(int.from_bytes(before, "little")) if history is not None else None
+            return earlier[::-1]
+        data = history.entry(from_bson_value(before)) if history is not None else None
         if data is None:
             raise CommandError(
                 286,
@@ -97,11 +98,11 @@ def _earlier(entry: Fields, history: History | None) -> list[Fields]:
                 labels=("NonResumableChangeStreamError",),
             )
         entry = fields_of(data)
-        found.append(entry)
+        earlier.append(entry)
 
 
 def _operation(item: Fields, entry: Fields) -> UnwoundOperation:
-    """The operation that `item` spells, with the times of `entry`."""
+    """The operation in `item`, with the times of `entry`."""
     op, namespace = text_of(item[b"op"]), text_of(item[b"ns"])
     o, o2 = item[b"o"], item.get(b"o2", b"")
     uuid = item[b"ui"][5:] if b"ui" in item else None
@@ -123,8 +124,8 @@ def _operation(item: Fields, entry: Fields) -> UnwoundOperation:
 
 def _key_of(document: bytes) -> bytes:
     """`{_id}` of a document; empty where it has none."""
-    found = find_element(document, b"_id")
-    if found is None:
+    element = find_element(document, b"_id")
+    if element is None:
         return document_of(b"")
-    kind, start, end = found
+    kind, start, end = element
     return document_of(bytes((kind,)) + b"_id\0" + document[start:end])

@@ -2,7 +2,7 @@
 
     insert → create    replace → modify    delete → drop
 
-Rule: they are heard with `showExpandedEvents`, and never in a collection's stream.
+Rule: only streams with `showExpandedEvents` have them, and never a collection's stream.
 
 The document's `_id` is the view's namespace; the rest of it, but for a drop, is the operationDescription.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.changes.commands import CommandDraft, Told, opening
+from headrace.changes.commands import CommandChange, CommandDraft, opening
 from headrace.changes.operation import Operation
 from headrace.changes.options import Shape
 from headrace.values.bson import decode, encode
@@ -20,7 +20,7 @@ KINDS: Final = {"delete": "drop", "insert": "create", "replace": "modify"}
 
 
 def view_draft(operation: Operation, shape: Shape, version: int = 2) -> CommandDraft | None:
-    """The draft of what was done to a view by an operation on `system.views`; None where it is not heard."""
+    """The draft of what was done to a view by an operation on `system.views`; None where it is no event."""
     assert operation.head is not None
     kind = KINDS.get(operation.head.kind)
     if kind is None or not shape.expanded:
@@ -29,7 +29,7 @@ def view_draft(operation: Operation, shape: Shape, version: int = 2) -> CommandD
     db, _, coll = definition.pop("_id").partition(".")
     description = None if kind == "drop" else definition
     ns_type = "timeseries" if "timeseries" in definition else "view"
-    told = Told(kind, db, coll, description, ns_type=ns_type if kind == "create" else None)
+    change = CommandChange(kind, db, coll, description, ns_type=ns_type if kind == "create" else None)
     raw = None if description is None else encode(description)
     start, text, document = opening(operation, kind, raw, version, shape, None)
-    return CommandDraft(operation, shape, told, start, text, document, raw, version)
+    return CommandDraft(operation, shape, change, start, text, document, raw, version)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.changes.builder import EventBuilder
-from headrace.changes.rows import Bounds
+from headrace.changes.rows import ReadBounds
 from headrace.commands.command import Command
 from headrace.commands.namespaces import object_field, whole_number
 from headrace.commands.request import Request
@@ -62,7 +62,7 @@ class Wanted:
     pipeline: list[dict[str, Any]]
     until: str | None
     columns: tuple[str, ...]
-    bounds: Bounds
+    bounds: ReadBounds
     wait_ms: float
 
 
@@ -85,9 +85,9 @@ def run(engine: Engine, request: Request) -> bytes | Wait:
 
 def _open(engine: Engine, request: Request, wanted: Wanted) -> RowCursor:
     """The stream, for this one call."""
-    spec = replace(stream_spec(engine, request, wanted.pipeline), whole=True)
+    spec = replace(stream_spec(engine, request, wanted.pipeline), unbounded=True)
     lookup = Lookup(engine)
-    builder = EventBuilder(spec, lookup, lookup)
+    builder = EventBuilder(spec, lookup, lookup, engine.count)
     return RowCursor(spec, builder, engine.feeds, engine, engine.clock.monotonic_ms, wanted.bounds)
 
 
@@ -127,7 +127,7 @@ def _wanted(request: Request) -> Wanted:
         pipeline=[{"$changeStream": stream | {"startAfter": after}}, *_stages(body.get("pipeline"))],
         until=until["_data"].upper() if until else None,
         columns=_columns(body.get("columns")),
-        bounds=Bounds(
+        bounds=ReadBounds(
             rows=_number(body, "rowsMax", _ROWS_DEFAULT, 1, 1 << 30),
             bytes=_number(body, "bytesMax", limits.BATCH_BYTES_MAX, 1, limits.BATCH_BYTES_MAX),
             slice=_number(body, "slice", 0, 0, slices - 1),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bson import ObjectId, Timestamp
 from bson.errors import BSONError
 
+from headrace.changes import split
 from headrace.clock import SystemClock
 from headrace.commands import (
     failpoints,
@@ -63,7 +64,9 @@ class Engine:
         self.failpoints = failpoints.FailPoints()
         self.sessions = retryable.Sessions()
         self.snapshots = snapshots.Snapshots(store)
-        self.metrics: dict[str, int] = {"network.bytesIn": 0, "network.bytesOut": 0}
+        self.metrics: dict[str, int] = dict.fromkeys(
+            (split.EVENTS_FAILED, split.EVENTS_SPLIT, "network.bytesIn", "network.bytesOut"), 0
+        )
         self.process_id = ObjectId()
         self.started_ms = self.clock.now_ms()
         self.connections_open = 0

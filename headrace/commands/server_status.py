@@ -16,7 +16,6 @@ from typing import Any, Final
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
-from headrace.changes import split
 from headrace.commands.build_info import MONGODB_VERSION_TEXT, headrace_version
 from headrace.commands.command import Command
 from headrace.commands.facts import ServerFacts
@@ -95,7 +94,7 @@ def _memory(engine: ServerFacts, request: Request) -> dict[str, Any]:
 
 
 def _metrics(engine: ServerFacts, request: Request) -> dict[str, Any]:
-    """Every counter but the network's, its dotted name made a path; and how large events fared in this process."""
+    """Every counter but the network's, its dotted name made a path."""
     section: dict[str, Any] = {}
     for name, count in sorted(engine.metrics.items()):
         *folders, last = name.split(".")
@@ -105,9 +104,6 @@ def _metrics(engine: ServerFacts, request: Request) -> dict[str, Any]:
         place[last] = Int64(count)
     for name in ("network", "operations"):
         section.pop(name, None)
-    section["changeStreams"] = {
-        "largeEventsFailed": Int64(split.COUNTS.failed), "largeEventsSplit": Int64(split.COUNTS.split),
-    }  # fmt: skip
     return section
 
 

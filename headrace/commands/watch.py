@@ -66,7 +66,7 @@ def open_stream(engine: Engine, request: Request, pipeline: list[dict[str, Any]]
     builder = engine.feeds.builder(spec.share_key)
     if builder is None:
         lookup = Lookup(engine)
-        builder = EventBuilder(spec, lookup, lookup)
+        builder = EventBuilder(spec, lookup, lookup, engine.count)
     cursor = ChangeCursor(spec, builder, engine.feeds, engine, engine.clock.monotonic_ms)
     try:
         batch = cursor.next_batch(engine, limits.FIRST_BATCH_COUNT if size is None else size)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from headrace import limits
 from headrace.changes.builder import EventBuilder
 from headrace.changes.entry import DecodedEntry
-from headrace.changes.event import Event, PartlyTold
+from headrace.changes.event import Event, IncompleteEvents
 from headrace.changes.resume import ResumeGuard
 from headrace.changes.scope import Scope, ScopeKind
 from headrace.changes.stream import StreamSpec
@@ -198,7 +198,7 @@ class ChangeCursor:
         """The events of an entry, and the error that stands behind them if not all of them can be told."""
         try:
             return self._builder.build(DecodedEntry(raw), self._guard), None
-        except PartlyTold as error:
+        except IncompleteEvents as error:
             return error.events, error
         except CommandError as error:
             return [], error

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 from headrace import limits
 from headrace.store.catalog import Collection
 from headrace.store.view import View
-
-_CHUNK_COUNT: Final = 256
 
 
 class Scan:
@@ -36,7 +34,7 @@ class Scan:
         for document in self._buffer:
             return document
         walk = self._view().scan(self._collection, after=self._last, backward=self._backward)
-        chunk = list(islice(walk, _CHUNK_COUNT))
+        chunk = list(islice(walk, limits.VIEW_CHUNK_COUNT))
         if not chunk:
             raise StopIteration
         self._last = chunk[-1][0]
@@ -69,7 +67,7 @@ class IdScan:
         if self._last is not None:
             low, high = (low, self._last) if self._backward else (self._last, high)
         walk = self._view().scan_ids(self._collection, low, high, backward=self._backward)
-        chunk = list(islice((item for item in walk if item[0] != self._last), _CHUNK_COUNT))
+        chunk = list(islice((item for item in walk if item[0] != self._last), limits.VIEW_CHUNK_COUNT))
         if not chunk:
             raise StopIteration
         self._last = chunk[-1][0]

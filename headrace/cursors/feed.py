@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from headrace import limits
-from headrace.changes.event import Event, PartlyTold
+from headrace.changes.event import Event, IncompleteEvents
 from headrace.changes.stream import mark_document
 from headrace.cursors.batch import Batch
 from headrace.cursors.channels import Channel, Channels
@@ -61,7 +61,7 @@ class Feed:
             items: Sequence[Item]
             try:
                 items = build(entry)
-            except PartlyTold as error:
+            except IncompleteEvents as error:
                 items = [*error.events, error]
             except CommandError as error:
                 items = [error]
@@ -101,7 +101,10 @@ class Feed:
         batch = self._batches.get(key)
         if batch is None:
             batch = self._cut(first, count_max, position)
-            if len(self._batches) >= _BATCH_COUNT_MAX or sum(map(len, batch.documents)) > _BATCH_BYTES_MAX:
+            if (
+                len(self._batches) >= limits.FEED_BATCH_COUNT_MAX
+                or sum(map(len, batch.documents)) > limits.FEED_BATCH_BYTES_MAX
+            ):
                 self._batches.clear()
             self._batches[key] = batch
         return batch
@@ -143,8 +146,6 @@ def _size(item: Item) -> int:
 
 
 _ITEM_BYTES: Final = 512  # about what an event takes besides its document
-_BATCH_COUNT_MAX: Final = 16
-_BATCH_BYTES_MAX: Final = 1024 * 1024  # a larger batch is kept alone
 
 
 class Feeds:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 from bson import Binary, Int64, Timestamp
 from bson.datetime_ms import DatetimeMS
 
+from headrace import limits
 from headrace.store.view import POSITION_MAX, View
 from headrace.values.bson import decode, encode
 from headrace.values.position import from_timestamp
-
-_CHUNK_COUNT: Final = 256
 
 
 class OplogScan:
@@ -45,7 +44,7 @@ class OplogScan:
         for entry in self._buffer:
             return entry
         walk = self._view().entries(self._first, self._last, backward=self._backward)
-        chunk = list(islice(walk, _CHUNK_COUNT))
+        chunk = list(islice(walk, limits.VIEW_CHUNK_COUNT))
         if not chunk:
             raise StopIteration
         if self._backward:

@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace import limits
 from headrace.changes.builder import EventBuilder
-from headrace.changes.rows import Bounds, Entry, RowTaker
+from headrace.changes.rows import Entry, ReadBounds, RowCollector
 from headrace.changes.stream import StreamSpec
 from headrace.cursors.changes import ChangeCursor, Source, check_read
 from headrace.cursors.feed import Feeds
@@ -32,10 +32,10 @@ class RowCursor(ChangeCursor):
 
     def __init__(
         self, spec: StreamSpec, builder: EventBuilder, feeds: Feeds, source: Source, clock_ms: Callable[[], float],
-        bounds: Bounds,
+        bounds: ReadBounds,
     ) -> None:  # fmt: skip
         super().__init__(spec, builder, feeds, source, clock_ms)
-        self._taker = RowTaker(builder, spec.shape, bounds)
+        self._taker = RowCollector(builder, spec.shape, bounds)
         self._until_ms = clock_ms() + limits.SCAN_MS_MAX
         self._looked_at = 0
         self._late_at: int | None = None

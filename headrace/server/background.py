@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("headrace.server")
 TICK_MS: Final = 1000
-PIECE_COUNT: Final = 2000  # entries or documents removed in one transaction
 
 
 def retention_of(core: Core) -> Retention:
@@ -96,9 +95,11 @@ class Background:
         removed = 0
         while oldest is not None and keep > oldest[0]:
             piece: list[int] = []
-            await self._core.writer.add_job(lambda txn, piece=piece: piece.append(prune(txn, keep, PIECE_COUNT)))  # type: ignore[misc]
+            await self._core.writer.add_job(
+                lambda txn, piece=piece: piece.append(prune(txn, keep, limits.PRUNE_COUNT_MAX))  # type: ignore[misc]
+            )
             removed += piece[-1]
-            if piece[-1] < PIECE_COUNT:
+            if piece[-1] < limits.PRUNE_COUNT_MAX:
                 break
         return removed
 
@@ -107,16 +108,16 @@ class Background:
         core = self._core
         with core.store.reading() as view:
             before_ms = now_ms - limits.SESSION_MINUTES * 60_000
-            unused, self._session_at = sessions.unused(view, self._session_at, before_ms, PIECE_COUNT)
+            unused, self._session_at = sessions.unused(view, self._session_at, before_ms, limits.PRUNE_COUNT_MAX)
         if unused:
             await core.writer.add_job(lambda txn: sessions.forget(txn, unused, before_ms))
         seconds = _image_seconds(core.store.cluster_parameters)
         while seconds is not None:
             with core.store.reading() as view:
-                images = expired_images(view, seconds, now_ms, PIECE_COUNT)
+                images = expired_images(view, seconds, now_ms, limits.PRUNE_COUNT_MAX)
             if images:
                 await core.writer.add_job(lambda txn, images=images: remove_images(txn, images))  # type: ignore[misc]
-            if len(images) < PIECE_COUNT:
+            if len(images) < limits.PRUNE_COUNT_MAX:
                 return
 
     async def _collect(self) -> None:
@@ -127,7 +128,7 @@ class Background:
         while there:
             left: list[bool] = []
             await self._core.writer.add_job(
-                lambda txn, left=left: left.append(schema.collect_garbage(txn, PIECE_COUNT))  # type: ignore[misc]
+                lambda txn, left=left: left.append(schema.collect_garbage(txn, limits.PRUNE_COUNT_MAX))  # type: ignore[misc]
             )
             there = left[-1]
 

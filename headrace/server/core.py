@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from headrace import limits
 from headrace.clock import SystemClock
 from headrace.commands.engine import Engine
 from headrace.commands.options import ServerOptions
@@ -22,7 +23,6 @@ from headrace.server.writer import Writer
 from headrace.store.store import Store
 
 LOG = logging.getLogger("headrace.server")
-BACKLOG = 4096
 
 
 class Core:
@@ -65,7 +65,7 @@ class Core:
 
     async def _listen(self, address: str) -> None:
         server = await self.loop.create_server(
-            lambda: Peer(self), address, self.port, backlog=BACKLOG, reuse_address=True
+            lambda: Peer(self), address, self.port, backlog=limits.LISTEN_BACKLOG, reuse_address=True
         )
         self._servers.append(server)
         if self.port == 0:  # the port picked for the first address is everybody's
@@ -75,7 +75,7 @@ class Core:
         path = prefix / f"mongodb-{self.port}.sock"
         if path.is_socket() and not _answers(path):
             path.unlink()  # what a killed server left behind
-        server = await self.loop.create_unix_server(lambda: Peer(self), str(path), backlog=BACKLOG)
+        server = await self.loop.create_unix_server(lambda: Peer(self), str(path), backlog=limits.LISTEN_BACKLOG)
         self._servers.append(server)
         self._socket_path = path
 

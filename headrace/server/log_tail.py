@@ -6,7 +6,8 @@ import logging
 from collections import deque
 from typing import Final
 
-LINE_COUNT_MAX: Final = 1024  # as many as mongod keeps
+from headrace import limits
+
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
@@ -15,7 +16,7 @@ class LogTail(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lines: deque[str] = deque(maxlen=LINE_COUNT_MAX)
+        self.lines: deque[str] = deque(maxlen=limits.LOG_LINE_COUNT_MAX)
         self.setFormatter(logging.Formatter(FORMAT))
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -8,8 +8,9 @@ the loop, so that a writer need not wait until a thousand watchers have heard.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from headrace import limits
 from headrace.commands.command import Command
 from headrace.commands.request import Request
 from headrace.commands.wait import Wait
@@ -20,10 +21,6 @@ from headrace.store.store import Committed
 if TYPE_CHECKING:
     from headrace.server.core import Core
     from headrace.server.peer import Peer
-
-
-WOKEN_COUNT_MAX: Final = 64
-"""Commands run again in one turn of the loop: about a millisecond's worth."""
 
 
 class Parked:
@@ -130,7 +127,7 @@ class Notifier:
 
     def _run_woken(self) -> None:
         woken = self._woken
-        for _ in range(min(len(woken), WOKEN_COUNT_MAX)):
+        for _ in range(min(len(woken), limits.WOKEN_COUNT_MAX)):
             parked = woken.popleft()
             parked.peer.wake(parked.command, parked.request)
         if woken:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from headrace import limits
 from headrace.commands import standing
 from headrace.commands.command import Command
 from headrace.commands.failpoints import Failure
@@ -19,7 +20,6 @@ from headrace.commands.request import Peer as PeerFacts
 from headrace.commands.request import Request
 from headrace.commands.wait import Wait
 from headrace.errors import CommandError
-from headrace.limits import MESSAGE_BYTES_MAX
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
 from headrace.wire.message import MORE_TO_COME, OP_QUERY
 from headrace.wire.reply import encode_reply
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from headrace.server.core import Core
 
 LOG = logging.getLogger("headrace.server")
-WRITE_BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024  # a client that reads slower than this is not read from
-READ_AHEAD_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX  # what a client may send ahead while its command waits
 
 
 class Peer(asyncio.Protocol):
@@ -53,7 +51,7 @@ class Peer(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        self._transport.set_write_buffer_limits(high=limits.WRITE_BUFFER_BYTES_MAX)
         self.facts = self._core.welcome(self, transport)
 
     def data_received(self, data: bytes) -> None:
@@ -61,7 +59,11 @@ class Peer(asyncio.Protocol):
         self._wire.receive(data)
         if not self._busy and not self._paused:
             self._serve()
-        elif not self._full and self._wire.unread_bytes > READ_AHEAD_BYTES_MAX and not self._transport.is_closing():
+        elif (
+            not self._full
+            and self._wire.unread_bytes > limits.READ_AHEAD_BYTES_MAX
+            and not self._transport.is_closing()
+        ):
             self._full = True
             self._transport.pause_reading()
 

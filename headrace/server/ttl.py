@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson.datetime_ms import DatetimeMS
 
+from headrace import limits
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import View
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from headrace.store.writes import WriteTransaction
 
 ROUND_MS: Final = 60_000
-PIECE_COUNT: Final = 1000  # documents looked at before others get a turn
 
 
 class TimeToLive:
@@ -57,7 +57,7 @@ class TimeToLive:
             with self._core.store.reading() as view:
                 if view.collection(collection.namespace) is not collection:
                     return removed
-                piece = list(islice(view.scan(collection, after=after), PIECE_COUNT))
+                piece = list(islice(view.scan(collection, after=after), limits.TTL_COUNT_MAX))
             old = [record for record, document in piece if is_expired(index, document, now_ms)]
             if old:
                 gone: list[int] = []
@@ -65,7 +65,7 @@ class TimeToLive:
                     lambda txn, old=old, gone=gone: gone.append(delete_expired(txn, collection, index, old, now_ms))  # type: ignore[misc]
                 )
                 removed += gone[-1]
-            if len(piece) < PIECE_COUNT:
+            if len(piece) < limits.TTL_COUNT_MAX:
                 return removed
             after = piece[-1][0]
 

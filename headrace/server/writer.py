@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace import limits
 from headrace.commands.command import Command
 from headrace.commands.request import Request
 from headrace.commands.wait import Wait
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("headrace.server")
 SLOW_COMMIT_MS: Final = 3.0  # from here on a commit is worth a thread
-BATCH_COUNT_MAX: Final = 1024  # commands in one transaction, so that the first does not wait for the thousandth
-BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
 
 Job = Callable[[WriteTransaction], object]
 
@@ -85,7 +84,10 @@ class Writer:
         if self._alone:
             self._commit(*self._alone.pop(0))
             return
-        batch, self._queue = self._queue[:BATCH_COUNT_MAX], self._queue[BATCH_COUNT_MAX:]
+        batch, self._queue = (
+            self._queue[: limits.COMMIT_COMMAND_COUNT_MAX],
+            self._queue[limits.COMMIT_COMMAND_COUNT_MAX :],
+        )
         jobs, self._jobs = self._jobs, []
         self._commit(batch, jobs)
 

@@ -199,11 +199,11 @@ def test_tokens_sort_as_the_events_come(seed: int) -> None:
 
 
 def test_events_before_one_that_cannot_be_told_are_not_lost() -> None:
-    from headrace.changes.event import PartlyTold
+    from headrace.changes.event import IncompleteEvents
 
     data = transaction(inside("i", {"_id": 1}, {"_id": 1}), inside("d", {"_id": 1}))
     builder = EventBuilder(stream(fullDocumentBeforeChange="required"), Documents())
-    with pytest.raises(PartlyTold) as caught:
+    with pytest.raises(IncompleteEvents) as caught:
         builder.build(DecodedEntry(data))
     assert caught.value.code == 47
     assert [document["operationType"] for document in documents(caught.value.events)] == ["insert"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -92,16 +93,20 @@ def test_an_event_too_large_and_not_split_is_an_error() -> None:
     assert abs(int(error.message.split()[2]) - size) < 64
 
 
+def ignored(metric: str) -> None:
+    """Counts nothing."""
+
+
 def test_a_field_larger_than_a_fragment_cannot_be_split() -> None:
     event = encode({"_id": {"_data": "00"}, "a": "x" * 300})
     with pytest.raises(CommandError) as caught:
-        split.fragments(event, lambda fragment: ("00", encode({"_data": "00"})), bytes_max=200)
+        split.fragments(event, lambda fragment: ("00", encode({"_data": "00"})), ignored, bytes_max=200)
     assert caught.value.code == 7182500
 
 
 def test_an_event_of_nothing_but_its_id_cannot_be_split() -> None:
     with pytest.raises(CommandError) as caught:
-        split.fragments(encode({"_id": {"_data": "00"}}), lambda fragment: ("00", encode({"_data": "00"})))
+        split.fragments(encode({"_id": {"_data": "00"}}), lambda fragment: ("00", encode({"_data": "00"})), ignored)
     assert caught.value.code == 7182502
 
 
@@ -109,7 +114,7 @@ def test_an_event_of_nothing_but_its_id_cannot_be_split() -> None:
 def test_fragments_hold_every_field_once_and_none_is_too_large(bytes_max: int) -> None:
     fields = {f"f{number}": "x" * (number * 7 % 50) for number in range(30)}
     made = split.fragments(
-        encode({"_id": {"_data": "00"}, **fields}), lambda n: (str(n), encode({"_data": "00"})), bytes_max=bytes_max
+        encode({"_id": {"_data": "00"}, **fields}), lambda n: (str(n), encode({"_data": "00"})), ignored, bytes_max
     )
     decoded = [decode(document) for _, _, document in made]
     assert all(len(document) <= bytes_max for _, _, document in made)
@@ -123,9 +128,13 @@ def test_fragments_hold_every_field_once_and_none_is_too_large(bytes_max: int) -
 
 
 def test_split_events_are_counted() -> None:
-    before = (split.COUNTS.split, split.COUNTS.failed)
+    counts: Counter[str] = Counter()
+
+    def count(metric: str) -> None:
+        counts[metric] += 1
+
     event = encode({"_id": {"_data": "00"}, "a": "x" * 300, "b": "y" * 300})
-    split.fragments(event, lambda fragment: ("00", encode({"_data": "00"})), bytes_max=500)
+    split.fragments(event, lambda fragment: ("00", encode({"_data": "00"})), count, bytes_max=500)
     with pytest.raises(CommandError):
-        split.fragments(event, lambda fragment: ("00", encode({"_data": "00"})), bytes_max=200)
-    assert (split.COUNTS.split, split.COUNTS.failed) == (before[0] + 1, before[1] + 1)
+        split.fragments(event, lambda fragment: ("00", encode({"_data": "00"})), count, bytes_max=200)
+    assert counts == {split.EVENTS_SPLIT: 1, split.EVENTS_FAILED: 1}

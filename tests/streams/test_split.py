@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bson import Binary, Int64
 
-from headrace.changes.split import SPLIT_BYTES
+from headrace import limits
 from headrace.values.bson import encode
 from headrace.values.token import decode_token, make_event_token
 from tests.streams.serving import Served, kinds, shape
@@ -103,7 +103,7 @@ def test_fragments_hold_every_field_once_the_smallest_first(at: Served, past: Hi
         assert name == "_id" or joined[name] == value
     sizes = [(len(encode({name: joined[name]})), name) for name in fields]
     assert sizes == sorted(sizes)
-    assert all(len(encode(fragment)) <= SPLIT_BYTES for fragment in made)
+    assert all(len(encode(fragment)) <= limits.EVENT_SPLIT_BYTES for fragment in made)
     assert (joined["fullDocument"]["n"], joined["fullDocumentBeforeChange"]["n"]) == (1, 0)
 
 
