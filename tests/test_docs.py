@@ -193,7 +193,7 @@ def test_the_examples_of_a_page_do_what_it_says(reader: Reader) -> None:
             reader.follow(block)
 
 
-@pytest.mark.slow
+@pytest.mark.spark
 @pytest.mark.parametrize("reader", pages_with(slow=True), ids=page_id, indirect=True)
 def test_the_examples_of_a_page_do_what_it_says_with_spark(reader: Reader) -> None:
     for block in blocks(reader.page):

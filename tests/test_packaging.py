@@ -107,7 +107,7 @@ def runs_the_readmes_first_example(python: Path, folder: Path) -> None:
     assert Path(path).is_relative_to(python.parents[1]) and installed == headrace.__version__
 
 
-@pytest.mark.slow
+@pytest.mark.network
 @pytest.mark.parametrize("python", SUPPORTED)
 def test_the_wheel_runs_the_readmes_first_example(python: str, distributions: Path, tmp_path: Path) -> None:
     command = interpreter(python)
@@ -119,7 +119,7 @@ def test_the_wheel_runs_the_readmes_first_example(python: str, distributions: Pa
     runs_the_readmes_first_example(installed, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.network
 def test_the_source_distribution_runs_the_readmes_first_example(distributions: Path, tmp_path: Path) -> None:
     (source,) = distributions.glob("*.tar.gz")
     installed = environment(tmp_path / "installed", sys.executable)
@@ -127,14 +127,14 @@ def test_the_source_distribution_runs_the_readmes_first_example(distributions: P
     runs_the_readmes_first_example(installed, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.network
 def test_the_wheel_holds_the_package_and_nothing_else(distributions: Path) -> None:
     (wheel,) = distributions.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == {name for name in tracked() if name.startswith("headrace/")}
 
 
-@pytest.mark.slow
+@pytest.mark.network
 def test_the_source_distribution_holds_what_the_tests_need(distributions: Path) -> None:
     (source,) = distributions.glob("*.tar.gz")
     with tarfile.open(source) as archive:

@@ -49,7 +49,7 @@ def test_cpu_time_of_children_is_counted_without_the_servers() -> None:
     assert cpu.whole >= cpu.driver + cpu.server
 
 
-@pytest.mark.slow
+@pytest.mark.spark
 def test_each_bench_of_streams_runs_on_a_few_rows() -> None:
     import spark_jobs
     import spark_latency

@@ -112,7 +112,7 @@ def rows(server: DrivenServer, name: Any, after: Any, columns: list[str], **more
     raise AssertionError("it does not come to its end")
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("seed", range(2))
 def test_rows_are_those_of_the_events(server: DrivenServer, options: dict[str, Any], seed: int) -> None:

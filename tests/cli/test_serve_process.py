@@ -16,7 +16,7 @@ from urllib.parse import quote_plus
 import pymongo
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 LINE = [sys.executable, "-m", "headrace.cli.main", "serve", "--port", "0"]
 

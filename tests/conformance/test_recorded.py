@@ -37,7 +37,7 @@ def _folder() -> pathlib.Path | None:
 
 FOLDER = _folder()
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.process,
     pytest.mark.skipif(FOLDER is None, reason="the recordings are not beside the checkout"),
 ]
 

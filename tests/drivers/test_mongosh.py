@@ -18,7 +18,7 @@ import pytest
 import headrace
 from tests.node import node_modules
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.network
 
 SCRIPT = """
 const told = {};

@@ -20,7 +20,7 @@ import pytest
 
 from tests.drivers.serving import serving
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.network, pytest.mark.process]
 
 SUITES = {
     "test/asynchronous/test_change_stream.py": 120,

@@ -20,7 +20,7 @@ from pymongo.errors import PyMongoError
 
 from .raw import RawClient
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 
 class Process:

@@ -1,20 +1,17 @@
-"""A server for the whole process, a database for each test, and one Spark session for all slow tests."""
+"""A server for the whole process, a database for each test, an object store, and servers that are no Headrace."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from object_store import ObjectStore, object_store
 from pymongo import MongoClient
 from pymongo.database import Database
 
 import headrace
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.spark.support.object_store import ObjectStore, object_store
 
 
 @pytest.fixture(scope="session")
@@ -63,10 +60,3 @@ def no_headrace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(COMMANDS, "headraceChanges")
     for name in (told.name, *told.aliases):
         monkeypatch.setitem(COMMANDS, name, replace(told, run=build_info))
-
-
-@pytest.fixture(scope="session")
-def spark() -> SparkSession:
-    from headrace.spark.session import get_session
-
-    return get_session(quick=True)

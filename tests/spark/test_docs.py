@@ -23,7 +23,7 @@ NOTEBOOK = ROOT / "examples" / "flights.ipynb"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.slow
+@pytest.mark.spark
 def test_the_examples_of_the_page_on_the_pipeline_run(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,7 +64,7 @@ class Shown:
         self.titles.append(figure.axes[0].get_title())
 
 
-@pytest.mark.slow
+@pytest.mark.spark
 def test_the_notebook_draws_the_delays_as_they_come(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     assert spark
     monkeypatch.setenv("MPLBACKEND", "agg")

@@ -24,7 +24,7 @@ from tests.node import node_modules
 PACKAGE = "mongodb-resumetoken-decoder"
 UUID_BYTES = bytes(range(16))
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.network
 
 SCRIPT = """
 const { decodeResumeToken } = require('mongodb-resumetoken-decoder');

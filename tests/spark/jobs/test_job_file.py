@@ -1,0 +1,358 @@
+"""A job's file, parsed whole before Spark is started; the figures; the command line without Spark."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from bson.datetime_ms import DatetimeMS
+
+from headrace.cli.main import main
+from headrace.spark import Window
+from headrace.spark.errors import OptionError
+from headrace.spark.jobs.checkpoint import Checkpoint, places_in, read_checkpoint
+from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
+from headrace.spark.jobs.job_stages import server_stages, spark_stages
+from headrace.spark.jobs.metrics import Figures, serve
+from headrace.spark.jobs.report import explain_lines
+from headrace.spark.jobs.runner import (
+    JobRunning,
+    SparkEnded,
+    _Run,
+    locked,
+    reset_job,
+    run_job,
+    running_in,
+    source_options,
+)
+from headrace.spark.sinks.sink_options import KINDS, SinkError
+
+GIVEN = """
+checkpoint = "notes"
+[source]
+uri = "mongodb://localhost"
+database = "shop"
+collection = "orders"
+startingPosition = "snapshot"
+maxRowsPerTrigger = 500
+showExpandedEvents = true
+[trigger]
+every = "2 seconds"
+[metrics]
+port = 0
+[[sink]]
+kind = "changes"
+path = "changes"
+[[sink]]
+kind = "mirror"
+path = "mirror"
+buckets = 4
+policy = "keep"
+[[sink]]
+kind = "mongodb"
+uri = "mongodb://elsewhere"
+"""
+
+
+def job_of(text: str, folder: Path) -> Job:
+    return parse_job(tomllib.loads(text), "orders", folder)
+
+
+def test_a_job_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "orders.toml").write_text(GIVEN)
+    job = read_job(tmp_path / "orders.toml")
+    assert (job.name, job.checkpoint, job.every, job.metrics) == (
+        "orders", tmp_path / "notes", "2 seconds", ("127.0.0.1", 0)
+    )  # fmt: skip
+    assert (job.source["maxrowspertrigger"], job.source["showexpandedevents"]) == ("500", "true")
+    assert [str(sink) for sink in job.sinks] == [
+        f"changes {tmp_path / 'changes'}", f"mirror {tmp_path / 'mirror'}", "mongodb mongodb://elsewhere",
+    ]  # fmt: skip
+    assert (job.sinks[2].options["database"], job.sinks[2].options["collection"]) == ("shop", "orders")
+    assert job.folds and job.trigger == {"processingTime": "2 seconds"}
+
+
+def test_paths_of_the_source_are_relative_to_the_file(tmp_path: Path) -> None:
+    job = job_of(GIVEN.replace("showExpandedEvents = true", 'Archive = "events"'), tmp_path)
+    assert job.options.archive == str(tmp_path / "events")
+
+
+@pytest.mark.process
+def test_a_data_directory_is_a_source_like_a_server(tmp_path: Path) -> None:
+    job = job_of(GIVEN.replace('uri = "mongodb://localhost"', 'path = "data"', 1), tmp_path)
+    job = replace(job, source={name: text for name, text in job.source.items() if name != "showexpandedevents"})
+    assert (tmp_path / "data").is_dir()
+    assert source_options(job)["showRawUpdateDescription"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('kind = "changes"', 'kind = "chnages"', "one of changes, documents, history"),
+        ('path = "changes"', "", "needs 'path'"),
+        ("buckets = 4", "bucket = 4", "no option 'bucket'"),
+        ('"keep"', '"ignore"', "fail, follow, keep"),
+        ("[trigger]\nevery", "[trigger]\nevry", "has no 'evry'"),
+        ('checkpoint = "notes"', "", "needs a checkpoint"),
+        ('uri = "mongodb://elsewhere"', 'uri = "mongodb://localhost"', "into the source itself"),
+        ("[trigger]", "[pipeline]\nstages = '[{\"$match\": {}}]'\n[trigger]", "takes no pipeline"),
+        ("[trigger]", "[pipeline]\nstages = '{'\n[trigger]", "not JSON"),
+        ("maxRowsPerTrigger = 500", "maxRows = 500", "no option"),
+        ('collection = "orders"', "", "needs a collection"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_started(tmp_path: Path, old: str, new: str, told: str) -> None:
+    with pytest.raises((JobError, OptionError, SinkError), match=told):
+        job_of(GIVEN.replace(old, new, 1), tmp_path)
+
+
+GROUP = '{"$group": {"_id": {"$dateTrunc": {"date": "$clusterTime", "unit": "month"}}, "n": {"$count": {}}}}'
+LOOKUP = '{"$lookup": {"from": "regions", "localField": "a", "foreignField": "b", "as": "c"}}'
+DOCUMENTS = """
+checkpoint = "notes"
+[source]
+uri = "mongodb://localhost"
+database = "shop"
+collection = "orders"
+startingPosition = "earliest"
+[pipeline]
+stages = '''[{"$match": {"operationType": "insert"}}, {"$set": {"b": 1}}, STAGE]'''
+[pipeline.tables.regions]
+path = "regions"
+[[sink]]
+kind = "documents"
+path = "hours"
+"""
+
+
+@pytest.mark.parametrize("kind", ["changes", "history", "mirror", "mongodb", "parquet"])
+@pytest.mark.parametrize("stage", [GROUP, LOOKUP])
+def test_a_sink_of_events_refuses_what_makes_documents_by_the_stages_name(
+    tmp_path: Path, kind: str, stage: str
+) -> None:
+    place = 'uri = "mongodb://elsewhere"' if kind == "mongodb" else 'path = "x"'
+    text = DOCUMENTS.replace("STAGE", stage) + f'[[sink]]\nkind = "{kind}"\n{place}\n'
+    with pytest.raises(ValueError, match=rf"\{stage[2:8]}.* makes documents, and the sink '{kind}' takes events"):
+        job_of(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stage", "old", "new", "told"),
+    [
+        ('{"$sort": {"a": 1}}', "", "", r"\$sort cannot be run on Spark"),
+        ('{"$group": {"_id": "$a"}}', "", "", r"\$group.* window"),
+        (LOOKUP, "tables.regions", "tables.others", "tables="),
+        (LOOKUP, 'path = "regions"', 'paths = "regions"', "regions.* has document, format, options, path"),
+        (GROUP, '"earliest"', '"snapshot"', r"\$group: .*begin at a position"),
+        (GROUP, "[pipeline]", 'columns = "token"\n[pipeline]', r"\$group: .*whole events"),
+        (GROUP.replace("$clusterTime", "$wallTime"), "", "", "delay"),
+        ('{"$set": {"n": {"$nothing": 1}}}', "", "", "nothing"),
+        ('{"$set": {"n": 1}}', 'kind = "documents"', 'kind = "documents"\ntable = "csv"', "delta, parquet"),
+    ],
+)
+def test_what_is_wrong_with_stages_that_make_documents_is_told(
+    tmp_path: Path, stage: str, old: str, new: str, told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        job_of(DOCUMENTS.replace("STAGE", stage).replace(old, new, 1), tmp_path)
+
+
+def test_only_filters_go_to_the_server_before_stages_that_make_documents(tmp_path: Path) -> None:
+    job = job_of(DOCUMENTS.replace("STAGE", GROUP), tmp_path)
+    assert [list(stage) for stage in server_stages(job)] == [["$match"]]
+    told = "\n".join(explain_lines(job))
+    assert 'server cursor      {"$match"' in told
+    assert 'Spark evaluator    {"$set"' in told
+    assert 'Spark aggregation  {"$group"' in told
+    assert 'bins of 1 month in UTC, watermark on "$clusterTime" less 0 seconds' in told
+    assert told.endswith(f"sink: documents {tmp_path / 'hours'}")
+
+
+def test_a_window_and_a_delay_are_told_in_the_file(tmp_path: Path) -> None:
+    group = '{"$group": {"_id": "$a", "n": {"$count": {}}}}'
+    window = 'window = "1 hour"\nslide = "10 minutes"\ndate = "$wallTime"\ndelay = "5 seconds"\n[pipeline.tables'
+    job = job_of(DOCUMENTS.replace("STAGE", group).replace("[pipeline.tables", window), tmp_path)
+    assert job.window == Window("1 hour", "10 minutes", "$wallTime", "5 seconds")
+    assert 'window 1 hour, watermark on "$wallTime" less 5 seconds' in "\n".join(explain_lines(job))
+
+
+def test_values_of_stages_are_extended_json_in_text_and_in_toml(tmp_path: Path) -> None:
+    stage = '{"$match": {"fullDocument.d": {"$gt": {"$date": {"$numberLong": "5"}}}}}'
+    assert spark_stages(job_of(DOCUMENTS.replace("STAGE", stage), tmp_path))[1]["$match"] == {
+        "fullDocument.d": {"$gt": DatetimeMS(5)}
+    }
+
+
+SEVERAL = """
+checkpoint = "notes"
+[source]
+uri = ["mongodb://one", "mongodb://two"]
+database = "shop"
+collection = "orders"
+[[sink]]
+kind = "changes"
+path = "changes"
+"""
+
+
+def test_several_servers_go_into_a_log_in_their_common_order_and_into_nothing_else(tmp_path: Path) -> None:
+    assert len(job_of(SEVERAL, tmp_path).options.servers) == 2
+    with pytest.raises(JobError, match="of one server"):
+        job_of(SEVERAL.replace('"changes"\npath', '"mirror"\npath'), tmp_path)
+    skipping = SEVERAL.replace("database", 'onServerDown = "skip"\ndatabase')
+    assert job_of(skipping, tmp_path).options.on_server_down == "skip"
+    staged = skipping.replace("[[sink]]", '[pipeline]\nstages = \'[{"$match": {"fullDocument.a": 1}}]\'\n[[sink]]')
+    with pytest.raises(JobError, match="comes late"):
+        job_of(staged, tmp_path)
+
+
+def test_a_file_that_is_not_there_or_no_toml_is_told_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("= 1")
+    for name in ("bad.toml", "none.toml"):
+        with pytest.raises(JobError, match=name):
+            read_job(tmp_path / name)
+
+
+def test_only_one_process_runs_a_job_and_a_reset_waits_for_none(tmp_path: Path) -> None:
+    job = job_of(GIVEN.replace("mongodb://elsewhere", "mongodb://127.0.0.1:1"), tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "changes").mkdir()
+    with locked(job):
+        assert running_in(job)
+        with pytest.raises(JobRunning, match="runs in process"):
+            reset_job(job)
+    assert running_in(job) is None
+    assert reset_job(job).removed == (str(tmp_path / "notes"),)
+    assert (tmp_path / "changes").exists()
+
+
+def test_a_sink_of_ones_own_is_a_function_that_can_be_imported(tmp_path: Path) -> None:
+    own = '[[sink]]\nkind = "own"\nfactory = "headrace.spark.sinks.changes_sink:changes_sink"\npath = "x"'
+    sink = job_of(GIVEN + own, tmp_path).sinks[-1]
+    assert sink.open() and not sink.folds
+    with pytest.raises(SinkError, match="can be imported"):
+        job_of(GIVEN + own.replace(":changes_sink", ":nothing"), tmp_path).sinks[-1].open()
+    assert list(KINDS) == sorted(KINDS)
+
+
+@pytest.mark.parametrize("action", ["status", "verify"])
+def test_a_server_that_is_away_is_told_in_a_line(
+    action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes" / "commits").mkdir(parents=True)
+    (tmp_path / "notes" / "offsets").mkdir()
+    (tmp_path / "notes" / "commits" / "0").write_text("v1\n{}")
+    (tmp_path / "notes" / "offsets" / "0").write_text('v1\n{}\n{"token": "826B01AC9E000000022B0429296E1404"}')
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        uri = f"mongodb://127.0.0.1:{closed.getsockname()[1]}/?serverSelectionTimeoutMS=50"
+    given = GIVEN[: GIVEN.index('[[sink]]\nkind = "mongodb"')].replace("mongodb://localhost", uri)
+    (tmp_path / "orders.toml").write_text(given.replace("showExpandedEvents = true\n", ""))
+    status = main(["pipeline", action, str(tmp_path / "orders.toml")])
+    out, err = capsys.readouterr()
+    assert status == (0 if action == "status" else 1)
+    assert "Connection refused" in (out if action == "status" else err)
+    assert "Topology" not in out + err and "Traceback" not in out + err
+
+
+def test_a_checkpoint_is_read_without_spark(tmp_path: Path) -> None:
+    assert read_checkpoint(tmp_path) == Checkpoint()
+    for name in ("offsets/0", "offsets/1", "commits/0", "commits/.0.crc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('v1\n{}\n{"token": "82AA"}')
+    found = read_checkpoint(tmp_path)
+    assert (found.planned, found.committed) == (1, 0)
+    assert [place.token.text for place in places_in(found.offset)] == ["82AA"]
+    several = {"servers": {"a:1": {"token": "82BB"}, "b:1": {"token": "82AA"}, "c:1": {"token": "82CC", "after": ""}}}
+    assert [(place.server, place.in_snapshot) for place in places_in(several)] == [
+        ("c:1", True), ("b:1", False), ("a:1", False),
+    ]  # fmt: skip
+    assert places_in(None) == places_in({"servers": {}}) == []
+
+
+def test_figures_are_told_as_prometheus_reads_them() -> None:
+    figures = Figures('a "job"')
+    figures.ended(3, 500, 0.5)
+    with serve(figures, ("127.0.0.1", 0)) as port, urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = answer.read().decode()
+    assert 'headrace_pipeline_rows_per_second{job="a \\"job\\""} 1000.0\n' in text
+    assert "# TYPE headrace_pipeline_rows_total counter\n" in text
+    assert "lag_events" not in text
+    assert figures.line().startswith('a "job": batch 3, 500 rows, 1000 rows/s')
+
+
+def test_explain_and_status_need_neither_spark_nor_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "orders.toml"
+    file.write_text(GIVEN.partition('[[sink]]\nkind = "mongodb"')[0])
+    assert main(["pipeline", "explain", str(file)]) == 0
+    assert main(["pipeline", "status", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert "source: shop.orders, from snapshot" in told
+    assert "a drop or a rename is passed over" in told
+    assert "job orders: not running" in told
+    assert "nothing committed yet" in told
+    assert main(["pipeline", "status", str(tmp_path / "none.toml")]) == 1
+    assert "none.toml" in capsys.readouterr().err
+
+
+def test_a_pipeline_goes_to_the_server_as_far_as_it_can_and_not_before_a_snapshot(tmp_path: Path) -> None:
+    text = GIVEN.partition('[[sink]]\nkind = "mirror"')[0]
+    stages = '[{"$match": {"operationType": "insert"}}, {"$unwind": "$fullDocument.a"}]'
+    text = text.replace("[trigger]", f"[pipeline]\nstages = '{stages}'\n[trigger]")
+    job = job_of(text, tmp_path)
+    assert server_stages(job) == ()
+    assert list(spark_stages(job)[0]["$match"]) == ["$or"]
+    job = job_of(text.replace('"snapshot"', '"earliest"'), tmp_path)
+    assert [list(stage) for stage in (*server_stages(job), *spark_stages(job))] == [["$match"], ["$unwind"]]
+    told = "\n".join(explain_lines(job))
+    assert 'server cursor    {"$match"' in told and 'Spark evaluator  {"$unwind"' in told
+
+
+def test_the_command_line_and_a_jobs_file_import_no_spark() -> None:
+    modules = (
+        "headrace.cli.main, headrace.spark.jobs.job_file, headrace.spark.jobs.runner, headrace.spark.jobs.job_stages"
+    )
+    program = f"import sys, {modules}; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_jobs_of_the_page_are_jobs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "jobs.md").read_text()
+    found = [job_of(text, tmp_path) for text in re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)]
+    assert [job.sinks[0].kind for job in found][:2] == ["changes", "documents"]
+
+
+def test_a_job_whose_spark_is_gone_ends_behind_the_sink_that_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+
+    class Awaited:
+        """The lock of a sink at work, which goes on when somebody waits for it."""
+
+        def acquire(self, timeout: float) -> bool:
+            written.append(f"waited up to {timeout:.0f} s")
+            return False
+
+    class Running(_Run):
+        def start(self, session: Any) -> None:
+            self._writing = Awaited()  # type: ignore[assignment]
+
+        def watch(self, report: Any) -> None:
+            raise ConnectionResetError
+
+    monkeypatch.setattr("headrace.spark.jobs.runner._Run", Running)
+    job = job_of(GIVEN, tmp_path)
+    with pytest.raises(SparkEnded):
+        run_job(job, session=object(), report=lambda _: None)  # type: ignore[arg-type]
+    assert written == ["waited up to 20 s"]

@@ -1,0 +1,216 @@
+"""A job whose processes are killed, again and again, in its snapshot and its stream, while writers write.
+
+In turn: all of them at once, the driver, Spark's JVM, the workers; now and then the server. HEADRACE_KILLS says how
+often, HEADRACE_SEED when.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from headrace.cli.pipeline import EXIT_FAILED
+from headrace.spark.jobs.job_file import read_job
+from headrace.spark.jobs.report import verify_job
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the job's processes in /proc"),
+]
+
+KILLS = int(os.environ.get("HEADRACE_KILLS", "20"))
+KINDS = ("all", "driver", "jvm", "workers")
+DOCUMENTS = 3000
+JOB = """
+checkpoint = "checkpoint"
+report_seconds = 0.2
+[source]
+uri = "{uri}"
+database = "shop"
+collection = "orders"
+startingPosition = "snapshot"
+maxRowsPerTrigger = 300
+[spark]
+quick = true
+[[sink]]
+kind = "changes"
+path = "changes"
+[[sink]]
+kind = "mirror"
+path = "mirror"
+[[sink]]
+kind = "history"
+path = "history"
+[[sink]]
+kind = "mongodb"
+uri = "{uri}"
+database = "copy"
+collection = "orders"
+"""
+
+
+def children(parent: int) -> list[int]:
+    """The processes that `parent` started, and theirs."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == parent:
+                found += [int(entry.name), *children(int(entry.name))]
+    return found
+
+
+def kill(*processes: int) -> None:
+    for process in processes:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+class Server:
+    """`headrace serve` on one directory and one port, to be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.uri = f"mongodb://127.0.0.1:{self.port}/?directConnection=true"
+        self._command = [sys.executable, "-m", "headrace.cli.main", "serve", "--dbpath", str(folder)]
+        self._command += ["--port", str(self.port), "--nounixsocket", "--quiet"]
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+        with MongoClient[Any](self.uri, serverSelectionTimeoutMS=30_000) as client:
+            client.admin.command("ping")
+
+    def restart_killed(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.start()
+
+
+@contextmanager
+def writers(uri: str, count: int) -> Iterator[list[int]]:
+    """Threads that write all the while, through the server's ends; what they have done, in writes."""
+    stop = threading.Event()
+    done = [0] * count
+
+    def write(number: int) -> None:
+        choose = random.Random(number)
+        with MongoClient[Any](uri) as client:
+            orders = client.shop.orders
+            while not stop.wait(0.05):
+                key = {"_id": choose.randrange(DOCUMENTS)}
+                try:
+                    match choose.randrange(4):
+                        case 0:
+                            orders.delete_one(key)
+                        case 1:
+                            orders.replace_one(key, {"n": done[number], "list": []}, upsert=True)
+                        case _:
+                            orders.update_one(key, {"$push": {"list": done[number]}, "$inc": {"n": 1}}, upsert=True)
+                    done[number] += 1
+                except PyMongoError:
+                    # It is not known whether the write was done; the collection is what counts.
+                    continue
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield done
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def victims(driver: int, kind: str) -> list[int]:
+    """The processes of a job to be killed; the driver comes first where it is among them."""
+    started = children(driver)
+    java = [each for each in started if Path(f"/proc/{each}/comm").read_text() == "java\n"]
+    match kind:
+        case "all":
+            return [driver, *started]
+        case "driver":
+            return [driver]
+        case "jvm":
+            return java
+        case _:
+            return [each for jvm in java for each in children(jvm)]
+
+
+def run_and_kill(job: Path, choose: random.Random, kind: str) -> str:
+    """Starts the job, waits for some batches and a random moment more; the last thing it told.
+
+    Without its JVM or its workers the driver ends by itself, with an error, or goes on with new workers and is killed.
+    """
+    command = [sys.executable, "-m", "headrace.cli.main", "pipeline", "run", str(job)]
+    errors = job.with_suffix(".errors")
+    with errors.open("w") as file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True) as process:
+        assert process.stdout
+        told, seen = "", set()
+        wanted = choose.choice([1, 1, 2, 4])
+        while len(seen) < wanted:
+            line = process.stdout.readline()
+            assert line, f"the job ended by itself after {told!r}: {errors.read_text()[-2000:]}"
+            if ": batch " in line:
+                told = line.strip()
+                seen.add(told.partition(",")[0])
+        time.sleep(choose.random() * choose.choice([0, 0.3, 2]))
+        assert process.poll() is None, f"the job ended by itself: {errors.read_text()[-2000:]}"
+        kill(*victims(process.pid, kind))
+        if kind == "jvm":
+            assert process.wait(timeout=60) == EXIT_FAILED
+            assert "Spark's JVM has ended" in errors.read_text()
+        process.kill()
+    return told
+
+
+def test_a_job_killed_again_and_again_ends_right(tmp_path: Path) -> None:
+    choose = random.Random(int(os.environ.get("HEADRACE_SEED", "1")))
+    server = Server(tmp_path / "data")
+    job = tmp_path / "job.toml"
+    job.write_text(JOB.format(uri=server.uri))
+    try:
+        with MongoClient[Any](server.uri) as client:
+            client.shop.orders.insert_many([{"_id": number, "list": [], "n": 0} for number in range(DOCUMENTS)])
+        with writers(server.uri, 2) as done:
+            for number in range(KILLS):
+                kind = KINDS[number % len(KINDS)]
+                told = run_and_kill(job, choose, kind)
+                print(f"killed {number + 1} of {KILLS}, {kind}: {told}", flush=True)
+                if number % 5 == 1:
+                    server.restart_killed()
+        assert min(done) > 10
+        # What is left may be much: the last run takes larger steps.
+        job.write_text(job.read_text().replace("maxRowsPerTrigger = 300", "maxRowsPerTrigger = 3000"))
+        command = [sys.executable, "-m", "headrace.cli.main", "pipeline", "run", "--once", str(job)]
+        subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
+        found = list(verify_job(read_job(job)))
+        for each in found:
+            print(each.told, flush=True)
+        assert [each.equal for each in found] == [True] * 4, found
+    finally:
+        server.process.kill()
+        server.process.wait()

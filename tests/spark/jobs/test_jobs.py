@@ -1,0 +1,217 @@
+"""Jobs in Spark: every sink from one query, a stop and a new run, failures told; Spark reads the Parquet files."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import pyarrow.parquet as pq
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+import headrace
+from headrace.spark import errors
+from headrace.spark.jobs import metrics_listener as listener
+from headrace.spark.jobs.job_file import Job, parse_job
+from headrace.spark.jobs.metrics import Figures, serve
+from headrace.spark.jobs.report import status_lines, verify_job
+from headrace.spark.jobs.runner import reset_job, run_job
+from headrace.spark.mongodb.source_options import server_name
+from headrace.spark.sinks.sink_options import parse_sink
+from headrace.spark.tables.drop_policy import CollectionGone
+from tests.spark.support.pruning import prune_to
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+Db = Database[dict[str, Any]]
+
+
+def job_of(uri: str, database: Db, folder: Path, *sinks: dict[str, Any], **source: Any) -> Job:
+    given = {
+        "checkpoint": "checkpoint",
+        "report_seconds": 0.3,
+        "source": {
+            "uri": uri,
+            "database": database.name,
+            "collection": "c",
+            "startingPosition": "snapshot",
+            "maxRowsPerTrigger": 60,
+        }
+        | source,
+        "trigger": {"availableNow": True},
+        "sink": [{"path": sink["kind"].replace(" ", "-"), **sink} for sink in sinks],
+    }
+    return parse_job(given, "job", folder)
+
+
+def silent(_: str) -> None:
+    """Nobody listens."""
+
+
+def scribble(database: Db, count: int) -> None:
+    for number in range(count):
+        key = {"_id": number % 17}
+        database.c.update_one(key, {"$push": {"list": number}, "$set": {"n": number}}, upsert=True)
+        if number % 5 == 0:
+            database.c.delete_one({"_id": (number + 3) % 17})
+
+
+ALL = ({"kind": "changes"}, {"kind": "history"}, {"kind": "mirror", "buckets": 2}, {"kind": "parquet"})
+
+
+def test_one_job_fills_every_sink_and_goes_on_where_it_was(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    job = job_of(uri, database, tmp_path, *ALL, maxRowsPerTrigger=12)
+    beside = {"kind": "mongodb", "uri": uri, "database": database.name, "collection": "kept"}
+    job = replace(job, sinks=(*job.sinks, parse_sink(beside, tmp_path)))
+    scribble(database, 100)
+    for _ in range(2):
+        run_job(job, session=spark, report=silent)
+        found = list(verify_job(job))
+        assert [each.equal for each in found] == [True] * 5, found
+        scribble(database, 90)
+    reset_job(job)
+    told: list[str] = []
+    run_job(job, session=spark, report=told.append)
+    (place,) = (line.split()[-1] for line in status_lines(job) if line.startswith("  2"))
+    assert told[-1].endswith(f"ended at {place}")
+    assert [each.equal for each in verify_job(job)] == [True] * 5
+    assert list((tmp_path / "parquet" / "_spark_metadata").glob("*.compact"))
+    files = spark.read.parquet(str(tmp_path / "parquet"))
+    kept = pq.ParquetDataset([str(path) for path in job.sinks[3].open().log.files()]).read()  # type: ignore[attr-defined]
+    assert files.count() == kept.num_rows > 100
+    assert files.select("token").distinct().count() == len(set(kept.column("token").to_pylist()))
+    assert any("0 events, 0 s" in line for line in status_lines(job))
+
+
+def test_a_job_told_to_stop_ends_behind_a_batch_and_goes_on_when_run_again(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    job = replace(job_of(uri, database, tmp_path, {"kind": "changes"}, {"kind": "mirror"}), every="0 seconds")
+    scribble(database, 50)
+    for _ in range(3):
+        stop = threading.Event()
+        told: list[str] = []
+        ended: list[Figures] = []
+
+        def run(stop: threading.Event = stop, told: list[str] = told, ended: list[Figures] = ended) -> None:
+            ended.append(run_job(job, session=spark, stop=stop, report=told.append))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        for _ in range(10):
+            scribble(database, 20)
+        while not any("events (" in line for line in told):
+            assert thread.is_alive(), told
+            stop.wait(0.1)
+        stop.set()
+        thread.join(60)
+        assert ended and ended[0].running == 0 and ended[0].rows_total > 0
+        assert "stopped" in told[-1]
+    run_job(replace(job, every=None), session=spark, report=silent)
+    assert [each.equal for each in verify_job(job)] == [True, True]
+
+
+def test_what_stops_a_sink_stops_the_job_and_is_what_is_raised(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    job = job_of(uri, database, tmp_path, {"kind": "mirror", "policy": "fail"})
+    scribble(database, 20)
+    run_job(job, session=spark, report=silent)
+    database.c.drop()
+    with pytest.raises(CollectionGone, match="drop of"):
+        run_job(job, session=spark, report=silent)
+
+
+def test_what_is_raised_in_the_source_is_told_in_a_line(spark: SparkSession, tmp_path: Path) -> None:
+    with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
+        for _ in range(5):
+            client.d.c.insert_one({})
+        prune_to(server, 2)
+        job = job_of(server.uri, client.d, tmp_path, {"kind": "changes"}, startingPosition="2001-01-01T00:00:00Z")
+        with pytest.raises(Exception, match="STREAM_FAILED") as caught:
+            run_job(job, session=spark, report=silent)
+    assert "no longer" in errors.told(caught.value)
+    assert errors.told(caught.value).startswith("PositionLost: ") and "\n" not in errors.told(caught.value)
+
+
+def test_a_pipeline_behind_a_snapshot_is_run_by_spark_on_all_rows(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    job = job_of(uri, database, tmp_path, {"kind": "changes"})
+    job = replace(job, stages=({"$match": {"fullDocument.n": {"$gte": 10}}}, {"$unset": "fullDocument.list"}))
+    database.c.insert_many([{"_id": number, "n": number, "list": [1]} for number in range(20)])
+    for _ in range(2):
+        run_job(job, session=spark, report=silent)
+    table = job.sinks[0].open().log.read()  # type: ignore[attr-defined]
+    kinds = table.column("operationType").to_pylist()
+    assert (len(kinds), kinds.count("snapshot"), kinds.count("snapshotBegin")) == (12, 10, 1)
+    assert not any("list" in (text or "") for text in table.column("fullDocument").to_pylist())
+
+
+def test_the_servers_pipeline_leaves_what_the_log_gets(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path
+) -> None:
+    job = job_of(uri, database, tmp_path, {"kind": "changes"}, startingPosition="earliest")
+    job = replace(job, stages=({"$match": {"operationType": "delete"}},))
+    scribble(database, 60)
+    run_job(job, session=spark, report=silent)
+    kinds = set(job.sinks[0].open().log.read().column("operationType").to_pylist())  # type: ignore[attr-defined]
+    assert kinds == {"delete"}
+    assert [each.equal for each in verify_job(job)] == [True]
+
+
+def test_a_query_of_ones_own_has_the_same_figures(
+    spark: SparkSession, uri: str, database: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "MEASURE_MS", 0)
+    scribble(database, 40)
+    source = {"uri": uri, "database": database.name, "collection": "c", "startingPosition": "earliest"}
+    figures = Figures("own")
+    heard = listener.FiguresListener(figures, source=source)
+    rows = spark.readStream.format("headrace").options(**source, maxRowsPerTrigger="10").load()
+    seen: list[int] = []
+    spark.streams.addListener(heard)
+    try:
+        writer = rows.writeStream.foreachBatch(lambda frame, number: seen.append(frame.count()))
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert heard.ended.wait(60)
+    finally:
+        spark.streams.removeListener(heard)
+    assert (figures.rows_total, figures.batches_total, figures.lag_events) == (sum(seen), len(seen), 0)
+    with serve(figures, ("127.0.0.1", 0)) as port:
+        text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    assert f'headrace_pipeline_rows_total{{job="own"}} {sum(seen)}' in text
+    assert 'headrace_pipeline_lag_events{job="own"} 0' in text
+
+
+def test_a_job_of_several_servers_tells_where_it_is_on_each(spark: SparkSession, tmp_path: Path) -> None:
+    with headrace.Server() as one, headrace.Server() as two:
+        for server, count in ((one, 3), (two, 4)):
+            with MongoClient[dict[str, Any]](server.uri) as client:
+                client.d.c.insert_many([{"_id": number} for number in range(count)])
+        given = {
+            "checkpoint": "checkpoint",
+            "source": {"uri": [one.uri, two.uri], "database": "d", "collection": "c", "startingPosition": "earliest"},
+            "trigger": {"availableNow": True},
+            "sink": [{"kind": "changes", "path": "changes"}],
+        }
+        job = parse_job(given, "two", tmp_path)
+        assert run_job(job, session=spark, report=silent).rows_total == 7
+        with MongoClient[dict[str, Any]](two.uri) as client:
+            client.d.c.insert_many([{"_id": number} for number in range(10, 15)])
+        told = list(status_lines(job))
+        assert [line for line in told if server_name(one.uri) in line] != []
+        assert [line for line in told if server_name(two.uri) in line] != []
+        assert "lag: 5 events" in "\n".join(told)
+        run_job(job, session=spark, report=silent)
+        assert "lag: 0 events" in "\n".join(status_lines(job))

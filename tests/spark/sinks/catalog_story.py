@@ -1,0 +1,83 @@
+"""A mirror in a table of Spark's catalogs, crashed at each step of each batch and applied again: run as a program.
+
+    python -m tests.spark.sinks.catalog_story delta|iceberg PACKAGE FOLDER
+
+It starts a Spark of its own, with the jars of the package. It ends with status 0 and `right`, or with an error.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from headrace.spark.session import get_session
+from headrace.spark.sinks.contract import Sink
+from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink
+from headrace.spark.tables.catalog_mirror import COLUMNS, CatalogMirror
+from tests.spark.support.crashes import Crash, crashing
+from tests.spark.support.stories import Story, batches
+
+STEPS = [(CatalogMirror, name) for name in ("_merge", "_overwrite", "_settle")]
+CONF = {
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # Else Delta reads its own log in 50 tasks, several times for each statement.
+        "spark.databricks.delta.snapshotPartitions": "1",
+    },
+    "iceberg": {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+    },
+}
+NAMES = {"delta": "spark_catalog.default.kept", "iceberg": "lake.shop.kept"}
+
+
+def contents(sink: Sink) -> dict[str, str]:
+    assert isinstance(sink, MirrorSink)
+    table = sink.table.read()
+    return dict(zip(table["_id"].to_pylist(), table["document"].to_pylist(), strict=True))
+
+
+def main(kind: str, package: str, folder: Path) -> None:
+    place = {"spark.sql.catalog.lake.warehouse": str(folder / "lake")} if kind == "iceberg" else {}
+    spark = get_session(quick=True, conf={"spark.jars.packages": package} | CONF[kind] | place)
+    name, located = NAMES[kind], f"LOCATION '{folder / 'kept'}'" if kind == "delta" else ""
+    spark.sql(f"CREATE TABLE {name} ({COLUMNS}) USING {kind} {located}")
+    told = Story(3)
+    told.writes(5)
+    told.snapshot()
+    known = len(told.parts)
+    told.snapshot()
+    told.drop()
+    reference = mirror_sink(folder / "reference", kind="parquet")
+    crashes = 0
+    seen: set[str] = set()
+    for batch in batches(told.parts):
+        reference.apply(batch)
+        # A batch of kinds of rows that crashed in all steps already is given as it is.
+        kinds = set(batch.table["operationType"].to_pylist())
+        steps = range(0 if kinds - seen else 99, 100)
+        seen |= kinds
+        for step in steps:
+            try:
+                with crashing(STEPS, step):
+                    mirror_sink("", kind=name).apply(batch)
+                break
+            except Crash:
+                crashes += 1
+        kept = mirror_sink("", kind=name)
+        print(batch.number, crashes, file=sys.stderr, flush=True)
+        assert (contents(kept), kept.position()) == (contents(reference), reference.position()), batch.number
+    assert crashes >= 10, crashes
+    # A checkpoint that was lost: the same rows under another query's name. And somebody else's commits in between.
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('by' = 'another')")
+    for batch in batches(told.parts[known:], "another"):
+        mirror_sink("", kind=name).apply(batch)
+    assert contents(mirror_sink("", kind=name)) == told.contents()
+    print("right")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,129 @@
+"""The `mongodb` sink by name: drops and renames given again, large documents by their fields, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from bson import Int64
+from pymongo.collection import Collection
+from pymongo.database import Database
+
+from headrace.spark.rows.events import Row
+from headrace.spark.rows.extjson import dumps
+from headrace.spark.sinks.contract import Batch
+from headrace.spark.sinks.mongodb_sink import NamesakeSink, mongodb_sink
+from headrace.spark.tables.drop_policy import CollectionGone
+from tests.spark.support.stories import table_of, token_at
+
+Db = Database[dict[str, Any]]
+
+
+@pytest.fixture
+def kept(database: Db) -> Iterator[Db]:
+    yield database
+
+
+def event(time: int, kind: str, collection: str = "c", key: Any = None, **parts: Any) -> Row:
+    texts = {name: dumps(value) for name, value in parts.items()}
+    return Row(
+        token_at(time), (1_700_000_000 + time) * 1_000_000, 1, kind, "source", collection,
+        None if key is None else dumps({"_id": key}),
+    )._replace(**texts)  # fmt: skip
+
+
+STORY = [
+    event(1, "insert", "a", 1, fullDocument={"_id": 1, "n": Int64(1)}),
+    event(2, "insert", "b", 1, fullDocument={"_id": 1, "of": "b"}),
+    event(3, "update", "a", 1, updateDescription={"updatedFields": {"n": 2}, "removedFields": []}),
+    event(4, "rename", "a", other={"to": {"db": "source", "coll": "b"}}),
+    event(5, "insert", "a", 2, fullDocument={"_id": 2}),
+    event(6, "update", "b", 1, updateDescription={"updatedFields": {"m": [3]}, "removedFields": []}),
+    event(7, "insert", "gone", 1, fullDocument={"_id": 1}),
+    event(8, "drop", "gone"),
+    event(9, "delete", "a", 2),
+    event(10, "insert", "gone", 2, fullDocument={"_id": 2}),
+]
+EXPECTED = {"b": [{"_id": 1, "n": 2, "m": [3]}], "gone": [{"_id": 2}]}
+
+
+def contents(kept: Db) -> dict[str, list[dict[str, Any]]]:
+    names = [name for name in kept.list_collection_names() if not name.startswith("headrace.")]
+    return {name: found for name in names if (found := list(kept[name].find()))}
+
+
+def test_each_row_goes_to_the_collection_of_its_name_through_renames_and_drops(uri: str, kept: Db) -> None:
+    sink = mongodb_sink(uri, database=kept.name)
+    assert sink.apply(Batch("q", 0, table_of(STORY)))
+    assert contents(kept) == EXPECTED
+    assert mongodb_sink(uri, database=kept.name).apply(Batch("another", 0, table_of(STORY)))
+    assert contents(kept) == EXPECTED
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("step", range(40))
+def test_crashed_at_any_write_and_given_again_it_ends_the_same(
+    uri: str, kept: Db, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    count = 0
+
+    def crashing(original: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal count
+            count += 2
+            if count - 2 == step:
+                raise Crash
+            answer = original(*arguments, **named)
+            if count - 1 == step:
+                raise Crash
+            return answer
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("bulk_write", "replace_one", "update_one"):
+            patch.setattr(Collection, name, crashing(getattr(Collection, name)))
+        for name in ("_rename", "_drop"):
+            patch.setattr(NamesakeSink, name, crashing(getattr(NamesakeSink, name)))
+        with suppress(Crash):
+            mongodb_sink(uri, database=kept.name).apply(Batch("q", 0, table_of(STORY)))
+    mongodb_sink(uri, database=kept.name).apply(Batch("q", 0, table_of(STORY)))
+    assert contents(kept) == EXPECTED
+
+
+def test_a_large_document_is_updated_by_its_fields(uri: str, kept: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = {"_id": 1, "text": "x" * 3000, "n": 1, "m": 1, "gone": 1}
+    rows = [event(1, "insert", "c", 1, fullDocument=large)]
+    sink = mongodb_sink(uri, database=kept.name, collection="c")
+    sink.apply(Batch("q", 0, table_of(rows)))
+    kept.c.update_one({"_id": 1}, {"$set": {"theirs": True}})
+    sent: list[Any] = []
+    original = Collection.bulk_write
+
+    def keep(self: Any, operations: Any, **named: Any) -> Any:
+        sent.extend(operations)
+        return original(self, operations, **named)
+
+    monkeypatch.setattr(Collection, "bulk_write", keep)
+    told = {"updatedFields": {"n": 2}, "removedFields": ["gone"]}
+    sink.apply(Batch("q", 1, table_of([event(2, "update", "c", 1, updateDescription=told)])))
+    assert "x" * 100 not in str(sent)
+    assert kept.c.find_one() == {"_id": 1, "text": "x" * 3000, "n": 2, "m": 1, "theirs": True}
+
+
+def test_with_fail_a_rename_stops_it_and_with_keep_it_is_passed_over(uri: str, kept: Db) -> None:
+    with pytest.raises(CollectionGone, match=r"rename of source\.a"):
+        mongodb_sink(uri, database=kept.name, policy="fail").apply(Batch("q", 0, table_of(STORY)))
+    assert contents(kept) == {"a": [{"_id": 1, "n": 2}], "b": [{"_id": 1, "of": "b"}]}
+    mongodb_sink(uri, database=kept.name, policy="keep").apply(Batch("q", 0, table_of(STORY)))
+    assert contents(kept)["gone"] == [{"_id": 1}, {"_id": 2}]
+
+
+def test_a_collection_without_its_database_is_refused(uri: str) -> None:
+    with pytest.raises(ValueError, match="needs its database"):
+        mongodb_sink(uri, collection="c")

@@ -1,0 +1,392 @@
+"""Every sink fulfils the contract in `sinks/contract.py`: crashed at each step and run again, it ends correct."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from deltalake.table import TableMerger, TableOptimizer
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.database import Database
+
+import headrace.spark.sinks.history_sink
+import headrace.spark.tables.delta_files
+import headrace.spark.tables.delta_log
+import headrace.spark.tables.delta_mirror
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END, Row
+from headrace.spark.sinks.changes_sink import changes_sink
+from headrace.spark.sinks.contract import Batch, BatchReport, Sink
+from headrace.spark.sinks.foreach_batch import OnceSink
+from headrace.spark.sinks.history_sink import HistorySink, at
+from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink
+from headrace.spark.sinks.mongodb_sink import mongodb_sink
+from headrace.spark.sinks.parquet_sink import parquet_sink
+from headrace.spark.tables.drop_policy import CollectionGone
+from headrace.spark.tables.mirror_table import NotAMirror
+from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.staged_files import StagingWriter
+from headrace.spark.tables.table_location import Place
+from tests.spark.support.crashes import Crash, crashing
+from tests.spark.support.local_frame import LocalFrame
+from tests.spark.support.object_store import ObjectStore
+from tests.spark.support.stories import Story, batches, story
+
+# Whatever makes something durable: a crash is tried right before each of them, and right behind.
+STEPS: tuple[tuple[Any, str], ...] = (
+    (Collection, "bulk_write"),
+    (Collection, "delete_many"),
+    (Collection, "replace_one"),
+    (Collection, "update_one"),
+    (Database, "drop_collection"),
+    (DeltaTable, "create_write_transaction"),
+    (TableMerger, "execute"),
+    (TableOptimizer, "compact"),
+    (headrace.spark.tables.delta_mirror, "write_deltalake"),
+    (headrace.spark.tables.delta_log, "write_deltalake"),
+    (headrace.spark.tables.delta_files, "create_table_with_add_actions"),
+    (headrace.spark.sinks.history_sink, "write_deltalake"),
+    (Place, "remove_file"),
+    (StagingWriter, "close"),
+    (StagingWriter, "write"),
+    (os, "fsync"),
+    (os, "replace"),
+    (pq, "write_table"),
+)
+
+
+class ByTasks:
+    """A log's sink that is given frames."""
+
+    def __init__(self, sink: LogSink) -> None:
+        self._sink, self.log = sink, sink.log
+
+    def position(self) -> Progress:
+        return self._sink.position()
+
+    def apply(self, batch: Batch) -> BatchReport | None:
+        frame: Any = LocalFrame(batch.table)
+        return self._sink.apply_frame(frame, batch.query, batch.number)
+
+
+class Target:
+    """A place for a sink: opened as a new process would, copied, read. `is_log`: it keeps rows, not documents."""
+
+    is_log = False
+    history = False
+
+    def __init__(self, kind: str, place: Path) -> None:
+        self.kind, self.place = kind, place
+        self.is_log = kind in {"changes", "changes by tasks", "once", "parquet", "parquet by tasks"}
+        self.history = kind == "history"
+
+    @property
+    def path(self) -> str | Path:
+        return self.place
+
+    def open(self, policy: str = "follow") -> Sink:
+        match self.kind:
+            case "changes":
+                return changes_sink(self.path, policy=policy)
+            case "changes by tasks":
+                return ByTasks(changes_sink(self.path, policy=policy))
+            case "parquet by tasks":
+                return ByTasks(parquet_sink(self.path, policy=policy))
+            case "parquet":
+                return parquet_sink(self.path, policy=policy)
+            case "once":
+                return OnceSink(self._keep, self.place / "notes.json")
+            case "history":
+                return HistorySink(self.path, policy=policy)
+            case "mirror parquet":
+                return mirror_sink(self.path, kind="parquet", policy=policy)
+            case "mirror buckets":
+                return mirror_sink(self.path, buckets=3, policy=policy)
+        return mirror_sink(self.path, policy=policy)
+
+    def _keep(self, rows: pa.Table) -> None:
+        """A target of the user's, in which a row given twice is one row."""
+        self.place.mkdir(exist_ok=True)
+        with sqlite3.connect(self.place / "rows.db") as file:
+            file.execute("create table if not exists rows (kind, token, key, primary key (kind, token, key))")
+            names = ("operationType", "token", "documentKey")
+            columns = [rows.column(name).fill_null("").to_pylist() for name in names]
+            file.executemany("insert or replace into rows values (?, ?, ?)", zip(*columns, strict=True))
+
+    def copy(self, name: str) -> Target:
+        other = Target(self.kind, self.place.with_name(name))
+        if self.place.exists():
+            shutil.copytree(self.place, other.place)
+        return other
+
+    def contents(self) -> Any:
+        sink = self.open()
+        if self.kind == "once":
+            with sqlite3.connect(self.place / "rows.db") as file:
+                return sorted(file.execute("select kind, token, key from rows order by token, kind, key"))
+        if self.is_log:
+            table = sink.log.read().select(["operationType", "token", "documentKey"])  # type: ignore[attr-defined]
+            columns = [column.fill_null("").to_pylist() for column in table.columns]
+            return sorted(zip(*columns, strict=True))
+        if isinstance(sink, HistorySink):
+            rows = sink.table.read().to_pylist()
+            return {(row["_id"], row["token"], row["until"], row["endedBy"], row["document"]) for row in rows}
+        assert isinstance(sink, MirrorSink)
+        table = sink.table.read()
+        return dict(zip(table.column("_id").to_pylist(), table.column("document").to_pylist(), strict=True))
+
+
+class MongoTarget(Target):
+    def __init__(self, uri: str, kind: str, place: Path) -> None:
+        super().__init__(kind, place)
+        self.uri = uri
+        self.client: MongoClient[dict[str, Any]] = MongoClient(uri)
+        self.database = self.client[f"{abs(hash(str(place))):x}"[:14]]
+
+    def open(self, policy: str = "follow") -> Sink:
+        return mongodb_sink(self.uri, database=self.database.name, collection="kept", policy=policy)
+
+    def copy(self, name: str) -> Target:
+        other = MongoTarget(self.uri, self.kind, self.place.with_name(name))
+        for collection in self.database.list_collection_names():
+            documents = list(self.database[collection].find())
+            if documents:
+                other.database[collection].insert_many(documents)
+        return other
+
+
+class StoreTarget(Target):
+    """In an object store."""
+
+    def __init__(self, store: ObjectStore, kind: str, name: str) -> None:
+        super().__init__(kind, Path(name))
+        self.store = store
+
+    @property
+    def path(self) -> str:
+        return f"s3://tables/{self.place}"
+
+    def copy(self, name: str) -> Target:
+        other = StoreTarget(self.store, self.kind, str(self.place.with_name(name)))
+        self.store.copy(f"tables/{self.place}/", f"tables/{other.place}/")
+        return other
+
+
+KINDS = [
+    "changes",
+    "changes by tasks",
+    "history",
+    "mirror buckets",
+    "mirror delta",
+    "mirror parquet",
+    "mongodb",
+    "once",
+    "parquet",
+    "parquet by tasks",
+]
+
+
+IN_STORE = ["changes", "changes by tasks", "history", "mirror buckets"]
+
+
+@pytest.fixture(params=IN_STORE)
+def in_store(store: ObjectStore, request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    return StoreTarget(store, request.param, f"{tmp_path.name}/t")
+
+
+@pytest.fixture(params=KINDS)
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+    if request.param != "mongodb":
+        yield Target(request.param, tmp_path / "a table")
+        return
+    uri = request.getfixturevalue("uri")
+    yield MongoTarget(uri, "mongodb", tmp_path / "t")
+    with MongoClient[dict[str, Any]](uri) as client:
+        for name in client.list_database_names():
+            if name not in {"admin", "config", "local"}:
+                client.drop_database(name)
+
+
+def check(target: Target, told: Story) -> None:
+    """The target is what the story says, from its end on and, where it says so, at every moment."""
+    contents = target.contents()
+    if target.is_log:
+        rows = [row for part in told.parts for row in part]
+        assert contents == sorted((row.operationType, row.token, row.documentKey or "") for row in rows)
+    elif target.history:
+        sink = target.open()
+        assert isinstance(sink, HistorySink)
+        table = sink.table.read()
+        ends = [row.token for part in told.parts for row in part if row.operationType == SNAPSHOT_END]
+        dropped = next((row.token for row in told.events if row.operationType == "invalidate"), "")
+        for token, expected in told.at.items():
+            # While a snapshot was read only the documents that it had come to are known; nothing before it.
+            if token >= ends[-1] or ends[0] <= token <= dropped:
+                found = at(table, token)
+                assert (
+                    dict(zip(found.column("_id").to_pylist(), found.column("document").to_pylist(), strict=True))
+                    == expected
+                )
+        assert {row[0] for row in contents if row[2] is None} == told.contents().keys()
+    else:
+        assert contents == told.contents()
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_all_batches_once_give_the_right_state(target: Target, seed: int) -> None:
+    told = story(seed)
+    sink = target.open()
+    for batch in batches(told.parts):
+        assert sink.apply(batch)
+        assert sink.apply(batch) is None
+    check(target, told)
+
+
+@pytest.mark.process
+def test_a_batch_crashed_at_any_step_and_given_again_ends_as_if_nothing_had_been(target: Target) -> None:
+    told = story(3)
+    assert crashed_at_each_step(target, told.parts) >= 2 * len(told.parts)
+    check(target, told)
+
+
+@pytest.mark.process
+def test_in_a_store_as_well(in_store: Target) -> None:
+    """The first batches, crashed at each step, and the others: a store takes its time."""
+    told = story(3)
+    assert crashed_at_each_step(in_store, told.parts[:2]) >= 4
+    for batch in batches(told.parts)[2:]:
+        assert in_store.open().apply(batch)
+        assert in_store.open().apply(batch) is None
+    check(in_store, told)
+
+
+def crashed_at_each_step(target: Target, parts: list[list[Row]]) -> int:
+    """How often there was a crash."""
+    crashes = 0
+    for number, batch in enumerate(batches(parts)):
+        before = target.copy(f"before{number}")
+        target.open().apply(batch)
+        after, position = target.contents(), target.open().position()
+        for step in range(1000):
+            again = before.copy(f"crashed{number}-{step}")
+            try:
+                with crashing(STEPS, step):
+                    again.open().apply(batch)
+                break
+            except Crash:
+                crashes += 1
+            again.open().apply(batch)
+            assert (again.contents(), again.open().position()) == (after, position), (number, step)
+    return crashes
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("crashed_at", [1, 5, 100])
+def test_another_checkpoint_that_begins_at_batch_0_ends_the_same(target: Target, crashed_at: int) -> None:
+    """The same rows in other pieces under another query's name, after a crash in the middle of the first query."""
+    told = story(4)
+    for batch in batches(told.parts)[: crashed_at + 1]:
+        try:
+            with crashing(STEPS, 1 if batch.number == crashed_at else -1):
+                target.open().apply(batch)
+        except Crash:
+            break
+    for batch in batches(told.parts, "another"):
+        for half, table in enumerate((batch.table.slice(0, 2), batch.table.slice(2))):
+            target.open().apply(replace(batch, number=batch.number * 2 + half, table=table))
+    check(target, told)
+
+
+def test_a_new_snapshot_behind_a_gap_brings_the_state_up(target: Target) -> None:
+    told = Story(5)
+    told.writes(12)
+    told.snapshot()
+    known = len(told.parts)
+    told.writes(15)
+    told.snapshot()
+    for batch in batches(told.parts[:known]):
+        target.open().apply(batch)
+    for batch in batches(told.parts[known:], "another"):
+        target.open().apply(batch)
+    if target.history:
+        sink = target.open()
+        assert isinstance(sink, HistorySink)
+        current = sink.table.current()
+        assert {key: version.document for key, version in current.items()} == told.contents()
+    else:
+        check(target, told)
+
+
+def test_a_mirror_is_never_emptied_by_a_new_snapshot(target: Target) -> None:
+    if target.is_log or target.history or target.kind == "once":
+        pytest.skip("it is no mirror")
+    told = Story(5)
+    told.writes(12)
+    told.snapshot()
+    known = len(told.parts)
+    before = told.contents().keys()
+    told.snapshot()
+    for batch in batches(told.parts[:known]):
+        target.open().apply(batch)
+    kinds = set()
+    for batch in batches(told.parts[known:], "another"):
+        target.open().apply(batch)
+        kinds |= set(batch.table.column("operationType").to_pylist())
+        if SNAPSHOT_END not in kinds:
+            assert before <= target.contents().keys()
+    assert {SNAPSHOT, SNAPSHOT_END} <= kinds
+    check(target, told)
+
+
+def test_with_the_policy_fail_a_drop_stops_the_sink_before_anything_of_its_batch(target: Target) -> None:
+    if target.kind == "once":
+        pytest.skip("what a drop does to it is the user's affair")
+    told = story(6)
+    position = None
+    with pytest.raises(CollectionGone, match=r"drop of db\.c"):
+        for batch in batches(told.parts):
+            position = target.open("fail").position()
+            target.open("fail").apply(batch)
+    assert position == target.open("fail").position()
+
+
+def test_with_the_policy_keep_what_a_drop_took_away_stays(target: Target) -> None:
+    if target.is_log:
+        pytest.skip("it keeps everything")
+    told = story(6)
+    dropped = next(number for number, part in enumerate(told.parts) if part[-1].operationType == "invalidate")
+    for batch in batches(told.parts[: dropped + 1]):
+        target.open("keep").apply(batch)
+    sink = target.open()
+    count = len(sink.table.current()) if isinstance(sink, HistorySink) else len(target.contents())
+    assert count > 0
+    for batch in batches(told.parts)[dropped + 1 :]:
+        target.open("keep").apply(batch)
+    kept = target.contents()
+    if target.history:
+        assert isinstance(sink, HistorySink)
+        kept = {key: version.document for key, version in sink.table.current().items()}
+    assert {key: kept[key] for key in told.contents()} == told.contents()
+
+
+@pytest.mark.parametrize("kind", ["changes", "changes by tasks", "history", "mirror buckets", "mirror delta"])
+def test_a_table_that_is_removed_under_a_running_sink_stops_it(kind: str, tmp_path: Path) -> None:
+    """It would go on with a table that lacks what was in the other one."""
+    target = Target(kind, tmp_path / "t")
+    sink = target.open()
+    first, second, third, *_ = batches(story(7).parts)
+    assert sink.apply(first) and sink.apply(second)
+    shutil.rmtree(target.place)
+    with pytest.raises(NotAMirror, match="no commit of"):
+        sink.apply(third)
+    assert not (target.place / "_delta_log").exists()

@@ -1,0 +1,191 @@
+"""Files that tasks write beside a log: which are committed as they are, what is told of them, what is swept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from headrace.spark.sinks.changes_sink import changes_sink
+from headrace.spark.sinks.contract import Batch
+from headrace.spark.sinks.foreach_batch import for_each_batch
+from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.sinks.parquet_sink import parquet_sink
+from headrace.spark.sinks.sink_options import SinkError, parse_sink
+from headrace.spark.tables.delta_files import files_between
+from headrace.spark.tables.delta_log import DeltaLog
+from headrace.spark.tables.drop_policy import CollectionGone
+from headrace.spark.tables.staged_files import FilesNotShared, StagingWriter
+from headrace.spark.tables.table_location import place_of
+from tests.spark.support.local_frame import LocalFrame
+from tests.spark.support.stories import MOMENT, SCHEMA, Story, batches, table_of, token_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def events(count: int, seed: int = 1) -> pa.Table:
+    told = Story(seed)
+    told.writes(count)
+    return table_of(told.events)
+
+
+def spread(sink: LogSink, rows: pa.Table, number: int = 0, query: str = "q") -> Any:
+    frame: Any = LocalFrame(rows)
+    return sink.apply_frame(frame, query, number)
+
+
+def kept(path: Path) -> list[dict[str, Any]]:
+    return DeltaLog(path).read().sort_by("token").to_pylist()
+
+
+def test_a_plain_batch_is_committed_as_the_files_that_tasks_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogSink, "apply", lambda *_: pytest.fail("the rows came to the driver"))
+    rows = events(30)
+    report = spread(changes_sink(tmp_path), rows)
+    assert (report.row_count, report.event_count, report.token) == (30, 30, token_at(30))
+    assert report.first_event_ms == rows["wallTime"][0].as_py().timestamp() * 1000
+    assert kept(tmp_path) == rows.to_pylist()
+    assert len(DeltaTable(tmp_path).file_uris()) == 3
+    assert spread(changes_sink(tmp_path), rows) is None
+    # Rows in slices, whose ranges overlap, are plain as well; and so are those of which the first half is in.
+    mixed = events(60).take([*range(10, 60, 3), *range(11, 60, 3), *range(12, 60, 3)])
+    assert spread(changes_sink(tmp_path), mixed, 1).event_count == 30
+    assert kept(tmp_path) == events(60).to_pylist()
+
+
+def test_a_batch_written_by_tasks_is_the_table_that_the_driver_would_have_written(tmp_path: Path) -> None:
+    rows = events(30)
+    spread(changes_sink(tmp_path / "tasks"), rows)
+    changes_sink(tmp_path / "driver").apply(Batch("q", 0, rows))
+    tasks, driver = DeltaTable(tmp_path / "tasks"), DeltaTable(tmp_path / "driver")
+    assert tasks.schema() == driver.schema()
+    assert tasks.to_pyarrow_table().sort_by("token") == driver.to_pyarrow_table().sort_by("token")
+    assert changes_sink(tmp_path / "tasks").position() == changes_sink(tmp_path / "driver").position()
+
+
+def test_tokens_that_come_twice_in_overlapping_files_are_taken_once(tmp_path: Path) -> None:
+    rows = events(12)
+    assert spread(changes_sink(tmp_path), pa.concat_tables([rows, rows])).event_count == 12
+    assert kept(tmp_path) == rows.to_pylist()
+    assert len(list(tmp_path.glob("part-q-0-*"))) == 0
+
+
+def test_a_range_is_read_from_the_files_that_may_have_it(tmp_path: Path) -> None:
+    rows = events(40)
+    for number in range(4):
+        spread(changes_sink(tmp_path), rows.slice(number * 10, 10), number)
+    assert len(files_between(DeltaTable(tmp_path), token_at(11), token_at(13))) < 3
+    assert len(files_between(DeltaTable(tmp_path), token_at(1), None)) == 12
+    between = DeltaLog(tmp_path).between(token_at(11), token_at(13))
+    assert between["token"].to_pylist() == [token_at(12), token_at(13)]
+    assert DeltaLog(tmp_path).between(token_at(90)).num_rows == 0
+
+
+def test_the_bounds_of_times_in_a_files_statistics_are_rounded_outwards(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("token", pa.string()), pa.field("clusterTime", MOMENT)])
+    writer = StagingWriter(place_of(tmp_path), "f.parquet", schema, "")
+    moments = [datetime(2026, 1, 1, 0, 0, 0, 1500, UTC), datetime(2026, 1, 1, 0, 0, 59, 999_001, UTC)]
+    for token, moment in zip("ab", moments, strict=True):
+        writer.write(pa.record_batch([[token], pa.array([moment], MOMENT)], schema=schema))
+    stats = json.loads(writer.close().files[0].stats)
+    assert stats == {
+        "numRecords": 2,
+        "minValues": {"token": "a", "clusterTime": "2026-01-01T00:00:00.001Z"},
+        "maxValues": {"token": "b", "clusterTime": "2026-01-01T00:01:00.000Z"},
+    }
+
+
+def test_columns_that_the_table_has_not_yet_come_through_the_driver(tmp_path: Path) -> None:
+    spread(changes_sink(tmp_path), events(5))
+    more = events(9).append_column("more", pa.array(["a"] * 9))
+    assert spread(changes_sink(tmp_path), more, 1).row_count == 9
+    assert [row["more"] for row in kept(tmp_path)] == [None] * 5 + ["a"] * 4
+
+
+@pytest.mark.parametrize("make", [changes_sink, parquet_sink])
+def test_what_an_attempt_that_crashed_left_is_removed_by_the_next(tmp_path: Path, make: Any) -> None:
+    tmp_path.joinpath("part-q-0-left.parquet").write_bytes(b"")
+    tmp_path.joinpath("part-q-00-other.parquet").write_bytes(b"")
+    spread(make(tmp_path), events(9))
+    assert not tmp_path.joinpath("part-q-0-left.parquet").exists()
+    assert tmp_path.joinpath("part-q-00-other.parquet").exists()
+    assert len(list(tmp_path.glob("part-q-0-*"))) == 3
+    assert sorted(make(tmp_path).log.read()["token"].to_pylist()) == events(9)["token"].to_pylist()
+
+
+def test_the_policy_fail_leaves_nothing_of_the_batch(tmp_path: Path) -> None:
+    told = Story(3)
+    told.writes(5)
+    told.drop()
+    rows = table_of(told.events)
+    with pytest.raises(CollectionGone, match=r"drop of db\.c at"):
+        spread(changes_sink(tmp_path, policy="fail"), rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_the_driver_does_not_see_stop_the_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    close = StagingWriter.close
+
+    def elsewhere(writer: StagingWriter) -> Any:
+        staged = close(writer)
+        return replace(staged, files=tuple(replace(file, name=f"not-{file.name}") for file in staged.files))
+
+    monkeypatch.setattr(StagingWriter, "close", elsewhere)
+    with pytest.raises(FilesNotShared, match="writers = 'driver'"):
+        spread(changes_sink(tmp_path), events(5))
+    assert changes_sink(tmp_path).position().token == ""
+
+
+def test_writers_that_there_are_not_are_refused(tmp_path: Path) -> None:
+    assert not parse_sink({"kind": "changes", "path": "c", "writers": "driver"}, tmp_path).open().takes_frames  # type: ignore[attr-defined]
+    with pytest.raises(SinkError, match="tasks, driver"):
+        parse_sink({"kind": "changes", "path": "c", "writers": "nobody"}, tmp_path)
+
+
+@pytest.mark.spark
+def test_in_spark_each_task_writes_a_file_and_two_sinks_read_the_source_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    told = Story(8)
+    told.writes(20)
+    told.snapshot()
+    reads = spark.sparkContext.accumulator(0)
+
+    def counted(found: Any) -> Any:
+        for batch in found:
+            reads.add(batch.num_rows)
+            yield batch
+
+    apply = for_each_batch(changes_sink(tmp_path / "c"), parquet_sink(tmp_path / "p"))
+    rows = [row for part in told.parts for row in part]
+    for batch in batches(told.parts):
+        pq.write_table(batch.table.slice(0, 2), tmp_path / "first.parquet")
+        pq.write_table(batch.table.slice(2), tmp_path / "second.parquet")
+        frame = spark.read.schema(spark.createDataFrame([], _ddl()).schema).parquet(
+            *(str(tmp_path / f"{name}.parquet") for name in ("first", "second"))
+        )
+        frame = frame.repartition(2).mapInArrow(counted, frame.schema)
+        apply(frame, batch.number)
+    assert reads.value == len(rows)
+    expected = sorted((row.token, row.operationType, row.fullDocument) for row in rows)
+    for log in (changes_sink(tmp_path / "c").log, parquet_sink(tmp_path / "p").log):
+        table = log.read().select(["token", "operationType", "fullDocument"])
+        found = sorted(zip(*(column.to_pylist() for column in table.columns), strict=True), key=str)
+        assert found == sorted(expected, key=str)
+
+
+def _ddl() -> str:
+    from headrace.spark.rows.events import SCHEMA as DDL
+
+    assert [column.split()[0] for column in DDL.split(", ")] == SCHEMA.names
+    return DDL

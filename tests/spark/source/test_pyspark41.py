@@ -1,0 +1,39 @@
+"""The source's own tests with PySpark 4.1, which pip installs beside this one for as long as they run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.spark.support.other_pyspark import pyspark_of
+
+pytestmark = [pytest.mark.network, pytest.mark.spark]
+
+VERSION: Final = "4.1.4"
+_HERE: Final = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def older() -> Iterator[dict[str, str]]:
+    with pyspark_of(VERSION) as environ:
+        yield environ
+
+
+def test_the_version_is_that_one_and_has_no_admission_control(older: dict[str, str]) -> None:
+    asked = "import pyspark, headrace.spark.source.admission as a; print(pyspark.__version__, a.ADMITS)"
+    told = subprocess.run([sys.executable, "-c", asked], env=older, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == [VERSION, "False"]
+
+
+def test_the_sources_tests_pass(older: dict[str, str]) -> None:
+    # One way of reading is enough here: how events come from a server has nothing to do with Spark.
+    tests = [str(_HERE / name) for name in ("test_source.py", "test_source_options.py")]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "not bson", *tests]
+    told = subprocess.run(command, env=older, cwd=_HERE.parents[2], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout[-4000:] + told.stderr[-2000:]
+    assert " passed" in told.stdout

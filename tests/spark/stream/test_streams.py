@@ -1,0 +1,235 @@
+"""The driver's side without Spark: several servers merged, a server that is down, a position that is lost."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+import headrace
+from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
+from headrace.spark.mongodb.source_options import server_name
+from headrace.spark.source.data_source import StreamReader
+from headrace.spark.source.options import parse_options
+from headrace.spark.stream import merged_stream
+from headrace.spark.stream.merged_stream import MergedStream
+from headrace.spark.stream.partitions import EventRange, Merged
+from headrace.spark.stream.read_partition import read_part
+from headrace.spark.stream.server_stream import Offset, ServerStream
+from headrace.values.bson import decode
+from tests.spark.support.pruning import prune_to
+
+_NAMES = ("token", "operationType", "server")
+SCHEMA = StructType([StructField(name, StringType(), name != "token") for name in _NAMES])
+SCHEMA.add("clusterTimeIncrement", LongType())
+
+Row = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def both_ways(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Feed, "arrow", transport == "arrow")
+
+
+def reader_of(*servers: Any, **more: str) -> StreamReader:
+    uris = "\n".join(server.uri for server in servers)
+    options = {"uri": uris, "database": "d", "collection": "c", "awaitMs": "20"} | more
+    return StreamReader(parse_options(options), SCHEMA)
+
+
+def rows_of(reader: StreamReader, start: Offset, end: Offset) -> list[Row]:
+    return [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def insert(server: Any, *keys: int) -> None:
+    with MongoClient[Row](server.uri) as client:
+        for key in keys:
+            client.d.c.insert_one({"_id": key})
+
+
+def advance(reader: StreamReader, start: Offset) -> Offset:
+    return reader.latestOffset(start, reader.getDefaultReadLimit())
+
+
+def test_several_servers_are_one_stream_in_the_order_of_time() -> None:
+    with headrace.Server() as one, headrace.Server() as two:
+        reader = reader_of(one, two)
+        start = reader.initialOffset()
+        for number in range(10):
+            insert((one, two)[number % 2], number)
+        rows: list[Row] = []
+        reader.prepareForTriggerAvailableNow()
+        end = advance(reader, start)
+        while end != start:
+            rows += rows_of(reader, start, end)
+            start, end = end, advance(reader, end)
+        assert [row["token"][2:18] for row in rows] == sorted(row["token"][2:18] for row in rows)
+        by_server = {server_name(server.uri): [row["token"] for row in rows if row["server"] == server_name(server.uri)]
+                     for server in (one, two)}  # fmt: skip
+        assert [len(tokens) for tokens in by_server.values()] == [5, 5]
+        assert all(tokens == sorted(tokens) for tokens in by_server.values())
+        reader.stop()
+
+
+def test_a_batch_reaches_to_the_frontier_of_the_slowest_server() -> None:
+    with headrace.Server() as one, headrace.Server() as two:
+        reader = reader_of(one, two)
+        start = reader.initialOffset()
+        insert(one, 1)
+        before = advance(reader, start)  # the second server's time has not come so far
+        insert(two, 2)
+        after = advance(reader, before)
+        seen = [row["server"] for row in rows_of(reader, start, before) + rows_of(reader, before, after)]
+        assert server_name(one.uri) in seen
+        assert seen == sorted(seen, key=[server_name(one.uri), server_name(two.uri)].index)
+        reader.stop()
+
+
+def test_bounds_hold_and_nothing_is_lost_between_batches() -> None:
+    with headrace.Server() as one, headrace.Server() as two:
+        reader = reader_of(one, two, maxRowsPerTrigger="8", partitions="2")
+        start = reader.initialOffset()
+        insert(one, *range(20))
+        insert(two, *range(20))
+        reader.prepareForTriggerAvailableNow()
+        sizes, tokens = [], set()
+        end = advance(reader, start)
+        while end != start:
+            rows = rows_of(reader, start, end)
+            sizes.append(len(rows))
+            tokens |= {(row["server"], row["token"]) for row in rows}
+            start, end = end, advance(reader, end)
+        assert len(tokens) == sum(sizes) == 40
+        assert max(sizes) <= 8
+        reader.stop()
+
+
+def test_rows_of_several_batches_are_merged_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.spark.mongodb.event_ranges.ARROW_ROWS", 3)
+    with headrace.Server() as one, headrace.Server() as two:
+        reader = reader_of(one, two)
+        start = reader.initialOffset()
+        for number in range(30):
+            insert((one, two, two)[number % 3], number)
+        reader.prepareForTriggerAvailableNow()
+        end = advance(reader, start)
+        rows = rows_of(reader, start, end)
+        again = rows_of(reader, start, end)
+        order = [server_name(one.uri), server_name(two.uri)]
+        keys = [(row["token"][2:18], order.index(row["server"]), row["token"]) for row in rows]
+        assert keys == sorted(keys) and rows == again and len(rows) >= 20
+        reader.stop()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("policy", ["stall", "skip"])
+def test_a_server_that_is_down_stalls_visibly_or_is_passed_over(
+    policy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merged_stream, "_PING_S", 0.3)
+    with headrace.Server() as one:
+        with headrace.Server(tmp_path) as two:
+            port = int(two.address.rpartition(":")[2])
+            reader = reader_of(one, two, onServerDown=policy)
+            start = reader.initialOffset()
+        insert(one, 1)
+        with caplog.at_level(logging.WARNING):
+            during = advance(reader, start)
+        assert f"127.0.0.1:{port} cannot be reached" in caplog.text
+        assert (during["servers"] == start["servers"]) == (policy == "stall")
+        if policy == "skip":
+            assert [row["server"] for row in rows_of(reader, start, during)] == [server_name(one.uri)]
+        with headrace.Server(tmp_path, port=port) as back:
+            insert(back, 2)
+            insert(one, 3)
+            reader.prepareForTriggerAvailableNow()
+            end = advance(reader, during)
+            rows = rows_of(reader, during, end)
+            assert len(rows) == (3 if policy == "stall" else 2)
+            reader.stop()
+
+
+def test_a_server_added_to_a_running_job_begins_with_an_offset_of_its_own() -> None:
+    with headrace.Server() as one, headrace.Server() as two, headrace.Server() as three:
+        reader = reader_of(one, two)
+        start = reader.initialOffset()
+        larger = reader_of(one, two, three)
+        end = advance(larger, start)
+        assert end["servers"].keys() == {server_name(server.uri) for server in (one, two, three)}
+        assert rows_of(larger, start, end) == []
+        with pytest.raises(ValueError, match=server_name(three.uri)):
+            reader.partitions(start, end)
+
+
+def stream_of(server: Any, **more: str) -> ServerStream:
+    options = {"uri": server.uri, "database": "d", "collection": "c", "awaitMs": "20"}
+    return ServerStream(parse_options(options | more))
+
+
+def kinds(stream: ServerStream, start: Offset, end: Offset) -> list[tuple[str, Any]]:
+    found = []
+    for part in stream.parts(start, end):
+        for batch in read_part(stream.options, part, ["operationType", "documentKey"]):
+            found += [(row["operationType"], row["documentKey"]) for row in batch.to_pylist()]
+    return [(kind, key and decode(key)["_id"]) for kind, key in found]
+
+
+def test_a_lost_position_fails_or_begins_again_from_a_snapshot() -> None:
+    with headrace.Server() as server:
+        insert(server, *range(3))
+        fails, begins = stream_of(server), stream_of(server, onPositionLost="resnapshot")
+        start = fails.initial()
+        insert(server, *range(10, 30))
+        prune_to(server, 5)
+        with pytest.raises(PositionLost):
+            fails.latest(start)
+        end = begins.latest(start)
+        told = kinds(begins, start, end)
+        while "after" in end:
+            start, end = end, begins.latest(end)
+            told += kinds(begins, start, end)
+        keys = [*range(3), *range(10, 30)]
+        assert told == [("snapshotBegin", None), *(("snapshot", key) for key in keys), ("snapshotEnd", None)]
+
+
+def test_a_range_lost_after_it_was_planned_is_made_up_for_by_a_snapshot() -> None:
+    with headrace.Server() as server:
+        stream = stream_of(server, onPositionLost="resnapshot")
+        start = stream.initial()
+        insert(server, *range(3))
+        end = stream.latest(start)
+        insert(server, *range(10, 30))
+        prune_to(server, 5)
+        keys = [*range(3), *range(10, 30)]
+        again = [("snapshotBegin", None), *(("snapshot", key) for key in keys), ("snapshotEnd", None)]
+        assert kinds(stream, start, end) == again
+
+
+def test_a_chunk_of_a_snapshot_is_read_in_parts() -> None:
+    with headrace.Server() as server:
+        insert(server, *range(40))
+        stream = stream_of(server, startingPosition="snapshot", partitions="3")
+        start = stream.initial()
+        told, counts = [], []
+        end = stream.latest(start)
+        while "after" in start:
+            counts.append(len(stream.parts(start, end)))
+            told += kinds(stream, start, end)
+            start, end = end, stream.latest(end)
+        assert [key for kind, key in told if kind == "snapshot"] == list(range(40))
+        assert (told[0][0], told[-1][0]) == ("snapshotBegin", "snapshotEnd")
+        assert max(counts) <= 3
+
+
+def test_a_part_of_several_servers_is_a_part_of_each() -> None:
+    with headrace.Server() as one, headrace.Server() as two:
+        stream = MergedStream(reader_of(one, two, partitions="2").options)
+        start = stream.initial()
+        parts = stream.parts(start, start)
+        assert all(isinstance(part, Merged) and len(part.ranges) == 2 for part in parts)
+        ranges = [each for part in parts if isinstance(part, Merged) for each in part.ranges if each]
+        assert {(each.slice, each.slices) for each in ranges if isinstance(each, EventRange)} == {(0, 2), (1, 2)}

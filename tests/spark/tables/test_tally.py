@@ -1,0 +1,71 @@
+"""What the figures of a batch say about it is what the sieve finds by asking each row."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.sinks.contract import Batch
+from headrace.spark.tables.batch_stats import after, joined, tally_of, unseen
+from headrace.spark.tables.progress import Progress, Sieve
+from tests.spark.support.stories import BEGAN, story, table_of, token_at
+
+KINDS = ("insert", "update", "drop", None, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END)
+
+
+def agrees(rows: list[Row], before: Progress) -> bool:
+    """Whether the figures said anything; what they said is right."""
+    table = unseen(table_of(rows), before.token)
+    parts = [tally_of(table.slice(start, 2)) for start in range(0, table.num_rows, 2)]
+    sieve = Sieve(before)
+    new = [row for row in Batch("q", 0, table_of(rows)).rows() if sieve.is_new(row)]
+    for tally in (tally_of(table), joined(parts)):
+        behind = after(before, tally)
+        if behind is not None:
+            assert (behind, tally.event_count, tally.row_count) == (sieve.progress, sieve.event_count, len(new))
+    return after(before, tally_of(table)) is not None
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_rows_the_figures_agree_with_the_sieve_or_say_nothing(seed: int) -> None:
+    choose = random.Random(seed)
+    said = 0
+    for _ in range(300):
+        few = choose.sample(KINDS, choose.choice([1, 2, len(KINDS)]))
+        kinds = [choose.choice(few) for _ in range(choose.randrange(1, 7))]
+        rows = [Row(token_at(choose.randrange(1, 40)), BEGAN, 1, kind, "db", "c", documentKey="{}") for kind in kinds]
+        begun = token_at(choose.randrange(12)) if choose.random() < 0.5 else ""
+        ended = choose.choice(["", token_at(12)]) if begun else ""
+        again = begun if begun and choose.random() < 0.2 else ""
+        token = max(begun, token_at(choose.randrange(20)) if choose.random() < 0.7 else "")
+        said += agrees(rows, Progress(token, begun, ended, again))
+    assert said > 60
+
+
+def test_a_story_told_once_needs_the_sieve_for_no_batch() -> None:
+    progress = Progress()
+    for part in story(2).parts:
+        assert agrees(part, progress)
+        behind = after(progress, tally_of(table_of(part)))
+        assert behind is not None
+        progress = behind
+
+
+def test_the_first_row_that_ends_a_collection_is_told_from_whatever_part() -> None:
+    rows = [Row(token_at(number), BEGAN, 1, kind, "db", "c") for number, kind in ((3, "rename"), (2, "drop"))]
+    gone = joined([tally_of(table_of([row])) for row in rows]).gone
+    assert gone is not None and gone.told == f"drop of db.c at {token_at(2)}"
+    assert joined([tally_of(table_of([rows[0]._replace(operationType="insert")]))]).gone is None
+
+
+def test_parts_whose_ranges_overlap_leave_open_whether_tokens_come_twice() -> None:
+    rows = [Row(token_at(number), BEGAN, 1, "insert") for number in range(1, 5)]
+    odd, even = tally_of(table_of(rows[::2])), tally_of(table_of(rows[1::2]))
+    assert not joined([odd, even]).distinct
+    assert after(Progress(), joined([odd, even])) is None
+    assert after(Progress(), replace(joined([odd, even]), distinct=True)) == Progress(token_at(4))
+    assert joined([tally_of(table_of(rows[:2])), tally_of(table_of(rows[2:]))]).distinct

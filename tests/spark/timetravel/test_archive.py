@@ -1,0 +1,298 @@
+"""What the oplog no longer has comes from the table of the sink `changes`, and nothing is missing or told twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headrace
+from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.event_ranges import read_range
+from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
+from headrace.spark.mongodb.source_options import Position
+from headrace.spark.rows.tokens import Token
+from headrace.spark.sinks.changes_sink import changes_sink
+from headrace.spark.source.options import parse_options
+from headrace.spark.stream.server_stream import Offset
+from headrace.spark.timetravel import archive as archive_module
+from headrace.spark.timetravel.archive import Archive, ArchiveUnfit
+from tests.spark.support.archives import Kept, Row, advance, batches, run, tokens
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(autouse=True)
+def both_ways(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Feed, "arrow", transport == "arrow")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    with headrace.Server() as server:
+        kept = Kept(server, tmp_path / "the changes")
+        yield kept
+        kept.client.close()
+
+
+@pytest.fixture
+def everything(kept: Kept) -> list[Row]:
+    return kept.everything()
+
+
+def test_from_every_event_on_the_same_rows_come_from_the_table_and_the_server(
+    kept: Kept, everything: list[Row]
+) -> None:
+    with pytest.raises(PositionLost):
+        kept.read(archive="", startingPosition=everything[0]["token"])
+    for number, row in enumerate(everything):
+        assert kept.read(startingPosition=row["token"]) == everything[number + 1 :]
+        assert (
+            kept.read(startingPosition=everything[0]["token"], endingPosition=row["token"])
+            == (everything[1 : number + 1])
+        )
+    assert kept.read(startingPosition="earliest") == everything
+
+
+@pytest.mark.parametrize("bounds", [{"maxRowsPerTrigger": "4"}, {"maxBytesPerTrigger": "600"}, {}])
+def test_a_stream_goes_on_from_the_table_to_the_server(
+    kept: Kept, everything: list[Row], bounds: dict[str, str]
+) -> None:
+    for number in range(0, len(everything), 5):
+        told = run(kept.stream(**bounds), {"token": everything[number]["token"]})
+        assert [row for batch in told for row in batch] == everything[number + 1 :]
+        assert not bounds or max(map(len, told), default=0) <= 7  # one less than fits, and the transaction
+        # A transaction is never cut.
+        times = [{row["token"][:18] for row in batch} for batch in told]
+        assert sum(map(len, times)) == len(set().union(*times))
+    from_first = kept.stream(startingPosition="earliest")
+    assert [row for batch in run(from_first, from_first.initialOffset()) for row in batch] == everything
+
+
+def test_the_table_may_grow_and_the_oplog_be_pruned_between_any_two_batches(kept: Kept) -> None:
+    random_ = random.Random(8)
+    kept.begin(startingPosition="snapshot")
+    start = kept.stream().initialOffset()
+    kept.write(random_, 30)
+    kept.archive()
+    reader = kept.stream(maxRowsPerTrigger="3")
+    told: list[Row] = []
+    at: Offset = start
+    for _ in range(25):
+        end = advance(reader, at)
+        if random_.random() < 0.6:  # between what is planned and its reading
+            kept.write(random_, 2)
+            kept.archive()
+            kept.prune()
+        told += [row for batch in batches(reader, at, end) for row in batch.to_pylist()]
+        at = end
+    told += [row for batch in run(reader, at) for row in batch]
+    table = changes_sink(kept.path).log.read().to_pylist()
+    assert tokens(told) == sorted(row["token"] for row in table if "snapshot" not in row["operationType"])
+    assert len(told) > 40
+
+
+def test_the_oplog_may_be_pruned_while_a_range_is_read(
+    kept: Kept, everything: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, end = Token(everything[0]["token"]), Token(everything[-1]["token"])
+    for lost_after in range(4):
+        monkeypatch.setattr(archive_module, "read_range", losing(everything, lost_after))
+        found = archive_module.read_events(parse_options(kept.options()), start, end, ["token"])
+        assert [row["token"] for batch in found for row in batch.to_pylist()] == tokens(everything)[1:]
+
+
+def losing(events: list[Row], lost_after: int) -> Callable[..., Iterator[pa.RecordBatch]]:
+    """The range as a server gives it that loses the position, the first time, after so many batches of one row."""
+    calls: list[Token] = []
+
+    def read(feed: Feed, start: Token, end: Token, columns: Any, **rest: Any) -> Iterator[pa.RecordBatch]:
+        calls.append(start)
+        if len(calls) > 1:
+            yield from read_range(feed, start, end, columns, **rest)
+            return
+        for row in [row for row in events if row["token"] > start.text][:lost_after]:
+            yield pa.RecordBatch.from_pylist([{"token": row["token"]}])
+        raise PositionLost("pruned")
+
+    return read
+
+
+def test_slices_pipelines_and_columns_are_the_same_from_the_table(kept: Kept, everything: list[Row]) -> None:
+    start = everything[0]["token"]
+    stages = (
+        '[{"$match": {"operationType": {"$ne": "delete"}}}, {"$set": {"x": "$operationType"}},'
+        ' {"$fill": {"output": {"y": {"value": 1}}}}]'
+    )
+    sliced = kept.read(startingPosition=start, partitions="3")
+    assert sorted(sliced, key=lambda row: row["token"]) == everything[1:]
+    by_key: dict[str, list[str]] = {}
+    for row in sliced:
+        by_key.setdefault(row["documentKey"], []).append(row["token"])
+    assert all(found == sorted(found) for found in by_key.values())
+    told = kept.read(startingPosition=start, pipeline=stages)
+    assert tokens(told) == [row["token"] for row in everything[1:] if row["operationType"] != "delete"]
+    assert len({row["other"] is None for row in told}) == 1
+
+
+def test_a_time_before_the_oplog_is_found_in_the_table(kept: Kept, everything: list[Row]) -> None:
+    first, third = (Token(everything[number]["token"]) for number in (0, 2))
+    feed = Feed(parse_options(kept.options()))
+    start = archive_module.resolve(feed, Position("time", time=third.time))
+    end = archive_module.end_at(feed, third.time)
+    assert tokens(kept.read(startingPosition=start.text)) == tokens(everything)[2:]
+    assert tokens(kept.read(startingPosition=first.text, endingPosition=end.text)) == tokens(everything)[1:3]
+    long_ago = "2013-01-01T00:00:00"
+    with pytest.raises(PositionLost, match="The archive"):
+        kept.read(startingPosition=long_ago)
+
+
+def test_what_neither_has_is_lost_and_the_policy_follows(kept: Kept, everything: list[Row]) -> None:
+    strange = Token(everything[0]["token"][:2] + "00000001" + everything[0]["token"][10:])
+    with pytest.raises(PositionLost, match="The archive"):
+        kept.read(startingPosition=strange.text)
+    with pytest.raises(PositionLost):
+        advance(kept.stream(), {"token": strange.text})
+    again = advance(kept.stream(onPositionLost="resnapshot"), {"token": strange.text})
+    assert again["after"] == ""
+    # The table is a third behind: when the oplog has gone past its end as well, there is a gap.
+    kept.write(random.Random(1), 20)
+    kept.prune()
+    with pytest.raises(PositionLost, match="The archive"):
+        kept.read(startingPosition=everything[0]["token"])
+    assert tokens(kept.read(startingPosition="earliest"))[0] > everything[-1]["token"]
+
+
+def test_a_range_planned_and_then_lost_comes_from_the_table_instead_of_a_snapshot(kept: Kept) -> None:
+    kept.begin(startingPosition="snapshot")
+    reader = kept.stream(onPositionLost="resnapshot")
+    start = reader.initialOffset()
+    kept.write(random.Random(2), 8)
+    end = advance(reader, start)
+    kept.write(random.Random(3), 8)
+    kept.archive()
+    kept.prune()
+    kinds = {row["operationType"] for batch in batches(reader, start, end) for row in batch.to_pylist()}
+    assert kinds <= {"insert", "update", "delete"} and kinds
+
+
+def test_a_snapshot_that_follows_missing_events_begins_a_new_span(kept: Kept) -> None:
+    random_ = random.Random(4)
+    kept.write(random_, 5)
+    kept.begin(startingPosition="snapshot")
+    kept.write(random_, 6)
+    kept.archive()
+    first = archive_of(kept).spans()
+    assert len(first) == 1
+    kept.write(random_, 9)
+    kept.prune()
+    kept.begin(startingPosition="snapshot")  # its checkpoint was lost
+    kept.write(random_, 6)
+    kept.archive()
+    spans = archive_of(kept).spans()
+    assert len(spans) == 2 and spans[0] == first[0]
+    kept.prune()
+    table = [row for row in changes_sink(kept.path).log.read().to_pylist() if "snapshot" not in row["operationType"]]
+    for span in spans:
+        inside = sorted(row["token"] for row in table if span.first.text < row["token"] <= span.last.text)
+        got = kept.read(startingPosition=span.first.text, endingPosition=span.last.text)
+        assert tokens(got) == inside and inside
+    with pytest.raises(PositionLost):
+        kept.read(startingPosition=spans[0].first.text)
+    assert kept.read(startingPosition="earliest")[0]["token"] > spans[0].last.text
+
+
+def test_a_snapshot_behind_an_invalidate_leaves_nothing_out(kept: Kept) -> None:
+    random_ = random.Random(6)
+    kept.write(random_, 3)
+    kept.begin(startingPosition="snapshot")
+    kept.write(random_, 4)
+    kept.collection.drop()
+    kept.archive()
+    kept.write(random_, 8)
+    kept.archive()
+    kept.prune()
+    (span,) = archive_of(kept).spans()
+    told = run(
+        kept.stream(startingPosition=span.first.text), kept.stream(startingPosition=span.first.text).initialOffset()
+    )
+    kinds = [row["operationType"] for batch in told for row in batch]
+    assert kinds.count("invalidate") == 1 and len(kinds) > 8
+    assert "invalidate" in {batch[-1]["operationType"] for batch in told}
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"collection": "other"}, "collection is 'c' in the table, and 'other' is needed"),
+        ({"fullDocument": "whenAvailable"}, "fullDocument is not given in the table, and 'whenAvailable' is needed"),
+        ({"showExpandedEvents": "true"}, "showExpandedEvents is not given in the table, and True is needed"),
+    ],
+)
+def test_a_table_that_was_written_with_other_options_is_refused_by_their_name(
+    kept: Kept, everything: list[Row], more: dict[str, str], named: str
+) -> None:
+    with pytest.raises(ArchiveUnfit, match=named):
+        kept.read(startingPosition=everything[0]["token"], **more)
+    with pytest.raises(ArchiveUnfit, match=named):
+        advance(kept.stream(**more), {"token": everything[0]["token"]})
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"pipeline": '[{"$match": {"operationType": "insert"}}]'}, r"pipeline is '\[.*insert.*\]' in the table"),
+        ({"showExpandedEvents": "true"}, "showExpandedEvents is True in the table, and not given is needed"),
+    ],
+)
+def test_a_table_that_lacks_events_or_tells_them_otherwise_is_no_archive(
+    kept: Kept, more: dict[str, str], named: str
+) -> None:
+    kept.begin(**more)
+    kept.collection.insert_one({"_id": 1})
+    kept.archive()
+    with pytest.raises(ArchiveUnfit, match=named):
+        kept.read(startingPosition="earliest")
+
+
+def test_a_quiet_stretch_is_no_gap_once_an_empty_batch_was_noted(kept: Kept, everything: list[Row]) -> None:
+    kept.archive()
+    kept.client.elsewhere.c.insert_many([{} for _ in range(12)])
+    noted = kept.note()
+    kept.client.elsewhere.c.insert_one({})
+    kept.prune()
+    with pytest.raises(PositionLost):
+        kept.read(archive="", startingPosition=everything[-1]["token"])
+    assert archive_of(kept).spans()[-1].last == noted
+    kept.collection.insert_one({"_id": "last"})
+    told = [*tokens(everything)[1:], *tokens(kept.read(startingPosition=everything[-1]["token"]))]
+    assert tokens(kept.read(startingPosition=everything[0]["token"])) == told
+    for start in (0, len(everything) - 1):
+        rows = [row for batch in run(kept.stream(), {"token": everything[start]["token"]}) for row in batch]
+        assert tokens(rows) == told[start:]
+
+
+def test_a_table_of_another_stream_is_refused(kept: Kept) -> None:
+    kept.tells = False
+    everything = kept.everything()
+    with pytest.raises(ArchiveUnfit, match=r"wider stream: it has events of d\.c"):
+        kept.read(collection="other", startingPosition=everything[0]["token"])
+
+
+def test_an_archive_that_is_not_there_yet_changes_nothing(kept: Kept) -> None:
+    kept.collection.insert_one({"_id": 1})
+    assert [row["operationType"] for row in kept.read(startingPosition="earliest")] == ["insert"]
+
+
+def test_an_archive_is_for_one_server_and_whole_events() -> None:
+    for more in ({"uri": "mongodb://a\nmongodb://b"}, {"pipeline": '[{"$changeStreamSplitLargeEvent": {}}]'}):
+        with pytest.raises(OptionError, match="archive"):
+            parse_options({"uri": "mongodb://a", "archive": "x"} | more)
+
+
+def archive_of(kept: Kept) -> Archive:
+    return Archive(parse_options(kept.options()))

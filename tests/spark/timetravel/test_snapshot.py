@@ -1,0 +1,101 @@
+"""A collection in chunks: every key once, and every row true at its token while writers write."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
+from bson.datetime_ms import DatetimeMS
+from pymongo.database import Database
+
+from headrace.spark.mirror import description_option
+from headrace.spark.mongodb.batch_limits import Bounds
+from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
+from headrace.spark.rows.extjson import dumps
+from headrace.spark.stream.read_ahead import read_ahead
+from headrace.spark.tables.fold import State, Stored, fold, keys_of
+from headrace.spark.timetravel.snapshot import Snapshot
+from tests.spark.support.event_rows import row_of, text_row
+
+Db = Database[dict[str, Any]]
+MIXED: list[Any] = [
+    MinKey(), None, float("nan"), -5, 2.5, Int64(7), Decimal128("8"), "", "a", "b", {"x": 1}, {"x": 2}, Binary(b"1", 5),
+    ObjectId("0" * 24), ObjectId("f" * 24), False, True, DatetimeMS(0), DatetimeMS(9), Timestamp(1, 1), MaxKey(),
+]  # fmt: skip
+
+
+def rows_of(snapshot: Snapshot, rows_max: int) -> list[Row]:
+    rows, after = [], ""
+    while chunk := snapshot.next_chunk(after, rows_max):
+        rows += map(text_row, snapshot.read(chunk))
+        after = chunk.upto
+    return rows
+
+
+@pytest.mark.parametrize("rows_max", [1, 2, 3, 100])
+def test_keys_of_every_type_come_once_each_in_order(uri: str, database: Db, rows_max: int) -> None:
+    database.c.insert_many([{"_id": key, "n": number} for number, key in enumerate(MIXED)])
+    rows = rows_of(Snapshot(SourceOptions(uri, database.name, "c")), rows_max)
+    assert [row.documentKey for row in rows] == [dumps({"_id": key}) for key in MIXED]
+
+
+def test_an_empty_collection_has_no_chunk(uri: str, database: Db) -> None:
+    assert Snapshot(SourceOptions(uri, database.name, "c")).next_chunk("", 10) is None
+
+
+def test_a_key_beyond_the_last_chunk_is_found_by_the_next(uri: str, database: Db) -> None:
+    database.c.insert_many([{"_id": number} for number in range(3)])
+    snapshot = Snapshot(SourceOptions(uri, database.name, "c"))
+    database.c.insert_one({"_id": 9})
+    chunk = snapshot.next_chunk(dumps({"_id": 1}), 100)
+    assert chunk and chunk.upto == dumps({"_id": 9})
+
+
+def test_a_snapshot_under_writers_and_the_events_after_it_give_the_collection(
+    uri: str, database: Db, transport: str
+) -> None:
+    """The claim of each row, its token, is put to the proof: every event after it is applied, none before."""
+    database.c.insert_many([{"_id": number, "a": [0]} for number in range(40)])
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            key = {"_id": number % 40}
+            database.c.update_one(key, {"$push": {"a": number}})
+            if number % 7 == 0:
+                database.c.update_one(key, {"$push": {"a": {"$each": [], "$slice": 1}}})
+            if number % 11 == 0:
+                database.c.delete_one({"_id": (number + 3) % 40})
+                database.c.insert_one({"_id": (number + 3) % 40, "a": [number]})
+
+    options = SourceOptions(uri, database.name, "c")
+    snapshot = Snapshot(options)
+    start = Feed(options).resolve(Position("latest"))
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        rows = [text_row(snapshot.begin(start)), *rows_of(snapshot, 6), text_row(snapshot.end(start))]
+    finally:
+        stop.set()
+        writer.join()
+    assert {rows[0].operationType, rows[-1].operationType} == {SNAPSHOT_BEGIN, SNAPSHOT_END}
+    stream = dict.fromkeys(description_option(uri, database.name, "c"), True)
+    feed = Feed(SourceOptions(uri, database.name, "c", stream=stream, transport=transport))
+    end = read_ahead(feed).advance(start, Bounds(), until=feed.now(), wait_ms=20).token
+    mirror: dict[str, Stored] = {}
+    state = State()
+    for batch in (rows, [row_of(event) for event in feed.read(start, end)]):
+        changes = fold(batch, state, {key: mirror[key] for key in keys_of(batch) if key in mirror})
+        state = changes.state
+        for key in changes.deletes:
+            del mirror[key]
+        mirror |= changes.upserts
+    assert {key: row.document for key, row in mirror.items()} == {
+        dumps(document["_id"]): dumps(document) for document in database.c.find()
+    }
