@@ -28,7 +28,7 @@ from headrace.spark.verify.compare_mirror import compare
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.spark.sinks.history_sink import HistoryTable
+    from headrace.spark.tables.history_table import HistoryTable
 
 _POLICIES: Final = {
     "fail": "a drop or a rename stops the job",

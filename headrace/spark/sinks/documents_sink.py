@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from headrace.clock import SystemClock
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.sinks.contract import Batch, BatchReport
-from headrace.spark.sinks.parquet_sink import ParquetLog
 from headrace.spark.tables.delta_log import DeltaLog
+from headrace.spark.tables.parquet_log import ParquetLog
 from headrace.spark.tables.progress import Progress
 
 _DOCUMENT, _TOKEN, _WINDOW = "document", "token", "window"

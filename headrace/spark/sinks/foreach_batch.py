@@ -14,7 +14,6 @@ the other is given to both again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 from headrace.clock import SystemClock
 from headrace.spark.sinks.contract import Batch, BatchReport, FrameSink, Sink, taken
 from headrace.spark.sinks.query_id import query_of
+from headrace.spark.tables.durable_files import replace_file
 from headrace.spark.tables.progress import Progress, Sieve
 
 if TYPE_CHECKING:
@@ -101,9 +101,4 @@ class OnceSink:
 
     def _note(self, progress: Progress) -> None:
         self._notes.parent.mkdir(parents=True, exist_ok=True)
-        writing = self._notes.with_name(f"_{self._notes.name}.writing")
-        with writing.open("w") as file:
-            file.write(progress.text())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(writing, self._notes)
+        replace_file(self._notes, lambda path: path.write_text(progress.text()))

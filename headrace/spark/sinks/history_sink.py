@@ -1,57 +1,20 @@
-"""`history`: a Delta table of every version of every document, with the tokens and times between which it was true.
+"""The sink `history`: every version of every document, see `tables/history_table.py`.
 
-    _id, document         the key and the document, canonical Extended JSON
-    token, until          from this token on, up to this one exclusive; null: still true
-    since, ended          the times inside these tokens, to the second
-    operationType         what made it: insert, replace, update, snapshot
-    endedBy               what ended it: delete, replace, update, drop, rename, ..., snapshot (see `versions.py`)
-    current               the table's partitions: the versions still true, and the others
-
-`WHERE current` is the collection; `WHERE token <= T AND (until > T OR until IS NULL)` is the collection at T.
-
-A drop, a rename, an invalidate end every version (`follow`), or are passed over (`keep`), or stop the job (`fail`).
+A drop, a rename, an invalidate end every version (`follow`), are ignored (`keep`), or stop the job (`fail`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.dataset as ds
-from deltalake import DeltaTable, write_deltalake
 
 from headrace.clock import SystemClock
-from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.contract import Batch, BatchReport
-from headrace.spark.tables.delta_log import progress_of, properties
 from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.fold import keyed_keys
-from headrace.spark.tables.open_table import KeptTable
+from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.table_location import place_of
-from headrace.spark.tables.versions import Version, Versions
-
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("_id", pa.string(), nullable=False),
-        pa.field("document", pa.string(), nullable=False),
-        pa.field("token", pa.string(), nullable=False),
-        pa.field("until", pa.string()),
-        pa.field("since", pa.timestamp("us", "UTC")),
-        pa.field("ended", pa.timestamp("us", "UTC")),
-        pa.field("operationType", pa.string()),
-        pa.field("endedBy", pa.string()),
-        pa.field("confirmed", pa.string()),
-        pa.field("current", pa.bool_(), nullable=False),
-    ]
-)
-COMPACT_COMMITS: Final = 100
-_CURRENT: Final = [("current", "=", "true")]
-_SAME: Final = "kept.current = true and kept._id = new._id and kept.token = new.token"
+from headrace.spark.tables.versions import Versions
 
 
 class HistorySink:
@@ -77,75 +40,3 @@ class HistorySink:
         return BatchReport(
             batch.number, len(rows), versions.event_count, after.token, batch.first_event_ms(), SystemClock().now_ms()
         )
-
-
-class HistoryTable:
-    """The versions, and the progress, which is kept in the same commit. One writer at a time."""
-
-    def __init__(self, path: str | Path) -> None:
-        self._place = place_of(path)
-        self._kept = KeptTable(self._place)
-
-    def progress(self) -> Progress:
-        return progress_of(self._kept)
-
-    def current(self, keys: Iterable[str] | None = None) -> dict[str, Version]:
-        """The versions still true, by key: all of them, or those of `keys`."""
-        wanted = None if keys is None else pa.array(list(keys), pa.large_string())
-        table = None if wanted is not None and not len(wanted) else self._kept.now()
-        files = table.file_uris(file_pruning_predicate=_CURRENT) if table is not None else []
-        if table is None or not files:
-            return {}
-        condition = None if wanted is None else ds.field("_id").cast(pa.large_string()).isin(wanted)
-        names = ["_id", "document", "token", "operationType", "confirmed"]
-        schema = pa.schema([SCHEMA.field(name) for name in names])
-        found = self._place.dataset(table, files, schema).to_table(filter=condition)
-        columns = [column.to_pylist() for column in found.columns]
-        return {values[0]: Version(*values) for values in zip(*columns, strict=True)}
-
-    def commit(self, changed: list[Version], progress: Progress) -> None:
-        """Writes new versions and changed ones, and keeps the progress: both, durably, or neither."""
-        kept = properties(progress.text(), progress.query, progress.batch)
-        rows = table_of(changed)
-        table = self._kept.now()
-        if table is None:
-            self._place.make()
-            write_deltalake(self._place.url, rows, mode="append", partition_by=["current"], commit_properties=kept)
-            return
-        if not changed:
-            write_deltalake(table, rows, mode="append", commit_properties=kept)
-            return
-        merging = table.merge(rows, _SAME, "new", "kept", commit_properties=kept)
-        merging.when_matched_update_all().when_not_matched_insert_all().execute()
-        if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
-            table.optimize.compact(commit_properties=kept)
-
-    def read(self) -> pa.Table:
-        return DeltaTable(self._place.url).to_pyarrow_table().select(SCHEMA.names)
-
-
-def table_of(versions: Iterable[Version]) -> pa.Table:
-    """The versions as rows of the table."""
-    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
-    for version in versions:
-        values = (
-            version.key, version.document, version.token, version.until, _time(version.token), _time(version.until),
-            version.operation, version.ended_by, version.confirmed, version.until is None,
-        )  # fmt: skip
-        for name, value in zip(columns, values, strict=True):
-            columns[name].append(value)
-    return pa.table(columns, schema=SCHEMA)
-
-
-def _time(token: str | None) -> datetime | None:
-    try:
-        return None if token is None else datetime.fromtimestamp(Token(token).time.time, UTC)
-    except ValueError:
-        # Only a token that no server made has no time.
-        return None
-
-
-def at(history: pa.Table, token: str) -> pa.Table:
-    """The rows of a history that are the collection as it was at `token`."""
-    until = ds.field("until")
-    return history.filter((ds.field("token") <= token) & (until.is_null() | (until > token)))

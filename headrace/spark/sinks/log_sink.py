@@ -14,9 +14,8 @@ asked about.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.events import SERVER
@@ -24,9 +23,9 @@ from headrace.spark.sinks.contract import Batch, BatchReport, taken
 from headrace.spark.sinks.stage_files import schema_of, stage
 from headrace.spark.tables.batch_stats import Tally, after, tally_of, unseen
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
-from headrace.spark.tables.progress import Identity, Progress, Sieve, may_be_present
-from headrace.spark.tables.staged_files import StagedFile, prefix_of, remove_files, rows_of
-from headrace.spark.tables.table_location import Place
+from headrace.spark.tables.event_log import EventLog, NotingLog, SharedLog
+from headrace.spark.tables.progress import Progress, Sieve, may_be_present
+from headrace.spark.tables.staged_files import prefix_of, remove_files, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,49 +43,10 @@ def checked_writers(writers: str) -> str:
     return writers
 
 
-class Log(Protocol):
-    """A table that grows at its end, with the progress kept in the same commit. One writer at a time."""
-
-    def progress(self) -> Progress:
-        """As last committed; `Progress()` if there is no table yet."""
-
-    def append(self, rows: pa.Table, progress: Progress) -> None:
-        """Adds rows (there may be none) and keeps the progress: both, durably, or neither."""
-
-    def snapshot_rows(self, since: str) -> Collection[Identity]:
-        """The rows of snapshots with tokens from `since` on, which is rarely asked."""
-
-    def read(self) -> pa.Table:
-        """All rows, in no order."""
-
-
-@runtime_checkable
-class NotingLog(Log, Protocol):
-    """A log that can keep a progress without rows."""
-
-    def note(self, progress: Progress) -> None:
-        """Keeps it, durably; asked only of a log that has some rows."""
-
-
-@runtime_checkable
-class SharedLog(Log, Protocol):
-    """A log whose files tasks write themselves, beside those that are in it."""
-
-    @property
-    def place(self) -> Place:
-        """Where the files belong; it need not be there yet."""
-
-    def takes(self, schema: pa.Schema) -> bool:
-        """Whether files with these columns can be committed as they are."""
-
-    def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
-        """Adds files of the place (there may be none) and keeps the progress: both, durably, or neither."""
-
-
 class LogSink:
     """See `batch.Sink`. `shared`: tasks write the files, where the log can have that; else the driver does."""
 
-    def __init__(self, log: Log, policy: str = "follow", *, shared: bool = True) -> None:
+    def __init__(self, log: EventLog, policy: str = "follow", *, shared: bool = True) -> None:
         self.log = log
         self.takes_frames = shared and isinstance(log, SharedLog)
         self._policy = checked_policy(policy)

@@ -1,153 +1,16 @@
-"""`parquet`: the events as Parquet files, with the list of the valid ones as Spark's own file sink keeps it.
+"""The sink `parquet`: an append-only log of the events in Parquet files, see `tables/parquet_log.py`.
 
-    <path>/part-<query>-<batch>-<uuid>.parquet  what a task wrote of a batch; a crash may leave some not in the list
-    <path>/part-00007-<query>-<batch>.parquet   the same, when the driver wrote all of it
-    <path>/_spark_metadata/7                    `v1`, then a line of JSON for each file; put in place by a rename
-    <path>/_spark_metadata/9.compact            every tenth has the lines of all before it
-
-Spark reads the list, and so sees each event once. Readers that take every file of the directory (DuckDB, pandas) may
-see a batch twice; for those take `changes`, or ask `ParquetLog.files`. Unlike Spark's sink this one survives a lost
-checkpoint: Spark's goes by the batch's number alone, and drops the batches of a new query until they exceed the old.
-
-A drop, a rename, an invalidate: as in `changes`.
+A drop, a rename, an invalidate are recorded as rows, as in the sink `changes`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
-from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.sinks.log_sink import LogSink, checked_writers
-from headrace.spark.tables.mirror_table import STATE_KEY
-from headrace.spark.tables.progress import IDENTITY, Identity, Progress
-from headrace.spark.tables.staged_files import StagedFile
-from headrace.spark.tables.table_location import folder_of, place_of
-
-_VERSION: Final = "v1"
-_COMPACT_EVERY: Final = 10
-_COMPACT: Final = ".compact"
+from headrace.spark.tables.parquet_log import ParquetLog
 
 
 def parquet_sink(path: str | Path, *, policy: str = "follow", writers: str = "tasks") -> LogSink:
     """The sink whose files are in `path`; made by its first batch. For `writers` see `log.checked_writers`."""
     return LogSink(ParquetLog(path), policy, shared=checked_writers(writers) == "tasks")
-
-
-class ParquetLog:
-    """See `log.Log`."""
-
-    def __init__(self, path: str | Path) -> None:
-        self._path = folder_of(path).absolute()
-        self.place = place_of(self._path)
-        self._list = self._path / "_spark_metadata"
-
-    def progress(self) -> Progress:
-        number = self._last()
-        # Spark passes over a name that it does not know.
-        return Progress() if number is None else Progress.of(self._lines(number)[-1][STATE_KEY])
-
-    def append(self, rows: pa.Table, progress: Progress) -> None:
-        last = self._last()
-        number = 0 if last is None else last + 1
-        self._list.mkdir(parents=True, exist_ok=True)
-        file = self._path / f"part-{number:05}-{progress.query or 'none'}-{progress.batch}.parquet"
-        _put(file, lambda writing: pq.write_table(rows, writing, compression="zstd"))
-        self._enlist([file], number, progress)
-
-    def takes(self, _: pa.Schema) -> bool:
-        return True
-
-    def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
-        if not files:
-            # The progress is in the line of a file.
-            self.append(schema.empty_table(), progress)
-            return
-        last = self._last()
-        _sync(self._path)
-        self._enlist([self._path / file.name for file in files], 0 if last is None else last + 1, progress)
-
-    def _enlist(self, files: Sequence[Path], number: int, progress: Progress) -> None:
-        """Puts the list of that number in place: this is the commit."""
-        self._list.mkdir(parents=True, exist_ok=True)
-        added = [_line(file) for file in files]
-        added[-1][STATE_KEY] = progress.text()
-        whole = (number + 1) % _COMPACT_EVERY == 0
-        lines = [*(self._all() if whole else []), *added]
-        text = "\n".join([_VERSION, *(json.dumps(each, separators=(",", ":")) for each in lines)])
-        name = f"{number}{_COMPACT}" if whole else str(number)
-        _put(self._list / name, lambda writing: writing.write_text(text))
-
-    def snapshot_rows(self, since: str) -> Collection[Identity]:
-        if self._last() is None:
-            return ()
-        table = self.read()
-        if SERVER not in table.column_names:
-            table = table.append_column(SERVER, pa.nulls(table.num_rows, pa.string()))
-        table = table.select(list(IDENTITY))
-        kinds = pa.array([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
-        wanted = pc.and_(pc.is_in(table.column(0), kinds), pc.greater_equal(table.column(1), since))
-        return set(zip(*(column.to_pylist() for column in table.filter(wanted).columns), strict=True))
-
-    def files(self) -> list[Path]:
-        """The valid files, in the order of their batches."""
-        return [Path(unquote(urlsplit(line["path"]).path)) for line in self._all()]
-
-    def read(self) -> pa.Table:
-        return pa.concat_tables([pq.read_table(file, partitioning=None) for file in self.files()])
-
-    def _last(self) -> int | None:
-        names = [path.name.removesuffix(_COMPACT) for path in self._list.glob("[0-9]*")] if self._list.is_dir() else []
-        return max((int(name) for name in names if name.isdigit()), default=None)
-
-    def _all(self) -> list[dict[str, Any]]:
-        """The lines of the last compact list and of every list behind it."""
-        last = self._last()
-        if last is None:
-            return []
-        first = max((last + 1) // _COMPACT_EVERY * _COMPACT_EVERY - 1, 0)
-        return [line for number in range(first, last + 1) for line in self._lines(number)]
-
-    def _lines(self, number: int) -> list[dict[str, Any]]:
-        name = f"{number}{_COMPACT}" if (number + 1) % _COMPACT_EVERY == 0 else str(number)
-        return [json.loads(line) for line in (self._list / name).read_text().splitlines()[1:]]
-
-
-def _line(file: Path) -> dict[str, Any]:
-    told = file.stat()
-    return {
-        "path": file.as_uri(),
-        "size": told.st_size,
-        "isDir": False,
-        "modificationTime": told.st_mtime_ns // 1_000_000,
-        "blockReplication": 1,
-        "blockSize": 1 << 25,
-        "action": "add",
-    }
-
-
-def _put(file: Path, write: Any) -> None:
-    """Writes a whole file under a name that nobody reads, then renames it: it is there whole, and durably, or not."""
-    writing = file.with_name(f"_{file.name}.writing")
-    write(writing)
-    with writing.open("rb+") as written:
-        os.fsync(written.fileno())
-    os.replace(writing, file)
-    _sync(file.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Makes the names in a folder durable."""
-    directory = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -9,7 +9,6 @@ hundred thousand documents); a larger mirror is a Delta table.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.spark.tables.durable_files import replace_file
 from headrace.spark.tables.fold import Changes, State, Stored
 from headrace.spark.tables.mirror_table import (
     STATE_KEY,
@@ -59,20 +59,10 @@ class ParquetMirror:
             replaced = pa.array([*changes.upserts, *changes.deletes], pa.string())
             table = pa.concat_tables([kept.filter(pc.invert(pc.is_in(kept.column("_id"), replaced))), table])
         self._path.mkdir(parents=True, exist_ok=True)
-        self._put(table.replace_schema_metadata({STATE_KEY: state_text(changes.state)}))
+        table = table.replace_schema_metadata({STATE_KEY: state_text(changes.state)})
+        replace_file(
+            self._file, lambda path: pq.write_table(table, path, compression="zstd"), temporary="_writing.parquet"
+        )
 
     def read(self) -> pa.Table:
         return pq.read_table(self._file, partitioning=None).select(["_id", "document", "token"]).cast(schema())
-
-    def _put(self, table: pa.Table) -> None:
-        writing = self._path / "_writing.parquet"
-        with writing.open("wb") as file:
-            pq.write_table(table, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(writing, self._file)
-        directory = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)

@@ -16,7 +16,7 @@ from headrace.spark.mongodb.mongodb_stream import Feed
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.tokens import Token
-from headrace.spark.sinks.log_sink import Log
+from headrace.spark.tables.event_log import EventLog
 from headrace.spark.tables.progress import Progress
 
 _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
@@ -42,7 +42,7 @@ class LogComparison:
         return "; ".join([told, *(f"{len(tokens)} {name}, first {tokens[0]}" for name, tokens in kinds if tokens)])
 
 
-def compare_log(log: Log, options: SourceOptions) -> LogComparison:
+def compare_log(log: EventLog, options: SourceOptions) -> LogComparison:
     """Reads the range on both sides; raises PositionLost if the server has no longer all of it."""
     progress, table = log.progress(), log.read()
     if not options.others:

@@ -19,8 +19,8 @@ from headrace.spark.jobs.job_stages import checked_tables, opened
 from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import reset_job
 from headrace.spark.rows.tokens import Token
-from headrace.spark.sinks.history_sink import HistoryTable
 from headrace.spark.sinks.log_sink import LogSink
+from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.table_location import place_of
 from tests.spark.support.object_store import ObjectStore
 from tests.spark.support.pruning import prune_to

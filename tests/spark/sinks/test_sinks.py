@@ -27,12 +27,13 @@ from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END, Row
 from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import Batch, BatchReport, Sink
 from headrace.spark.sinks.foreach_batch import OnceSink
-from headrace.spark.sinks.history_sink import HistorySink, at
+from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink
 from headrace.spark.sinks.mongodb_sink import mongodb_sink
 from headrace.spark.sinks.parquet_sink import parquet_sink
 from headrace.spark.tables.drop_policy import CollectionGone
+from headrace.spark.tables.history_table import at
 from headrace.spark.tables.mirror_table import NotAMirror
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged_files import StagingWriter

@@ -1,0 +1,52 @@
+"""What a log of events is: a table that only grows, with its progress stored in the commits of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from headrace.spark.tables.progress import Identity, Progress
+from headrace.spark.tables.staged_files import StagedFile
+from headrace.spark.tables.table_location import Place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class EventLog(Protocol):
+    """A table that grows at its end, with the progress kept in the same commit. One writer at a time."""
+
+    def progress(self) -> Progress:
+        """As last committed; `Progress()` if there is no table yet."""
+
+    def append(self, rows: pa.Table, progress: Progress) -> None:
+        """Adds rows (there may be none) and keeps the progress: both, durably, or neither."""
+
+    def snapshot_rows(self, since: str) -> Collection[Identity]:
+        """The rows of snapshots with tokens from `since` on, which is rarely asked."""
+
+    def read(self) -> pa.Table:
+        """All rows, in no order."""
+
+
+@runtime_checkable
+class NotingLog(EventLog, Protocol):
+    """A log that can keep a progress without rows."""
+
+    def note(self, progress: Progress) -> None:
+        """Keeps it, durably; asked only of a log that has some rows."""
+
+
+@runtime_checkable
+class SharedLog(EventLog, Protocol):
+    """A log whose files tasks write themselves, beside those that are in it."""
+
+    @property
+    def place(self) -> Place:
+        """Where the files belong; it need not be there yet."""
+
+    def takes(self, schema: pa.Schema) -> bool:
+        """Whether files with these columns can be committed as they are."""
+
+    def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
+        """Adds files of the place (there may be none) and keeps the progress: both, durably, or neither."""
