@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import OperationFailure
 
-from headrace.spark.mongodb.mongodb_stream import Feed
-from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.sinks.contract import BatchReport
 from headrace.spark.sinks.foreach_batch import Listener, for_each_batch
 from headrace.spark.sinks.mirror_sink import MirrorSink
@@ -85,9 +85,9 @@ def catch_up(mirror: Mirror, *, session: SparkSession | None = None, listener: L
 def description_option(uri: str, database: str | None, collection: str | None) -> dict[str, str]:
     """The source's option for the most exact description of updates that the server gives; none if it knows none."""
     for option in _DESCRIPTIONS:
-        feed = Feed(SourceOptions(uri, database, collection, stream={option: True}))
+        feed = MongoDBStream(SourceOptions(uri, database, collection, stream={option: True}))
         try:
-            feed.open(Position("latest")).close()
+            feed.open(StreamPosition("latest")).close()
             return {option: "true"}
         except OperationFailure as error:
             if error.code not in _REFUSED:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.spark.jobs.checkpoint import Place
-from headrace.spark.mongodb.mongodb_stream import Feed
-from headrace.spark.mongodb.source_options import Position, SourceOptions, server_name
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
 
 EVENTS_MAX: Final = 10_000
@@ -31,10 +31,10 @@ def lag_of(options: SourceOptions, places: Sequence[Place]) -> Lag:
 
 
 def _lag_of(options: SourceOptions, token: Token) -> Lag:
-    feed = Feed(replace(options, rows_max=None))
+    feed = MongoDBStream(replace(options, rows_max=None))
     now = feed.now()
     count, first = 0, None
-    with feed.open(Position("token", token=token), stages=_TOKENS_ONLY, batch_rows=EVENTS_MAX) as cursor:
+    with feed.open(StreamPosition("token", token=token), stages=_TOKENS_ONLY, batch_rows=EVENTS_MAX) as cursor:
         while count < EVENTS_MAX and not cursor.covers(now) and not cursor.closed:
             for event in cursor.next_batch(wait_ms=1):
                 reached = Token.of(event["_id"])

@@ -22,7 +22,7 @@ from headrace.spark.jobs.checkpoint import end_of
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import server_stages, through
 from headrace.spark.jobs.metrics import Figures, serve
-from headrace.spark.mongodb.stream_fingerprint import told_of
+from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
 from headrace.spark.sinks.foreach_batch import for_each_batch
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.query_id import query_of
@@ -107,7 +107,7 @@ class _Run:
         sinks = [sink.open() for sink in job.sinks]
         self._logs = [sink for sink in sinks if isinstance(sink, LogSink)]
         for log in self._logs:
-            log.source = told_of(parse_options(self._options), job.stages)
+            log.source = stream_fingerprint(parse_options(self._options), job.stages)
         writer = rows.writeStream.foreachBatch(self._gated(for_each_batch(*sinks)))
         writer = writer.option("checkpointLocation", str(job.checkpoint)).queryName(job.name)
         self._query = writer.trigger(**job.trigger).start()

@@ -8,7 +8,7 @@ from headrace.spark.rows.tokens import Token
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class BatchLimits:
     """At most so many rows, and so many bytes of events; one event is always within."""
 
     rows: int | None = None
@@ -19,7 +19,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class BatchEnd:
     """The end of the next batch; `rows` events lie before it, at least, and an invalidate is its last if `closed`."""
 
     token: Token

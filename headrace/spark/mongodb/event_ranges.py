@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import OperationFailure
 
-from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.pipelines.reader import retold
 from headrace.spark.rows.tokens import Token
 from headrace.values.arrow import COLUMNS, EventRow, in_slice
@@ -27,7 +27,7 @@ _TOO_LARGE: Final = 10334
 
 
 def read_range(
-    feed: Feed, start: Token, end: Token, columns: Sequence[str], *, slice_: int = 0, slices: int = 1
+    mongodb: MongoDBStream, start: Token, end: Token, columns: Sequence[str], *, slice_: int = 0, slices: int = 1
 ) -> Iterator[pa.RecordBatch]:
     """The events after `start` up to and including `end`, in order; waits until the server has come to `end`.
 
@@ -35,35 +35,35 @@ def read_range(
     """
     if start >= end:
         return iter(())
-    read = _as_arrow if feed.arrow else _as_bson
-    if not feed.options.reader:
-        return read(feed, start, end, columns, slice_, slices)
-    return retold(feed.options.reader, read(feed, start, end, COLUMNS, slice_, slices), columns)
+    read = _as_arrow if mongodb.arrow else _as_bson
+    if not mongodb.options.reader:
+        return read(mongodb, start, end, columns, slice_, slices)
+    return retold(mongodb.options.reader, read(mongodb, start, end, COLUMNS, slice_, slices), columns)
 
 
 def _as_arrow(
-    feed: Feed, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
+    mongodb: MongoDBStream, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
 ) -> Iterator[pa.RecordBatch]:
     at = start
     try:
-        for batches, reached in _arrow_replies(feed, start, end, columns, slice_, slices):
+        for batches, reached in _arrow_replies(mongodb, start, end, columns, slice_, slices):
             yield from batches
             at = reached
     except OperationFailure as error:
         if error.code != _TOO_LARGE:
             raise
         # The next event is more than a message can hold: it comes in fragments, and what follows it here too.
-        yield from _as_bson(feed, at, end, columns, slice_, slices)
+        yield from _as_bson(mongodb, at, end, columns, slice_, slices)
 
 
 def _arrow_replies(
-    feed: Feed, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
+    mongodb: MongoDBStream, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
 ) -> Iterator[tuple[list[pa.RecordBatch], Token]]:
     """The batches of each reply, and where it ends."""
     from headrace.values.arrow.batches import batches_of
 
     def ask(after: Token) -> dict[str, Any]:
-        return feed.changes(
+        return mongodb.changes(
             after, end, columns=list(columns), slice=slice_, slices=slices, rowsMax=ARROW_ROWS, waitMs=_WAIT_MS
         )
 
@@ -84,11 +84,11 @@ def _arrow_replies(
 
 
 def _as_bson(
-    feed: Feed, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
+    mongodb: MongoDBStream, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
 ) -> Iterator[pa.RecordBatch]:
     from headrace.values.arrow.batches import events_batch
 
-    for events in _gathered(feed.read_raw(start, end)):
+    for events in _gathered(mongodb.read_raw(start, end)):
         if wanted := in_slice(events, slice_, slices):
             yield events_batch(wanted, columns)
 

@@ -19,10 +19,10 @@ from headrace.spark.rows.tokens import Token
 from headrace.values.bson import encode, iter_elements
 from headrace.values.token import decode_token
 
-SPLIT: Final[dict[str, Any]] = {"$changeStreamSplitLargeEvent": {}}
-UNKNOWN_TO: Final[set[str]] = set()
+SPLIT_STAGE: Final[dict[str, Any]] = {"$changeStreamSplitLargeEvent": {}}
+SERVERS_WITHOUT_SPLIT: Final[set[str]] = set()
 """The servers, by connection string, that were seen not to know the stage: MongoDB before 6.0.9."""
-REFUSALS: Final = frozenset({323, 40324})
+STAGE_UNKNOWN_CODES: Final = frozenset({323, 40324})
 """What such a server answers: 40324, or 323 where the API version asked for has no such stage."""
 
 _INT32 = Struct("<i").unpack_from
@@ -32,53 +32,53 @@ _SPLIT_EVENT: Final = b"\x03splitEvent\0"
 Event = dict[str, Any]
 
 
-def splits(pipeline: Sequence[Mapping[str, Any]]) -> bool:
+def has_split_stage(pipeline: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the user has put the stage in himself: then fragments are what he wants."""
     return any("$changeStreamSplitLargeEvent" in stage for stage in pipeline)
 
 
-class Fragments:
+class FragmentAssembler:
     """Those of the one event that is coming, and where the last one stood. Not for two threads."""
 
     def __init__(self) -> None:
-        self._parts: list[Event] = []
-        self._last = ""
-        self._whole: Token | None = None
+        self._fragments: list[Event] = []
+        self._last_fragment = ""
+        self._event_token: Token | None = None
 
     @property
     def waiting(self) -> bool:
         """Whether an event has begun and not ended."""
-        return bool(self._parts)
+        return bool(self._fragments)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """The stream begins again, before the event that had begun."""
-        self._parts.clear()
-        self._whole = None
+        self._fragments.clear()
+        self._event_token = None
 
-    def joined(self, events: list[Event]) -> list[Event]:
+    def assemble(self, events: list[Event]) -> list[Event]:
         """The whole events of a batch; what is missing of the last one is in the next."""
         if not any(map(_may_be_fragment, events)):
             return events
-        found: list[Event] = []
+        events_out: list[Event] = []
         for event in events:
             token = decode_token(event["_id"]) if _may_be_fragment(event) else None
             if token is None or token.fragment is None:
-                found.append(event)
+                events_out.append(event)
                 continue
-            self._parts.append(event)
-            self._last, self._whole = event["_id"]["_data"], None
+            self._fragments.append(event)
+            self._last_fragment, self._event_token = event["_id"]["_data"], None
             number = event["splitEvent"]
             if number["fragment"] == number["of"]:
                 identity = token.whole_event()
-                self._whole = Token.of(identity)
-                found.append(_joined(identity, self._parts))
-                self._parts.clear()
-        return found
+                self._event_token = Token.of(identity)
+                events_out.append(_assembled(identity, self._fragments))
+                self._fragments.clear()
+        return events_out
 
-    def reached(self, position: Mapping[str, Any]) -> Token:
+    def position_of(self, position: Mapping[str, Any]) -> Token:
         """A position that came with a batch: of a fragment it is where its event stands, or nothing before its end."""
-        if position["_data"] == self._last:
-            return self._whole or Token("")
+        if position["_data"] == self._last_fragment:
+            return self._event_token or Token("")
         return Token.of(dict(position))
 
 
@@ -90,13 +90,13 @@ def _may_be_fragment(event: Event) -> bool:
     return "splitEvent" in event
 
 
-def _joined(identity: dict[str, Any], parts: Sequence[Event]) -> Any:
-    if not isinstance(parts[0], RawBSONDocument):
+def _assembled(identity: dict[str, Any], fragments: Sequence[Event]) -> Any:
+    if not isinstance(fragments[0], RawBSONDocument):
         event: Event = {"_id": identity}
-        for part in parts:
-            event |= {name: value for name, value in part.items() if name not in ("_id", "splitEvent")}
+        for fragment in fragments:
+            event |= {name: value for name, value in fragment.items() if name not in ("_id", "splitEvent")}
         return event
-    raws = [bytes(part.raw) for part in parts if isinstance(part, RawBSONDocument)]
+    raws = [bytes(fragment.raw) for fragment in fragments if isinstance(fragment, RawBSONDocument)]
     body = [b"\x03_id\0" + encode(identity), *map(_body, raws)]
     size = sum(map(len, body)) + 5
     return RawBSONDocument(b"".join((_PACK(size), *body, b"\0")))

@@ -25,8 +25,14 @@ from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
 
-from headrace.spark.mongodb.fragments import REFUSALS, SPLIT, UNKNOWN_TO, Fragments, splits
-from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.fragments import (
+    SERVERS_WITHOUT_SPLIT,
+    SPLIT_STAGE,
+    STAGE_UNKNOWN_CODES,
+    FragmentAssembler,
+    has_split_stage,
+)
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.values.bson import OPTIONS
 from headrace.values.token import high_water_mark
@@ -57,46 +63,46 @@ def client_of(uri: str) -> MongoClient[dict[str, Any]]:
 
 
 @lru_cache(maxsize=64)
-def _speaks_arrow(uri: str, process: int) -> bool:
-    told = _client(uri, process).admin.command("buildInfo").get("headrace")
-    return isinstance(told, dict) and bool(told.get("arrow"))
+def _supports_arrow(uri: str, process: int) -> bool:
+    extension = _client(uri, process).admin.command("buildInfo").get("headrace")
+    return isinstance(extension, dict) and bool(extension.get("arrow"))
 
 
-class Feed:
+class MongoDBStream:
     """The stream that the options describe, to be opened at any position."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self.client = client_of(options.uri)
-        whole = options.database is None
+        deployment_wide = options.database is None
         self._database = self.client.get_database(options.database or "admin", codec_options=OPTIONS)
         self._aggregate: str | int = options.collection or 1
-        self._stream = dict(options.stream) | ({"allChangesForCluster": True} if whole else {})
+        self._stream = dict(options.stream) | ({"allChangesForCluster": True} if deployment_wide else {})
 
     @property
     def arrow(self) -> bool:
         """Whether ranges come as Arrow: the server is a Headrace that can, unless the options say otherwise."""
-        way = self.options.transport
-        return _speaks_arrow(self.options.uri, os.getpid()) if way == "auto" else way == "arrow"
+        transport = self.options.transport
+        return _supports_arrow(self.options.uri, os.getpid()) if transport == "auto" else transport == "arrow"
 
     def open(
-        self, position: Position, *, stages: tuple[dict[str, Any], ...] = (), batch_rows: int | None = None,
+        self, position: StreamPosition, *, stages: tuple[dict[str, Any], ...] = (), batch_rows: int | None = None,
         raw: bool = False,
-    ) -> ChangeCursor:  # fmt: skip
+    ) -> ResumingCursor:  # fmt: skip
         """A cursor after `position` (a token, a time inclusive, or latest); `stages` go behind the user's.
 
         With `raw` the events are `RawBSONDocument`s. Raises PositionLost, and pymongo's errors for what the server
         refuses.
         """
         pipeline = [*self.options.pipeline, *stages]
-        return ChangeCursor(self, position, pipeline, batch_rows or self.options.batch_rows, raw=raw)
+        return ResumingCursor(self, position, pipeline, batch_rows or self.options.batch_rows, raw=raw)
 
-    def resolve(self, position: Position) -> Token:
+    def resolve(self, position: StreamPosition) -> Token:
         """The token of a position; for `latest` everything that happens from now on comes after it."""
         if position.token is not None:
             return position.token
         if position.kind == "earliest":
-            position = Position("time", time=self._oldest())
+            position = StreamPosition("time", time=self._oldest())
         with self.open(position, batch_rows=1) as cursor:
             return cursor.opened_at
 
@@ -107,7 +113,7 @@ class Feed:
 
     def end_at(self, moment: Timestamp) -> Token:
         """The token that ends a range with everything that happened up to and at `moment`; waits until it has."""
-        with self.open(Position("time", time=moment)) as cursor:
+        with self.open(StreamPosition("time", time=moment)) as cursor:
             while not cursor.covers(moment):
                 cursor.next_batch(wait_ms=20)
             # What it was handed together with these may be later.
@@ -126,7 +132,7 @@ class Feed:
     def _batches(self, start: Token, end: Token, *, raw: bool) -> Iterator[list[Any]]:
         if start >= end:
             return
-        with self.open(Position("token", token=start), raw=raw) as cursor:
+        with self.open(StreamPosition("token", token=start), raw=raw) as cursor:
             while cursor.token < end:
                 events = cursor.next_batch(wait_ms=1000)
                 if events and events[-1]["_id"]["_data"] > end.text:
@@ -149,8 +155,8 @@ class Feed:
                     pipeline=list(self.options.pipeline), **fields,
                 )  # fmt: skip
             except PyMongoError as error:
-                if not _passes(error) or wait_s == _RETRY_WAITS_S[-1]:
-                    raise _told(error, after) from error
+                if not _is_resumable(error) or wait_s == _RETRY_WAITS_S[-1]:
+                    raise _translated(error, after) from error
                 time.sleep(wait_s)
         raise AssertionError("unreachable: the last wait raises")
 
@@ -182,7 +188,7 @@ class Feed:
         return oldest
 
 
-class ChangeCursor:
+class ResumingCursor:
     """An open change stream that opens itself again at its token after a network fault or a lost cursor.
 
     `token` is where it stands: everything up to it was handed out. `drained` says that the last answer was an
@@ -191,22 +197,28 @@ class ChangeCursor:
     """
 
     def __init__(
-        self, feed: Feed, position: Position, pipeline: list[dict[str, Any]], batch_rows: int, *, raw: bool = False
+        self,
+        mongodb: MongoDBStream,
+        position: StreamPosition,
+        pipeline: list[dict[str, Any]],
+        batch_rows: int,
+        *,
+        raw: bool = False,
     ) -> None:
-        self._feed = feed
+        self._mongodb = mongodb
         self._raw = raw
         self._pipeline = pipeline
         self._batch_rows = batch_rows
-        self._fragments = None if splits(pipeline) else Fragments()
-        self._session = feed.client.start_session(causal_consistency=False)
+        self._fragments = None if has_split_stage(pipeline) else FragmentAssembler()
+        self._session = mongodb.client.start_session(causal_consistency=False)
         self._cursor: dict[str, Any] | None = None
         self._first: list[Event] = []
         self.drained = False
         self.closed = False
         self.opened_at = self.token = position.token or Token("")
-        self._open(_beginning(position))
+        self._open(_start_options(position))
 
-    def __enter__(self) -> ChangeCursor:
+    def __enter__(self) -> ResumingCursor:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -222,8 +234,8 @@ class ChangeCursor:
             try:
                 return self._ask(wait_ms)
             except PyMongoError as error:
-                if not _passes(error) or wait_s == _RETRY_WAITS_S[-1]:
-                    raise _told(error, self.token) from error
+                if not _is_resumable(error) or wait_s == _RETRY_WAITS_S[-1]:
+                    raise _translated(error, self.token) from error
                 time.sleep(wait_s)
                 self._cursor = None
         raise AssertionError("unreachable: the last wait raises")
@@ -241,7 +253,7 @@ class ChangeCursor:
         if self._cursor and self._cursor["id"]:
             # A cursor that cannot be killed times out on the server; nothing depends on it here.
             with suppress(PyMongoError):
-                self._feed.kill(self._cursor, self._session)
+                self._mongodb.kill(self._cursor, self._session)
         self._cursor = None
         self._session.end_session()
 
@@ -253,18 +265,18 @@ class ChangeCursor:
             if self._cursor is None or not self._cursor["id"]:
                 return []
         while True:
-            reply = self._feed.get_more(self._cursor, self._batch_rows, wait_ms, self._session, raw=self._raw)
+            reply = self._mongodb.get_more(self._cursor, self._batch_rows, wait_ms, self._session, raw=self._raw)
             events: list[Event] = reply["cursor"]["nextBatch"]
             self.drained = not events
-            events = self._whole(events)
+            events = self._assembled(events)
             self._advance(events, reply["cursor"])
             self._cursor = {"id": reply["cursor"]["id"], "ns": reply["cursor"]["ns"]}
             # Of an event in fragments the others are there.
             if events or self.drained or not self._cursor["id"]:
                 return events
 
-    def _whole(self, events: list[Event]) -> list[Event]:
-        return self._fragments.joined(events) if self._fragments else events
+    def _assembled(self, events: list[Event]) -> list[Event]:
+        return self._fragments.assemble(events) if self._fragments else events
 
     def _open(self, stream: dict[str, Any]) -> None:
         try:
@@ -272,11 +284,11 @@ class ChangeCursor:
             rows = self._batch_rows if self.token.text else 0
             reply = self._aggregate(stream, rows)["cursor"]
         except OperationFailure as error:
-            raise _told(error, self.token) from error
+            raise _translated(error, self.token) from error
         self._cursor = {"id": reply["id"], "ns": reply["ns"], "postBatchResumeToken": reply["postBatchResumeToken"]}
         if self._fragments:
-            self._fragments.forget()
-        self._first = self._whole(reply["firstBatch"])
+            self._fragments.reset()
+        self._first = self._assembled(reply["firstBatch"])
         self.drained = self.closed = False
         if not self.token.text:
             self.opened_at = Token.of(reply["postBatchResumeToken"])
@@ -285,30 +297,30 @@ class ChangeCursor:
 
     def _aggregate(self, stream: dict[str, Any], rows: int) -> dict[str, Any]:
         """The stream opened, its large events in fragments where the server knows how to."""
-        uri = self._feed.options.uri
-        asked = partial(self._feed.aggregate, stream, batch_rows=rows, session=self._session, raw=self._raw)
-        if self._fragments is None or uri in UNKNOWN_TO:
+        uri = self._mongodb.options.uri
+        asked = partial(self._mongodb.aggregate, stream, batch_rows=rows, session=self._session, raw=self._raw)
+        if self._fragments is None or uri in SERVERS_WITHOUT_SPLIT:
             return asked(pipeline=self._pipeline)
         try:
-            return asked(pipeline=[*self._pipeline, SPLIT])
+            return asked(pipeline=[*self._pipeline, SPLIT_STAGE])
         except OperationFailure as error:
-            if error.code not in REFUSALS:
+            if error.code not in STAGE_UNKNOWN_CODES:
                 raise
         reply = asked(pipeline=self._pipeline)
-        UNKNOWN_TO.add(uri)
+        SERVERS_WITHOUT_SPLIT.add(uri)
         return reply
 
     def _advance(self, events: list[Event], reply: dict[str, Any] | None) -> None:
         """Stands after `events`, and at the token that came with them if that is further."""
         assert reply is not None
         position = reply["postBatchResumeToken"]
-        reported = self._fragments.reached(position) if self._fragments else Token.of(position)
+        reported = self._fragments.position_of(position) if self._fragments else Token.of(position)
         reached = Token.of(events[-1]["_id"]) if events else self.token
         self.token = max(reported, reached, self.token)
         self.closed = not reply["id"]
 
 
-def _beginning(position: Position) -> dict[str, Any]:
+def _start_options(position: StreamPosition) -> dict[str, Any]:
     # startAfter, not resumeAfter: it also goes on behind an invalidate.
     if position.token is not None:
         return {"startAfter": position.token.document()}
@@ -317,14 +329,14 @@ def _beginning(position: Position) -> dict[str, Any]:
     return {}
 
 
-def _passes(error: PyMongoError) -> bool:
+def _is_resumable(error: PyMongoError) -> bool:
     """Whether the same stream opened again at its token may well go on."""
     if isinstance(error, ConnectionFailure):
         return True
     return error.has_error_label("ResumableChangeStreamError") or getattr(error, "code", None) == _CURSOR_NOT_FOUND
 
 
-def _told(error: PyMongoError, token: Token) -> Exception:
+def _translated(error: PyMongoError, token: Token) -> Exception:
     if getattr(error, "code", None) != HISTORY_LOST:
         return error
     return PositionLost(

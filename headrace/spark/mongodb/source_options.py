@@ -13,7 +13,7 @@ from headrace.spark.rows.tokens import Token
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StreamPosition:
     """Where to begin or end: one of `kind` earliest, latest, snapshot, token, time, with its value."""
 
     kind: str
@@ -33,8 +33,8 @@ class SourceOptions:
     reader: tuple[dict[str, Any], ...] = ()
     """The stages behind those, that the source runs itself."""
     stream: Mapping[str, Any] = field(default_factory=dict)
-    start: Position = Position("latest")
-    end: Position = Position("latest")
+    start: StreamPosition = StreamPosition("latest")
+    end: StreamPosition = StreamPosition("latest")
     rows_max: int | None = None
     bytes_max: int | None = None
     documents: str = "extjson"
@@ -43,7 +43,7 @@ class SourceOptions:
     partitions: int = 1
     transport: str = "auto"
     archive: str = ""
-    as_of: Position | None = None
+    as_of: StreamPosition | None = None
     on_position_lost: str = "fail"
     on_server_down: str = "stall"
     others: tuple[str, ...] = ()

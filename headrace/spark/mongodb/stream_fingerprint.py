@@ -1,7 +1,7 @@
-"""Which stream a table's rows are of, as text beside them: what a reader's options must be to read the same one.
+"""Which stream a table's rows are of, as text: what a reader's options must agree with to read the same events.
 
-A table of events is only as good as an archive as it has every event of the reader's stream, told in the same way. So
-who fills one keeps the options that decide which events there are and how they are told, and a reader compares.
+A table of events can serve as an archive only if it has every event of the reader's stream, with updates described in
+the same way. So whoever fills one records the options that decide this, and a reader compares its own with them.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import dumps
 
 
-def told_of(options: SourceOptions, stages: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The stream of these options; `stages` are those that its events pass behind the source."""
-    told = {
+def stream_fingerprint(options: SourceOptions, stages: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The stream of these options as JSON; `stages` are those that its events pass after the source."""
+    fingerprint = {
         "database": options.database,
         "collection": options.collection,
         "pipeline": dumps([*options.pipeline, *options.reader, *stages]),
         "documents": options.documents,
         "servers": len(options.servers),
     }
-    return json.dumps(told | {name: options.stream[name] for name in sorted(options.stream)})
+    return json.dumps(fingerprint | {name: options.stream[name] for name in sorted(options.stream)})
 
 
-def difference(told: str, options: SourceOptions) -> str | None:
-    """In what a table of the stream `told` is not one for readers with these options; None: it is one.
+def difference(fingerprint: str, options: SourceOptions) -> str | None:
+    """How a table with this fingerprint differs from what readers with these options need; None if it does not.
 
-    A reader runs a pipeline of its own on the events, and tells documents as it likes.
+    A reader applies a pipeline of its own and may represent documents differently: neither is compared.
     """
-    has = json.loads(told)
-    wants = json.loads(told_of(options)) | {"pipeline": "[]", "documents": "extjson", "servers": 1}
-    for name in (*has, *wants):
-        if has.get(name) != wants.get(name):
-            return f"{name} is {_shown(has.get(name))} in the table, and {_shown(wants.get(name))} is needed"
+    recorded = json.loads(fingerprint)
+    needed = json.loads(stream_fingerprint(options)) | {"pipeline": "[]", "documents": "extjson", "servers": 1}
+    for name in (*recorded, *needed):
+        if recorded.get(name) != needed.get(name):
+            return f"{name} is {_shown(recorded.get(name))} in the table, and {_shown(needed.get(name))} is needed"
     return None
 
 

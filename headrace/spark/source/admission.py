@@ -18,10 +18,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from headrace.spark.mongodb.source_options import SourceOptions
 
-ADMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
+HAS_ADMISSION_CONTROL: Final = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether this PySpark has admission control: 4.1 has not."""
 
-if TYPE_CHECKING or ADMITS:
+if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
@@ -41,33 +41,33 @@ Offset = dict[str, Any]
 def took_all(query: StreamingQuery) -> bool:
     """Whether a query with the trigger `availableNow`, now ended, took all there was; if not, it is to be run again."""
     # In 4.1 a run is one batch, or none; what else it reports as progress wrote nothing.
-    return ADMITS or not any("addBatch" in progress["durationMs"] for progress in query.recentProgress)
+    return HAS_ADMISSION_CONTROL or not any("addBatch" in progress["durationMs"] for progress in query.recentProgress)
 
 
-class Stream(Protocol):
+class DriverStream(Protocol):
     """The driver's side of a stream, which knows no Spark."""
 
-    def initial(self) -> Offset: ...
-    def latest(self, start: Offset) -> Offset: ...
-    def parts(self, start: Offset, end: Offset) -> Sequence[InputPartition]: ...
+    def initial_offset(self) -> Offset: ...
+    def latest_offset(self, start: Offset) -> Offset: ...
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]: ...
     def stop_at_now(self) -> None: ...
 
 
-class _Behind:
+class _StreamOwner:
     """What stands behind either way of asking."""
 
     options: SourceOptions
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> DriverStream:
         raise NotImplementedError
 
 
-class Admitting(_Behind, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class AdmissionControl(_StreamOwner, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """As Spark 4.2 and newer ask."""
 
     def initialOffset(self) -> Offset:
-        return self.stream.initial()
+        return self.stream.initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         # Spark keeps one limit; the source keeps both.
@@ -79,35 +79,37 @@ class Admitting(_Behind, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.stream.stop_at_now()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        return self.stream.latest(start)
+        return self.stream.latest_offset(start)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return self.stream.parts(start, end)
+        return self.stream.partitions(start, end)
 
 
-class Standing(_Behind):
+class LegacyAdmission(_StreamOwner):
     """As Spark 4.1 asks."""
 
     _first: Offset | None = None
-    _at: Offset | None = None
+    _current: Offset | None = None
 
     def initialOffset(self) -> Offset:
         # Spark asks for it behind the first `latestOffset`, which begins there too.
         if self._first is None:
-            self._first = self.stream.initial()
+            self._first = self.stream.initial_offset()
         return self._first
 
     def latestOffset(self) -> Offset:
-        self._at = self.stream.latest(self.initialOffset() if self._at is None else self._at)
-        return self._at
+        self._current = self.stream.latest_offset(self.initialOffset() if self._current is None else self._current)
+        return self._current
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        if self._at is None:
-            self._at = end
-        return [] if start == end else self.stream.parts(start, end)
+        if self._current is None:
+            self._current = end
+        return [] if start == end else self.stream.partitions(start, end)
 
 
 if TYPE_CHECKING:
-    Admission = Admitting
+    Admission = AdmissionControl
 else:
-    Admission = Admitting if ADMITS else type("Admission", (Standing, DataSourceStreamReader), {})
+    Admission = (
+        AdmissionControl if HAS_ADMISSION_CONTROL else type("Admission", (LegacyAdmission, DataSourceStreamReader), {})
+    )

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from headrace.spark.errors import OptionError
-from headrace.spark.mongodb.mongodb_stream import Feed
-from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.admission import Admission
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.prefetch import prefetching
 from headrace.spark.source.schema import schema_of
-from headrace.spark.stream.merged_stream import MergedStream, past_of_servers, read_merged
-from headrace.spark.stream.partitions import EventRange, Merged, OfServer
-from headrace.spark.stream.read_partition import past_parts, read_part
+from headrace.spark.stream.merged_stream import MergedStream, merged_past_partitions, read_merged
+from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPartition
+from headrace.spark.stream.read_partition import past_partitions, read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream
 from headrace.spark.timetravel.archive import end_at, resolve
 
@@ -61,10 +61,10 @@ class _Reader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         shaper = Shaper(self._schema)
-        if isinstance(partition, Merged | OfServer):
+        if isinstance(partition, MergedRanges | ServerPartition):
             batches = read_merged(self.options, partition, shaper.columns)
         else:
-            batches = read_part(self.options, partition, shaper.columns)
+            batches = read_partition(self.options, partition, shaper.columns)
         for batch in batches:
             yield shaper.shape(batch)
 
@@ -78,21 +78,21 @@ class BatchReader(_Reader, DataSourceReader):
             raise OptionError("a batch read has no position 'snapshot'; read the collection as a stream, once")
         if options.others:
             if options.as_of:
-                return past_of_servers(options)
-            return Merged(tuple(_range(one) for one in options.servers)).sliced(options.partitions)
+                return merged_past_partitions(options)
+            return MergedRanges(tuple(_range(one) for one in options.servers)).sliced(options.partitions)
         if options.as_of:
-            return past_parts(options, _end(Feed(options), options.as_of))
+            return past_partitions(options, _end(MongoDBStream(options), options.as_of))
         return _range(options).sliced(options.partitions)
 
 
 def _range(options: SourceOptions) -> EventRange:
     """What lies between the two positions on this server."""
-    feed = Feed(options)
-    return EventRange(resolve(feed, options.start), _end(feed, options.end))
+    mongodb = MongoDBStream(options)
+    return EventRange(resolve(mongodb, options.start), _end(mongodb, options.end))
 
 
-def _end(feed: Feed, position: Position) -> Token:
-    return position.token or end_at(feed, position.time or feed.now())
+def _end(mongodb: MongoDBStream, position: StreamPosition) -> Token:
+    return position.token or end_at(mongodb, position.time or mongodb.now())
 
 
 class StreamReader(_Reader, Admission):

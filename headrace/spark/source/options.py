@@ -13,7 +13,7 @@ from bson import Timestamp
 
 from headrace.errors import CommandError
 from headrace.spark.errors import OptionError
-from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.pipelines.reader import split
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.rows.extjson import loads
@@ -150,21 +150,21 @@ def _columns(text: str) -> tuple[str, ...]:
     return names
 
 
-def parse_position(text: str) -> Position:
+def parse_position(text: str) -> StreamPosition:
     """A position as the options write it; raises OptionError."""
     text = text.strip()
     if text in {"earliest", "latest", "snapshot"}:
-        return Position(text)
+        return StreamPosition(text)
     if text.startswith("{"):
-        return Position("token", token=_token(text))
+        return StreamPosition("token", token=_token(text))
     if text[:2] == "82" and all(digit in "0123456789abcdefABCDEF" for digit in text):
-        return Position("token", token=Token(text.upper()))
+        return StreamPosition("token", token=Token(text.upper()))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise OptionError(f"{text!r} is not latest, earliest, snapshot, a resume token or an ISO time") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return Position("time", time=Timestamp(int(moment.timestamp()), 0))
+    return StreamPosition("time", time=Timestamp(int(moment.timestamp()), 0))
 
 
 def _token(text: str) -> Token:

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from headrace.spark.source.admission import ADMITS, Admitting
+from headrace.spark.source.admission import HAS_ADMISSION_CONTROL, AdmissionControl
 from headrace.spark.stream.partitions import EventRange
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    Base = DataSourceStreamReader
+    StreamReaderBase = DataSourceStreamReader
 else:
     _internal = import_module("pyspark.sql.datasource_internal")
-    Base = getattr(_internal, "_SimpleStreamReaderWrapper", DataSourceStreamReader)
+    StreamReaderBase = getattr(_internal, "_SimpleStreamReaderWrapper", DataSourceStreamReader)
 
 ROWS_MAX: Final = 1000
 BYTES_MAX: Final = 4 << 20
@@ -35,15 +35,15 @@ _LOG: Final = logging.getLogger(__name__)
 Offset = dict[str, Any]
 
 
-def prefetching(reader: Admitting) -> DataSourceStreamReader:
+def prefetching(reader: AdmissionControl) -> DataSourceStreamReader:
     """The same reader, whose small batches need no worker."""
-    return PrefetchingReader(reader) if ADMITS and hasattr(Base, "getCache") else reader
+    return PrefetchingReader(reader) if HAS_ADMISSION_CONTROL and hasattr(StreamReaderBase, "getCache") else reader
 
 
-class PrefetchingReader(Base):
+class PrefetchingReader(StreamReaderBase):
     """Spark asks the wrapped reader (`simple_reader` is its name for it), and `getCache` for rows that are there."""
 
-    def __init__(self, reader: Admitting) -> None:
+    def __init__(self, reader: AdmissionControl) -> None:
         self.simple_reader = reader
         self._fetched: tuple[Offset, Offset, list[Any]] | None = None
 
@@ -60,16 +60,16 @@ class PrefetchingReader(Base):
         return self.simple_reader.latestOffset(start, limit)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        parts = self.simple_reader.partitions(start, end)
+        partitions = self.simple_reader.partitions(start, end)
         self._fetched = None
-        if start != end and parts and isinstance(parts[0], EventRange):
+        if start != end and partitions and isinstance(partitions[0], EventRange):
             # What is small comes whole, into how many parts a batch is to be cut.
-            whole = replace(parts[0], slice=0, slices=1)
+            whole = replace(partitions[0], slice=0, slices=1)
             batches = self._small(whole)
             if batches:
                 self._fetched = (start, end, batches)
                 return [whole]
-        return parts
+        return partitions
 
     def getCache(self, start: Offset, end: Offset) -> Iterator[Any] | None:
         """The rows of the batch that was just planned, if they are there."""

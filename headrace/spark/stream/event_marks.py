@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from bson import Timestamp
 
-from headrace.spark.mongodb.mongodb_stream import Feed
-from headrace.spark.mongodb.source_options import Position
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.source_options import StreamPosition
 from headrace.spark.rows.tokens import Token
 
 _BATCH_ROWS_MAX: Final = 10_000
 
 
-class Mark(NamedTuple):
+class EventMark(NamedTuple):
     """An event's place, and its size as BSON where that was asked for."""
 
     token: Token
@@ -40,15 +40,15 @@ class MarkCursor(Protocol):
     @property
     def closed(self) -> bool: ...
 
-    def next_batch(self, *, wait_ms: int) -> list[Mark]:
+    def next_batch(self, *, wait_ms: int) -> list[EventMark]:
         """The next marks, waiting up to `wait_ms` for the first; none if there is none."""
 
     def close(self) -> None: ...
 
 
-def open_marks(feed: Feed, start: Token, *, sizes: bool) -> MarkCursor:
+def open_marks(mongodb: MongoDBStream, start: Token, *, sizes: bool) -> MarkCursor:
     """The marks after `start`. Raises PositionLost."""
-    return ArrowMarks(feed, start, sizes=sizes) if feed.arrow else StreamMarks(feed, start, sizes=sizes)
+    return ArrowMarks(mongodb, start, sizes=sizes) if mongodb.arrow else StreamMarks(mongodb, start, sizes=sizes)
 
 
 def covers(cursor: MarkCursor, moment: Timestamp) -> bool:
@@ -59,11 +59,11 @@ def covers(cursor: MarkCursor, moment: Timestamp) -> bool:
 class StreamMarks:
     """Marks from a change stream that leaves everything else out."""
 
-    def __init__(self, feed: Feed, start: Token, *, sizes: bool) -> None:
+    def __init__(self, mongodb: MongoDBStream, start: Token, *, sizes: bool) -> None:
         self._sizes = sizes
         wanted: dict[str, Any] = {"_id": 1} | ({"bytes": {"$bsonSize": "$$ROOT"}} if sizes else {})
-        self._cursor = feed.open(
-            Position("token", token=start), stages=({"$project": wanted},), batch_rows=_BATCH_ROWS_MAX
+        self._cursor = mongodb.open(
+            StreamPosition("token", token=start), stages=({"$project": wanted},), batch_rows=_BATCH_ROWS_MAX
         )
 
     @property
@@ -78,9 +78,10 @@ class StreamMarks:
     def closed(self) -> bool:
         return self._cursor.closed
 
-    def next_batch(self, *, wait_ms: int) -> list[Mark]:
+    def next_batch(self, *, wait_ms: int) -> list[EventMark]:
         return [
-            Mark(Token.of(event["_id"]), event.get("bytes", 0)) for event in self._cursor.next_batch(wait_ms=wait_ms)
+            EventMark(Token.of(event["_id"]), event.get("bytes", 0))
+            for event in self._cursor.next_batch(wait_ms=wait_ms)
         ]
 
     def close(self) -> None:
@@ -90,23 +91,23 @@ class StreamMarks:
 class ArrowMarks:
     """Marks from a Headrace: nothing is held open there."""
 
-    def __init__(self, feed: Feed, start: Token, *, sizes: bool) -> None:
-        self._feed = feed
+    def __init__(self, mongodb: MongoDBStream, start: Token, *, sizes: bool) -> None:
+        self._mongodb = mongodb
         self._columns = ["token", "bytes"] if sizes else ["token"]
         self.token = start
         self.drained = self.closed = False
 
-    def next_batch(self, *, wait_ms: int) -> list[Mark]:
+    def next_batch(self, *, wait_ms: int) -> list[EventMark]:
         from headrace.values.arrow.batches import batches_of
 
-        reply = self._feed.changes(
+        reply = self._mongodb.changes(
             self.token, None, columns=self._columns, rowsMax=_BATCH_ROWS_MAX, waitMs=wait_ms
         )  # fmt: skip
         self.token = max(self.token, Token.of(reply["token"]))
         self.drained, self.closed = not reply["rows"] and reply["idle"], reply["closed"]
         columns = [column.to_pylist() for batch in batches_of(reply["arrow"]) for column in batch.columns]
         sizes = columns[1] if len(columns) > 1 else [0] * reply["rows"]
-        return [Mark(Token(text), size) for text, size in zip(columns[0], sizes, strict=True)]
+        return [EventMark(Token(text), size) for text, size in zip(columns[0], sizes, strict=True)]
 
     def close(self) -> None:
         """Nothing: the server keeps nothing."""

@@ -27,13 +27,13 @@ from pymongo.errors import ConnectionFailure
 from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.errors import OptionError
-from headrace.spark.mongodb.batch_limits import Bounds
+from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.event_ranges import ARROW_ROWS
-from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.events import SERVER
-from headrace.spark.stream.partitions import EventRange, Merged, OfServer
-from headrace.spark.stream.read_partition import past_parts, read_part
+from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPartition
+from headrace.spark.stream.read_partition import past_partitions, read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream, in_snapshot, offset_of, token_of
 from headrace.spark.timetravel.archive import end_at
 
@@ -55,7 +55,7 @@ class MergedStream:
         servers = options.servers
         share = max((options.rows_max or _ROWS_MAX) // len(servers), 1)
         size = options.bytes_max and max(options.bytes_max // len(servers), 1)
-        self._bounds = Bounds(share, size)
+        self._bounds = BatchLimits(share, size)
         self._partitions = options.partitions
         self._idle_ms = options.idle_advance_ms
         self._skips = options.on_server_down == "skip"
@@ -64,14 +64,14 @@ class MergedStream:
         self._down: set[str] = set()
         self._until: dict[str, Timestamp] | None = None
 
-    def initial(self) -> Offset:
+    def initial_offset(self) -> Offset:
         return {"servers": {name: _at_first(stream) for name, stream in self._streams.items()}, "initial": True}
 
     def stop_at_now(self) -> None:
         """A run over what is available takes each server to its own time of now."""
-        self._until = {name: stream.feed.now() for name, stream in self._streams.items()}
+        self._until = {name: stream.mongodb.now() for name, stream in self._streams.items()}
 
-    def latest(self, start: Offset) -> Offset:
+    def latest_offset(self, start: Offset) -> Offset:
         """The end of the next batch, at the frontier; `start` when there is nothing up to there."""
         tokens: dict[str, Offset] = start["servers"]
         if added := self._streams.keys() - tokens.keys():
@@ -87,7 +87,7 @@ class MergedStream:
         except ConnectionFailure as error:
             _LOG.warning("A server went away while it was asked: %s", error)
             return start
-        except _BeginsAgain as again:
+        except _ServerRestart as again:
             return {"servers": tokens | {again.server: again.offset}}
         quiet = min((_seconds(ends[name]) - _seconds(tokens[name]) for name in seen), default=0)
         moved = rows or start.get("initial") or quiet * 1000 >= self._idle_ms
@@ -98,11 +98,11 @@ class MergedStream:
         chunks: dict[str, Offset] = {}
         for name in snapshots:
             stream = self._streams[name]
-            if self._is_up(name, stream.feed):
-                chunks[name] = stream.latest(tokens[name])
+            if self._is_up(name, stream.mongodb):
+                chunks[name] = stream.latest_offset(tokens[name])
                 if self._until and not in_snapshot(chunks[name]):
                     # Its rows may be newer than the run's beginning; with the events up to here they agree.
-                    self._until[name] = stream.feed.now()
+                    self._until[name] = stream.mongodb.now()
         return chunks
 
     def _reach(self, tokens: dict[str, Offset], seen: dict[str, Timestamp]) -> tuple[dict[str, Offset], int]:
@@ -113,7 +113,7 @@ class MergedStream:
             until = min(frontier, self._until[name]) if self._until else frontier
             if until >= token_of(tokens[name]).time:
                 ahead = self._streams[name].ahead
-                reach = ahead.advance(token_of(tokens[name]), Bounds(), until=until, wait_ms=1)
+                reach = ahead.advance(token_of(tokens[name]), BatchLimits(), until=until, wait_ms=1)
                 again = reach.closed and self._streams[name].options.start.kind == "snapshot"
                 ends[name] = offset_of(reach.token, after="") if again else offset_of(reach.token)
                 rows += reach.rows
@@ -125,22 +125,22 @@ class MergedStream:
         for name, stream in self._streams.items():
             if name in without:
                 continue
-            if self._is_up(name, stream.feed):
+            if self._is_up(name, stream.mongodb):
                 bounds, wait_ms = self._bounds, stream.options.await_ms // len(self._streams)
                 try:
-                    told = stream.ahead.look(token_of(tokens[name]), bounds, wait_ms=max(wait_ms, 1))
+                    told = stream.ahead.reachable_time(token_of(tokens[name]), bounds, wait_ms=max(wait_ms, 1))
                 except PositionLost as lost:
-                    raise _BeginsAgain(name, stream.begin_again(lost)) from lost
+                    raise _ServerRestart(name, stream.restart(lost)) from lost
                 # A run over what is available waits for nobody who has told all of it.
                 seen[name] = _END if self._until and told >= self._until[name] else told
             elif not self._skips:
                 return {}
         return seen
 
-    def _is_up(self, name: str, feed: Feed) -> bool:
+    def _is_up(self, name: str, mongodb: MongoDBStream) -> bool:
         try:
             with timeout(_PING_S):
-                feed.now()
+                mongodb.now()
         except ConnectionFailure as error:
             if name not in self._down:
                 policy = "going on without it" if self._skips else "waiting for it; there are no batches until then"
@@ -152,7 +152,7 @@ class MergedStream:
             self._down.discard(name)
         return True
 
-    def parts(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         before, after = start["servers"], end["servers"]
         if missing := sorted(after.keys() - self._streams.keys()):
             raise OptionError(f"the checkpoint has the server {missing[0]}, which the option 'uri' has not")
@@ -161,18 +161,18 @@ class MergedStream:
         for number, (name, stream) in enumerate(self._streams.items()):
             # Of a server that was added just now there is nothing yet, and nothing more of a snapshot that waits.
             waits = name not in before or (in_snapshot(before[name]) and before[name] == after[name])
-            parts = [] if waits else stream.parts(before[name], after[name])
-            events = bool(parts) and isinstance(parts[0], EventRange)
+            partitions = [] if waits else stream.partitions(before[name], after[name])
+            events = bool(partitions) and isinstance(partitions[0], EventRange)
             ranges.append(EventRange(token_of(before[name]), token_of(after[name])) if events else None)
-            alone += [] if events else [OfServer(number, part) for part in parts]
-        return [*alone, *(Merged(tuple(ranges)).sliced(self._partitions) if any(ranges) else [])]
+            alone += [] if events else [ServerPartition(number, part) for part in partitions]
+        return [*alone, *(MergedRanges(tuple(ranges)).sliced(self._partitions) if any(ranges) else [])]
 
     def close(self) -> None:
         for stream in self._streams.values():
             stream.close()
 
 
-class _BeginsAgain(Exception):
+class _ServerRestart(Exception):
     """A server no longer has its position, and is read again from a snapshot."""
 
     def __init__(self, server: str, offset: Offset) -> None:
@@ -182,33 +182,35 @@ class _BeginsAgain(Exception):
 
 
 def _at_first(stream: ServerStream) -> Offset:
-    return {name: value for name, value in stream.initial().items() if name != "initial"}
+    return {name: value for name, value in stream.initial_offset().items() if name != "initial"}
 
 
 def _seconds(offset: Offset) -> int:
     return token_of(offset).time.time
 
 
-def past_of_servers(options: SourceOptions) -> list[InputPartition]:
+def merged_past_partitions(options: SourceOptions) -> list[InputPartition]:
     """Each server's documents as they were at a time, which is each server's own."""
     if options.as_of is None or options.as_of.time is None:
         raise OptionError("a token is of one server: several are asked for the collections as of a time")
-    each = ((one, end_at(Feed(one), options.as_of.time)) for one in options.servers)
-    return [OfServer(number, part) for number, told in enumerate(each) for part in past_parts(*told)]
+    each = ((one, end_at(MongoDBStream(one), options.as_of.time)) for one in options.servers)
+    return [ServerPartition(number, part) for number, told in enumerate(each) for part in past_partitions(*told)]
 
 
-def read_merged(options: SourceOptions, part: Merged | OfServer, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_merged(
+    options: SourceOptions, part: MergedRanges | ServerPartition, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
     """The rows with the column `server`; of ranges in the order (cluster time, server, token)."""
-    if isinstance(part, OfServer):
+    if isinstance(part, ServerPartition):
         one = options.servers[part.number]
-        for batch in read_part(one, part.part, columns):
+        for batch in read_partition(one, part.part, columns):
             yield _named(batch, server_name(one.uri))
         return
     wanted = tuple(columns) if "token" in columns else ("token", *columns)
     inputs = []
     for one, events in zip(options.servers, part.ranges, strict=True):
         if events is not None:
-            batches = read_part(one, events, wanted)
+            batches = read_partition(one, events, wanted)
             inputs.append(_Input(server_name(one.uri), batches))
     while sum(each.fill() for each in inputs):
         yield from _merged_once(inputs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.rows.tokens import Token
-from headrace.spark.timetravel.archive_table import Base
+from headrace.spark.timetravel.archive_table import ArchivedSnapshot
 from headrace.spark.timetravel.snapshot import Chunk
 
 
@@ -26,7 +26,7 @@ class EventRange(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotPart(InputPartition):
+class SnapshotPartition(InputPartition):
     """A chunk of the snapshot at `token`; with the row before the first one, and with the row after the last one."""
 
     token: Token
@@ -36,28 +36,28 @@ class SnapshotPart(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class WholeSnapshot(InputPartition):
+class ReplacementSnapshot(InputPartition):
     """All of a snapshot in one part, in place of events that are lost; they ended at `token`."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
-class PastPart(InputPartition):
+class PastPartition(InputPartition):
     """The collection's documents as they were at `token`, from the server."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
-class ArchivedPart(InputPartition):
+class ArchivedPartition(InputPartition):
     """A slice of the collection's documents as they were at `token`, from the archive: its snapshot `base` and on.
 
     With the rows that begin and end a snapshot, if it is the `first` part of one, the `last`.
     """
 
     token: Token
-    base: Base
+    base: ArchivedSnapshot
     slice: int
     slices: int
     first: bool = False
@@ -65,18 +65,18 @@ class ArchivedPart(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class Merged(InputPartition):
+class MergedRanges(InputPartition):
     """A range of each server, in the order of the options; None for one of which there is nothing."""
 
     ranges: tuple[EventRange | None, ...]
 
-    def sliced(self, slices: int) -> list[Merged]:
+    def sliced(self, slices: int) -> list[MergedRanges]:
         each = [[None] * slices if one is None else one.sliced(slices) for one in self.ranges]
-        return [Merged(tuple(part)) for part in zip(*each, strict=True)]
+        return [MergedRanges(tuple(part)) for part in zip(*each, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
-class OfServer(InputPartition):
+class ServerPartition(InputPartition):
     """A part of one of several servers, of its snapshot or its past: `number` counts in the order of the options."""
 
     number: int

@@ -15,13 +15,13 @@ from typing import Protocol
 
 from bson import Timestamp
 
-from headrace.spark.mongodb.batch_limits import Bounds, Reach
-from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.event_marks import Mark, MarkCursor, covers, open_marks
+from headrace.spark.stream.event_marks import EventMark, MarkCursor, covers, open_marks
 
 
-class Clock(Protocol):
+class ServerClock(Protocol):
     """What is asked of a feed here."""
 
     def now(self) -> Timestamp: ...
@@ -30,70 +30,70 @@ class Clock(Protocol):
 class ReadAhead:
     """Marks read and not yet given to a batch. Not for two threads."""
 
-    def __init__(self, feed: Clock, open_marks: Callable[[Token], MarkCursor]) -> None:
-        self._feed = feed
+    def __init__(self, mongodb: ServerClock, open_marks: Callable[[Token], MarkCursor]) -> None:
+        self._mongodb = mongodb
         self._open_marks = open_marks
         self._cursor: MarkCursor | None = None
-        self._given = self._asked = Token("")
-        self._ahead: deque[Mark] = deque()
+        self._last_end = self._last_nonempty_end = Token("")
+        self._ahead: deque[EventMark] = deque()
 
-    def advance(self, start: Token, bounds: Bounds, *, until: Timestamp | None, wait_ms: int) -> Reach:
+    def advance(self, start: Token, bounds: BatchLimits, *, until: Timestamp | None, wait_ms: int) -> BatchEnd:
         """The end of a batch after `start`: within the bounds, or all there is now; nothing later than `until`.
 
         With `until` it waits until the server has come to it; else at most `wait_ms` for a first event.
         """
-        cursor = self._standing_at(start)
+        cursor = self._cursor_at(start)
         if until is None and not self._ahead:
             # Before the time is asked: what comes while it waits is in this batch.
-            self._take_in(cursor.next_batch(wait_ms=wait_ms), None)
+            self._append(cursor.next_batch(wait_ms=wait_ms), None)
             if not self._ahead:
                 return self._cut(cursor, bounds, None)
-        bound = until or (None if bounds else self._feed.now())
-        while not self._enough(cursor, bounds, bound) and not (cursor.closed and self._ahead):
+        bound = until or (None if bounds else self._mongodb.now())
+        while not self._has_enough(cursor, bounds, bound) and not (cursor.closed and self._ahead):
             marks = cursor.next_batch(wait_ms=1 if self._ahead else wait_ms)
-            self._take_in(marks, None if bounds else bound)
+            self._append(marks, None if bounds else bound)
             if not marks and (until is None or cursor.closed):
                 break
         return self._cut(cursor, bounds, bound)
 
-    def look(self, start: Token, bounds: Bounds, *, wait_ms: int) -> Timestamp:
+    def reachable_time(self, start: Token, bounds: BatchLimits, *, wait_ms: int) -> Timestamp:
         """Up to when, that included, a batch after `start` within the bounds could reach; gives nothing to a batch.
 
         `advance` without bounds up to a time not after that then takes it.
         """
-        cursor = self._standing_at(start)
-        while not self._enough(cursor, bounds, None) and not (cursor.closed and self._ahead):
+        cursor = self._cursor_at(start)
+        while not self._has_enough(cursor, bounds, None) and not (cursor.closed and self._ahead):
             marks = cursor.next_batch(wait_ms=1 if self._ahead else wait_ms)
             self._ahead.extend(marks)
             if not marks:
                 break
-        fitting = self._fitting(bounds)
-        if fitting is not None or (cursor.closed and self._ahead):
-            return self._ahead[(fitting or len(self._ahead)) - 1].time
-        return cursor.token.time if cursor.drained else _before(cursor.token.time)
+        within = self._count_within(bounds)
+        if within is not None or (cursor.closed and self._ahead):
+            return self._ahead[(within or len(self._ahead)) - 1].time
+        return cursor.token.time if cursor.drained else _tick_before(cursor.token.time)
 
     def close(self) -> None:
         if self._cursor:
             self._cursor.close()
             self._cursor = None
 
-    def _standing_at(self, start: Token) -> MarkCursor:
+    def _cursor_at(self, start: Token) -> MarkCursor:
         # Who got no rows may ask again from where it was.
-        if self._cursor is None or start not in (self._given, self._asked):
+        if self._cursor is None or start not in (self._last_end, self._last_nonempty_end):
             self.close()
             self._ahead.clear()
             self._cursor = self._open_marks(start)
-            self._given = self._asked = start
+            self._last_end = self._last_nonempty_end = start
         return self._cursor
 
-    def _enough(self, cursor: MarkCursor, bounds: Bounds, bound: Timestamp | None) -> bool:
+    def _has_enough(self, cursor: MarkCursor, bounds: BatchLimits, bound: Timestamp | None) -> bool:
         if bound and (covers(cursor, bound) or (self._ahead and self._ahead[-1].time > bound)):
             return True
         # One more than fits, of another time: only then is it known where the last transaction ends.
-        fitting = self._fitting(bounds)
-        return fitting is not None and self._ahead[-1].time != self._ahead[fitting - 1].time
+        within = self._count_within(bounds)
+        return within is not None and self._ahead[-1].time != self._ahead[within - 1].time
 
-    def _fitting(self, bounds: Bounds) -> int | None:
+    def _count_within(self, bounds: BatchLimits) -> int | None:
         """How many of the marks fit the bounds, one at least; None if all do."""
         if bounds.bytes is None:
             return bounds.rows if bounds.rows and len(self._ahead) > bounds.rows else None
@@ -104,34 +104,34 @@ class ReadAhead:
                 return count
         return None
 
-    def _take_in(self, marks: list[Mark], bound: Timestamp | None) -> None:
+    def _append(self, marks: list[EventMark], bound: Timestamp | None) -> None:
         for mark in marks:
             # Without bounds the last mark before the time's end stands for all before it.
             if bound and self._ahead and mark.time <= bound:
                 self._ahead.pop()
             self._ahead.append(mark)
 
-    def _cut(self, cursor: MarkCursor, bounds: Bounds, bound: Timestamp | None) -> Reach:
-        fitting = self._fitting(bounds)
-        last, rows = self._given, 0
+    def _cut(self, cursor: MarkCursor, bounds: BatchLimits, bound: Timestamp | None) -> BatchEnd:
+        within = self._count_within(bounds)
+        last, rows = self._last_end, 0
         while self._ahead and not (bound and self._ahead[0].time > bound):
-            if fitting is not None and rows >= fitting and self._ahead[0].time != last.time:
+            if within is not None and rows >= within and self._ahead[0].time != last.time:
                 break
             last = self._ahead.popleft().token
             rows += 1
         closed = False
         if not self._ahead:
             last, closed = max(last, cursor.token), cursor.closed
-        self._given = last
+        self._last_end = last
         if rows or closed:
-            self._asked = last
-        return Reach(last, rows, closed)
+            self._last_nonempty_end = last
+        return BatchEnd(last, rows, closed)
 
 
-def read_ahead(feed: Feed, *, sizes: bool = False) -> ReadAhead:
+def read_ahead(mongodb: MongoDBStream, *, sizes: bool = False) -> ReadAhead:
     """Of this feed; with `sizes` where bytes are bounded."""
-    return ReadAhead(feed, lambda start: open_marks(feed, start, sizes=sizes))
+    return ReadAhead(mongodb, lambda start: open_marks(mongodb, start, sizes=sizes))
 
 
-def _before(moment: Timestamp) -> Timestamp:
+def _tick_before(moment: Timestamp) -> Timestamp:
     return Timestamp(moment.time, moment.inc - 1) if moment.inc else Timestamp(moment.time - 1, 0xFFFFFFFF)

@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.mongodb.event_ranges import read_range, rows_batches
-from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.partitions import ArchivedPart, EventRange, PastPart, SnapshotPart, WholeSnapshot
+from headrace.spark.stream.partitions import (
+    ArchivedPartition,
+    EventRange,
+    PastPartition,
+    ReplacementSnapshot,
+    SnapshotPartition,
+)
 from headrace.spark.timetravel import past_from_archive, past_from_images
 from headrace.spark.timetravel.archive import read_events
 from headrace.spark.timetravel.past_from_images import PastUnknown
@@ -29,16 +35,16 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 
 
-def read_part(options: SourceOptions, part: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_partition(options: SourceOptions, part: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a part, as batches of these columns of BSON. Raises PositionLost."""
     if isinstance(part, EventRange) and options.archive:
         return read_events(options, part.start, part.end, columns, slice_=part.slice, slices=part.slices)
     if isinstance(part, EventRange):
-        return read_range(Feed(options), part.start, part.end, columns, slice_=part.slice, slices=part.slices)
+        return read_range(MongoDBStream(options), part.start, part.end, columns, slice_=part.slice, slices=part.slices)
     return rows_batches(_rows(options, part), columns)
 
 
-def past_parts(options: SourceOptions, token: Token) -> list[InputPartition]:
+def past_partitions(options: SourceOptions, token: Token) -> list[InputPartition]:
     """What is to be read for the collection as it was at `token`: the archive where it can tell, else the server."""
     if options.archive:
         try:
@@ -46,31 +52,31 @@ def past_parts(options: SourceOptions, token: Token) -> list[InputPartition]:
         except PastUnknown as unknown:
             _LOG.warning("%s. The server is asked instead.", unknown)
         else:
-            return [ArchivedPart(token, base, number, options.partitions) for number in range(options.partitions)]
-    return [PastPart(token)]
+            return [ArchivedPartition(token, base, number, options.partitions) for number in range(options.partitions)]
+    return [PastPartition(token)]
 
 
 def _rows(options: SourceOptions, part: InputPartition) -> Iterable[EventRow]:
     snapshot = Snapshot(options)
-    if isinstance(part, PastPart):
+    if isinstance(part, PastPartition):
         yield from past_from_images.documents_at(snapshot, part.token)
         return
-    if isinstance(part, ArchivedPart):
+    if isinstance(part, ArchivedPartition):
         if part.first:
-            yield snapshot.begin(part.token)
+            yield snapshot.begin_row(part.token)
         yield from past_from_archive.documents_at(options, part.token, part.base, part.slice, part.slices)
         if part.last:
-            yield snapshot.end_at(part.token)
+            yield snapshot.end_row_at(part.token)
         return
-    if isinstance(part, WholeSnapshot):
-        yield snapshot.begin(part.token)
+    if isinstance(part, ReplacementSnapshot):
+        yield snapshot.begin_row(part.token)
         yield from snapshot.read_all()
-        yield snapshot.end(part.token)
+        yield snapshot.end_row(part.token)
         return
-    assert isinstance(part, SnapshotPart)
+    assert isinstance(part, SnapshotPartition)
     if part.first:
-        yield snapshot.begin(part.token)
+        yield snapshot.begin_row(part.token)
     if part.chunk:
         yield from snapshot.read(part.chunk)
     if part.last:
-        yield snapshot.end(part.token)
+        yield snapshot.end_row(part.token)

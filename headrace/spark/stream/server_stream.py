@@ -19,14 +19,14 @@ from typing import Any, Final
 from bson import Timestamp
 from pyspark.sql.datasource import InputPartition
 
-from headrace.spark.mongodb.batch_limits import Bounds, Reach
-from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
-from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.partitions import ArchivedPart, EventRange, SnapshotPart, WholeSnapshot
+from headrace.spark.stream.partitions import ArchivedPartition, EventRange, ReplacementSnapshot, SnapshotPartition
 from headrace.spark.stream.read_ahead import ReadAhead, read_ahead
-from headrace.spark.timetravel.archive import Archive, has, resolve
-from headrace.spark.timetravel.archive_table import Base, Contents
+from headrace.spark.timetravel.archive import Archive, has_events, resolve
+from headrace.spark.timetravel.archive_table import ArchiveContents, ArchivedSnapshot
 from headrace.spark.timetravel.past_from_archive import base_at
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
@@ -34,7 +34,7 @@ from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 CHUNK_ROWS: Final = 20_000
 ARCHIVED_ROWS: Final = 1_000_000
 """So many documents of an archive a micro-batch, unless the options say: each part of one reads all of the table."""
-_LATEST: Final = Position("latest")
+_LATEST: Final = StreamPosition("latest")
 _LOG: Final = logging.getLogger(__name__)
 
 Offset = dict[str, Any]
@@ -45,97 +45,99 @@ class ServerStream:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.bounds = Bounds(options.rows_max, options.bytes_max)
+        self.bounds = BatchLimits(options.rows_max, options.bytes_max)
         self._until: Timestamp | None = None
 
     @cached_property
-    def feed(self) -> Feed:
-        return Feed(self.options)
+    def mongodb(self) -> MongoDBStream:
+        return MongoDBStream(self.options)
 
     @cached_property
     def ahead(self) -> ReadAhead:
-        return read_ahead(self.feed, sizes=self.options.bytes_max is not None)
+        return read_ahead(self.mongodb, sizes=self.options.bytes_max is not None)
 
     @cached_property
     def _snapshot(self) -> Snapshot:
         return Snapshot(self.options)
 
-    def initial(self) -> Offset:
+    def initial_offset(self) -> Offset:
         start = self.options.start
         if start.kind == "snapshot":
-            return self._archived_snapshot() or offset_of(self.feed.resolve(_LATEST), after="")
+            return self._archived_snapshot() or offset_of(self.mongodb.resolve(_LATEST), after="")
         # Spark keeps no offset before the first batch, so the first batch is made even when there is nothing in it.
-        return offset_of(resolve(self.feed, start), initial=True)
+        return offset_of(resolve(self.mongodb, start), initial=True)
 
     def stop_at_now(self) -> None:
         """From here on nothing that is not there yet is given: a run over what is available."""
-        self._until = self.feed.now()
+        self._until = self.mongodb.now()
 
-    def latest(self, start: Offset) -> Offset:
+    def latest_offset(self, start: Offset) -> Offset:
         """The end of the batch after `start`; `start` itself when there is nothing yet."""
         if in_snapshot(start):
             return self._next_chunk(start)
         token = token_of(start)
         try:
-            reach = self.ahead.advance(token, self.bounds, until=self._until, wait_ms=self.options.await_ms)
+            end = self.ahead.advance(token, self.bounds, until=self._until, wait_ms=self.options.await_ms)
         except PositionLost as lost:
-            archived = self._archived(token)
+            archived = self._archived_end(token)
             if archived is None:
-                return self.begin_again(lost)
+                return self.restart(lost)
             if not archived.rows and archived.token.text > token.text:
                 return offset_of(archived.token)
-            reach = archived
-        quiet_ms = (reach.token.time.time - token.time.time) * 1000
-        if reach.rows or start.get("initial") or reach.closed or quiet_ms >= self.options.idle_advance_ms:
+            end = archived
+        quiet_ms = (end.token.time.time - token.time.time) * 1000
+        if end.rows or start.get("initial") or end.closed or quiet_ms >= self.options.idle_advance_ms:
             # Behind an invalidate there may be a collection that was never written: renamed onto this name.
-            again = reach.closed and self.options.start.kind == "snapshot"
-            return offset_of(reach.token, after="") if again else offset_of(reach.token)
+            again = end.closed and self.options.start.kind == "snapshot"
+            return offset_of(end.token, after="") if again else offset_of(end.token)
         return start
 
-    def begin_again(self, lost: PositionLost) -> Offset:
+    def restart(self, lost: PositionLost) -> Offset:
         """The offset of a new snapshot where the policy asks for one; otherwise the position stays lost."""
         if self.options.on_position_lost == "fail":
             raise lost
         _LOG.warning("%s Beginning again from a snapshot, as onPositionLost asks.", lost)
         self.ahead.close()
-        return offset_of(self.feed.resolve(_LATEST), after="")
+        return offset_of(self.mongodb.resolve(_LATEST), after="")
 
-    def parts(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """What the workers read between two offsets; the rows are the same whenever it is asked."""
         if not in_snapshot(start):
             events = EventRange(token_of(start), token_of(end))
-            if self.options.on_position_lost == "resnapshot" and not has(self.feed, events.start, events.end):
+            if self.options.on_position_lost == "resnapshot" and not has_events(self.mongodb, events.start, events.end):
                 # Planned, and lost before it was read: a snapshot in its place, unless one follows anyway.
-                return [] if in_snapshot(end) else [WholeSnapshot(events.end)]
+                return [] if in_snapshot(end) else [ReplacementSnapshot(events.end)]
             return events.sliced(self.options.partitions)
         if "archive" in start:
-            return archived_parts(start, end)
+            return archived_partitions(start, end)
         if not in_snapshot(end):
-            return [SnapshotPart(token_of(start), start["after"] == "", None, True)]
+            return [SnapshotPartition(token_of(start), start["after"] == "", None, True)]
         chunk = Chunk(end["after"], "" if end["single"] else start["after"])
         rows = self.options.rows_max or CHUNK_ROWS
         chunks = self._snapshot.split(chunk, rows, self.options.partitions)
         first_chunk = start["after"] == ""
-        return [SnapshotPart(token_of(start), first_chunk and not nth, each, False) for nth, each in enumerate(chunks)]
+        return [
+            SnapshotPartition(token_of(start), first_chunk and not nth, each, False) for nth, each in enumerate(chunks)
+        ]
 
     def close(self) -> None:
         if "ahead" in self.__dict__:
             self.ahead.close()
 
-    def _archived(self, token: Token) -> Reach | None:
+    def _archived_end(self, token: Token) -> BatchEnd | None:
         """How far the archive goes on from there; None if there is none, or nothing in it."""
         self.ahead.close()
-        return Archive(self.options).reach(token, self.bounds, self._until) if self.options.archive else None
+        return Archive(self.options).batch_end(token, self.bounds, self._until) if self.options.archive else None
 
     def _archived_snapshot(self) -> Offset | None:
         """The beginning of a snapshot of what the archive has, if it goes on from there; else the server is read."""
-        contents = Archive(self.options).contents() if self.options.archive else Contents()
+        contents = Archive(self.options).contents() if self.options.archive else ArchiveContents()
         if not contents.spans:
             return None
         last = contents.spans[-1].last
-        token = max([last, *(base.end for base in contents.bases)])
+        token = max([last, *(base.end for base in contents.snapshots)])
         try:
-            if not has(self.feed, last, token):
+            if not has_events(self.mongodb, last, token):
                 raise PastUnknown(f"the server no longer has what follows {last.text}, where the archive ends")
             base = base_at(self.options, token)
         except PastUnknown as unknown:
@@ -143,8 +145,8 @@ class ServerStream:
             return None
         count = Archive(self.options).table.count(base, token)
         batches = max(-(-count // (self.options.rows_max or ARCHIVED_ROWS)), 1)
-        kept = {"begin": base.begin.text, "end": base.end.text, "slices": batches * self.options.partitions}
-        return offset_of(token, after="", archive=kept)
+        snapshot = {"begin": base.begin.text, "end": base.end.text, "slices": batches * self.options.partitions}
+        return offset_of(token, after="", archive=snapshot)
 
     def _next_chunk(self, start: Offset) -> Offset:
         if "archive" in start:
@@ -156,18 +158,19 @@ class ServerStream:
             return offset_of(token_of(start), after=chunk.upto, single=not chunk.after)
         if self._until:
             # Rows of the snapshot may be newer than the run's beginning; with the events up to here they agree.
-            self._until = self.feed.now()
+            self._until = self.mongodb.now()
         return offset_of(token_of(start))
 
 
-def archived_parts(start: Offset, end: Offset) -> list[ArchivedPart]:
+def archived_partitions(start: Offset, end: Offset) -> list[ArchivedPartition]:
     """The slices between two offsets of a snapshot from the archive."""
-    kept = start["archive"]
-    base, slices = Base(Token(kept["begin"]), Token(kept["end"])), kept["slices"]
+    snapshot = start["archive"]
+    base, slices = ArchivedSnapshot(Token(snapshot["begin"]), Token(snapshot["end"])), snapshot["slices"]
     first, last = int(start["after"] or 0), int(end["after"]) if in_snapshot(end) else slices
     token = token_of(start)
     return [
-        ArchivedPart(token, base, number, slices, number == 0, number == slices - 1) for number in range(first, last)
+        ArchivedPartition(token, base, number, slices, number == 0, number == slices - 1)
+        for number in range(first, last)
     ]
 
 

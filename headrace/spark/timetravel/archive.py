@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bson import Timestamp
 
-from headrace.spark.mongodb.batch_limits import Bounds, Reach
+from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
 from headrace.spark.mongodb.event_ranges import read_range
-from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
-from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.mongodb.stream_fingerprint import difference
 from headrace.spark.rows.tokens import TIME_END, Token
 from headrace.spark.timetravel.archive_table import (
+    ArchiveContents,
+    ArchivedSnapshot,
     ArchiveTable,
     ArchiveUnfit,
-    Base,
-    Contents,
-    Span,
+    EventSpan,
     mark_at,
 )
 from headrace.values import bson
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-__all__ = ["Archive", "ArchiveUnfit", "end_at", "has", "read_events", "resolve"]
+__all__ = ["Archive", "ArchiveUnfit", "end_at", "has_events", "read_events", "resolve"]
 
 
 class Archive:
@@ -51,7 +51,7 @@ class Archive:
         self._path = options.archive
         self.table = ArchiveTable(options.archive)
 
-    def contents(self) -> Contents:
+    def contents(self) -> ArchiveContents:
         """What it has; nothing if there is no table yet. Raises ArchiveUnfit if its job had other options."""
         contents = self.table.contents()
         other = difference(contents.source, self._options) if contents.source else None
@@ -59,19 +59,19 @@ class Archive:
             raise ArchiveUnfit(f"the table {self._path} is of another stream: {other}")
         return contents
 
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[EventSpan, ...]:
         """In order."""
         return self.contents().spans
 
-    def bases(self) -> tuple[Base, ...]:
+    def snapshots(self) -> tuple[ArchivedSnapshot, ...]:
         """The whole snapshots in it, in order."""
-        return self.contents().bases
+        return self.contents().snapshots
 
-    def span(self, token: Token) -> Span | None:
+    def span(self, token: Token) -> EventSpan | None:
         """The one in which the position is."""
         return next((span for span in self.spans() if span.first.text <= token.text <= span.last.text), None)
 
-    def reach(self, start: Token, bounds: Bounds, until: Timestamp | None) -> Reach | None:
+    def batch_end(self, start: Token, bounds: BatchLimits, until: Timestamp | None) -> BatchEnd | None:
         """The end of a micro-batch after `start`, by the rules of `read_ahead.py`; None: nothing comes after it here.
 
         Bytes are counted as the table has them, as text, which is somewhat more than as BSON.
@@ -82,7 +82,7 @@ class Archive:
         names = ("token", "operationType", *(_LONG if bounds.bytes else ()))
         rows = self.table.events(start.text, span.last.text, names).sort_by("token")
         last, count, size = start.text, 0, 0
-        for row in _each(rows):
+        for row in _row_dicts(rows):
             token = row["token"]
             size += sum(len(row[name] or "") for name in _LONG) if bounds.bytes else 0
             full = count and ((bounds.rows and count >= bounds.rows) or (bounds.bytes and size > bounds.bytes))
@@ -92,12 +92,12 @@ class Archive:
                 break
             last, count = token, count + 1
             if row["operationType"] == "invalidate":
-                return Reach(Token(last), count, closed=True)
+                return BatchEnd(Token(last), count, closed=True)
         else:
             # Behind the last event nothing happened up to the span's end.
             if until is None or span.last.time <= until:
                 last = span.last.text
-        return Reach(Token(last), count)
+        return BatchEnd(Token(last), count)
 
     def read(
         self, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
@@ -115,7 +115,7 @@ class Archive:
         stop = min(end, span.last)
         stages = (*self._options.pipeline, *self._options.reader)
         for table in self.windows(start, stop):
-            events = in_slice(_told(table), slice_, slices)
+            events = in_slice(_encoded_events(table), slice_, slices)
             upto = Token(table["token"][-1].as_py())
             if events and stages:
                 batches = list(retold(stages, [events_batch(events)], columns))
@@ -133,7 +133,7 @@ class Archive:
             self.check(table)
             yield table
 
-    def told(self) -> str:
+    def description(self) -> str:
         """What it has, for whoever looks for something that it has not."""
         spans = [f"after {span.first.text} up to {span.last.text}" for span in self.spans()]
         return f"The archive {self._path} has the events {' and '.join(spans) or 'of no time'}."
@@ -158,12 +158,12 @@ def read_events(
 
     Raises PositionLost where neither has them, and ArchiveUnfit.
     """
-    feed, archive = Feed(options), Archive(options)
+    mongodb, archive = MongoDBStream(options), Archive(options)
     wanted = tuple(columns) if "token" in columns else ("token", *columns)
     at = start
     while at < end:
         try:
-            for batch in read_range(feed, at, end, wanted, slice_=slice_, slices=slices):
+            for batch in read_range(mongodb, at, end, wanted, slice_=slice_, slices=slices):
                 yield batch.select(columns)
                 if batch.num_rows:
                     at = Token(batch.column("token")[-1].as_py())
@@ -175,13 +175,13 @@ def read_events(
                     yield archived.select(columns)
                 at = upto
             if at.text <= before.text:
-                raise PositionLost(f"{lost} {archive.told()}") from lost
+                raise PositionLost(f"{lost} {archive.description()}") from lost
 
 
-def has(feed: Feed, start: Token, end: Token) -> bool:
+def has_events(mongodb: MongoDBStream, start: Token, end: Token) -> bool:
     """Whether the events between two positions can be read, from wherever they are."""
-    while _lost(feed, start):
-        span = Archive(feed.options).span(start) if feed.options.archive else None
+    while _is_pruned(mongodb, start):
+        span = Archive(mongodb.options).span(start) if mongodb.options.archive else None
         if span is None or span.last.text <= start.text:
             return False
         if span.last.text >= end.text:
@@ -190,54 +190,54 @@ def has(feed: Feed, start: Token, end: Token) -> bool:
     return True
 
 
-def resolve(feed: Feed, position: Position) -> Token:
+def resolve(mongodb: MongoDBStream, position: StreamPosition) -> Token:
     """As `feed.resolve`; the earliest position, and a time, may be one of the archive's."""
-    if not feed.options.archive:
-        return feed.resolve(position)
-    archive = Archive(feed.options)
+    if not mongodb.options.archive:
+        return mongodb.resolve(position)
+    archive = Archive(mongodb.options)
     if position.kind == "earliest":
-        live, spans = feed.resolve(position), archive.spans()
+        live, spans = mongodb.resolve(position), archive.spans()
         # An archive that ends before the oplog begins leaves a gap: then the oplog is all there is without one.
-        return min(live, spans[-1].first) if spans and not _lost(feed, spans[-1].last) else live
+        return min(live, spans[-1].first) if spans and not _is_pruned(mongodb, spans[-1].last) else live
     try:
-        return feed.resolve(position)
+        return mongodb.resolve(position)
     except PositionLost as lost:
         assert position.time is not None
-        return _archived(archive, position.time, lost)
+        return _archived_token(archive, position.time, lost)
 
 
-def end_at(feed: Feed, moment: Timestamp) -> Token:
+def end_at(mongodb: MongoDBStream, moment: Timestamp) -> Token:
     """As `feed.end_at`, also where only the archive goes back so far."""
     try:
-        return feed.end_at(moment)
+        return mongodb.end_at(moment)
     except PositionLost as lost:
-        if not feed.options.archive:
+        if not mongodb.options.archive:
             raise
-        return _archived(Archive(feed.options), Timestamp(moment.time, moment.inc + 1), lost)
+        return _archived_token(Archive(mongodb.options), Timestamp(moment.time, moment.inc + 1), lost)
 
 
-def _archived(archive: Archive, moment: Timestamp, lost: PositionLost) -> Token:
+def _archived_token(archive: Archive, moment: Timestamp, lost: PositionLost) -> Token:
     """The position before everything of that time."""
     token = mark_at(moment)
     if archive.span(token) is None:
-        raise PositionLost(f"{lost} {archive.told()}") from lost
+        raise PositionLost(f"{lost} {archive.description()}") from lost
     return token
 
 
-def _lost(feed: Feed, token: Token) -> bool:
+def _is_pruned(mongodb: MongoDBStream, token: Token) -> bool:
     try:
-        with feed.open(Position("token", token=token), batch_rows=1):
+        with mongodb.open(StreamPosition("token", token=token), batch_rows=1):
             return False
     except PositionLost:
         return True
 
 
-def _each(table: pa.Table) -> Iterator[dict[str, Any]]:
+def _row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
     for batch in table.to_batches(max_chunksize=10_000):
         yield from batch.to_pylist()
 
 
-def _told(table: pa.Table) -> list[bytes]:
+def _encoded_events(table: pa.Table) -> list[bytes]:
     """The events of the rows, as BSON."""
     from headrace.spark.pipelines import rows
 

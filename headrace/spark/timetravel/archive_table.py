@@ -33,7 +33,7 @@ class ArchiveUnfit(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class EventSpan:
     """Every event after `first`, up to and including `last`, is in the table."""
 
     first: Token
@@ -41,7 +41,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class ArchivedSnapshot:
     """A whole snapshot that began at `begin`: every row of it is true at a token of its own, up to `end`."""
 
     begin: Token
@@ -49,11 +49,11 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ArchiveContents:
     """What a version of a table has, in order."""
 
-    spans: tuple[Span, ...] = ()
-    bases: tuple[Base, ...] = ()
+    spans: tuple[EventSpan, ...] = ()
+    snapshots: tuple[ArchivedSnapshot, ...] = ()
     source: str = ""
     """Which stream it is of, by `stream_fingerprint.py`; empty where that was not kept."""
 
@@ -69,9 +69,9 @@ class ArchiveTable:
         self._path = path
         self._kept = KeptTable(place_of(path))
 
-    def contents(self) -> Contents:
+    def contents(self) -> ArchiveContents:
         table = self._kept.now()
-        return Contents() if table is None else _contents(self._path, table.version())
+        return ArchiveContents() if table is None else _contents(self._path, table.version())
 
     def events(self, after: str, upto: str, names: Sequence[str] | None = None) -> pa.Table:
         """The events after one token, up to and including another; in no order. Raises ArchiveUnfit."""
@@ -87,7 +87,7 @@ class ArchiveTable:
             yield self.events(after, last, names).sort_by("token")
             after = last
 
-    def base_rows(self, base: Base, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def base_rows(self, base: ArchivedSnapshot, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of a snapshot, in no order. Raises ArchiveUnfit if they have been removed from the table."""
         import pyarrow as pa
         import pyarrow.dataset as ds
@@ -101,7 +101,7 @@ class ArchiveTable:
             wanted = (kind == SNAPSHOT) & (_token() >= base.begin.text) & (_token() <= base.end.text)
             yield from scanned.to_batches(columns=list(names), filter=wanted, batch_size=WINDOW_ROWS)
 
-    def count(self, base: Base, upto: Token) -> int:
+    def count(self, base: ArchivedSnapshot, upto: Token) -> int:
         """How many documents there are at most at `upto`: the snapshot's, and those that came since."""
         import pyarrow.compute as pc
 
@@ -148,7 +148,7 @@ def mark_at(moment: Timestamp) -> Token:
 
 
 @lru_cache(maxsize=8)
-def _contents(path: str, version: int) -> Contents:
+def _contents(path: str, version: int) -> ArchiveContents:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -168,30 +168,30 @@ def _contents(path: str, version: int) -> Contents:
     spans = _spans(events, begins)
     if spans and Token(progress.token) > spans[-1].last:
         # A quiet stream went on without rows.
-        spans = (*spans[:-1], Span(spans[-1].first, Token(progress.token)))
-    return Contents(spans, _bases(documents, begins, progress), progress.source)
+        spans = (*spans[:-1], EventSpan(spans[-1].first, Token(progress.token)))
+    return ArchiveContents(spans, _snapshots(documents, begins, progress), progress.source)
 
 
-def _spans(events: pa.ChunkedArray, begins: list[str]) -> tuple[Span, ...]:
+def _spans(events: pa.ChunkedArray, begins: list[str]) -> tuple[EventSpan, ...]:
     import pyarrow.compute as pc
 
     if not len(events):
-        return (Span(Token(begins[-1]), Token(begins[-1])),) if begins else ()
+        return (EventSpan(Token(begins[-1]), Token(begins[-1])),) if begins else ()
     first, last = pc.min(events).as_py(), pc.max(events).as_py()
-    found: list[Span] = []
+    found: list[EventSpan] = []
     at = mark_at(Token(first).time) if not begins or first <= begins[0] else None
     for begin in begins:
         before = pc.max(events.filter(pc.less_equal(events, begin))).as_py()
         # A snapshot that begins at the last event, an invalidate, leaves nothing out.
         if at is None or before != begin:
             if at is not None:
-                found.append(Span(at, max(Token(before or ""), at)))
+                found.append(EventSpan(at, max(Token(before or ""), at)))
             at = Token(begin)
     assert at is not None
-    return (*found, Span(at, max(Token(last), at)))
+    return (*found, EventSpan(at, max(Token(last), at)))
 
 
-def _bases(documents: pa.ChunkedArray, begins: list[str], progress: Progress) -> tuple[Base, ...]:
+def _snapshots(documents: pa.ChunkedArray, begins: list[str], progress: Progress) -> tuple[ArchivedSnapshot, ...]:
     """The whole snapshots; `documents` are the tokens of all their rows."""
     import pyarrow.compute as pc
 
@@ -202,7 +202,7 @@ def _bases(documents: pa.ChunkedArray, begins: list[str], progress: Progress) ->
             own = documents.filter(pc.greater_equal(documents, begin))
             own = own if following is None else own.filter(pc.less(own, following))
             # A row's token may lie just behind the last event, and so behind the end.
-            found.append(Base(Token(begin), Token(max(begin, end, pc.max(own).as_py() or ""))))
+            found.append(ArchivedSnapshot(Token(begin), Token(max(begin, end, pc.max(own).as_py() or ""))))
     return tuple(found)
 
 

@@ -15,14 +15,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.fold import KEYED, MirrorDiverged, State, Stored, fold, key_of, keys_of
-from headrace.spark.timetravel.archive import Archive, has, read_events
-from headrace.spark.timetravel.archive_table import Base
+from headrace.spark.timetravel.archive import Archive, has_events, read_events
+from headrace.spark.timetravel.archive_table import ArchivedSnapshot
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.arrow import EventRow
@@ -40,14 +40,14 @@ _ROWS: Final = 10_000
 Documents = dict[str, Stored]
 
 
-def base_at(options: SourceOptions, token: Token) -> Base:
+def base_at(options: SourceOptions, token: Token) -> ArchivedSnapshot:
     """The snapshot from which the collection at `token` can be made. Raises PastUnknown with what is missing."""
     archive = Archive(options)
-    base = next((base for base in reversed(archive.bases()) if base.end.text <= token.text), None)
+    base = next((base for base in reversed(archive.snapshots()) if base.end.text <= token.text), None)
     if base is None:
         raise PastUnknown(f"the archive {options.archive} has no whole snapshot from before {token.text}")
-    if not has(Feed(options), base.begin, token):
-        raise PastUnknown(f"events between {base.begin.text} and {token.text} are missing. {archive.told()}")
+    if not has_events(MongoDBStream(options), base.begin, token):
+        raise PastUnknown(f"events between {base.begin.text} and {token.text} are missing. {archive.description()}")
     names = ("operationType", "other")
     for row in archive.table.events(base.begin.text, token.text, names).to_pylist():
         if row["operationType"] == "rename":
@@ -56,7 +56,7 @@ def base_at(options: SourceOptions, token: Token) -> Base:
 
 
 def documents_at(
-    options: SourceOptions, token: Token, base: Base, slice_: int = 0, slices: int = 1
+    options: SourceOptions, token: Token, base: ArchivedSnapshot, slice_: int = 0, slices: int = 1
 ) -> Iterator[EventRow]:
     """The documents of a slice as rows that carry `token`, in the order of their keys.
 
@@ -91,7 +91,7 @@ def _folded(rows: list[Row], state: State, documents: Documents) -> State:
     return changes.state
 
 
-def _base_rows(options: SourceOptions, base: Base, slice_: int, slices: int) -> Iterator[list[Row]]:
+def _base_rows(options: SourceOptions, base: ArchivedSnapshot, slice_: int, slices: int) -> Iterator[list[Row]]:
     archive = Archive(options)
     for batch in archive.table.base_rows(base, _NAMES):
         archive.check(batch)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.rows.tokens import Token
 from headrace.spark.timetravel.snapshot import Snapshot
 from headrace.values.arrow import EventRow
@@ -27,15 +27,15 @@ class PastUnknown(RuntimeError):
 class _Since:
     """What the events after a token say of the documents at it, for keys that are not settled yet."""
 
-    def __init__(self, feed: Feed, token: Token) -> None:
-        self._feed = feed
+    def __init__(self, mongodb: MongoDBStream, token: Token) -> None:
+        self._mongodb = mongodb
         self._read_to = token
         self._settled = b""
         self._before: dict[bytes, dict[str, Any] | None] = {}
 
     def read(self, end: Token) -> None:
         """Goes on with the events up to `end`."""
-        for event in self._feed.read(self._read_to, end):
+        for event in self._mongodb.read(self._read_to, end):
             self._note(event)
         self._read_to = max(self._read_to, end)
 
@@ -69,10 +69,10 @@ class _Since:
 
 def documents_at(snapshot: Snapshot, token: Token) -> Iterator[EventRow]:
     """The documents at `token` as rows, each carrying it. Raises PastUnknown and PositionLost."""
-    since = _Since(snapshot.feed_of({"fullDocumentBeforeChange": "whenAvailable"}), token)
+    since = _Since(snapshot.stream_with({"fullDocumentBeforeChange": "whenAvailable"}), token)
     after = ""
     while chunk := snapshot.next_chunk(after, 10_000):
-        documents, _ = snapshot.settled(chunk)
+        documents, _ = snapshot.consistent_read(chunk)
         since.read(snapshot.now())  # further than the chunk is true, which does no harm
         for document in documents:
             if not since.touched(document["_id"]):

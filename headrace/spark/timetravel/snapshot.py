@@ -27,8 +27,8 @@ from bson import Decimal128, MinKey, Timestamp
 from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
-from headrace.spark.mongodb.mongodb_stream import ChangeCursor, Feed
-from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, ResumingCursor
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
@@ -78,8 +78,8 @@ class Snapshot:
         assert options.database and options.collection
         # Its own stream sees every change of the collection, whatever the user's pipeline leaves.
         self._options = replace(options, pipeline=(), stream={}, others=())
-        self._feed = Feed(self._options)
-        self._collection: Collection[dict[str, Any]] = self._feed.client.get_database(
+        self._mongodb = MongoDBStream(self._options)
+        self._collection: Collection[dict[str, Any]] = self._mongodb.client.get_database(
             options.database, codec_options=OPTIONS, read_concern=ReadConcern("majority")
         )[options.collection]
 
@@ -110,7 +110,7 @@ class Snapshot:
 
     def read(self, chunk: Chunk) -> Iterator[EventRow]:
         """The chunk's documents; raises SnapshotUnsettled."""
-        documents, token = self.settled(chunk)
+        documents, token = self.consistent_read(chunk)
         return (self.row(token, document) for document in documents)
 
     def read_all(self) -> Iterator[EventRow]:
@@ -120,17 +120,17 @@ class Snapshot:
             yield from self.read(chunk)
             after = chunk.upto
 
-    def feed_of(self, stream: dict[str, Any]) -> Feed:
+    def stream_with(self, stream: dict[str, Any]) -> MongoDBStream:
         """The collection's stream with these options."""
-        return Feed(replace(self._options, stream=stream))
+        return MongoDBStream(replace(self._options, stream=stream))
 
     def now(self) -> Token:
         """A token up to which everything acknowledged before the call happened."""
-        return self._feed.end_at(self._feed.now())
+        return self._mongodb.end_at(self._mongodb.now())
 
-    def settled(self, chunk: Chunk) -> tuple[Iterable[dict[str, Any]], Token]:
+    def consistent_read(self, chunk: Chunk) -> tuple[Iterable[dict[str, Any]], Token]:
         """The chunk's documents and the token at which all of them are true; raises SnapshotUnsettled."""
-        with self._feed.open(Position("latest"), stages=_KEYS_ONLY) as cursor:
+        with self._mongodb.open(StreamPosition("latest"), stages=_KEYS_ONLY) as cursor:
             documents, moment = self._find(chunk.filter(), _before(cursor.token.time))
             for _ in range(ROUNDS_MAX):
                 stale = dict.fromkeys(key for key in _touched(cursor, moment) if key in documents)
@@ -141,16 +141,16 @@ class Snapshot:
                 documents |= again
         raise SnapshotUnsettled(f"{len(stale)} documents changed each of the {ROUNDS_MAX} times they were read")
 
-    def begin(self, token: Token) -> EventRow:
+    def begin_row(self, token: Token) -> EventRow:
         """The row that says: what was there before is to be forgotten; the rows of a snapshot at `token` follow."""
         return self._row(SNAPSHOT_BEGIN, token)
 
-    def end(self, begun: Token) -> EventRow:
+    def end_row(self, begun: Token) -> EventRow:
         """The row that says: the snapshot that began at `begun` is complete, and nothing of it is later than now."""
         # On a quiet server the last event is older than the place behind it, where the snapshot began.
-        return self.end_at(max(self.now(), begun))
+        return self.end_row_at(max(self.now(), begun))
 
-    def end_at(self, token: Token) -> EventRow:
+    def end_row_at(self, token: Token) -> EventRow:
         """The same of a snapshot whose rows are true at this token."""
         return self._row(SNAPSHOT_END, token)
 
@@ -170,10 +170,10 @@ class Snapshot:
 
     def _find(self, query: dict[str, Any], since: Timestamp) -> tuple[dict[str, dict[str, Any]], Timestamp]:
         """Documents by their key's text, with all that happened up to `since`, and a time by which they were read."""
-        with self._feed.client.start_session(causal_consistency=True) as session:
+        with self._mongodb.client.start_session(causal_consistency=True) as session:
             session.advance_operation_time(since)
             found = {dumps(document["_id"]): document for document in self._collection.find(query, session=session)}
-        return found, self._feed.now()
+        return found, self._mongodb.now()
 
     def _row(self, kind: str, token: Token) -> EventRow:
         head = [token.text, token.time.time * 1_000_000, token.time.inc, kind]
@@ -181,7 +181,7 @@ class Snapshot:
         return head + [None] * (len(COLUMNS) - len(head))
 
 
-def _touched(cursor: ChangeCursor, moment: Timestamp) -> Iterator[str]:
+def _touched(cursor: ResumingCursor, moment: Timestamp) -> Iterator[str]:
     """The keys of the events up to `moment` at least; an invalidate ends them: its collection is gone."""
     while not cursor.covers(moment) and not cursor.closed:
         for event in cursor.next_batch(wait_ms=20):

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, server_name
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.tokens import Token
@@ -68,7 +68,7 @@ def _compared(table: pa.Table, progress: Progress, options: SourceOptions) -> Lo
     events = sorted(token for kind, token in zip(kinds, tokens, strict=True) if kind not in _SNAPSHOTS)
     start = progress.begun or (events[0] if events else progress.token)
     kept = [token for token in events if token > start]
-    told = [event["_id"]["_data"] for event in Feed(options).read(Token(start), Token(progress.token))]
+    told = [event["_id"]["_data"] for event in MongoDBStream(options).read(Token(start), Token(progress.token))]
     twice = [after for before, after in pairwise(kept) if before == after]
     missing, extra = sorted(set(told) - set(kept)), sorted(set(kept) - set(told))
     return LogComparison(len(told), len(kept), tuple(missing), tuple(extra), tuple(twice))

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.spark.mirror import description_option
-from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
@@ -113,7 +113,7 @@ def compare(mirror: Mirror | Mirrored) -> Comparison:
     """
     described = description_option(mirror.uri, mirror.database, mirror.collection)
     options = SourceOptions(mirror.uri, mirror.database, mirror.collection)
-    feed = Feed(replace(options, stream=dict.fromkeys(described, True)))
+    feed = MongoDBStream(replace(options, stream=dict.fromkeys(described, True)))
     for _ in range(_ATTEMPTS):
         state = mirror.table().state()
         if not state.token:

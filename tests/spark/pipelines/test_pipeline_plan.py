@@ -18,7 +18,7 @@ from headrace.query.stages.time_units import UNITS
 from headrace.spark import StageRefused, Window, explain
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.event_ranges import read_range
-from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.pipelines import rows
 from headrace.spark.pipelines.reader import split
 from headrace.spark.pipelines.refusals import REFUSED
@@ -174,7 +174,7 @@ def test_the_reader_runs_behind_the_cursor(uri: str, database: Database[dict[str
     options = parse_options(
         {"uri": uri, "database": database.name, "collection": "c", "pipeline": dumps(stages), "transport": transport}
     )
-    feed = Feed(options)
+    feed = MongoDBStream(options)
     first = parse_options({"uri": uri, "startingPosition": start}).start.token
     assert first is not None
     batches = read_range(feed, first, feed.end_at(feed.now()), COLUMNS)

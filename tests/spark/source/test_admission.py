@@ -9,16 +9,16 @@ import pytest
 from pymongo.database import Database
 
 from headrace.spark.source import admission
-from headrace.spark.source.admission import Standing
+from headrace.spark.source.admission import LegacyAdmission
 from headrace.spark.source.options import parse_options
-from headrace.spark.stream.read_partition import read_part
+from headrace.spark.stream.read_partition import read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream
 from headrace.values.bson import decode
 
 Db = Database[dict[str, Any]]
 
 
-class Old(Standing):
+class Old(LegacyAdmission):
     """A reader of PySpark 4.1, without PySpark 4.1 around it."""
 
     def __init__(self, uri: str, database: Db, **more: str) -> None:
@@ -32,7 +32,9 @@ class Old(Standing):
 
     def rows(self, start: Offset, end: Offset) -> list[Any]:
         parts = self.partitions(start, end)
-        batches = [batch for part in parts for batch in read_part(self.options, part, ["documentKey", "operationType"])]
+        batches = [
+            batch for part in parts for batch in read_partition(self.options, part, ["documentKey", "operationType"])
+        ]
         told = [row for batch in batches for row in batch.to_pylist()]
         return [decode(row["documentKey"])["_id"] if row["documentKey"] else row["operationType"] for row in told]
 
@@ -93,6 +95,6 @@ def test_a_run_of_one_batch_took_all_when_it_wrote_none(
     monkeypatch: pytest.MonkeyPatch, durations: list[dict[str, int]], all_of_it: bool
 ) -> None:
     """An idle run reports progress too, without a batch having been written."""
-    monkeypatch.setattr(admission, "ADMITS", False)
+    monkeypatch.setattr(admission, "HAS_ADMISSION_CONTROL", False)
     ended: Any = SimpleNamespace(recentProgress=[{"durationMs": each} for each in durations])
     assert admission.took_all(ended) == all_of_it

@@ -16,7 +16,7 @@ import headrace
 from headrace.spark.mirror import Mirror
 from headrace.spark.mongodb import mongodb_stream
 from headrace.spark.mongodb.mongodb_stream import PositionLost
-from headrace.spark.mongodb.source_options import Position
+from headrace.spark.mongodb.source_options import StreamPosition
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.options import parse_options
@@ -74,9 +74,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
         return made[uri]
 
     monkeypatch.setattr(mongodb_stream, "_client", client)
-    mongodb_stream._speaks_arrow.cache_clear()
+    mongodb_stream._supports_arrow.cache_clear()
     yield listener
-    mongodb_stream._speaks_arrow.cache_clear()
+    mongodb_stream._supports_arrow.cache_clear()
     for each in made.values():
         each.close()
 
@@ -156,7 +156,7 @@ def test_a_mirror_is_compared_with_mongodbs_commands(
     no_headrace: None, server: headrace.Server, seen: Seen, tmp_path: Path
 ) -> None:
     mirror = Mirror(server.uri, "d", "c", tmp_path, kind="parquet")
-    token = mongodb_stream.Feed(options(server)).resolve(Position("latest")).text
+    token = mongodb_stream.MongoDBStream(options(server)).resolve(StreamPosition("latest")).text
     rows = {dumps(number): Stored(dumps({"_id": number}), token) for number in range(6)}
     mirror.table().commit(Changes(State(token, token, "q", 0), upserts=rows))
     write(server, 3)

@@ -6,7 +6,7 @@ import pytest
 from bson import Timestamp
 
 from headrace.spark.errors import OptionError
-from headrace.spark.mongodb.source_options import Position
+from headrace.spark.mongodb.source_options import StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.options import parse_options, parse_position
 
@@ -30,16 +30,16 @@ def test_a_pipeline_is_extended_json() -> None:
 @pytest.mark.parametrize(
     ("text", "position"),
     [
-        ("latest", Position("latest")),
-        ("earliest", Position("earliest")),
-        (HIGH_WATER, Position("token", token=Token(HIGH_WATER))),
-        (HIGH_WATER.lower(), Position("token", token=Token(HIGH_WATER))),
-        (f'{{"_data": "{HIGH_WATER}"}}', Position("token", token=Token(HIGH_WATER))),
-        ("2013-01-01T00:00:00Z", Position("time", time=Timestamp(1356998400, 0))),
-        ("2013-01-01T01:00:00+01:00", Position("time", time=Timestamp(1356998400, 0))),
+        ("latest", StreamPosition("latest")),
+        ("earliest", StreamPosition("earliest")),
+        (HIGH_WATER, StreamPosition("token", token=Token(HIGH_WATER))),
+        (HIGH_WATER.lower(), StreamPosition("token", token=Token(HIGH_WATER))),
+        (f'{{"_data": "{HIGH_WATER}"}}', StreamPosition("token", token=Token(HIGH_WATER))),
+        ("2013-01-01T00:00:00Z", StreamPosition("time", time=Timestamp(1356998400, 0))),
+        ("2013-01-01T01:00:00+01:00", StreamPosition("time", time=Timestamp(1356998400, 0))),
     ],
 )
-def test_a_position_is_a_word_a_token_or_a_time(text: str, position: Position) -> None:
+def test_a_position_is_a_word_a_token_or_a_time(text: str, position: StreamPosition) -> None:
     assert parse_position(text) == position
 
 

@@ -25,7 +25,7 @@ def older() -> Iterator[dict[str, str]]:
 
 
 def test_the_version_is_that_one_and_has_no_admission_control(older: dict[str, str]) -> None:
-    asked = "import pyspark, headrace.spark.source.admission as a; print(pyspark.__version__, a.ADMITS)"
+    asked = "import pyspark, headrace.spark.source.admission as a; print(pyspark.__version__, a.HAS_ADMISSION_CONTROL)"
     told = subprocess.run([sys.executable, "-c", asked], env=older, capture_output=True, text=True, check=True)
     assert told.stdout.split() == [VERSION, "False"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pymongo.database import Database
 
-from headrace.spark.source.admission import ADMITS
+from headrace.spark.source.admission import HAS_ADMISSION_CONTROL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +32,7 @@ class Runs:
     def again(self) -> Told:
         before = len(self.batches)
         self._run()
-        while not ADMITS and len(self.batches) > before and self._run():
+        while not HAS_ADMISSION_CONTROL and len(self.batches) > before and self._run():
             """A run is one batch there, so it takes some."""
         return [row for batch in self.batches[before:] for row in batch]
 

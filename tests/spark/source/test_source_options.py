@@ -9,7 +9,7 @@ import pytest
 from pymongo.database import Database
 
 import headrace
-from headrace.spark.source.admission import ADMITS
+from headrace.spark.source.admission import HAS_ADMISSION_CONTROL
 from headrace.values.bson import decode
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def test_a_past_state_is_read_as_of_a_token(spark: SparkSession, uri: str, datab
     assert found == ['{"_id":{"$numberInt":"1"}}', '{"_id":{"$numberInt":"2"}}']
 
 
-@pytest.mark.skipif(not ADMITS, reason="in PySpark 4.1 a run is one batch, and that is not all there is")
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="in PySpark 4.1 a run is one batch, and that is not all there is")
 def test_a_stream_of_several_servers_keeps_its_place_in_a_checkpoint(
     spark: SparkSession, tmp_path: Path, transport: str
 ) -> None:

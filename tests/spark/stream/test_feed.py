@@ -10,10 +10,10 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 import headrace
-from headrace.spark.mongodb.batch_limits import Bounds
+from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.event_ranges import read_range
-from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
-from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.values.arrow import COLUMNS
@@ -25,18 +25,18 @@ Db = Database[dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def both_ways(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Feed, "arrow", transport == "arrow")
+    monkeypatch.setattr(MongoDBStream, "arrow", transport == "arrow")
 
 
-def feed_of(uri: str, database: Db, **more: Any) -> Feed:
-    return Feed(SourceOptions(uri, database.name, "c", **more))
+def feed_of(uri: str, database: Db, **more: Any) -> MongoDBStream:
+    return MongoDBStream(SourceOptions(uri, database.name, "c", **more))
 
 
-def reach(feed: Feed, start: Token) -> Token:
-    return read_ahead(feed).advance(start, Bounds(), until=feed.now(), wait_ms=20).token
+def reach(feed: MongoDBStream, start: Token) -> Token:
+    return read_ahead(feed).advance(start, BatchLimits(), until=feed.now(), wait_ms=20).token
 
 
-def told(feed: Feed, start: Token, end: Token) -> list[tuple[str, Any]]:
+def told(feed: MongoDBStream, start: Token, end: Token) -> list[tuple[str, Any]]:
     rows = [row for batch in read_range(feed, start, end, COLUMNS) for row in batch.to_pylist()]
     keys = [decode(row["documentKey"])["_id"] if row["documentKey"] else None for row in rows]
     return list(zip((row["operationType"] for row in rows), keys, strict=True))
@@ -44,7 +44,7 @@ def told(feed: Feed, start: Token, end: Token) -> list[tuple[str, Any]]:
 
 def test_a_range_holds_what_happened_in_it_and_gives_the_same_again(uri: str, database: Db) -> None:
     feed = feed_of(uri, database)
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     database.c.insert_many([{"_id": number} for number in range(250)])
     database.c.update_one({"_id": 3}, {"$set": {"a": 1}})
     database.c.delete_one({"_id": 4})
@@ -57,11 +57,11 @@ def test_a_range_holds_what_happened_in_it_and_gives_the_same_again(uri: str, da
 
 def test_ranges_follow_one_another_without_gap_or_overlap(uri: str, database: Db) -> None:
     feed = feed_of(uri, database, batch_rows=7)
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     database.c.insert_many([{"_id": number} for number in range(50)])
     ahead, found, last = read_ahead(feed), [], start
     while len(found) < 50:
-        end = ahead.advance(last, Bounds(11), until=None, wait_ms=20).token
+        end = ahead.advance(last, BatchLimits(11), until=None, wait_ms=20).token
         found += told(feed, last, end)
         last = end
     assert found == [("insert", number) for number in range(50)]
@@ -69,7 +69,7 @@ def test_ranges_follow_one_another_without_gap_or_overlap(uri: str, database: Db
 
 def test_what_happens_elsewhere_moves_a_quiet_stream_on(uri: str, database: Db) -> None:
     feed = feed_of(uri, database)
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     for number in range(3):
         database.other.insert_one({"_id": number})
     end = reach(feed, start)
@@ -81,11 +81,11 @@ def test_what_happens_elsewhere_moves_a_quiet_stream_on(uri: str, database: Db) 
 
 def test_a_range_goes_on_behind_an_invalidate(uri: str, database: Db) -> None:
     feed = feed_of(uri, database)
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     database.c.insert_one({"_id": 1})
     database.c.drop()
     database.c.insert_one({"_id": 2})
-    middle = read_ahead(feed).advance(start, Bounds(), until=feed.now(), wait_ms=20)
+    middle = read_ahead(feed).advance(start, BatchLimits(), until=feed.now(), wait_ms=20)
     assert middle.closed
     end = reach(feed, middle.token)
     assert told(feed, start, end) == [("insert", 1), ("drop", None), ("invalidate", None), ("insert", 2)]
@@ -94,7 +94,7 @@ def test_a_range_goes_on_behind_an_invalidate(uri: str, database: Db) -> None:
 
 def test_the_servers_pipeline_decides_what_is_in_a_range(uri: str, database: Db) -> None:
     feed = feed_of(uri, database, pipeline=({"$match": {"operationType": "delete"}},))
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     database.c.insert_many([{"_id": number} for number in range(20)])
     database.c.delete_one({"_id": 4})
     assert told(feed, start, reach(feed, start)) == [("delete", 4)]
@@ -102,8 +102,8 @@ def test_the_servers_pipeline_decides_what_is_in_a_range(uri: str, database: Db)
 
 def test_a_database_and_a_deployment_are_streams_too(uri: str, database: Db) -> None:
     for options in (SourceOptions(uri, database.name), SourceOptions(uri)):
-        feed = Feed(options)
-        start = feed.resolve(Position("latest"))
+        feed = MongoDBStream(options)
+        start = feed.resolve(StreamPosition("latest"))
         database.one.insert_one({"_id": 1})
         database.two.insert_one({"_id": 2})
         assert told(feed, start, reach(feed, start)) == [("insert", 1), ("insert", 2)]
@@ -114,20 +114,20 @@ def test_a_database_and_a_deployment_are_streams_too(uri: str, database: Db) -> 
 def test_the_earliest_position_is_before_everything_that_is_kept(uri: str, database: Db) -> None:
     feed = feed_of(uri, database)
     database.c.insert_one({"_id": 1})
-    start = feed.resolve(Position("earliest"))
+    start = feed.resolve(StreamPosition("earliest"))
     assert told(feed, start, reach(feed, start)) == [("insert", 1)]
 
 
 def test_what_the_server_refuses_is_told_as_it_says_it(uri: str, database: Db) -> None:
     feed = feed_of(uri, database, pipeline=({"$group": {"_id": None}},))
     with pytest.raises(OperationFailure):
-        feed.resolve(Position("latest"))
+        feed.resolve(StreamPosition("latest"))
 
 
 def test_a_position_that_the_oplog_has_left_is_an_error_that_says_so() -> None:
     with headrace.Server() as server:
-        feed = Feed(SourceOptions(server.uri, "d", "c"))
-        start = feed.resolve(Position("latest"))
+        feed = MongoDBStream(SourceOptions(server.uri, "d", "c"))
+        start = feed.resolve(StreamPosition("latest"))
         for number in range(20):
             feed.client.d.c.insert_one({"_id": number})
         end = reach(feed, start)
@@ -138,10 +138,10 @@ def test_a_position_that_the_oplog_has_left_is_an_error_that_says_so() -> None:
 
 def test_a_cursor_goes_on_after_the_server_lost_it(uri: str, database: Db) -> None:
     feed = feed_of(uri, database, batch_rows=3)
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     database.c.insert_many([{"_id": number} for number in range(10)])
     found = []
-    with feed.open(Position("token", token=start)) as cursor:
+    with feed.open(StreamPosition("token", token=start)) as cursor:
         while len(found) < 10:
             found += [event["documentKey"]["_id"] for event in cursor.next_batch(wait_ms=20)]
             cursor_id = cursor.cursor_id
@@ -153,8 +153,8 @@ def test_a_cursor_goes_on_after_the_server_lost_it(uri: str, database: Db) -> No
 def test_a_cursor_goes_on_after_the_server_was_started_again(tmp_path: Path) -> None:
     with headrace.Server(tmp_path) as server:
         port = server.options.port or int(server.address.rpartition(":")[2])
-        feed = Feed(SourceOptions(server.uri, "d", "c"))
-        cursor = feed.open(Position("latest"))
+        feed = MongoDBStream(SourceOptions(server.uri, "d", "c"))
+        cursor = feed.open(StreamPosition("latest"))
         feed.client.d.c.insert_one({"_id": 1})
         assert [event["documentKey"] for event in cursor.next_batch(wait_ms=1000)] == [{"_id": 1}]
     with headrace.Server(tmp_path, port=port):
@@ -165,7 +165,7 @@ def test_a_cursor_goes_on_after_the_server_was_started_again(tmp_path: Path) -> 
 
 def test_a_range_that_ends_at_a_time_has_nothing_later(uri: str, database: Db) -> None:
     feed = feed_of(uri, database)
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     for number in range(6):
         database.c.insert_one({"_id": number})
     moments = [event["clusterTime"] for event in feed.read(start, feed.end_at(feed.now()))]

@@ -12,11 +12,11 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from headrace.spark.mirror import Mirror, catch_up
-from headrace.spark.mongodb.batch_limits import Bounds
+from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.event_ranges import read_range
-from headrace.spark.mongodb.fragments import UNKNOWN_TO, splits
-from headrace.spark.mongodb.mongodb_stream import Feed
-from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.fragments import SERVERS_WITHOUT_SPLIT, has_split_stage
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.spark.timetravel.past_from_images import documents_at
@@ -34,8 +34,8 @@ MB = 1024 * 1024
 KEYS = [Int64(1), {"two": 2.5}]  # of which tokens need type bits
 
 
-def way(uri: str, database: Db, transport: str, **more: Any) -> Feed:
-    return Feed(SourceOptions(uri, database.name, "c", transport=transport, **({"stream": IMAGES} | more)))
+def way(uri: str, database: Db, transport: str, **more: Any) -> MongoDBStream:
+    return MongoDBStream(SourceOptions(uri, database.name, "c", transport=transport, **({"stream": IMAGES} | more)))
 
 
 def history(database: Db) -> None:
@@ -54,11 +54,11 @@ def history(database: Db) -> None:
 COUNT = 2 * len(KEYS) + 4
 
 
-def reach(feed: Feed, start: Token) -> Token:
-    return read_ahead(feed).advance(start, Bounds(), until=feed.now(), wait_ms=20).token
+def reach(feed: MongoDBStream, start: Token) -> Token:
+    return read_ahead(feed).advance(start, BatchLimits(), until=feed.now(), wait_ms=20).token
 
 
-def table(feed: Feed, start: Token, end: Token, **slices: int) -> pa.Table:
+def table(feed: MongoDBStream, start: Token, end: Token, **slices: int) -> pa.Table:
     return pa.Table.from_batches(list(read_range(feed, start, end, COLUMNS, **slices)), read_schema())
 
 
@@ -71,7 +71,7 @@ def read_schema() -> pa.Schema:
 def tokens(uri: str, database: Db, start: Token) -> list[Token]:
     """Those of the events, from a stream that leaves everything else out."""
     feed = way(uri, database, "bson", stream={})
-    with feed.open(Position("token", token=start), stages=({"$project": {"_id": 1}},)) as cursor:
+    with feed.open(StreamPosition("token", token=start), stages=({"$project": {"_id": 1}},)) as cursor:
         found: list[Token] = []
         while len(found) < COUNT:
             found += [Token.of(event["_id"]) for event in cursor.next_batch(wait_ms=20)]
@@ -81,7 +81,7 @@ def tokens(uri: str, database: Db, start: Token) -> list[Token]:
 @pytest.mark.process
 def test_both_ways_give_the_same_whole_rows_at_the_tokens_of_the_whole_events(uri: str, database: Db) -> None:
     feeds = [way(uri, database, transport) for transport in ("arrow", "bson")]
-    start = feeds[0].resolve(Position("latest"))
+    start = feeds[0].resolve(StreamPosition("latest"))
     history(database)
     end = reach(feeds[1], start)
     first, second = (table(feed, start, end) for feed in feeds)
@@ -96,7 +96,7 @@ def test_both_ways_give_the_same_whole_rows_at_the_tokens_of_the_whole_events(ur
 @pytest.mark.process
 def test_slices_have_each_of_them_once(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     history(database)
     end = reach(feed, start)
     parts = [table(feed, start, end, slice_=number, slices=5)["token"].to_pylist() for number in range(5)]
@@ -107,14 +107,14 @@ def test_slices_have_each_of_them_once(uri: str, database: Db, transport: str) -
 @pytest.mark.process
 def test_ranges_end_at_whole_events_and_are_gone_on_from(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
-    last = feed.resolve(Position("latest"))
+    last = feed.resolve(StreamPosition("latest"))
     found: list[str] = []
     ends: list[str] = []
     history(database)
     known = [token.text for token in tokens(uri, database, last)]
     ahead = read_ahead(feed, sizes=True)
     while len(found) < COUNT:
-        end = ahead.advance(last, Bounds(bytes=10 * MB), until=None, wait_ms=20).token
+        end = ahead.advance(last, BatchLimits(bytes=10 * MB), until=None, wait_ms=20).token
         found += table(feed, last, end)["token"].to_pylist()
         ends.append(end.text)
         last = end
@@ -125,10 +125,10 @@ def test_ranges_end_at_whole_events_and_are_gone_on_from(uri: str, database: Db,
 @pytest.mark.process
 def test_a_cursor_stands_at_whole_events_with_their_type_bits(uri: str, database: Db) -> None:
     feed = way(uri, database, "bson", batch_rows=3)
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     history(database)
     found: list[Token] = []
-    with feed.open(Position("token", token=start)) as cursor:
+    with feed.open(StreamPosition("token", token=start)) as cursor:
         while len(found) < COUNT:
             events = cursor.next_batch(wait_ms=20)
             found += [Token.of(event["_id"]) for event in events]
@@ -143,9 +143,9 @@ def test_a_cursor_stands_at_whole_events_with_their_type_bits(uri: str, database
 def test_a_cursor_that_is_lost_between_fragments_reads_the_event_again(
     uri: str, database: Db, monkeypatch: pytest.MonkeyPatch, raw: bool
 ) -> None:
-    get_more, lost = Feed.get_more, set()
+    get_more, lost = MongoDBStream.get_more, set()
 
-    def killed_at_first(feed: Feed, cursor: Any, *more: Any, **named: Any) -> Any:
+    def killed_at_first(feed: MongoDBStream, cursor: Any, *more: Any, **named: Any) -> Any:
         reply = get_more(feed, cursor, *more, **named)
         for event in reply["cursor"]["nextBatch"]:
             if "splitEvent" in event and event["_id"]["_data"] not in lost:
@@ -153,12 +153,12 @@ def test_a_cursor_that_is_lost_between_fragments_reads_the_event_again(
                 database.command("killCursors", "c", cursors=[cursor["id"]])
         return reply
 
-    monkeypatch.setattr(Feed, "get_more", killed_at_first)
+    monkeypatch.setattr(MongoDBStream, "get_more", killed_at_first)
     feed = way(uri, database, "bson")
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     history(database)
     found: list[str] = []
-    with feed.open(Position("token", token=start), raw=raw) as cursor:
+    with feed.open(StreamPosition("token", token=start), raw=raw) as cursor:
         while len(found) < COUNT:
             found += [event["_id"]["_data"] for event in cursor.next_batch(wait_ms=20)]
     assert found == [token.text for token in tokens(uri, database, start)]
@@ -169,7 +169,7 @@ def test_a_cursor_that_is_lost_between_fragments_reads_the_event_again(
 def test_an_event_that_no_message_holds_comes_all_the_same(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
     database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     size = 16 * MB - 100
     database.c.insert_one({"_id": 1, "text": "x" * size})
     database.c.update_one({"_id": 1}, {"$set": {"text": "y" * size}})
@@ -185,7 +185,7 @@ def test_an_event_that_no_message_holds_comes_all_the_same(uri: str, database: D
 def test_what_a_pipeline_adds_comes_in_the_same_order_both_ways(uri: str, database: Db) -> None:
     pipeline = ({"$set": {"z": 1, "more": "$fullDocument.text", "a": 2}},)
     feeds = [way(uri, database, transport, pipeline=pipeline) for transport in ("arrow", "bson")]
-    start = feeds[0].resolve(Position("latest"))
+    start = feeds[0].resolve(StreamPosition("latest"))
     history(database)
     end = reach(feeds[0], start)
     first, second = (table(feed, start, end) for feed in feeds)
@@ -196,7 +196,7 @@ def test_what_a_pipeline_adds_comes_in_the_same_order_both_ways(uri: str, databa
 @pytest.mark.process
 def test_fragments_that_the_user_asks_for_stay_fragments(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport, pipeline=({"$changeStreamSplitLargeEvent": {}},))
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     history(database)
     rows = table(feed, start, feed.end_at(feed.now())).to_pylist()
     split = [decode(row["other"])["splitEvent"] for row in rows if row["other"]]
@@ -206,11 +206,11 @@ def test_fragments_that_the_user_asks_for_stay_fragments(uri: str, database: Db,
 @pytest.mark.process
 def test_a_position_in_time_is_found_past_them(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     history(database)
     end = feed.end_at(feed.now())
     assert table(feed, start, end).num_rows == COUNT
-    assert table(feed, feed.resolve(Position("time", time=start.time)), end).num_rows == COUNT
+    assert table(feed, feed.resolve(StreamPosition("time", time=start.time)), end).num_rows == COUNT
 
 
 @pytest.mark.process
@@ -231,26 +231,26 @@ def test_a_server_that_knows_no_fragments_is_read_without(
     uri: str, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MongoDB before 6.0.9 answers error 40324 to the stage; what else has that error stays one."""
-    aggregate = Feed.aggregate
+    aggregate = MongoDBStream.aggregate
     asked: list[list[Any]] = []
 
-    def old(feed: Feed, stream: Any, *, pipeline: list[Any], **more: Any) -> Any:
+    def old(feed: MongoDBStream, stream: Any, *, pipeline: list[Any], **more: Any) -> Any:
         asked.append([*pipeline])
-        if splits(pipeline):
+        if has_split_stage(pipeline):
             raise OperationFailure("Unrecognized pipeline stage name: '$changeStreamSplitLargeEvent'", 40324)
         return aggregate(feed, stream, pipeline=pipeline, **more)
 
-    UNKNOWN_TO.discard(uri)
-    monkeypatch.setattr(Feed, "aggregate", old)
+    SERVERS_WITHOUT_SPLIT.discard(uri)
+    monkeypatch.setattr(MongoDBStream, "aggregate", old)
     feed = way(uri, database, "bson")
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     database.c.insert_one({"_id": 1})
     assert table(feed, start, reach(feed, start)).num_rows == 1
-    assert [splits(pipeline) for pipeline in asked] == [True] + [False] * (len(asked) - 1)
-    UNKNOWN_TO.discard(uri)
-    monkeypatch.setattr(Feed, "aggregate", aggregate)
+    assert [has_split_stage(pipeline) for pipeline in asked] == [True] + [False] * (len(asked) - 1)
+    SERVERS_WITHOUT_SPLIT.discard(uri)
+    monkeypatch.setattr(MongoDBStream, "aggregate", aggregate)
     with pytest.raises(OperationFailure, match="nothing"):
-        way(uri, database, "bson", pipeline=({"$nothing": 1},)).resolve(Position("latest"))
+        way(uri, database, "bson", pipeline=({"$nothing": 1},)).resolve(StreamPosition("latest"))
 
 
 @pytest.mark.spark
@@ -259,7 +259,7 @@ def test_spark_reads_them(spark: SparkSession, uri: str, database: Db, transport
     from headrace.spark.session import register
 
     options = {"uri": uri, "database": database.name, "collection": "c", "transport": transport, "columns": "token"}
-    start = way(uri, database, transport).resolve(Position("latest"))
+    start = way(uri, database, transport).resolve(StreamPosition("latest"))
     history(database)
     known = [token.text for token in tokens(uri, database, start)]
     options |= IMAGES | {"startingPosition": start.text, "columns": "token,fullDocument", "documents": "bson"}

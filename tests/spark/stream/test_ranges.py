@@ -9,10 +9,10 @@ import pytest
 from bson import Decimal128, Int64, ObjectId
 from pymongo.database import Database
 
-from headrace.spark.mongodb.batch_limits import Bounds
+from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.event_ranges import read_range
-from headrace.spark.mongodb.mongodb_stream import Feed
-from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.read_ahead import read_ahead
 from headrace.values.arrow import COLUMNS
@@ -24,11 +24,11 @@ Db = Database[dict[str, Any]]
 KEYS: list[Any] = [1, 2.5, Int64(3), Decimal128("4.0"), "five", ObjectId("6" * 24), {"seven": 7}, True, None]
 
 
-def way(uri: str, database: Db, transport: str, **more: Any) -> Feed:
-    return Feed(SourceOptions(uri, database.name, "c", transport=transport, **more))
+def way(uri: str, database: Db, transport: str, **more: Any) -> MongoDBStream:
+    return MongoDBStream(SourceOptions(uri, database.name, "c", transport=transport, **more))
 
 
-def table(feed: Feed, start: Token, end: Token, **slices: int) -> pa.Table:
+def table(feed: MongoDBStream, start: Token, end: Token, **slices: int) -> pa.Table:
     batches = list(read_range(feed, start, end, COLUMNS, **slices))
     return pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in COLUMNS})
 
@@ -49,10 +49,10 @@ def history(database: Db) -> None:
 def test_both_ways_give_the_same_rows_and_they_are_the_events(uri: str, database: Db) -> None:
     more: dict[str, Any] = {"stream": {"fullDocumentBeforeChange": "whenAvailable", "showExpandedEvents": True}}
     feeds = [way(uri, database, transport, **more) for transport in ("arrow", "bson")]
-    start = feeds[0].resolve(Position("latest"))
+    start = feeds[0].resolve(StreamPosition("latest"))
     history(database)
-    end = read_ahead(feeds[1]).advance(start, Bounds(), until=feeds[1].now(), wait_ms=20).token
-    assert read_ahead(feeds[0]).advance(start, Bounds(), until=feeds[0].now(), wait_ms=20).token.time >= end.time
+    end = read_ahead(feeds[1]).advance(start, BatchLimits(), until=feeds[1].now(), wait_ms=20).token
+    assert read_ahead(feeds[0]).advance(start, BatchLimits(), until=feeds[0].now(), wait_ms=20).token.time >= end.time
     first, second = (table(feed, start, end) for feed in feeds)
     assert first.equals(second)
     raw = [row for batch in feeds[0].read_raw(start, end) for row in map(row_of, map(decode, batch))]
@@ -68,9 +68,9 @@ def plain(field: pa.Field) -> pa.Field:
 def test_reshaped_events_lose_nothing_either_way(uri: str, database: Db) -> None:
     pipeline = ({"$set": {"wallTime": "noon", "fullDocument": {"$size": "$fullDocument.list"}, "more": 1}},)
     feeds = [way(uri, database, transport, pipeline=pipeline) for transport in ("arrow", "bson")]
-    start = feeds[0].resolve(Position("latest"))
+    start = feeds[0].resolve(StreamPosition("latest"))
     database.c.insert_one({"_id": 1, "list": [1, 2]})
-    end = read_ahead(feeds[1]).advance(start, Bounds(), until=feeds[1].now(), wait_ms=20).token
+    end = read_ahead(feeds[1]).advance(start, BatchLimits(), until=feeds[1].now(), wait_ms=20).token
     first, second = (table(feed, start, end) for feed in feeds)
     assert first.equals(second)
     row = first.to_pylist()[0]
@@ -83,11 +83,11 @@ def test_slices_part_a_range_by_key_and_keep_each_documents_order(
     uri: str, database: Db, transport: str, slices: int
 ) -> None:
     feed = way(uri, database, transport)
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     history(database)
     database.c.insert_one({"_id": 1.0})  # the key 1 was deleted, and is back as another type
     database.c.drop()
-    end = read_ahead(feed).advance(start, Bounds(), until=feed.now(), wait_ms=20).token
+    end = read_ahead(feed).advance(start, BatchLimits(), until=feed.now(), wait_ms=20).token
     whole = table(feed, start, end).to_pylist()
     parts = [table(feed, start, end, slice_=number, slices=slices).to_pylist() for number in range(slices)]
     assert sorted(row["token"] for part in parts for row in part) == [row["token"] for row in whole]
@@ -102,9 +102,9 @@ def test_slices_part_a_range_by_key_and_keep_each_documents_order(
 
 def test_columns_that_nobody_wants_do_not_come(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     database.c.insert_one({"_id": 1})
-    end = read_ahead(feed).advance(start, Bounds(), until=feed.now(), wait_ms=20).token
+    end = read_ahead(feed).advance(start, BatchLimits(), until=feed.now(), wait_ms=20).token
     (batch,) = read_range(feed, start, end, ["fullDocument", "token"])
     assert batch.schema.names == ["fullDocument", "token"]
     assert batch.column(0).to_pylist() == [encode({"_id": 1})]
@@ -112,24 +112,24 @@ def test_columns_that_nobody_wants_do_not_come(uri: str, database: Db, transport
 
 def test_a_bound_of_bytes_cuts_where_the_events_sizes_say(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
-    start = feed.resolve(Position("latest"))
+    start = feed.resolve(StreamPosition("latest"))
     for number in range(6):
         database.c.insert_one({"_id": number, "text": "x" * 10_000})
     ahead = read_ahead(feed, sizes=True)
-    first = ahead.advance(start, Bounds(bytes=25_000), until=feed.now(), wait_ms=20)
+    first = ahead.advance(start, BatchLimits(bytes=25_000), until=feed.now(), wait_ms=20)
     assert first.rows == 2
     assert table(feed, start, first.token).num_rows == 2
-    assert ahead.advance(first.token, Bounds(bytes=1), until=feed.now(), wait_ms=20).rows == 1
+    assert ahead.advance(first.token, BatchLimits(bytes=1), until=feed.now(), wait_ms=20).rows == 1
 
 
 def test_a_key_whose_type_its_token_does_not_tell_is_gone_on_from(uri: str, database: Db) -> None:
     """Text alone is kept of a token that comes as Arrow; its type bits are not needed to go on."""
     feed = way(uri, database, "arrow")
-    last = feed.resolve(Position("latest"))
+    last = feed.resolve(StreamPosition("latest"))
     database.c.insert_many([{"_id": key} for key in KEYS])
     ahead, found = read_ahead(feed), 0
     for _ in KEYS:
-        end = ahead.advance(last, Bounds(1), until=None, wait_ms=20).token
+        end = ahead.advance(last, BatchLimits(1), until=None, wait_ms=20).token
         found += table(feed, last, end).num_rows
         last = end
     assert found == len(KEYS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from bson import Timestamp
 
-from headrace.spark.mongodb.batch_limits import Bounds, Reach
+from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
 from headrace.spark.rows.tokens import Token
-from headrace.spark.stream.event_marks import Mark
+from headrace.spark.stream.event_marks import EventMark
 from headrace.spark.stream.read_ahead import ReadAhead
 
 
@@ -43,7 +43,7 @@ class Cursor:
         self.server, self.token = server, start
         self.drained = self.closed = False
 
-    def next_batch(self, *, wait_ms: int) -> list[Mark]:
+    def next_batch(self, *, wait_ms: int) -> list[EventMark]:
         assert wait_ms > 0
         self.server.waits.append(wait_ms)
         if not [each for each in self.server.tokens if each > self.token]:
@@ -55,7 +55,7 @@ class Cursor:
             found = found[: ends[0] + 1]
         self.closed, self.drained = bool(ends), not found
         self.token = found[-1] if found else max(self.token, self.server.quiet_until)
-        return [Mark(each, self.server.bytes) for each in found]
+        return [EventMark(each, self.server.bytes) for each in found]
 
     def close(self) -> None:
         pass
@@ -70,7 +70,7 @@ def test_a_bound_of_rows_is_kept_and_the_next_batch_goes_on_without_asking_again
     ahead = ahead_of(server)
     start, ends = token(0, 0), []
     for _ in range(3):
-        reach = ahead.advance(start, Bounds(3), until=None, wait_ms=5)
+        reach = ahead.advance(start, BatchLimits(3), until=None, wait_ms=5)
         ends.append((reach.token, reach.rows))
         start = reach.token
     assert ends == [(token(3), 3), (token(6), 3), (token(7), 1)]
@@ -80,64 +80,64 @@ def test_a_bound_of_rows_is_kept_and_the_next_batch_goes_on_without_asking_again
 def test_a_transaction_is_never_cut() -> None:
     server = Server([token(1), token(2, 1), token(2, 2), token(2, 3), token(3)], batch=1)
     ahead = ahead_of(server)
-    first = ahead.advance(token(0, 0), Bounds(2), until=None, wait_ms=5)
+    first = ahead.advance(token(0, 0), BatchLimits(2), until=None, wait_ms=5)
     assert (first.token, first.rows) == (token(2, 3), 4)
-    assert ahead.advance(first.token, Bounds(2), until=None, wait_ms=5) == Reach(token(3), 1)
+    assert ahead.advance(first.token, BatchLimits(2), until=None, wait_ms=5) == BatchEnd(token(3), 1)
 
 
 def test_without_a_bound_of_rows_a_batch_reaches_to_now() -> None:
     server = Server([token(time) for time in range(1, 100)])
-    reach = ahead_of(server).advance(token(0, 0), Bounds(), until=None, wait_ms=5)
+    reach = ahead_of(server).advance(token(0, 0), BatchLimits(), until=None, wait_ms=5)
     assert reach.token == token(99)
 
 
-@pytest.mark.parametrize("bounds", [Bounds(), Bounds(5), Bounds(bytes=5)])
-def test_where_nothing_is_there_it_waits_and_gives_what_came_meanwhile(bounds: Bounds) -> None:
+@pytest.mark.parametrize("bounds", [BatchLimits(), BatchLimits(5), BatchLimits(bytes=5)])
+def test_where_nothing_is_there_it_waits_and_gives_what_came_meanwhile(bounds: BatchLimits) -> None:
     server = Server([token(1)])
     ahead = ahead_of(server)
-    assert ahead.advance(token(0, 0), bounds, until=None, wait_ms=5) == Reach(token(1), 1)
+    assert ahead.advance(token(0, 0), bounds, until=None, wait_ms=5) == BatchEnd(token(1), 1)
     server.waits.clear()
-    assert ahead.advance(token(1), bounds, until=None, wait_ms=5) == Reach(token(1), 0)
+    assert ahead.advance(token(1), bounds, until=None, wait_ms=5) == BatchEnd(token(1), 0)
     assert server.waits == [5], "it waits, and once"
     server.coming = [token(2), token(3)]
-    assert ahead.advance(token(1), bounds, until=None, wait_ms=5) == Reach(token(3), 2)
+    assert ahead.advance(token(1), bounds, until=None, wait_ms=5) == BatchEnd(token(3), 2)
 
 
 def test_a_bound_of_time_leaves_what_came_later() -> None:
     server = Server([token(1), token(2), token(3, 1), token(3, 2), token(4), token(5)])
     ahead = ahead_of(server)
-    reach = ahead.advance(token(0, 0), Bounds(), until=token(3).time, wait_ms=5)
+    reach = ahead.advance(token(0, 0), BatchLimits(), until=token(3).time, wait_ms=5)
     assert reach.token == token(3, 2)
-    assert ahead.advance(reach.token, Bounds(), until=token(3).time, wait_ms=5).rows == 0
+    assert ahead.advance(reach.token, BatchLimits(), until=token(3).time, wait_ms=5).rows == 0
 
 
 def test_a_quiet_stream_moves_on_with_the_servers_mark() -> None:
     server = Server([token(1)])
     ahead = ahead_of(server)
-    assert ahead.advance(token(0, 0), Bounds(5), until=None, wait_ms=5) == Reach(token(1), 1)
+    assert ahead.advance(token(0, 0), BatchLimits(5), until=None, wait_ms=5) == BatchEnd(token(1), 1)
     server.quiet_until = token(9, 0)
-    assert ahead.advance(token(1), Bounds(5), until=None, wait_ms=5) == Reach(token(9, 0), 0)
+    assert ahead.advance(token(1), BatchLimits(5), until=None, wait_ms=5) == BatchEnd(token(9, 0), 0)
 
 
 def test_an_invalidate_ends_a_batch() -> None:
     server = Server([token(time) for time in range(1, 6)], invalidates=frozenset({token(3)}), batch=10)
     ahead = ahead_of(server)
-    assert ahead.advance(token(0, 0), Bounds(10), until=None, wait_ms=5) == Reach(token(3), 3, True)
-    assert ahead.advance(token(3), Bounds(10), until=None, wait_ms=5) == Reach(token(5), 2)
+    assert ahead.advance(token(0, 0), BatchLimits(10), until=None, wait_ms=5) == BatchEnd(token(3), 3, True)
+    assert ahead.advance(token(3), BatchLimits(10), until=None, wait_ms=5) == BatchEnd(token(5), 2)
 
 
 def test_an_invalidate_behind_the_bound_is_told_with_its_own_batch() -> None:
     server = Server([token(time) for time in range(1, 6)], invalidates=frozenset({token(3)}), batch=10)
     ahead = ahead_of(server)
-    assert ahead.advance(token(0, 0), Bounds(2), until=None, wait_ms=5) == Reach(token(2), 2)
-    assert ahead.advance(token(2), Bounds(2), until=None, wait_ms=5) == Reach(token(3), 1, True)
+    assert ahead.advance(token(0, 0), BatchLimits(2), until=None, wait_ms=5) == BatchEnd(token(2), 2)
+    assert ahead.advance(token(2), BatchLimits(2), until=None, wait_ms=5) == BatchEnd(token(3), 1, True)
 
 
 def test_asked_for_another_place_it_begins_there() -> None:
     server = Server([token(time) for time in range(1, 6)])
     ahead = ahead_of(server)
-    ahead.advance(token(0, 0), Bounds(4), until=None, wait_ms=5)
-    assert ahead.advance(token(1), Bounds(2), until=None, wait_ms=5) == Reach(token(3), 2)
+    ahead.advance(token(0, 0), BatchLimits(4), until=None, wait_ms=5)
+    assert ahead.advance(token(1), BatchLimits(2), until=None, wait_ms=5) == BatchEnd(token(3), 2)
     assert server.opened == 2
 
 
@@ -145,20 +145,20 @@ def test_a_bound_of_bytes_is_kept_but_one_event_is_always_given() -> None:
     server = Server([token(time) for time in range(1, 8)], batch=10)
     server.bytes = 100
     ahead = ahead_of(server)
-    assert ahead.advance(token(0, 0), Bounds(bytes=250), until=None, wait_ms=5) == Reach(token(2), 2)
-    assert ahead.advance(token(2), Bounds(bytes=99), until=None, wait_ms=5) == Reach(token(3), 1)
-    assert ahead.advance(token(3), Bounds(rows=3, bytes=1000), until=None, wait_ms=5) == Reach(token(6), 3)
+    assert ahead.advance(token(0, 0), BatchLimits(bytes=250), until=None, wait_ms=5) == BatchEnd(token(2), 2)
+    assert ahead.advance(token(2), BatchLimits(bytes=99), until=None, wait_ms=5) == BatchEnd(token(3), 1)
+    assert ahead.advance(token(3), BatchLimits(rows=3, bytes=1000), until=None, wait_ms=5) == BatchEnd(token(6), 3)
     assert server.opened == 1
 
 
 def test_a_look_gives_nothing_and_tells_up_to_when_all_is_known() -> None:
     server = Server([token(1), token(2, 1), token(2, 2), token(3)], batch=10)
     ahead = ahead_of(server)
-    assert ahead.look(token(0, 0), Bounds(2), wait_ms=5) == token(2).time
-    assert ahead.advance(token(0, 0), Bounds(), until=token(2).time, wait_ms=5).token == token(2, 2)
-    assert ahead.look(token(2, 2), Bounds(9), wait_ms=5) == token(3).time
+    assert ahead.reachable_time(token(0, 0), BatchLimits(2), wait_ms=5) == token(2).time
+    assert ahead.advance(token(0, 0), BatchLimits(), until=token(2).time, wait_ms=5).token == token(2, 2)
+    assert ahead.reachable_time(token(2, 2), BatchLimits(9), wait_ms=5) == token(3).time
     server.quiet_until = token(9, 0)
-    assert ahead.look(token(2, 2), Bounds(9), wait_ms=5) == token(9).time
+    assert ahead.reachable_time(token(2, 2), BatchLimits(9), wait_ms=5) == token(9).time
     assert server.opened == 1
 
 
@@ -167,7 +167,7 @@ def test_who_got_no_rows_may_ask_from_the_same_place_again() -> None:
     ahead = ahead_of(server)
     for quiet in (5, 7, 9):
         server.quiet_until = token(quiet, 0)
-        ahead.advance(token(1), Bounds(5), until=None, wait_ms=5)
+        ahead.advance(token(1), BatchLimits(5), until=None, wait_ms=5)
     assert server.opened == 1
 
 
@@ -177,7 +177,7 @@ def test_ranges_follow_one_another_without_a_gap(rows_max: int | None) -> None:
     ahead = ahead_of(Server(tokens, batch=3))
     start, covered = token(0, 0), 0
     while start < tokens[-1]:
-        end = ahead.advance(start, Bounds(rows_max), until=None, wait_ms=5).token
+        end = ahead.advance(start, BatchLimits(rows_max), until=None, wait_ms=5).token
         covered += sum(start < each <= end for each in tokens)
         start = end
     assert covered == len(tokens)

@@ -11,14 +11,14 @@ from pymongo import MongoClient
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import headrace
-from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.options import parse_options
 from headrace.spark.stream import merged_stream
 from headrace.spark.stream.merged_stream import MergedStream
-from headrace.spark.stream.partitions import EventRange, Merged
-from headrace.spark.stream.read_partition import read_part
+from headrace.spark.stream.partitions import EventRange, MergedRanges
+from headrace.spark.stream.read_partition import read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream
 from headrace.values.bson import decode
 from tests.spark.support.pruning import prune_to
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def both_ways(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Feed, "arrow", transport == "arrow")
+    monkeypatch.setattr(MongoDBStream, "arrow", transport == "arrow")
 
 
 def reader_of(*servers: Any, **more: str) -> StreamReader:
@@ -172,8 +172,8 @@ def stream_of(server: Any, **more: str) -> ServerStream:
 
 def kinds(stream: ServerStream, start: Offset, end: Offset) -> list[tuple[str, Any]]:
     found = []
-    for part in stream.parts(start, end):
-        for batch in read_part(stream.options, part, ["operationType", "documentKey"]):
+    for part in stream.partitions(start, end):
+        for batch in read_partition(stream.options, part, ["operationType", "documentKey"]):
             found += [(row["operationType"], row["documentKey"]) for row in batch.to_pylist()]
     return [(kind, key and decode(key)["_id"]) for kind, key in found]
 
@@ -182,15 +182,15 @@ def test_a_lost_position_fails_or_begins_again_from_a_snapshot() -> None:
     with headrace.Server() as server:
         insert(server, *range(3))
         fails, begins = stream_of(server), stream_of(server, onPositionLost="resnapshot")
-        start = fails.initial()
+        start = fails.initial_offset()
         insert(server, *range(10, 30))
         prune_to(server, 5)
         with pytest.raises(PositionLost):
-            fails.latest(start)
-        end = begins.latest(start)
+            fails.latest_offset(start)
+        end = begins.latest_offset(start)
         told = kinds(begins, start, end)
         while "after" in end:
-            start, end = end, begins.latest(end)
+            start, end = end, begins.latest_offset(end)
             told += kinds(begins, start, end)
         keys = [*range(3), *range(10, 30)]
         assert told == [("snapshotBegin", None), *(("snapshot", key) for key in keys), ("snapshotEnd", None)]
@@ -199,9 +199,9 @@ def test_a_lost_position_fails_or_begins_again_from_a_snapshot() -> None:
 def test_a_range_lost_after_it_was_planned_is_made_up_for_by_a_snapshot() -> None:
     with headrace.Server() as server:
         stream = stream_of(server, onPositionLost="resnapshot")
-        start = stream.initial()
+        start = stream.initial_offset()
         insert(server, *range(3))
-        end = stream.latest(start)
+        end = stream.latest_offset(start)
         insert(server, *range(10, 30))
         prune_to(server, 5)
         keys = [*range(3), *range(10, 30)]
@@ -213,13 +213,13 @@ def test_a_chunk_of_a_snapshot_is_read_in_parts() -> None:
     with headrace.Server() as server:
         insert(server, *range(40))
         stream = stream_of(server, startingPosition="snapshot", partitions="3")
-        start = stream.initial()
+        start = stream.initial_offset()
         told, counts = [], []
-        end = stream.latest(start)
+        end = stream.latest_offset(start)
         while "after" in start:
-            counts.append(len(stream.parts(start, end)))
+            counts.append(len(stream.partitions(start, end)))
             told += kinds(stream, start, end)
-            start, end = end, stream.latest(end)
+            start, end = end, stream.latest_offset(end)
         assert [key for kind, key in told if kind == "snapshot"] == list(range(40))
         assert (told[0][0], told[-1][0]) == ("snapshotBegin", "snapshotEnd")
         assert max(counts) <= 3
@@ -228,8 +228,8 @@ def test_a_chunk_of_a_snapshot_is_read_in_parts() -> None:
 def test_a_part_of_several_servers_is_a_part_of_each() -> None:
     with headrace.Server() as one, headrace.Server() as two:
         stream = MergedStream(reader_of(one, two, partitions="2").options)
-        start = stream.initial()
-        parts = stream.parts(start, start)
-        assert all(isinstance(part, Merged) and len(part.ranges) == 2 for part in parts)
-        ranges = [each for part in parts if isinstance(part, Merged) for each in part.ranges if each]
+        start = stream.initial_offset()
+        parts = stream.partitions(start, start)
+        assert all(isinstance(part, MergedRanges) and len(part.ranges) == 2 for part in parts)
+        ranges = [each for part in parts if isinstance(part, MergedRanges) for each in part.ranges if each]
         assert {(each.slice, each.slices) for each in ranges if isinstance(each, EventRange)} == {(0, 2), (1, 2)}

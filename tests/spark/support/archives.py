@@ -12,8 +12,8 @@ from pymongo import MongoClient
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 import headrace
-from headrace.spark.mongodb.mongodb_stream import Feed
-from headrace.spark.mongodb.stream_fingerprint import told_of
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
 from headrace.spark.rows import events
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.changes_sink import changes_sink
@@ -85,12 +85,12 @@ class Kept:
     def sink(self, job: StreamReader) -> LogSink:
         """As a job opens it."""
         sink = changes_sink(self.path)
-        sink.source = told_of(job.options) if self.tells else ""
+        sink.source = stream_fingerprint(job.options) if self.tells else ""
         return sink
 
     def note(self) -> Token:
         """An empty batch, which ends at this token."""
-        feed = Feed(self._job.options)
+        feed = MongoDBStream(self._job.options)
         token = feed.end_at(feed.now())
         self.sink(self._job).note(self._query, self._number, token.text)
         self._number += 1

@@ -13,8 +13,8 @@ import pytest
 import headrace
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.event_ranges import read_range
-from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
-from headrace.spark.mongodb.source_options import Position
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
+from headrace.spark.mongodb.source_options import StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.source.options import parse_options
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(autouse=True)
 def both_ways(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Feed, "arrow", transport == "arrow")
+    monkeypatch.setattr(MongoDBStream, "arrow", transport == "arrow")
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def losing(events: list[Row], lost_after: int) -> Callable[..., Iterator[pa.Reco
     """The range as a server gives it that loses the position, the first time, after so many batches of one row."""
     calls: list[Token] = []
 
-    def read(feed: Feed, start: Token, end: Token, columns: Any, **rest: Any) -> Iterator[pa.RecordBatch]:
+    def read(feed: MongoDBStream, start: Token, end: Token, columns: Any, **rest: Any) -> Iterator[pa.RecordBatch]:
         calls.append(start)
         if len(calls) > 1:
             yield from read_range(feed, start, end, columns, **rest)
@@ -141,8 +141,8 @@ def test_slices_pipelines_and_columns_are_the_same_from_the_table(kept: Kept, ev
 
 def test_a_time_before_the_oplog_is_found_in_the_table(kept: Kept, everything: list[Row]) -> None:
     first, third = (Token(everything[number]["token"]) for number in (0, 2))
-    feed = Feed(parse_options(kept.options()))
-    start = archive_module.resolve(feed, Position("time", time=third.time))
+    feed = MongoDBStream(parse_options(kept.options()))
+    start = archive_module.resolve(feed, StreamPosition("time", time=third.time))
     end = archive_module.end_at(feed, third.time)
     assert tokens(kept.read(startingPosition=start.text)) == tokens(everything)[2:]
     assert tokens(kept.read(startingPosition=first.text, endingPosition=end.text)) == tokens(everything)[1:3]

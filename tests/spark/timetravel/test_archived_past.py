@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pymongo.database import Database
 
 import headrace
-from headrace.spark.mongodb.mongodb_stream import Feed, PositionLost
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.options import parse_options
@@ -39,7 +39,7 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
 
 
 def now(kept: Kept) -> Token:
-    feed = Feed(parse_options(kept.options(archive="")))
+    feed = MongoDBStream(parse_options(kept.options(archive="")))
     return feed.end_at(feed.now())
 
 

@@ -45,7 +45,7 @@ def unread(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the collection was read from the server")
 
     monkeypatch.setattr(Snapshot, "next_chunk", refuse)
-    monkeypatch.setattr(Snapshot, "settled", refuse)
+    monkeypatch.setattr(Snapshot, "consistent_read", refuse)
 
 
 def contents(kept: Kept) -> list[str]:

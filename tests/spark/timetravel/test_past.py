@@ -9,7 +9,7 @@ import pytest
 from bson import Int64
 from pymongo.database import Database
 
-from headrace.spark.mongodb.mongodb_stream import Feed
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.tokens import Token
 from headrace.spark.timetravel.past_from_images import PastUnknown, documents_at
@@ -26,7 +26,7 @@ def at(uri: str, database: Db, token: Token) -> list[dict[str, Any]]:
 
 
 def now(uri: str, database: Db) -> Token:
-    feed = Feed(SourceOptions(uri, database.name, "c"))
+    feed = MongoDBStream(SourceOptions(uri, database.name, "c"))
     return feed.end_at(feed.now())
 
 
@@ -52,7 +52,7 @@ def test_changes_while_it_is_read_do_not_show(uri: str, database: Db, monkeypatc
     database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
     database.c.insert_many([{"_id": number} for number in range(20)])
     token = now(uri, database)
-    settled = Snapshot.settled
+    settled = Snapshot.consistent_read
 
     def while_writing(self: Snapshot, chunk: Any) -> Any:
         database.c.update_many({"_id": {"$lt": 15}}, {"$inc": {"n": 1}})
@@ -63,7 +63,7 @@ def test_changes_while_it_is_read_do_not_show(uri: str, database: Db, monkeypatc
         database.c.replace_one({"_id": 5.5}, {}, upsert=True)
         return found
 
-    monkeypatch.setattr(Snapshot, "settled", while_writing)
+    monkeypatch.setattr(Snapshot, "consistent_read", while_writing)
     assert at(uri, database, token) == sorted(({"_id": number} for number in range(20)), key=repr)
 
 

@@ -11,9 +11,9 @@ from bson.datetime_ms import DatetimeMS
 from pymongo.database import Database
 
 from headrace.spark.mirror import description_option
-from headrace.spark.mongodb.batch_limits import Bounds
-from headrace.spark.mongodb.mongodb_stream import Feed
-from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.batch_limits import BatchLimits
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.stream.read_ahead import read_ahead
@@ -76,18 +76,18 @@ def test_a_snapshot_under_writers_and_the_events_after_it_give_the_collection(
 
     options = SourceOptions(uri, database.name, "c")
     snapshot = Snapshot(options)
-    start = Feed(options).resolve(Position("latest"))
+    start = MongoDBStream(options).resolve(StreamPosition("latest"))
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        rows = [text_row(snapshot.begin(start)), *rows_of(snapshot, 6), text_row(snapshot.end(start))]
+        rows = [text_row(snapshot.begin_row(start)), *rows_of(snapshot, 6), text_row(snapshot.end_row(start))]
     finally:
         stop.set()
         writer.join()
     assert {rows[0].operationType, rows[-1].operationType} == {SNAPSHOT_BEGIN, SNAPSHOT_END}
     stream = dict.fromkeys(description_option(uri, database.name, "c"), True)
-    feed = Feed(SourceOptions(uri, database.name, "c", stream=stream, transport=transport))
-    end = read_ahead(feed).advance(start, Bounds(), until=feed.now(), wait_ms=20).token
+    feed = MongoDBStream(SourceOptions(uri, database.name, "c", stream=stream, transport=transport))
+    end = read_ahead(feed).advance(start, BatchLimits(), until=feed.now(), wait_ms=20).token
     mirror: dict[str, Stored] = {}
     state = State()
     for batch in (rows, [row_of(event) for event in feed.read(start, end)]):

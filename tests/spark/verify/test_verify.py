@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import headrace.spark.verify.mirror
 import pytest
 from bson import Int64
 from pymongo.database import Database
 
 import headrace.spark.verify.compare_mirror
-from headrace.spark.mongodb.mongodb_stream import Feed
-from headrace.spark.mongodb.source_options import Position, SourceOptions
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.tables.fold import Changes, State, Stored
 from headrace.spark.tables.mirror_table import MirrorTable, NotAMirror, open_table
@@ -43,7 +42,7 @@ def mirrored(uri: str, database: Db, tmp_path: Path) -> Mirrored:
 def fill(mirrored: Mirrored, database: Db, **wrong: str) -> None:
     """The mirror as it should be now, but for the documents given by name."""
     options = SourceOptions(mirrored.uri, mirrored.database, "c")
-    token = Feed(options).resolve(Position("latest")).text
+    token = MongoDBStream(options).resolve(StreamPosition("latest")).text
     rows = {dumps(found["_id"]): Stored(dumps(found), token) for found in database.c.find()}
     rows |= {dumps(key): Stored(text, token) for key, text in wrong.items()}
     mirrored.table().commit(Changes(State(token, token, "q", 0), clear=True, upserts=rows))
@@ -97,14 +96,14 @@ def test_writes_during_the_comparison_do_not_disturb_it(
 ) -> None:
     database.c.insert_many([{"_id": number, "list": [1]} for number in range(30)])
     fill(mirrored, database)
-    original = Feed.end_at
+    original = MongoDBStream.end_at
 
-    def writing(self: Feed, moment: Any) -> Any:
+    def writing(self: MongoDBStream, moment: Any) -> Any:
         database.c.update_many({"_id": {"$lt": 5}}, {"$push": {"list": 2}})
         database.c.delete_one({"_id": 7})
         return original(self, moment)
 
-    monkeypatch.setattr(Feed, "end_at", writing)
+    monkeypatch.setattr(MongoDBStream, "end_at", writing)
     assert compare(mirrored).equal, compare(mirrored)
 
 
