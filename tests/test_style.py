@@ -21,7 +21,7 @@ FUNCTION_LINES_MAX = 70
 TABLE_ROWS_MIN = 4
 FORBIDDEN_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
 ORDERED_BY_MEANING = {
-    "headrace/commands/server_status.py:_OPERATIONS",  # as serverStatus lists them
+    "headrace/commands/server_info/server_status.py:_OPERATIONS",  # as serverStatus lists them
     "headrace/query/stages/granularity.py:SERIES",  # by coarseness
     "headrace/query/stages/time_units.py:MILLISECONDS",  # by length
 }

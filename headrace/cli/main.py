@@ -76,7 +76,7 @@ def _print_version(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _version_text() -> str:
-    from headrace.commands.build_info import MONGODB_VERSION_TEXT
+    from headrace.dispatch.server_info import MONGODB_VERSION_TEXT
 
     return f"headrace {headrace.__version__} (speaks like MongoDB {MONGODB_VERSION_TEXT})"
 

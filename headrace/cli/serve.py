@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from headrace.cli.background import Announce, open_log, pid_file, run_in_background
 from headrace.cli.places import data_directory
-from headrace.commands.options import ServerOptions
+from headrace.dispatch.options import ServerOptions
 
 _NO_USERS: Final = "Headrace has no users: keep its address out of reach instead"
 _NO_FILE: Final = "Headrace reads no configuration file: give the flags themselves"

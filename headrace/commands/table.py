@@ -4,37 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.commands import (
-    aggregate,
-    arrow_changes,
-    bulk_write,
-    collmod,
-    count,
-    create,
-    delete,
-    drop,
-    explain,
-    failpoints,
-    find,
-    findandmodify,
-    getmore,
-    images,
-    in_progress,
-    indexes,
-    insert,
-    killcursors,
-    listing,
-    transactions,
-    update,
-)
-from headrace.commands.command import Command
+from headrace.commands.catalog import coll_mod, create, drop, indexes, listing
+from headrace.commands.reading import aggregate, arrow_changes, count, explain, find, get_more, kill_cursors
+from headrace.commands.server_info import cluster_parameters, configure_fail_point, current_op
 from headrace.commands.table_static import STATIC_COMMANDS
+from headrace.commands.writing import bulk_write, delete, end_transaction, find_and_modify, insert, update
+from headrace.dispatch.command import Command
+from headrace.dispatch.options import ServerOptions
 
 _ONE: Final = (
-    aggregate, arrow_changes, bulk_write, collmod, create, delete, explain, find, findandmodify, getmore, insert,
-    killcursors, update,
+    aggregate, arrow_changes, bulk_write, coll_mod, create, delete, explain, find, find_and_modify, get_more, insert,
+    kill_cursors, update,
 )  # fmt: skip
-_MANY: Final = (count, drop, images, in_progress, indexes, listing, transactions)
+_MANY: Final = (cluster_parameters, count, current_op, drop, end_transaction, indexes, listing)
 
 DATA_COMMANDS: Final = sorted(
     [module.COMMAND for module in _ONE] + [command for module in _MANY for command in module.COMMANDS],
@@ -52,5 +34,10 @@ def _by_name() -> dict[str, Command]:
 
 
 COMMANDS: Final = _by_name()
-TEST_COMMANDS: Final = {command.name: command for command in failpoints.COMMANDS}
+TEST_COMMANDS: Final = {command.name: command for command in configure_fail_point.COMMANDS}
 """Those that are only there with `--enable-test-commands`."""
+
+
+def commands_for(options: ServerOptions) -> dict[str, Command]:
+    """The commands that a server with these options has."""
+    return COMMANDS | TEST_COMMANDS if options.enable_test_commands else COMMANDS

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.commands import (
+from headrace.commands.server_info import (
+    administration,
     build_info,
     connection_status,
     hello,
-    operations,
     parameters,
     refused,
     replica_set,
     server_status,
     session_commands,
 )
-from headrace.commands.command import Command
+from headrace.dispatch.command import Command
 
 _FAMILIES: Final = (
+    administration,
     build_info,
     connection_status,
     hello,
-    operations,
     parameters,
     refused,
     replica_set,

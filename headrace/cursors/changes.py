@@ -58,9 +58,27 @@ class ChangeCursor:
     """One client's stream."""
 
     __slots__ = (
-        "_after", "_builder", "_clock_ms", "_feed", "_feeds", "_guard", "_index", "_read_from", "_spec", "_token",
-        "_token_time", "id", "idle", "key", "namespace", "namespace_bytes", "no_timeout", "session", "standing",
-        "state", "used_ms",
+        "_after",
+        "_builder",
+        "_clock_ms",
+        "_feed",
+        "_feeds",
+        "_guard",
+        "_index",
+        "_read_from",
+        "_spec",
+        "_token",
+        "_token_time",
+        "id",
+        "idle",
+        "key",
+        "namespace",
+        "namespace_bytes",
+        "no_timeout",
+        "repeated_getmore",
+        "session",
+        "state",
+        "used_ms",
     )  # fmt: skip
 
     is_change_stream = True
@@ -83,7 +101,7 @@ class ChangeCursor:
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.no_timeout = False
-        self.standing: Any = None  # the getMore that its client repeats, see commands/standing.py
+        self.repeated_getmore: Any = None  # the getMore that its client repeats, see dispatch/repeated_getmore.py
         self.state = State.BEHIND
         self._guard = ResumeGuard(spec) if spec.resume is not None else None
         last = source.store.last_position

@@ -22,7 +22,7 @@ class Timed(Protocol):
 
 
 class Cursor(Protocol):
-    """What every kind of cursor has; how it is read differs and is known to `commands/getmore`."""
+    """What every kind of cursor has; how it is read differs and is known to `commands/reading/get_more.py`."""
 
     id: int
     namespace: str

@@ -11,7 +11,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
-from headrace.commands import transactions
+from headrace.dispatch import transactions
 from headrace.server.ttl import TimeToLive
 from headrace.store import schema, sessions
 from headrace.store.retention import Retention, expired_images, first_to_keep, prune, remove_images

@@ -12,9 +12,11 @@ from typing import Any
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.commands.engine import Engine
-from headrace.commands.options import ServerOptions
-from headrace.commands.request import Peer as PeerFacts
+from headrace.commands.server_info.parameters import first_parameters
+from headrace.commands.table import commands_for
+from headrace.dispatch.engine import Engine
+from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.request import ClientInfo
 from headrace.server.background import Background
 from headrace.server.log_tail import LogTail
 from headrace.server.notifier import Notifier
@@ -33,7 +35,7 @@ class Core:
         self.options = options
         self.loop = asyncio.get_running_loop()
         self.store = Store(None if throw_away else options.dbpath, oplog=options.oplog, clock=clock)
-        self.engine = Engine(self.store, options)
+        self.engine = Engine(self.store, options, commands_for(options), first_parameters(options))
         self.commit_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
         self.writer = Writer(self)
         self.notifier = Notifier(self)
@@ -86,7 +88,7 @@ class Core:
         for server in self._servers:
             server.close()
         for peer in self.peers:
-            peer.hush()
+            peer.stop_reading()
         self.background.stop()
         await self.writer.drained()
         for peer in list(self.peers):
@@ -114,7 +116,7 @@ class Core:
 
     # What peers call.
 
-    def welcome(self, peer: Peer, transport: Any) -> PeerFacts:
+    def peer_connected(self, peer: Peer, transport: Any) -> ClientInfo:
         """A client has connected."""
         self.peers.add(peer)
         self.engine.connections_open += 1
@@ -122,10 +124,10 @@ class Core:
         remote, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if isinstance(remote, tuple):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return PeerFacts(self.engine.connections_created, f"{remote[0]}:{remote[1]}", (local[0], local[1]))
-        return PeerFacts(self.engine.connections_created, "anonymous unix socket", str(local))
+            return ClientInfo(self.engine.connections_created, f"{remote[0]}:{remote[1]}", (local[0], local[1]))
+        return ClientInfo(self.engine.connections_created, "anonymous unix socket", str(local))
 
-    def farewell(self, peer: Peer) -> None:
+    def peer_disconnected(self, peer: Peer) -> None:
         self.peers.discard(peer)
         self.engine.connections_open -= 1
         self.notifier.leave(peer)

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 
-from headrace.commands.options import ServerOptions
+from headrace.dispatch.options import ServerOptions
 from headrace.server.core import Core
 from headrace.server.embedded import new_loop
 

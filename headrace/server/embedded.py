@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.clock import SystemClock
-from headrace.commands.options import ServerOptions
+from headrace.dispatch.options import ServerOptions
 from headrace.server.core import Core
 
 

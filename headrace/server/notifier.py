@@ -11,9 +11,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
-from headrace.commands.command import Command
-from headrace.commands.request import Request
-from headrace.commands.wait import Wait
+from headrace.dispatch.command import Command
+from headrace.dispatch.request import Request
+from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.server.deadlines import Deadlines
 from headrace.store.store import Committed
@@ -74,7 +74,7 @@ class Notifier:
     def interrupt(self, connection_id: int) -> None:
         """End what a connection waits for, with error 11601."""
         for parked in [item for here in self._parked.values() for item in here]:
-            if parked.peer.facts.connection_id == connection_id:
+            if parked.peer.client.connection_id == connection_id:
                 self._remove(parked)
                 error = CommandError(11601, "operation was interrupted")
                 answer = self._core.engine.failure(error, parked.request)

@@ -12,13 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
-from headrace.commands import standing
-from headrace.commands.command import Command
-from headrace.commands.failpoints import Failure
-from headrace.commands.getmore import COMMAND as GET_MORE
-from headrace.commands.request import Peer as PeerFacts
-from headrace.commands.request import Request
-from headrace.commands.wait import Wait
+from headrace.commands.reading.get_more import COMMAND as GET_MORE
+from headrace.dispatch import repeated_getmore
+from headrace.dispatch.command import Command
+from headrace.dispatch.fail_points import Failure
+from headrace.dispatch.request import Request, parse_legacy_query, parse_message
+from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
 from headrace.wire.message import MORE_TO_COME, OP_QUERY
@@ -35,7 +34,7 @@ class Peer(asyncio.Protocol):
 
     __slots__ = (
         "_busy", "_core", "_full", "_message", "_paused", "_replies", "_request", "_started", "_transport",
-        "_wire", "facts", "waiting",
+        "_wire", "client", "waiting",
     )  # fmt: skip
 
     def __init__(self, core: Core) -> None:
@@ -52,7 +51,7 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._transport.set_write_buffer_limits(high=limits.WRITE_BUFFER_BYTES_MAX)
-        self.facts = self._core.welcome(self, transport)
+        self.client = self._core.peer_connected(self, transport)
 
     def data_received(self, data: bytes) -> None:
         self._core.engine.metrics["network.bytesIn"] += len(data)
@@ -69,7 +68,7 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._busy = True
-        self._core.farewell(self)
+        self._core.peer_disconnected(self)
 
     def _read_on(self) -> None:
         """Everything that came ahead of its turn is served: the client may send more."""
@@ -102,27 +101,30 @@ class Peer(asyncio.Protocol):
                     return
                 self._begin(message)  # type: ignore[arg-type]
         except ProtocolError as error:
-            LOG.warning("%s sent what is not the MongoDB protocol, and is cut off: %s", self.facts.address, error)
+            LOG.warning("%s sent what is not the MongoDB protocol, and is cut off: %s", self.client.address, error)
             self._busy = True
             self._transport.close()
 
     def _begin(self, message: Message) -> None:
         engine = self._core.engine
         self._message = message
-        if message.body.startswith(standing.BEGIN, 4):
-            again = standing.recognised(engine, message.body, self.facts)
+        if message.body.startswith(repeated_getmore.BEGIN, 4):
+            again = repeated_getmore.recognised(engine, message.body, self.client)
             if again is not None:
                 self._request = again
                 self.run(GET_MORE, again)
                 return
         try:
-            request = _request(message, self.facts)
+            if message.opcode == OP_QUERY:
+                request = parse_legacy_query(message.collection or "", message.body, self.client)
+            else:
+                request = parse_message(message.body, message.sequences, self.client)
             self._request = request
             command = engine.command(request)
-            failing = engine.failpoints
-            failure = failing.meet(engine, command, request) if failing.active else None
+            failing = engine.fail_points
+            failure = failing.before_command(engine, command, request) if failing.active else None
         except CommandError as error:
-            blank = Request("", "", message.body, {}, self.facts)
+            blank = Request("", "", message.body, {}, self.client)
             self._answer(engine.failure(error, blank))
             return
         if failure is None:
@@ -164,7 +166,7 @@ class Peer(asyncio.Protocol):
         try:
             answer = self._core.engine.run_read(command, request)
         except Exception:
-            LOG.exception("the command %s of %s failed inside the server", request.name, self.facts.address)
+            LOG.exception("the command %s of %s failed inside the server", request.name, self.client.address)
             answer = self._core.engine.failure(CommandError(1, "an error inside the server; see its log"), request)
         if type(answer) is Wait:
             self._busy = True
@@ -177,7 +179,7 @@ class Peer(asyncio.Protocol):
         self._busy = False
         if self._transport.is_closing():
             return
-        if self.facts.cut_off:
+        if self.client.cut_off:
             self.drop()
             return
         self._answer(answer)
@@ -203,7 +205,7 @@ class Peer(asyncio.Protocol):
         if not self._busy:
             self._serve()
 
-    def hush(self) -> None:
+    def stop_reading(self) -> None:
         """Begin no further message: the server ends, and answers what it has begun."""
         if not self._paused and not self._transport.is_closing():
             self._transport.pause_reading()
@@ -213,40 +215,3 @@ class Peer(asyncio.Protocol):
         """Close the socket without an answer (a fail point, or the end of the server)."""
         self._busy = True
         self._transport.abort()
-
-
-def _request(message: Message, facts: PeerFacts) -> Request:
-    """The command in a message. Raises `CommandError` for one that names none, or no database."""
-    body = message.body
-    if message.opcode == OP_QUERY:
-        return _legacy_request(message, facts)
-    end = body.find(b"\x00", 5)
-    if end < 0 or len(body) < 6:
-        raise CommandError(22, "the message holds no command")
-    name = body[5:end].decode(errors="replace")
-    request = Request(name, "", body, message.sequences, facts)
-    try:
-        database = request.body.get("$db")
-    except Exception as error:
-        raise CommandError(22, f"invalid bson: {error}") from None
-    if type(database) is not str:
-        raise CommandError(40571, "OP_MSG requests require a $db argument")
-    request.db = database
-    return request
-
-
-def _legacy_request(message: Message, facts: PeerFacts) -> Request:
-    collection = message.collection or ""
-    if not collection.endswith(".$cmd"):
-        raise CommandError(5739101, "OP_QUERY is no longer supported. The client driver may require an upgrade.")
-    request = Request("", collection[:-5], message.body, {}, facts)
-    body = request.body
-    inner = body.get("$query", body.get("query"))
-    if isinstance(inner, dict):
-        request = Request("", request.db, message.body, {}, facts, inner)
-    request.name = next(iter(request.body), "")
-    if request.name.lower() not in ("hello", "ismaster", "buildinfo", "ping"):
-        raise CommandError(
-            352, f"Unsupported OP_QUERY command: {request.name}. The client driver may require an upgrade."
-        )
-    return request

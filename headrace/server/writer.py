@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
-from headrace.commands.command import Command
-from headrace.commands.request import Request
-from headrace.commands.wait import Wait
+from headrace.dispatch.command import Command
+from headrace.dispatch.request import Request
+from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.store.store import MapFull
 from headrace.store.writes import WriteTransaction
@@ -155,7 +155,7 @@ class Writer:
             self._done()
         elif batch:
             peer, _, request = batch[0]
-            LOG.error("the write %s of %s failed inside the server", request.name, peer.facts.address, exc_info=error)
+            LOG.error("the write %s of %s failed inside the server", request.name, peer.client.address, exc_info=error)
             message = f"an error inside the server, and nothing was written; see its log: {error}"
             code = 14031 if isinstance(error, OSError) else 1
             peer.finish(self._core.engine.failure(CommandError(code, message), request))

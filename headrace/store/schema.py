@@ -1,6 +1,6 @@
 """Changes of the catalog with their oplog entries: create, drop, rename, collMod, indexes, views.
 
-Rule: everything is checked by the caller (`commands/`) before the first function here is called, except
+Rule: everything is checked by the caller (`commands/catalog/`) before the first function here is called, except
 what only the data can tell (a unique index over duplicates), which is checked before anything changes.
 
 A dropped collection's documents go in the background: `drop` moves its number to the garbage, and

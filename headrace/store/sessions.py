@@ -1,6 +1,6 @@
 """The records of sessions that nobody uses any more: found in pieces, and deleted.
 
-The records themselves are `commands/retryable`'s; what is known of them here is `usedAt`.
+The records themselves are `dispatch/retryable_writes`'s; what is known of them here is `usedAt`.
 """
 
 from __future__ import annotations

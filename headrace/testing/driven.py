@@ -16,11 +16,13 @@ from typing import Any
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.commands.command import Command
-from headrace.commands.engine import Engine
-from headrace.commands.options import ServerOptions
-from headrace.commands.request import Peer, Request
-from headrace.commands.wait import Wait
+from headrace.commands.server_info.parameters import first_parameters
+from headrace.commands.table import commands_for
+from headrace.dispatch.command import Command
+from headrace.dispatch.engine import Engine
+from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.store.store import MapFull, Store
 from headrace.values.bson import decode, encode
@@ -39,12 +41,12 @@ class DrivenServer:
         self.between: Callable[[str], None] = lambda place: None
         """Called while a commit is under way, as a slow disk lets reads come between: "prepared", then "synced"."""
         self._map_bytes = map_bytes
-        self._peer = Peer(1, "127.0.0.1:1", ("127.0.0.1", 27017))
+        self._client = ClientInfo(1, "127.0.0.1:1", ("127.0.0.1", 27017))
         self._open()
 
     def _open(self) -> None:
         self.store = Store(self.path, clock=self.clock, oplog=self.options.oplog, map_bytes=self._map_bytes)
-        self.engine = Engine(self.store, self.options)
+        self.engine = Engine(self.store, self.options, commands_for(self.options), first_parameters(self.options))
 
     def restart(self) -> None:
         """End as a killed process does, with every cursor lost, and start again on the same directory."""
@@ -64,7 +66,7 @@ class DrivenServer:
 
     def request(self, database: str, body: dict[str, Any]) -> Request:
         """The request that a client would have sent."""
-        return Request(next(iter(body)), database, encode({**body, "$db": database}), {}, self._peer)
+        return Request(next(iter(body)), database, encode({**body, "$db": database}), {}, self._client)
 
     def run(self, database: str, body: dict[str, Any], *, time_is_up: bool = False) -> dict[str, Any] | Wait:
         """The reply, also to a command that failed; or the `Wait` of one that has nothing to say yet."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from bson import Int64, Timestamp
 
-from headrace.commands.wait import Wait
+from headrace.dispatch.wait import Wait
 from headrace.testing.driven import DrivenServer
 from headrace.testing.oracle import Happening, concerns, ends
 from headrace.values.token import decode_token

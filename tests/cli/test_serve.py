@@ -11,7 +11,7 @@ from headrace.cli import main as cli
 from headrace.cli.background import pid_file
 from headrace.cli.places import data_directory
 from headrace.cli.serve import REFUSED_FLAGS, options_of
-from headrace.commands.options import ServerOptions
+from headrace.dispatch.options import ServerOptions
 
 
 def options(*words: str) -> ServerOptions:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.commands.wait import Wait
+from headrace.dispatch.wait import Wait
 from headrace.testing.driven import DrivenServer
 from headrace.values.arrow import COLUMNS
 from headrace.values.arrow.batches import batches_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bson import Int64
 
-from headrace.commands.request import Request
+from headrace.dispatch.request import Request
 from headrace.testing.driven import DrivenServer
 from headrace.values.bson import decode, encode
 
@@ -45,8 +45,8 @@ def server() -> Iterator[DrivenServer]:
 
 def send(server: DrivenServer, body: dict[str, Any], database: str, field: str, raw: list[bytes]) -> dict[str, Any]:
     """The reply to a command whose documents come in a section of their own, as drivers send them."""
-    peer = server.request("d", {"ping": 1}).peer
-    request = Request(next(iter(body)), database, encode({**body, "$db": database}), {field: raw}, peer)
+    client = server.request("d", {"ping": 1}).client
+    request = Request(next(iter(body)), database, encode({**body, "$db": database}), {field: raw}, client)
     (answer,) = server._commit([(server.engine.command(request), request)])
     assert isinstance(answer, bytes)
     return decode(answer)

@@ -1,4 +1,4 @@
-"""The commands that tell about the server, run as plain functions against facts."""
+"""The commands that tell about the server, run as plain functions against info."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from bson import Int64, ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headrace.commands.hello import COMPRESSORS
-from headrace.commands.options import ServerOptions
-from headrace.commands.parameters import PARAMETERS, first_parameters
-from headrace.commands.refused import REFUSED
-from headrace.commands.request import Peer, Request
+from headrace.commands.server_info.hello import COMPRESSORS
+from headrace.commands.server_info.parameters import PARAMETERS, first_parameters
+from headrace.commands.server_info.refused import REFUSED
 from headrace.commands.table_static import STATIC_COMMANDS
-from headrace.commands.wait import Wait
+from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.values.bson import encode
 from headrace.wire.compression import NAMES
@@ -33,7 +33,7 @@ class FixedClock:
 
 
 @dataclass
-class Facts:
+class FakeServer:
     options: ServerOptions = OPTIONS
     clock: FixedClock = field(default_factory=FixedClock)
     process_id: ObjectId = field(default_factory=lambda: ObjectId("64b000000000000000000001"))
@@ -55,18 +55,20 @@ class Facts:
         return Timestamp(1_700_000_050, 2), 1_700_000_050_123
 
 
-def ask(body: dict[str, Any], facts: Facts | None = None, peer: Peer | None = None, time_is_up: bool = False) -> Any:
+def ask(
+    body: dict[str, Any], info: FakeServer | None = None, client: ClientInfo | None = None, time_is_up: bool = False
+) -> Any:
     name = next(iter(body))
     by_alias = {alias: command for command in STATIC_COMMANDS.values() for alias in command.aliases}
-    peer = peer or Peer(9, "127.0.0.1:5000", ("127.0.0.1", 27018))
-    request = Request(name, "admin", encode({**body, "$db": "admin"}), {}, peer)
+    client = client or ClientInfo(9, "127.0.0.1:5000", ("127.0.0.1", 27018))
+    request = Request(name, "admin", encode({**body, "$db": "admin"}), {}, client)
     request.time_is_up = time_is_up
-    return (STATIC_COMMANDS.get(name) or by_alias[name]).run(facts or Facts(), request)
+    return (STATIC_COMMANDS.get(name) or by_alias[name]).run(info or FakeServer(), request)
 
 
-def refused(body: dict[str, Any], facts: Facts | None = None, peer: Peer | None = None) -> int:
+def refused(body: dict[str, Any], info: FakeServer | None = None, client: ClientInfo | None = None) -> int:
     with pytest.raises(CommandError) as caught:
-        ask(body, facts, peer)
+        ask(body, info, client)
     return caught.value.code
 
 
@@ -93,12 +95,12 @@ def test_hello_tells_a_primary_at_the_address_the_client_reached() -> None:
     [(("::1", 27017), "[::1]:27017"), ("/run/mongodb-27017.sock", "/run/mongodb-27017.sock")],
 )
 def test_hello_writes_addresses_as_drivers_do(local: Any, told: str) -> None:
-    assert ask({"hello": 1}, peer=Peer(1, "x", local))["me"] == told
+    assert ask({"hello": 1}, client=ClientInfo(1, "x", local))["me"] == told
 
 
 def test_an_advertised_host_is_told_instead() -> None:
-    facts = Facts(options=replace(OPTIONS, advertised_host="db.example:1"))
-    assert ask({"hello": 1}, facts)["hosts"] == ["db.example:1"]
+    info = FakeServer(options=replace(OPTIONS, advertised_host="db.example:1"))
+    assert ask({"hello": 1}, info)["hosts"] == ["db.example:1"]
 
 
 @pytest.mark.parametrize("name", ["isMaster", "ismaster"])
@@ -108,16 +110,16 @@ def test_the_old_hello_says_ismaster_and_that_the_new_one_is_known(name: str) ->
 
 
 def test_without_an_oplog_hello_is_a_standalones() -> None:
-    reply = ask({"hello": 1}, Facts(options=replace(OPTIONS, oplog=False)))
+    reply = ask({"hello": 1}, FakeServer(options=replace(OPTIONS, oplog=False)))
     assert reply["isWritablePrimary"] is True
     assert not {"setName", "hosts", "lastWrite"} & set(reply)
 
 
 def test_hello_agrees_on_compressors_in_the_clients_order() -> None:
-    peer = Peer(1, "x", ("h", 1))
-    reply = ask({"hello": 1, "compression": ["zstd", "lz4", 3, "snappy"]}, peer=peer)
-    assert reply["compression"] == peer.compressors == ["zstd", "snappy"]
-    assert "compression" not in ask({"hello": 1, "compression": ["lz4"]}, peer=Peer(1, "x", ("h", 1)))
+    client = ClientInfo(1, "x", ("h", 1))
+    reply = ask({"hello": 1, "compression": ["zstd", "lz4", 3, "snappy"]}, client=client)
+    assert reply["compression"] == client.compressors == ["zstd", "snappy"]
+    assert "compression" not in ask({"hello": 1, "compression": ["lz4"]}, client=ClientInfo(1, "x", ("h", 1)))
 
 
 def test_the_compressors_of_hello_are_those_of_the_wire() -> None:
@@ -125,11 +127,11 @@ def test_the_compressors_of_hello_are_those_of_the_wire() -> None:
 
 
 def test_a_client_says_who_it_is_once() -> None:
-    peer = Peer(1, "x", ("h", 1))
-    ask({"hello": 1, "client": {"driver": {"name": "d"}}}, peer=peer)
-    assert peer.client == {"driver": {"name": "d"}}
-    ask({"hello": 1}, peer=peer)
-    assert refused({"hello": 1, "client": {"driver": {"name": "e"}}}, peer=peer) == 186
+    client = ClientInfo(1, "x", ("h", 1))
+    ask({"hello": 1, "client": {"driver": {"name": "d"}}}, client=client)
+    assert client.metadata == {"driver": {"name": "d"}}
+    ask({"hello": 1}, client=client)
+    assert refused({"hello": 1, "client": {"driver": {"name": "e"}}}, client=client) == 186
 
 
 def test_an_awaitable_hello_waits_out_its_time_when_nothing_changed() -> None:
@@ -170,16 +172,16 @@ def test_parameters_are_got_by_name_or_all() -> None:
 
 
 def test_a_parameter_is_set_and_its_old_value_told() -> None:
-    facts = Facts()
-    assert ask({"setParameter": 1, "oplogEntriesMax": 500}, facts) == {"was": None}
-    assert ask({"setParameter": 1, "oplogEntriesMax": 600.0}, facts) == {"was": 500}
-    assert facts.parameters["oplogEntriesMax"] == 600
+    info = FakeServer()
+    assert ask({"setParameter": 1, "oplogEntriesMax": 500}, info) == {"was": None}
+    assert ask({"setParameter": 1, "oplogEntriesMax": 600.0}, info) == {"was": 500}
+    assert info.parameters["oplogEntriesMax"] == 600
 
 
 def test_parameters_are_set_all_or_none() -> None:
-    facts = Facts()
-    assert refused({"setParameter": 1, "oplogEntriesMax": 5, "nosuch": 1}, facts) == 72
-    assert facts.parameters["oplogEntriesMax"] is None
+    info = FakeServer()
+    assert refused({"setParameter": 1, "oplogEntriesMax": 5, "nosuch": 1}, info) == 72
+    assert info.parameters["oplogEntriesMax"] is None
 
 
 @pytest.mark.parametrize(
@@ -195,9 +197,9 @@ def test_a_bad_parameter_is_refused(change: dict[str, Any], code: int) -> None:
 
 
 def test_the_oplog_is_resized_by_mongodbs_own_command() -> None:
-    facts = Facts()
-    assert ask({"replSetResizeOplog": 1, "size": 2000.0, "minRetentionHours": 1.5}, facts) == {}
-    assert facts.parameters["oplogSizeMB"] == 2000.0 and facts.parameters["oplogMinRetentionHours"] == 1.5
+    info = FakeServer()
+    assert ask({"replSetResizeOplog": 1, "size": 2000.0, "minRetentionHours": 1.5}, info) == {}
+    assert info.parameters["oplogSizeMB"] == 2000.0 and info.parameters["oplogMinRetentionHours"] == 1.5
     assert refused({"replSetResizeOplog": 1}) == 2
 
 
@@ -215,7 +217,7 @@ def test_the_configuration_has_one_member_and_a_lasting_id() -> None:
     assert config["_id"] == "rs0" and [member["host"] for member in config["members"]] == ["127.0.0.1:27018"]
     assert (
         config["settings"]["replicaSetId"]
-        == ask({"replSetGetConfig": 1}, Facts())["config"]["settings"]["replicaSetId"]
+        == ask({"replSetGetConfig": 1}, FakeServer())["config"]["settings"]["replicaSetId"]
     )
 
 
@@ -238,7 +240,7 @@ def test_a_command_of_the_refused_says_why(name: str) -> None:
 def test_server_status_counts_commands_under_mongodbs_names() -> None:
     counts = {"commands.find.total": 5, "commands.find.failed": 1, "commands.ping.total": 2, "document.inserted": 7}
     counts["operations.insert"] = 7
-    reply = ask({"serverStatus": 1}, Facts(metrics={**counts, "network.bytesIn": 99}))
+    reply = ask({"serverStatus": 1}, FakeServer(metrics={**counts, "network.bytesIn": 99}))
     assert reply["opcounters"] == {"insert": 7, "query": 5, "update": 0, "delete": 0, "getmore": 0, "command": 2}
     assert reply["metrics"]["commands"]["find"] == {"failed": 1, "total": 5}
     assert reply["metrics"]["document"] == {"inserted": 7} and "network" not in reply["metrics"]
@@ -247,19 +249,19 @@ def test_server_status_counts_commands_under_mongodbs_names() -> None:
 
 
 def test_sections_of_server_status_can_be_left_out() -> None:
-    reply = ask({"serverStatus": 1, "metrics": 0, "repl": False}, Facts(metrics={"network.bytesIn": 1}))
+    reply = ask({"serverStatus": 1, "metrics": 0, "repl": False}, FakeServer(metrics={"network.bytesIn": 1}))
     assert "metrics" not in reply and "repl" not in reply and "network" in reply
-    assert "repl" not in ask({"serverStatus": 1}, Facts(options=replace(OPTIONS, oplog=False)))
+    assert "repl" not in ask({"serverStatus": 1}, FakeServer(options=replace(OPTIONS, oplog=False)))
 
 
 def test_sessions_start_with_an_id_and_end_from_a_list() -> None:
     reply = ask({"startSession": 1})
     assert reply["timeoutMinutes"] == 30 and reply["id"]["id"].subtype == 4
     assert ask({"endSessions": [reply["id"]]}) == {}
-    facts = Facts()
+    info = FakeServer()
     for name, listed in (("endSessions", [reply["id"]]), ("killSessions", []), ("killAllSessions", [])):
-        assert ask({name: listed}, facts) == {}
-    assert facts.ended == [[bytes(reply["id"]["id"])], [], None]
+        assert ask({name: listed}, info) == {}
+    assert info.ended == [[bytes(reply["id"]["id"])], [], None]
     assert refused({"endSessions": 5}) == 14 and refused({"endSessions": [5]}) == 14
 
 
@@ -276,7 +278,7 @@ def test_the_small_ones_answer_in_mongodbs_form() -> None:
     assert ask({"profile": -1})["was"] == 0 and refused({"profile": 2}) == 115
     assert ask({"fsync": 1}) == {"numFiles": 1} and refused({"fsync": 1, "lock": True}) == 115
     assert ask({"getDefaultRWConcern": 1})["defaultWriteConcern"]["w"] == "majority"
-    assert refused({"getDefaultRWConcern": 1}, Facts(options=replace(OPTIONS, oplog=False))) == 51300
+    assert refused({"getDefaultRWConcern": 1}, FakeServer(options=replace(OPTIONS, oplog=False))) == 51300
     assert ask({"setFeatureCompatibilityVersion": "8.2", "confirm": True}) == {}
     assert refused({"setFeatureCompatibilityVersion": "7.0"}) == 2
     assert "hello" in ask({"listCommands": 1})["commands"]
@@ -286,7 +288,9 @@ def test_every_reply_can_be_encoded() -> None:
     for name, command in STATIC_COMMANDS.items():
         value = {"getParameter": "*", "getLog": "*", "endSessions": []}.get(name, 1)
         try:
-            reply = command.run(Facts(), Request(name, "admin", encode({name: value}), {}, Peer(1, "x", ("h", 1))))
+            reply = command.run(
+                FakeServer(), Request(name, "admin", encode({name: value}), {}, ClientInfo(1, "x", ("h", 1)))
+            )
         except CommandError:
             continue
         assert encode(reply)  # type: ignore[arg-type]  # none of these waits

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from bson import Binary, Int64, Timestamp
 
-from headrace.commands import transactions
-from headrace.commands.wait import Wait
+from headrace.dispatch import transactions
+from headrace.dispatch.wait import Wait
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 from headrace.values.bson import decode

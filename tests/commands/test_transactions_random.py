@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bson import Binary, Int64
 
-from headrace.commands.wait import Wait
+from headrace.dispatch.wait import Wait
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 

@@ -10,7 +10,7 @@ import pytest
 from bson import Int64
 
 from headrace import limits
-from headrace.commands.wait import Wait
+from headrace.dispatch.wait import Wait
 from headrace.store.retention import prune
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer

@@ -1,0 +1,75 @@
+"""drop, dropDatabase, renameCollection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.dispatch.arguments import flag
+from headrace.dispatch.command import Command
+from headrace.dispatch.namespaces import check_database, check_namespace, for_writing, target
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.store import schema
+from headrace.values.bson import type_name
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+
+def drop(engine: Engine, request: Request) -> dict[str, Any]:
+    namespace = target(request)
+    for_writing(engine, namespace)
+    collection = engine.txn.collection(namespace)
+    if collection is None:
+        return {}
+    count = len(collection.indexes)
+    schema.drop(engine.txn, collection)
+    return {"ns": namespace} if collection.is_view else {"nIndexesWas": count, "ns": namespace}
+
+
+def drop_database(engine: Engine, request: Request) -> dict[str, Any]:
+    database = check_database(request.db)
+    if database in ("admin", "config", "local"):
+        raise CommandError(20, f"Dropping the '{database}' database is prohibited.")
+    if not engine.txn.catalog.in_database(database):
+        return {}
+    schema.drop_database(engine.txn, database)
+    return {"dropped": database}
+
+
+def rename(engine: Engine, request: Request) -> dict[str, Any]:
+    body = request.body
+    for field in (request.name, "to"):
+        if type(body.get(field)) is not str:
+            if field not in body:
+                raise CommandError(40414, f"BSON field 'renameCollection.{field}' is missing but a required field")
+            raise CommandError(
+                14,
+                f"BSON field 'renameCollection.{field}' is the wrong type '{type_name(body[field])}', "
+                "expected type 'string'",
+            )
+    source, goal = check_namespace(body[request.name]), check_namespace(body["to"])
+    for namespace in (source, goal):
+        for_writing(engine, namespace)
+    txn = engine.txn
+    if source == goal:
+        raise CommandError(20, "Can't rename a collection to itself")
+    collection, existing = txn.collection(source), txn.collection(goal)
+    if collection is None:
+        raise CommandError(26, f"Source collection {source} does not exist")
+    if collection.is_view or (existing is not None and existing.is_view):
+        raise CommandError(166, f"cannot rename view: {source if collection.is_view else goal}")
+    if existing is not None and not flag(body, "dropTarget", False, "renameCollection"):
+        raise CommandError(48, "target namespace exists")
+    if collection.database == goal.partition(".")[0]:
+        schema.rename(txn, collection, goal, existing)
+    else:
+        schema.move(txn, collection, goal, existing)
+    return {}
+
+
+COMMANDS: Final = (
+    Command("drop", drop, writes=True),
+    Command("dropDatabase", drop_database, writes=True),
+    Command("renameCollection", rename, writes=True, admin_only=True),
+)

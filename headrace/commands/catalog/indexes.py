@@ -1,0 +1,222 @@
+"""createIndexes, listIndexes, dropIndexes. Indexes are kept and listed; unique ones are enforced."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace import limits
+from headrace.dispatch.arguments import object_field
+from headrace.dispatch.command import Command
+from headrace.dispatch.namespaces import target, writable
+from headrace.dispatch.request import Request
+from headrace.dispatch.transaction_statements import check_new_indexes
+from headrace.errors import CommandError
+from headrace.execution.batches import batch_size, open_cursor
+from headrace.query.match import parse_filter
+from headrace.store import schema
+from headrace.store.catalog import Collection
+from headrace.values.bson import encode, type_name
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+_SPEC_FIELDS: Final = frozenset({
+    "2dsphereIndexVersion", "background", "bits", "bucketSize", "clustered", "collation", "default_language",
+    "expireAfterSeconds", "hidden", "key", "language_override", "max", "min", "name", "ns",
+    "partialFilterExpression", "sparse", "storageEngine", "textIndexVersion", "unique", "v", "weights",
+    "wildcardProjection",
+})  # fmt: skip
+_KINDS: Final = frozenset({"2d", "2dsphere", "hashed", "text"})
+_ADDED: Final[dict[str, dict[str, Any]]] = {
+    "2dsphere": {"2dsphereIndexVersion": 3},
+    "text": {"weights": None, "default_language": "english", "language_override": "language", "textIndexVersion": 3},
+}
+
+
+def create(engine: Engine, request: Request) -> dict[str, Any]:
+    namespace = target(request)
+    specs = [_checked(spec) for spec in _specs(request.body)]
+    collection = writable(engine, namespace)
+    made_now = collection is None
+    if collection is None:
+        collection = schema.create(engine.txn, namespace, {})
+    if "collation" in collection.options:  # an index has its collection's collation unless it names its own
+        specs = [{**spec, "collation": spec.get("collation", collection.options["collation"])} for spec in specs]
+    before = len(collection.indexes)
+    wanted: list[dict[str, Any]] = []
+    for spec in specs:
+        if not _is_there(collection, spec, wanted):
+            wanted.append(spec)
+    if len(collection.indexes) + len(wanted) > limits.INDEX_COUNT_MAX:
+        raise CommandError(67, f"add index fails, too many indexes for {namespace}")
+    if wanted:
+        check_new_indexes(engine, collection)
+        schema.create_indexes(engine.txn, collection, wanted)
+    reply: dict[str, Any] = {"numIndexesBefore": before, "numIndexesAfter": len(collection.indexes)}
+    if not wanted:
+        return {**reply, "note": "all indexes already exist"}
+    return {"createdCollectionAutomatically": made_now, **reply, "commitQuorum": "votingMembers"}
+
+
+def _specs(body: dict[str, Any]) -> list[Any]:
+    specs = body.get("indexes")
+    if type(specs) is not list:
+        if specs is None:
+            raise CommandError(40414, "BSON field 'createIndexes.indexes' is missing but a required field")
+        kind = type_name(specs)
+        raise CommandError(14, f"BSON field 'createIndexes.indexes' is the wrong type '{kind}', expected type 'array'")
+    if not specs:
+        raise CommandError(2, "Must specify at least one index to create")
+    return specs
+
+
+def _checked(spec: Any) -> dict[str, Any]:
+    """An index specification as it is kept: `v`, `key`, `name` first, then the rest in the order given."""
+    if type(spec) is not dict:
+        raise CommandError(14, f"The elements of the 'indexes' array must be objects, but got {type_name(spec)}")
+    key = spec.get("key")
+    if type(key) is not dict:
+        code, what = (
+            (14, "must be an object") if "key" in spec else (9, "is a required property of an index specification")
+        )
+        raise CommandError(code, f"The 'key' field {what}")
+    if not key:
+        raise CommandError(67, "Index keys cannot be an empty object.")
+    for field in spec:
+        if field not in _SPEC_FIELDS:
+            raise CommandError(
+                197, f"The field '{field}' is not valid for an index specification. Specification: {spec}"
+            )
+    if type(spec.get("name")) is not str:
+        if "name" not in spec:
+            raise CommandError(9, "The 'name' field is a required property of an index specification")
+        raise CommandError(14, f"The field 'name' must be a string, but got {type_name(spec['name'])}")
+    if not spec["name"]:
+        raise CommandError(67, "The index name cannot be empty")
+    _check_key(key)
+    if "partialFilterExpression" in spec:
+        parse_filter(object_field(spec, "partialFilterExpression", "createIndexes.indexes"))
+    if "expireAfterSeconds" in spec and isinstance(spec["expireAfterSeconds"], bool | str):
+        raise CommandError(67, "TTL index 'expireAfterSeconds' option must be numeric")
+    rest = {name: value for name, value in spec.items() if name not in ("v", "key", "name", "ns", "background")}
+    for flag in ("hidden", "sparse", "unique"):
+        if flag in rest and not rest[flag]:
+            del rest[flag]
+    return {"v": 2, "key": _shown_key(key), "name": spec["name"], **rest, **_added(key)}
+
+
+def _check_key(key: dict[str, Any]) -> None:
+    for path, kind in key.items():
+        if type(kind) is str:
+            if kind not in _KINDS:
+                raise CommandError(67, f"Unknown index plugin '{kind}'")
+        elif isinstance(kind, bool) or not isinstance(kind, int | float):
+            raise CommandError(
+                67, f"Values in v:2 index key pattern cannot be of type {type_name(kind)}. "
+                "Only numbers > 0, numbers < 0, and strings are allowed."
+            )  # fmt: skip
+        elif not kind or math.isnan(kind):
+            raise CommandError(67, "Values in the index key pattern cannot be 0.")
+        if not path or path.startswith(".") or path.endswith(".") or ".." in path:
+            raise CommandError(67, "Index keys cannot contain an empty field.")
+        if path.startswith("$") and not path.startswith("$**"):
+            raise CommandError(
+                67, f"Index key contains an illegal field name: field name starts with '$'. Field: {path}"
+            )
+
+
+def _shown_key(key: dict[str, Any]) -> dict[str, Any]:
+    if "text" not in key.values():
+        return key
+    plain = {path: kind for path, kind in key.items() if kind != "text"}
+    return {**plain, "_fts": "text", "_ftsx": 1}
+
+
+def _added(key: dict[str, Any]) -> dict[str, Any]:
+    """What MongoDB adds to the specification of an index of a special kind."""
+    added: dict[str, Any] = {}
+    for kind in dict.fromkeys(value for value in key.values() if type(value) is str):
+        added.update(_ADDED.get(kind, {}))
+    if "weights" in added:
+        added["weights"] = {path: 1 for path, kind in key.items() if kind == "text"}
+    return added
+
+
+def _is_there(collection: Collection, spec: dict[str, Any], more: list[dict[str, Any]]) -> bool:
+    """Whether the very same index exists; raises 85, 86 for one that is too much like it."""
+    for existing in [*(index.spec for index in collection.indexes), *more]:
+        same_key = list(existing["key"].items()) == list(spec["key"].items())
+        same_name = existing["name"] == spec["name"]
+        if same_key and spec["key"] == {"_id": 1}:
+            return True
+        if same_key and same_name and _comparable(existing) == _comparable(spec):
+            return True
+        if same_name:
+            code = 86 if not same_key or _comparable(existing) != _comparable(spec) else 85
+            raise CommandError(
+                code,
+                f"An existing index has the same name as the requested index, but is another: {spec['name']}",
+            )
+        if same_key and _identity(existing) == _identity(spec):
+            raise CommandError(85, f"Index already exists with a different name: {existing['name']}")
+    return False
+
+
+def _comparable(spec: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in spec.items() if name not in ("v", "ns", "background")}
+
+
+def _identity(spec: dict[str, Any]) -> Any:
+    """What lets two indexes on one key live side by side: collation and partial filter."""
+    return spec.get("collation"), spec.get("partialFilterExpression")
+
+
+def list_indexes(engine: Engine, request: Request) -> bytes:
+    namespace = target(request)
+    collection = engine.view.collection(namespace)
+    if collection is None:
+        raise CommandError(26, f"ns does not exist: {namespace}")
+    if collection.is_view:
+        raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
+    size = batch_size(object_field(request.body, "cursor", "listIndexes"), "listIndexes.cursor")
+    specs = iter([encode(index.spec) for index in collection.indexes])
+    return open_cursor(engine, request, namespace, specs, size, id_first=True)
+
+
+def drop(engine: Engine, request: Request) -> dict[str, Any]:
+    namespace = target(request)
+    collection = writable(engine, namespace)
+    if collection is None:
+        raise CommandError(26, f"ns not found {namespace}")
+    wanted = request.body.get("index")
+    count = len(collection.indexes)
+    if wanted == "*":
+        for index in [item for item in collection.indexes if item.name != "_id_"]:
+            schema.drop_index(engine.txn, collection, index)
+        return {"nIndexesWas": count, "msg": "non-_id indexes dropped for collection"}
+    names = wanted if type(wanted) is list else [wanted]
+    found = [_named(collection, name) for name in names]
+    for index in found:
+        schema.drop_index(engine.txn, collection, index)
+    return {"nIndexesWas": count}
+
+
+def _named(collection: Collection, wanted: Any) -> Any:
+    if type(wanted) not in (str, dict):
+        raise CommandError(14, f"BSON field 'dropIndexes.index' is the wrong type '{type_name(wanted)}'")
+    for index in collection.indexes:
+        if index.name == wanted or (type(wanted) is dict and index.spec["key"] == wanted):
+            if index.name == "_id_":
+                raise CommandError(72, "cannot drop _id index")
+            return index
+    if type(wanted) is dict:
+        raise CommandError(27, f"can't find index with key: {wanted}")
+    raise CommandError(27, f"index not found with name [{wanted}]")
+
+
+COMMANDS: Final = (
+    Command("createIndexes", create, writes=True),
+    Command("dropIndexes", drop, writes=True, aliases=("deleteIndexes",)),
+    Command("listIndexes", list_indexes),
+)

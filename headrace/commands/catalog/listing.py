@@ -1,0 +1,146 @@
+"""listCollections, listDatabases, dbStats, collStats, validate: what there is."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Binary, Int64
+
+from headrace.dispatch.arguments import flag, object_field
+from headrace.dispatch.command import Command
+from headrace.dispatch.namespaces import OPLOG, check_database, target
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.execution.batches import batch_size, open_cursor
+from headrace.execution.storage_stats import _size, storage_stats
+from headrace.query.match import parse_filter
+from headrace.store.catalog import Collection
+from headrace.values.bson import encode
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+OPLOG_UUID: Final = uuid.uuid5(uuid.NAMESPACE_URL, "headrace:local.oplog.rs").bytes
+
+
+def _shown(collection: Collection) -> dict[str, Any]:
+    """A collection or view as listCollections tells it."""
+    if collection.is_view:
+        return {
+            "name": collection.name, "type": "view", "options": collection.options, "info": {"readOnly": True},
+        }  # fmt: skip
+    assert collection.uuid is not None
+    id_index = next((index.spec for index in collection.indexes if index.name == "_id_"), None)
+    shown = {
+        "name": collection.name, "type": "collection", "options": collection.options,
+        "info": {"readOnly": False, "uuid": Binary(collection.uuid, 4)},
+    }  # fmt: skip
+    return shown if id_index is None else {**shown, "idIndex": id_index}
+
+
+def list_collections(engine: Engine, request: Request) -> bytes:
+    database = check_database(request.db)
+    spec = object_field(request.body, "filter", "listCollections")
+    shown = [_shown(collection) for collection in engine.view.catalog.in_database(database)]
+    if database == "local" and engine.store.oplog_enabled:
+        shown.append(_oplog(engine))
+    if any(item["type"] == "view" for item in shown):
+        shown.append(_system_views(database))
+    if spec:
+        predicate = parse_filter(spec)
+        shown = [item for item in shown if predicate(item)]
+    if flag(request.body, "nameOnly", False, "listCollections"):
+        shown = [{"name": item["name"], "type": item["type"]} for item in shown]
+    size = batch_size(object_field(request.body, "cursor", "listCollections"), "listCollections.cursor")
+    namespace = f"{database}.$cmd.listCollections"
+    return open_cursor(engine, request, namespace, iter([encode(item) for item in shown]), size, id_first=True)
+
+
+def _oplog(engine: Engine) -> dict[str, Any]:
+    size = engine.parameters["oplogSizeMB"]
+    options = {"capped": True, "size": float((size or 1024) * 1024 * 1024), "autoIndexId": False}
+    return {
+        "name": "oplog.rs", "type": "collection", "options": options,
+        "info": {"readOnly": False, "uuid": Binary(OPLOG_UUID, 4)},
+    }  # fmt: skip
+
+
+def _system_views(database: str) -> dict[str, Any]:
+    from headrace.store.schema import views_uuid
+
+    return {
+        "name": "system.views", "type": "collection", "options": {},
+        "info": {"readOnly": False, "uuid": Binary(views_uuid(database), 4)},
+        "idIndex": {"v": 2, "key": {"_id": 1}, "name": "_id_"},
+    }  # fmt: skip
+
+
+def list_databases(engine: Engine, request: Request) -> dict[str, Any]:
+    names = set(engine.view.catalog.databases()) | {"admin", "config"}
+    if engine.store.oplog_enabled:
+        names.add("local")
+    name_only = flag(request.body, "nameOnly", False, "listDatabases")
+    shown: list[dict[str, Any]] = []
+    total = 0
+    for name in sorted(names):
+        size = sum(_size(engine, item) for item in engine.view.catalog.in_database(name)) if not name_only else 0
+        total += size
+        shown.append({"name": name} if name_only else {"name": name, "sizeOnDisk": Int64(size), "empty": not size})
+    spec = object_field(request.body, "filter", "listDatabases")
+    if spec:
+        predicate = parse_filter(spec)
+        shown = [item for item in shown if predicate(item)]
+    if name_only:
+        return {"databases": shown}
+    return {"databases": shown, "totalSize": Int64(total), "totalSizeMb": Int64(total >> 20)}
+
+
+def collection_stats(engine: Engine, request: Request) -> dict[str, Any]:
+    return storage_stats(engine, target(request), request.body.get("scale", 1))
+
+
+def database_stats(engine: Engine, request: Request) -> dict[str, Any]:
+    found = engine.view.catalog.in_database(check_database(request.db))
+    collections = [item for item in found if not item.is_view]
+    size = sum(_size(engine, item) for item in collections)
+    count = sum(engine.view.count(item) for item in collections)
+    return {
+        "db": request.db, "collections": Int64(len(collections)), "views": Int64(len(found) - len(collections)),
+        "objects": Int64(count), "avgObjSize": size / count if count else 0.0, "dataSize": float(size),
+        "storageSize": float(size), "indexes": Int64(sum(len(item.indexes) for item in collections)),
+        "scaleFactor": Int64(1),
+    }  # fmt: skip
+
+
+def validate(engine: Engine, request: Request) -> dict[str, Any]:
+    """Every document is read, decoded and looked up by its `_id`."""
+    from headrace.store.identity import identify
+    from headrace.values.bson import decode
+
+    namespace = target(request)
+    collection = engine.view.collection(namespace)
+    if collection is None or namespace == OPLOG:
+        raise CommandError(26, f"Collection '{namespace}' does not exist to validate.")
+    if collection.is_view:
+        raise CommandError(166, "Cannot validate a view")
+    errors: list[str] = []
+    count = 0
+    for record, document in engine.view.scan(collection):
+        count += 1
+        decode(document)
+        if engine.view.record_of(collection, identify(document)[0]) != record:
+            errors.append(f"the id index does not lead to record {int.from_bytes(record, 'big')}")
+    return {
+        "ns": namespace, "nInvalidDocuments": 0, "nrecords": count, "nIndexes": len(collection.indexes),
+        "valid": not errors, "warnings": [], "errors": errors,
+    }  # fmt: skip
+
+
+COMMANDS: Final = (
+    Command("collStats", collection_stats, aliases=("collstats",)),
+    Command("dbStats", database_stats, aliases=("dbstats",)),
+    Command("listCollections", list_collections),
+    Command("listDatabases", list_databases, admin_only=True),
+    Command("validate", validate),
+)

@@ -1,0 +1,1 @@
+"""The commands that read documents, and their cursors."""

@@ -1,0 +1,92 @@
+"""aggregate: a pipeline over a collection, a view, no collection at all, or a change stream opened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.dispatch import arguments
+from headrace.dispatch.arguments import flag
+from headrace.dispatch.command import Command
+from headrace.dispatch.namespaces import check_database, check_namespace
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.execution import change_streams
+from headrace.execution.batches import batch_size, open_cursor
+from headrace.execution.pipelines import run_pipeline_on
+from headrace.execution.plan import check_hint
+from headrace.execution.sources import resolve
+from headrace.values.bson import type_name
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+_WITHOUT_COLLECTION: Final = frozenset(
+    {"$documents", "$changeStream", "$currentOp", "$listLocalSessions", "$queryStats"}
+)
+
+
+def run(engine: Engine, request: Request) -> Any:
+    body = request.body
+    pipeline = _pipeline(body)
+    name = body[request.name]
+    if "explain" not in body and change_streams.opens_a_stream(pipeline):
+        return change_streams.open_stream(engine, request, pipeline)
+    cursor = body.get("cursor")
+    if flag(body, "explain", False, "aggregate"):
+        from headrace.commands.reading.explain import explain  # which knows every command that finds
+
+        return explain(engine, request, False)
+    if type(cursor) is not dict:
+        if cursor is not None:
+            raise CommandError(14, "cursor field must be missing or an object")
+        raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
+    arguments.check("aggregate.cursor", cursor, arguments.CURSOR)
+    size = batch_size(cursor, "aggregate.cursor")
+    if type(name) is not str:
+        namespace = f"{check_database(request.db)}.$cmd.aggregate"
+        _check_without_collection(name, pipeline)
+    else:
+        namespace = check_namespace(f"{request.db}.{name}")
+        check_hint(engine.view.collection(namespace), body.get("hint"))
+        _, of_views = resolve(engine, namespace)
+        pipeline = [*of_views, *pipeline]
+    found = run_pipeline_on(engine, namespace, pipeline, body, request)
+    return open_cursor(engine, request, namespace, found, size)
+
+
+def _pipeline(body: dict[str, Any]) -> list[Any]:
+    if "pipeline" not in body:
+        raise CommandError(40414, "BSON field 'aggregate.pipeline' is missing but a required field")
+    pipeline = body["pipeline"]
+    if type(pipeline) is not list:
+        raise CommandError(14, "'pipeline' option must be specified as an array")
+    for stage in pipeline:
+        if type(stage) is not dict:
+            raise CommandError(14, "Each element of the 'pipeline' array must be an object")
+    return pipeline
+
+
+def _check_without_collection(name: Any, pipeline: list[dict[str, Any]]) -> None:
+    if isinstance(name, bool) or not isinstance(name, int | float):
+        raise CommandError(
+            9,
+            f"Invalid command format: the 'aggregate' field must specify a collection name or 1, not {type_name(name)}",
+        )
+    if name != 1:
+        raise CommandError(9, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
+    first = next(iter(pipeline[0]), "") if pipeline else ""
+    if first not in _WITHOUT_COLLECTION:
+        if not first:
+            raise CommandError(73, "{aggregate: 1} is not valid for an empty pipeline.")
+        raise CommandError(73, f"{{aggregate: 1}} is not valid for '{first}'; a collection is required.")
+
+
+def writes(request: Request) -> bool:
+    """Whether this aggregation writes: its last stage tells."""
+    pipeline = request.body.get("pipeline")
+    if request.body.get("explain") or type(pipeline) is not list or not pipeline or type(pipeline[-1]) is not dict:
+        return False
+    return "$out" in pipeline[-1] or "$merge" in pipeline[-1]
+
+
+COMMAND: Final = Command("aggregate", run, writes=writes)

@@ -1,0 +1,172 @@
+"""`headraceChanges`: a range of a stream as Arrow, for those who read many events; Headrace's own command.
+
+    {headraceChanges: <collection> | 1, after: <token>, until: <token> | null,
+     stream: {<options of $changeStream>}, pipeline: [<stages behind it>],
+     columns: [<names>], slice: 0, slices: 1, rowsMax: 10000, bytesMax: 16777216, waitMs: 0}
+  →
+    {arrow: <an Arrow IPC stream>, rows, token, done, idle, closed}
+
+It answers the events after `after` up to and including `until`, at most so many at a time: the caller goes on with
+`after` = the reply's `token` until `done`. With `until: null` the range ends where there is nothing more now.
+
+- `columns` are those of `values/arrow/event_columns.py`; all by default, without any the rows are only counted.
+  `bytes` is one more: the size of each event.
+- `slices` parts the range by documents: each event is in exactly one slice, and those of a document in the same.
+  Only rows of the slice count.
+- An event of over 16 MB is a row like any other, by itself in its reply. Only one that no message can hold is error
+  10334, and is to be read with $changeStreamSplitLargeEvent.
+- `idle`: the end of what there is was reached. `closed`: an invalidate is the last event; what comes behind it is read
+  with `after` = its token. With `waitMs` it waits so long for a first event when there is none.
+
+Rule: stateless. Nothing is kept between two calls, so any of them can be repeated, after a restart too. A stream is
+opened `startAfter` the token and closed again; its errors are those of `$changeStream`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace import limits
+from headrace.changes.builder import EventBuilder
+from headrace.changes.rows import ReadBounds
+from headrace.cursors.rows import RowCursor
+from headrace.dispatch.arguments import integer_field, object_field
+from headrace.dispatch.command import Command
+from headrace.dispatch.request import Request
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+from headrace.execution.change_streams import Lookup, stream_spec
+from headrace.values.arrow import COLUMNS, SIZE
+from headrace.values.bson import decode, encode
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+    from headrace.values.arrow import Gathered
+
+NAME: Final = "headraceChanges"
+_FIELDS: Final = frozenset({
+    NAME, "after", "until", "stream", "pipeline", "columns", "slice", "slices", "rowsMax", "bytesMax", "waitMs",
+    "comment", "let", "collation", "readConcern", "maxTimeMS", "lsid", "apiVersion", "apiStrict",
+    "apiDeprecationErrors", "txnNumber", "autocommit",
+})  # fmt: skip
+_RESUME: Final = frozenset({"resumeAfter", "startAfter", "startAtOperationTime"})
+_ROWS_DEFAULT: Final = 10_000
+_ARROW_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX - 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The request, parsed."""
+
+    pipeline: list[dict[str, Any]]
+    until: str | None
+    columns: tuple[str, ...]
+    bounds: ReadBounds
+    wait_ms: float
+
+
+def run(engine: Engine, request: Request) -> bytes | Wait:
+    wanted = _wanted(request)
+    cursor = _open(engine, request, wanted)
+    cursor.read(engine, wanted.until)
+    token = decode(cursor.token)
+    reached = wanted.until is not None and token["_data"].upper() >= wanted.until
+    if cursor.idle and wanted.wait_ms and not (cursor.moved or reached or cursor.closed or request.time_is_up):
+        return Wait(engine.store.last_position, wanted.wait_ms, cursor.key)
+    rest = {
+        "rows": len(cursor.rows), "token": token, "done": cursor.idle if wanted.until is None else reached,
+        "idle": cursor.idle, "closed": cursor.closed,
+    }  # fmt: skip
+    arrow = _arrow(cursor.rows, wanted.columns)
+    # Megabytes, copied once.
+    return b"".join((b"\x05arrow\0", len(arrow).to_bytes(4, "little"), b"\0", arrow, encode(rest)[4:-1]))
+
+
+def _open(engine: Engine, request: Request, wanted: Wanted) -> RowCursor:
+    """The stream, for this one call."""
+    spec = replace(stream_spec(engine, request, wanted.pipeline), unbounded=True)
+    lookup = Lookup(engine)
+    builder = EventBuilder(spec, lookup, lookup, engine.count)
+    return RowCursor(spec, builder, engine.feeds, engine, engine.clock.monotonic_ms, wanted.bounds)
+
+
+def _arrow(rows: Gathered, columns: tuple[str, ...]) -> bytes | memoryview:
+    """The rows as an Arrow IPC stream; nothing where nothing of them is wanted."""
+    if not columns:
+        return b""
+    try:
+        from headrace.values.arrow.batches import gathered_batch, ipc_buffer
+    except ImportError:
+        raise CommandError(
+            115, f"{NAME} needs pyarrow on the server: pip install 'headrace[arrow]'; or read with $changeStream"
+        ) from None
+    made = memoryview(ipc_buffer(gathered_batch(rows, columns)))
+    if len(made) > _ARROW_BYTES_MAX:
+        raise CommandError(10334, f"the next event has {len(made)} bytes as Arrow, more than a message can hold")
+    return made
+
+
+def _wanted(request: Request) -> Wanted:
+    """The request parsed; raises 14, 9, 2, 40415 for what is wrong with it, and `$changeStream`'s errors."""
+    body = request.body
+    for name in body:
+        if name not in _FIELDS and not name.startswith("$"):
+            raise CommandError(40415, f"BSON field '{NAME}.{name}' is an unknown field.")
+    after = object_field(body, "after", NAME)
+    if not after:
+        raise CommandError(40414, f"BSON field '{NAME}.after' is missing but a required field")
+    stream = object_field(body, "stream", NAME)
+    if resume := sorted(_RESUME & stream.keys()):
+        raise CommandError(72, f"{NAME} takes its position as 'after', not as '{resume[0]}'")
+    until = object_field(body, "until", NAME)
+    if until and type(until.get("_data")) is not str:
+        raise CommandError(14, f"BSON field '{NAME}.until' must be a resume token")
+    slices = _number(body, "slices", 1, 1, 1 << 16)
+    return Wanted(
+        pipeline=[{"$changeStream": stream | {"startAfter": after}}, *_stages(body.get("pipeline"))],
+        until=until["_data"].upper() if until else None,
+        columns=_columns(body.get("columns")),
+        bounds=ReadBounds(
+            rows=_number(body, "rowsMax", _ROWS_DEFAULT, 1, 1 << 30),
+            bytes=_number(body, "bytesMax", limits.BATCH_BYTES_MAX, 1, limits.BATCH_BYTES_MAX),
+            slice=_number(body, "slice", 0, 0, slices - 1),
+            slices=slices,
+        ),
+        wait_ms=float(_number(body, "waitMs", 0, 0, limits.AWAIT_MS_MAX)),
+    )
+
+
+def _stages(value: Any) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    if type(value) is not list or not all(type(stage) is dict for stage in value):
+        raise CommandError(14, f"BSON field '{NAME}.pipeline' must be an array of documents")
+    return value
+
+
+def _columns(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return COLUMNS
+    if type(value) is not list:
+        raise CommandError(14, f"BSON field '{NAME}.columns' must be an array")
+    for name in value:
+        if name not in COLUMNS and name != SIZE:
+            raise CommandError(2, f"{NAME} has no column {name!r}; it has {', '.join((*COLUMNS, SIZE))}")
+    if len(set(value)) < len(value):
+        raise CommandError(2, f"{NAME} gives each column once")
+    return tuple(value)
+
+
+def _number(body: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
+    value = integer_field(body, name, NAME)
+    if value is None:
+        return default
+    if value < least:
+        raise CommandError(51024, f"BSON field '{name}' value must be >= {least}, actual value '{value}'")
+    if name == "slice" and value > most:
+        raise CommandError(51024, f"BSON field 'slice' value must be < slices, actual value '{value}'")
+    return min(value, most)
+
+
+COMMAND: Final = Command(NAME, run, needs_oplog=True)

@@ -1,0 +1,92 @@
+"""count and distinct: how many documents match, and which values they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.dispatch.arguments import integer_field, object_field
+from headrace.dispatch.command import Command
+from headrace.dispatch.namespaces import target
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.execution.pipelines import run_pipeline_on
+from headrace.execution.plan import check_hint, collation_of
+from headrace.execution.sources import documents, is_virtual, resolve
+from headrace.query.collation import Collation
+from headrace.values.bson import decode, type_name
+from headrace.values.order import hash_key
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+
+def count(engine: Engine, request: Request) -> dict[str, Any]:
+    namespace = target(request)
+    body = request.body
+    spec = object_field(body, "query", "count")
+    skip, limit = integer_field(body, "skip", "count") or 0, abs(integer_field(body, "limit", "count") or 0)
+    if skip < 0:
+        raise CommandError(2, f"Skip value must be non-negative, but received: {skip}")
+    collection = engine.view.collection(namespace)
+    check_hint(collection, body.get("hint"))
+    if collection is not None and not collection.is_view and not spec:
+        found = engine.view.count(collection)
+    else:
+        collation = collation_of(collection, body.get("collation"))
+        found = sum(1 for _ in _matches(engine, namespace, spec, collation, body))
+    found = max(0, found - skip)
+    reply: dict[str, Any] = {"n": min(found, limit) if limit else found}
+    if collection is not None and collection.is_view:
+        reply["ok"] = 1  # an int, as MongoDB answers for a view
+    return reply
+
+
+def _matches(
+    engine: Engine, namespace: str, spec: dict[str, Any], collation: Collation | None, body: dict[str, Any]
+) -> Iterator[bytes]:
+    """Raw documents of a collection, a view or a shown table that match."""
+    _, pipeline = resolve(engine, namespace)
+    if pipeline and not is_virtual(engine, namespace):
+        return run_pipeline_on(engine, namespace, [*pipeline, {"$match": spec}], body)
+    collection = engine.view.collection(namespace)
+    if collection is not None and collection.is_view:
+        return run_pipeline_on(engine, namespace, [{"$match": spec}], body)
+    return documents(engine, namespace, spec, collation)
+
+
+def distinct(engine: Engine, request: Request) -> dict[str, Any]:
+    namespace = target(request)
+    body = request.body
+    key = body.get("key")
+    if type(key) is not str:
+        if key is None and "key" not in body:
+            raise CommandError(40414, "BSON field 'distinct.key' is missing but a required field")
+        raise CommandError(
+            14, f"BSON field 'distinct.key' is the wrong type '{type_name(key)}', expected type 'string'"
+        )
+    spec = object_field(body, "query", "distinct")
+    collation = collation_of(engine.view.collection(namespace), body.get("collation"))
+    values: dict[Any, Any] = {}
+    for raw in _matches(engine, namespace, spec, collation, body):
+        for value in _values(decode(raw), key.split(".")):
+            values.setdefault(hash_key(value, collation), value)
+    return {"values": list(values.values())}
+
+
+def _values(value: Any, path: list[str]) -> Iterator[Any]:
+    """Every value at the path, arrays on the way and at the end spread one level."""
+    if not path:
+        yield from value if type(value) is list else (value,)
+    elif type(value) is dict:
+        if path[0] in value:
+            yield from _values(value[path[0]], path[1:])
+    elif type(value) is list:
+        if path[0].isdigit() and int(path[0]) < len(value):
+            yield from _values(value[int(path[0])], path[1:])
+        for item in value:
+            if type(item) is dict:
+                yield from _values(item, path)
+
+
+COMMANDS: Final = (Command("count", count), Command("distinct", distinct))

@@ -1,0 +1,212 @@
+"""find: the documents of a collection, a view or the oplog that match a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace import limits
+from headrace.cursors.documents import DocumentCursor
+from headrace.dispatch import reply
+from headrace.dispatch.arguments import flag, integer_field, object_field
+from headrace.dispatch.command import Command
+from headrace.dispatch.namespaces import OPLOG, target
+from headrace.dispatch.request import Request
+from headrace.dispatch.sessions import session_id
+from headrace.errors import CommandError
+from headrace.execution.batches import batch_size, open_cursor
+from headrace.execution.let import variables_of
+from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.execution.sources import documents, in_id_order, is_virtual, resolve
+from headrace.query.match import parse_filter
+from headrace.query.projection import parse_projection
+from headrace.query.sort import parse_sort
+from headrace.store.catalog import Collection
+from headrace.values.bson import decode, encode_in_order
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+UNSUPPORTED: Final = {
+    "max": (115, "find with 'max' is not supported"),
+    "min": (115, "find with 'min' is not supported"),
+    "returnKey": (115, "find with 'returnKey' is not supported"),
+    "showRecordId": (115, "find with 'showRecordId' is not supported"),
+}
+
+
+def run(engine: Engine, request: Request) -> bytes:
+    body = request.body
+    namespace = target(request)
+    check(body)
+    spec = object_field(body, "filter", "find")
+    collection = engine.view.collection(namespace)
+    check_hint(collection, body.get("hint"))
+    if _is_plain_by_id(body, collection):
+        finder = Finder(collection, spec, None)  # type: ignore[arg-type]
+        if finder.is_by_id:
+            found = finder.by_id(engine.view)
+            batch = reply.array([] if found is None else [found[1]])
+            return reply.cursor_elements(b"firstBatch", batch, 0, namespace.encode(), None)
+    if collection is not None and collection.is_view:
+        return _on_view(engine, request, namespace)
+    if body.get("tailable"):
+        return _tail(engine, request, namespace, spec, collection)
+    skip, limit = integer_field(body, "skip", "find") or 0, integer_field(body, "limit", "find") or None
+    found_all = selected(engine, request, namespace, spec, collection, skip, limit)
+    size = batch_size(body, "find")
+    single = flag(body, "singleBatch", False, "find")
+    is_there = collection is not None or is_virtual(engine, namespace)
+    return open_cursor(
+        engine, request, namespace, found_all, size, single_batch=single, limit=limit, id_first=not is_there
+    )
+
+
+def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool:
+    """The commonest find: an `_id`, nothing else asked for."""
+    return (
+        collection is not None
+        and not collection.is_view
+        and "collation" not in collection.options
+        and not any(body.get(name) for name in ("projection", "skip", "tailable", "collation", "batchSize", "let"))
+        and body.get("batchSize") is None
+    )
+
+
+def check(body: dict[str, Any]) -> None:
+    """Raise what is wrong with a find before anything is looked for: 2, 9, 14, 115."""
+    for name, (code, message) in UNSUPPORTED.items():
+        if body.get(name):
+            raise CommandError(code, message)
+    for name in ("projection", "sort", "let"):
+        object_field(body, name, "find")
+    for name in ("skip", "limit"):
+        value = integer_field(body, name, "find")
+        if value is not None and value < 0:
+            raise CommandError(2, f"{name.capitalize()} value must be non-negative, but received: {value}")
+    if flag(body, "awaitData", False, "find") and not body.get("tailable"):
+        raise CommandError(9, "Cannot set 'awaitData' without also setting 'tailable'")
+
+
+def selected(
+    engine: Engine, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None, skip: int,
+    limit: int | None,
+) -> Iterator[bytes]:  # fmt: skip
+    """The raw documents of the answer: matched, sorted, skipped, projected."""
+    body = request.body
+    collation = collation_of(collection, body.get("collation"))
+    sort = body.get("sort") or {}
+    backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
+    let = variables_of(body, "find") or None
+    found = _by_id_order(engine, collection, spec, collation, sort, let)
+    if found is not None:
+        sort = {}
+    else:
+        found = documents(engine, namespace, spec, collation, backward=backward, variables=let)
+    if sort and "$natural" not in sort:
+        key = parse_sort(sort, collation)
+        found = _sorted(found, key, None if limit is None else skip + limit)
+    if skip:
+        found = islice(found, skip, None)
+    if limit is not None:
+        found = islice(found, limit)
+    projection = body.get("projection")
+    if not projection:
+        return found
+    predicate = parse_filter(spec, collation=collation, variables=let) if spec else None
+    project = parse_projection(projection, kind="find", predicate=predicate, collation=collation, variables=let or {})
+    return (encode_in_order(project(decode(raw))) for raw in found)
+
+
+def _by_id_order(
+    engine: Engine, collection: Collection | None, spec: dict[str, Any], collation: Any, sort: dict[str, Any], let: Any
+) -> Iterator[bytes] | None:
+    """The matches in the order of `_id` where that is the sort asked for, and the ids are kept in it."""
+    if collection is None or list(sort) != ["_id"] or sort["_id"] not in (1, -1):
+        return None
+    return in_id_order(engine, collection, spec, collation, backward=sort["_id"] == -1, variables=let)
+
+
+def _sorted(found: Iterator[bytes], key: Any, count_max: int | None) -> Iterator[bytes]:
+    """All documents in order; only their sort keys are decoded for longer than a moment."""
+    keyed = []
+    size = 0
+    for place, raw in enumerate(found):
+        size += len(raw)
+        if size > limits.SORT_BYTES_MAX:
+            raise CommandError(
+                292,
+                f"Sort exceeded memory limit of {limits.SORT_BYTES_MAX} bytes, but did not opt in to external sorting.",
+            )
+        keyed.append((key.key(decode(raw)), place, raw))
+    keyed.sort(key=lambda item: (item[0], item[1]))
+    return iter([raw for _, _, raw in (keyed if count_max is None else keyed[:count_max])])
+
+
+def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The stages that do what a find does."""
+    order = (
+        ("$match", "filter"),
+        ("$sort", "sort"),
+        ("$skip", "skip"),
+        ("$limit", "limit"),
+        ("$project", "projection"),
+    )
+    return [{stage: body[field]} for stage, field in order if body.get(field)]
+
+
+def _on_view(engine: Engine, request: Request, namespace: str) -> bytes:
+    """A find on a view is an aggregation on what the view stands on."""
+    from headrace.execution.pipelines import run_pipeline_on
+
+    body = request.body
+    _, pipeline = resolve(engine, namespace)
+    found = run_pipeline_on(engine, namespace, [*pipeline, *as_pipeline(body)], body)
+    single = flag(body, "singleBatch", False, "find")
+    limit = integer_field(body, "limit", "find") or None
+    return open_cursor(engine, request, namespace, found, batch_size(body, "find"), single_batch=single, limit=limit)
+
+
+def _tail(
+    engine: Engine, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None
+) -> bytes:
+    """A tailable cursor, which only the oplog and capped collections have."""
+    is_oplog = namespace == OPLOG and engine.store.oplog_enabled
+    if not is_oplog and (collection is None or not collection.options.get("capped")):
+        if collection is None:
+            return reply.cursor_elements(b"firstBatch", reply.array([]), 0, namespace.encode(), None)
+        raise CommandError(
+            2, f"error processing query: ns={namespace} tailable cursor requested on non capped collection"
+        )
+    found = documents(engine, namespace, spec, collation_of(collection, request.body.get("collation")))
+    projection = request.body.get("projection")
+    if projection:
+        project = parse_projection(projection, kind="find")
+        found = _Projected(found, project)
+    cursor = DocumentCursor(namespace, found, no_timeout=True)
+    cursor.tails = True
+    cursor.awaits = flag(request.body, "awaitData", False, "find")
+    size = batch_size(request.body, "find")
+    batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
+    if request.body.get("singleBatch"):
+        return reply.cursor_elements(b"firstBatch", reply.array(batch), 0, namespace.encode(), None)
+    cursor_id = engine.cursors.add(cursor, session_id(request))
+    return reply.cursor_elements(b"firstBatch", reply.array(batch), cursor_id, namespace.encode(), None)
+
+
+class _Projected:
+    """Projected raw documents of an iterator that may go on after its end."""
+
+    def __init__(self, found: Iterator[bytes], project: Any) -> None:
+        self._found = found
+        self._project = project
+
+    def __iter__(self) -> _Projected:
+        return self
+
+    def __next__(self) -> bytes:
+        return encode_in_order(self._project(decode(next(self._found))))
+
+
+COMMAND: Final = Command("find", run)

@@ -1,0 +1,127 @@
+"""getMore: the next batch of a cursor; of a tailing one, when there is something."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Int64
+
+from headrace import limits
+from headrace.cursors.changes import ChangeCursor
+from headrace.dispatch import reply
+from headrace.dispatch.command import Command
+from headrace.dispatch.repeated_getmore import RepeatedGetMore
+from headrace.dispatch.request import Request
+from headrace.dispatch.transaction_statements import check_cursor
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+from headrace.execution.batches import batch_size
+from headrace.values.bson import type_name
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+UNBOUNDED: Final = 1 << 30
+_INT64 = Struct("<q").pack
+
+
+def run(engine: Engine, request: Request) -> bytes | Wait:
+    if request.cursor is not None and engine.cursors.peek(request.cursor.id) is request.cursor:
+        return _changes(engine, request, request.cursor)
+    body = request.body
+    cursor_id = body["getMore"]
+    if type(cursor_id) is not Int64:
+        raise CommandError(
+            14, f"BSON field 'getMore.getMore' is the wrong type '{type_name(cursor_id)}', expected type 'long'"
+        )
+    name = body.get("collection")
+    if type(name) is not str:
+        if name is None:
+            raise CommandError(40414, "BSON field 'getMore.collection' is missing but a required field")
+        raise CommandError(
+            14, f"BSON field 'getMore.collection' is the wrong type '{type_name(name)}', expected type 'string'"
+        )
+    if request.wait_until_ms is not None and engine.cursors.peek(cursor_id) is None:
+        raise CommandError(237, f"cursor id {cursor_id} was killed while its next batch was waited for")
+    cursor = engine.cursors.get(cursor_id, f"{request.db}.{name}")
+    if engine.store.transactions.open:
+        check_cursor(engine, cursor_id)
+    size = batch_size(body, "getMore")
+    if engine.fail_points.active:
+        _check_out(engine, request, cursor_id)
+    if cursor.is_change_stream:
+        cursor.repeated_getmore = RepeatedGetMore(request, size or UNBOUNDED, _await_ms(body))
+        request.cursor = cursor
+        return _changes(engine, request, cursor)
+    if not cursor.awaits and body.get("maxTimeMS") is not None and not cursor.tails:
+        _check_time(body)
+    if cursor.left_ms is not None:
+        engine.deadline_ms = engine.clock.monotonic_ms() + cursor.left_ms
+    try:
+        batch = cursor.next_batch(size or None)
+    except BaseException:
+        engine.cursors.remove(cursor_id)
+        raise
+    if engine.deadline_ms is not None:
+        cursor.left_ms = engine.deadline_ms - engine.clock.monotonic_ms()
+    if not batch and cursor.awaits and not request.time_is_up:
+        return Wait(engine.store.last_position, _await_ms(body), "")
+    if cursor.exhausted:
+        engine.cursors.remove(cursor_id)
+    namespace = cursor.namespace.encode()
+    return reply.cursor_elements(
+        b"nextBatch", reply.array(batch), 0 if cursor.exhausted else cursor_id, namespace, None
+    )
+
+
+def _check_out(engine: Engine, request: Request, cursor_id: int) -> None:
+    try:
+        engine.fail_points.after_cursor_checkout(engine, request)
+    except CommandError:
+        engine.cursors.remove(cursor_id)
+        raise
+
+
+def _check_time(body: dict[str, Any]) -> None:
+    raise CommandError(2, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
+
+
+def _await_ms(body: dict[str, Any]) -> float:
+    """How long a getMore may wait: `maxTimeMS`, or MongoDB's second."""
+    value = body.get("maxTimeMS")
+    if value is None:
+        return float(limits.AWAIT_MS_DEFAULT)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= limits.AWAIT_MS_MAX:
+        raise CommandError(2, f"{value} value for maxTimeMS is out of range [0, {limits.AWAIT_MS_MAX}]")
+    return float(value)
+
+
+def _changes(engine: Engine, request: Request, cursor: ChangeCursor) -> bytes | Wait:
+    asked = cursor.repeated_getmore
+    cursor.used_ms = engine.clock.monotonic_ms()
+    try:
+        batch = cursor.next_batch(engine, asked.count_max)
+    except CommandError:
+        engine.cursors.remove(cursor.id)
+        raise
+    if not batch.documents and not cursor.closed and not request.time_is_up and cursor.idle:
+        cursor.used_ms += asked.wait_ms  # nobody calls it idle while its client waits
+        return Wait(engine.store.last_position, asked.wait_ms, cursor.key)
+    cursor_id = cursor.id
+    if cursor.closed:
+        engine.cursors.remove(cursor_id)
+        cursor_id = 0
+    if batch.kept is None:
+        batch.kept = reply.cursor_parts(
+            b"nextBatch",
+            reply.array(batch.documents),
+            cursor.namespace_bytes,
+            batch.token,
+            invalidated=cursor.closed,
+        )
+    before, behind = batch.kept
+    return before + _INT64(cursor_id) + behind  # type: ignore[no-any-return]
+
+
+COMMAND: Final = Command("getMore", run)

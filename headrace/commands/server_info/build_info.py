@@ -1,0 +1,127 @@
+"""What this server is: buildInfo, hostInfo, getCmdLineOpts, getLog, features, listCommands.
+
+Rule: it says which release of MongoDB it speaks like (`version`), because drivers and shells decide by
+that, and says openly beside it that it is Headrace.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from bson.datetime_ms import DatetimeMS
+
+from headrace import limits
+from headrace.dispatch.command import Command
+from headrace.dispatch.request import Request
+from headrace.dispatch.server_info import MONGODB_VERSION, MONGODB_VERSION_TEXT, ServerInfo, headrace_version
+from headrace.errors import CommandError
+from headrace.values.bson import type_name
+
+_LOGS: Final = ("global", "startupWarnings")
+
+
+def build_info(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    return {
+        "version": MONGODB_VERSION_TEXT,
+        "gitVersion": "unknown",
+        "modules": [],
+        "allocator": "system",
+        "javascriptEngine": "none",
+        "sysInfo": "deprecated",
+        "versionArray": [*MONGODB_VERSION, 0],
+        "openssl": {"running": "disabled", "compiled": "disabled"},
+        "buildEnvironment": {
+            "target_arch": platform.machine(),
+            "target_os": sys.platform,
+            "python": platform.python_version(),
+        },
+        "bits": 64 if sys.maxsize > 2**32 else 32,
+        "debug": False,
+        "maxBsonObjectSize": limits.DOCUMENT_BYTES_MAX,
+        "storageEngines": ["lmdb"],
+        "headrace": {"version": headrace_version(), "arrow": find_spec("pyarrow") is not None},
+    }
+
+
+def features(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    return {"js": {"utf8": False}}
+
+
+def host_info(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    memory_mb = _memory_bytes() // (1024 * 1024)
+    cores = os.cpu_count() or 1
+    return {
+        "system": {
+            "currentTime": DatetimeMS(engine.clock.now_ms()),
+            "hostname": platform.node(),
+            "cpuAddrSize": 64 if sys.maxsize > 2**32 else 32,
+            "memSizeMB": memory_mb,
+            "memLimitMB": memory_mb,
+            "numCores": cores,
+            "numCoresAvailableToProcess": cores,
+            "cpuArch": platform.machine(),
+            "numaEnabled": False,
+        },
+        "os": {"type": platform.system(), "name": platform.platform(terse=True), "version": platform.release()},
+        "extra": {"pageSize": os.sysconf("SC_PAGE_SIZE"), "pythonVersion": platform.python_version()},
+    }
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def get_cmd_line_opts(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    options = engine.options
+    net: dict[str, Any] = {"bindIp": ",".join(options.bind_ips), "port": options.port}
+    if options.unix_socket_prefix is not None:
+        net["unixDomainSocket"] = {"pathPrefix": str(options.unix_socket_prefix)}
+    parsed: dict[str, Any] = {"net": net}
+    if options.oplog:
+        parsed["replication"] = {"replSet": options.replica_set}
+    parsed["storage"] = {"dbPath": str(options.dbpath)}
+    if options.logpath is not None:
+        parsed["systemLog"] = {"destination": "file", "path": str(Path(options.logpath))}
+    return {"argv": list(options.argv) or ["headrace"], "parsed": parsed}
+
+
+def get_log(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    """The last lines of the server's log, as they are in it; raises 14 and 96. There are no warnings of the start."""
+    name = request.body["getLog"]
+    if not isinstance(name, str):
+        raise CommandError(14, f"Argument to getLog must be of type String; found {name} of type {type_name(name)}")
+    if name == "*":
+        return {"names": list(_LOGS)}
+    if name not in _LOGS:
+        raise CommandError(96, f"No log named '{name}'")
+    lines = list(engine.log) if name == "global" else []
+    return {"totalLinesWritten": len(lines), "log": lines}
+
+
+def list_commands(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    listed: dict[str, Any] = {}
+    for command in sorted(set(engine.commands.values()), key=lambda command: command.name):
+        aliases = {"deprecatedAliases": list(command.aliases)} if command.aliases else {}
+        listed[command.name] = {
+            "help": (command.run.__doc__ or "").strip(),
+            "requiresAuth": False,
+            "secondaryOk": command.writes is False,
+            "adminOnly": command.admin_only,
+            **aliases,
+        }
+    return {"commands": listed}
+
+
+COMMANDS: Final = (
+    Command("buildInfo", build_info, aliases=("buildinfo",)),
+    Command("features", features),
+    Command("getCmdLineOpts", get_cmd_line_opts, admin_only=True),
+    Command("getLog", get_log, admin_only=True),
+    Command("hostInfo", host_info),
+    Command("listCommands", list_commands),
+)

@@ -1,0 +1,70 @@
+"""configureFailPoint: sets a fail point, or switches it off; only with `--enable-test-commands`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Int64
+
+from headrace.dispatch.command import Command
+from headrace.dispatch.fail_points import NAMES, FailPoint
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.values.bson import type_name
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+
+def configure(engine: Engine, request: Request) -> dict[str, Any]:
+    """configureFailPoint: set one, or `mode: "off"`. Raises 266 for a name that is none, 2, 9, 14 for a bad mode."""
+    body = request.body
+    name = body["configureFailPoint"]
+    if type(name) is not str:
+        raise CommandError(14, f"configureFailPoint names a fail point by a string, not by {type_name(name)}")
+    if name not in NAMES:
+        raise CommandError(266, f"{name} not found")
+    data = body.get("data", {})
+    if type(data) is not dict:
+        raise CommandError(14, "the 'data' option must be an object")
+    if "mode" not in body:
+        raise CommandError(20, "When setting a failpoint, you must supply a 'mode'")
+    count = engine.fail_points.set(name, _parse_mode(body["mode"], data))
+    return {"count": Int64(count)}
+
+
+def _parse_mode(mode: Any, data: dict[str, Any]) -> FailPoint | None:
+    if mode == "off":
+        return None
+    if mode == "alwaysOn":
+        return FailPoint(data)
+    if type(mode) is str:
+        raise CommandError(2, f"unknown mode: {mode}")
+    if type(mode) is not dict:
+        raise CommandError(14, "'mode' must be a string or JSON object")
+    if "times" in mode:
+        return FailPoint(data, times=_count("times", mode["times"]))
+    if "skip" in mode:
+        return FailPoint(data, skip=_count("skip", mode["skip"]))
+    if "activationProbability" in mode:
+        return FailPoint(data, probability=_probability(mode["activationProbability"]))
+    raise CommandError(2, "'mode' must be one of 'off', 'alwaysOn', 'times', 'skip', and 'activationProbability'")
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CommandError(14, f"'{name}' option to 'mode' must be a number, not {type_name(value)}")
+    if not 0 <= value <= 0x7FFFFFFF:
+        raise CommandError(2, f"'{name}' option to 'mode' must be positive")
+    return int(value)
+
+
+def _probability(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CommandError(14, "the value supplied for 'activationProbability' must be a number")
+    if not 0 <= value <= 1:
+        raise CommandError(2, f"activationProbability must be between 0.0 and 1.0; found {value}")
+    return float(value)
+
+
+COMMANDS: Final = (Command("configureFailPoint", configure, admin_only=True),)

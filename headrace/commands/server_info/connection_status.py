@@ -1,0 +1,50 @@
+"""Who is asking, and whether anybody is there: ping, connectionStatus, whatsmyuri, logout, usersInfo, rolesInfo.
+
+Headrace has no users: whoever reaches the socket may do everything, and everybody is logged out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.dispatch.command import Command
+from headrace.dispatch.request import Request
+from headrace.dispatch.server_info import ServerInfo
+
+
+def ping(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    """Answers; the reply's operationTime is where a stream would start now."""
+    return {}
+
+
+def connection_status(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    information: dict[str, Any] = {"authenticatedUsers": [], "authenticatedUserRoles": []}
+    if request.body.get("showPrivileges"):
+        information["authenticatedUserPrivileges"] = []
+    return {"authInfo": information}
+
+
+def whats_my_uri(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    return {"you": request.client.address}
+
+
+def logout(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    return {}
+
+
+def users_info(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    return {"users": []}
+
+
+def roles_info(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    return {"roles": []}
+
+
+COMMANDS: Final = (
+    Command("connectionStatus", connection_status),
+    Command("logout", logout),
+    Command("ping", ping),
+    Command("rolesInfo", roles_info),
+    Command("usersInfo", users_info),
+    Command("whatsmyuri", whats_my_uri),
+)

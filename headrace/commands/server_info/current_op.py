@@ -1,0 +1,47 @@
+"""What goes on: commands that wait, transactions and cursors that are open. currentOp, killOp, and what stages show.
+
+A command that does not wait runs to its end before the next one starts, so that what is seen in progress is what
+waits (a getMore for events, a write for a transaction), and the command that asks. A connection does one thing at a
+time: its number is the number of its operation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.dispatch.command import Command
+from headrace.dispatch.generic_arguments import FIELDS
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.execution.current_operations import operations
+from headrace.query.match import parse_filter
+from headrace.values.bson import type_name
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+_NO_FILTER: Final = FIELDS | {"$all", "$clusterTime", "$db", "$ownOps", "$readPreference", "comment", "currentOp"}
+
+
+def current_op(engine: Engine, request: Request) -> dict[str, Any]:
+    """The operations that match the command's other fields."""
+    matches = parse_filter({name: value for name, value in request.body.items() if name not in _NO_FILTER})
+    found = operations(engine, request, {"idleSessions": True, "idleCursors": bool(request.body.get("$all"))})
+    return {"inprog": [item for item in found if matches(item)]}
+
+
+def kill_op(engine: Engine, request: Request) -> dict[str, Any]:
+    """End what waits under a number with error 11601. As MongoDB, it tells only of the attempt."""
+    number = request.body.get("op")
+    if number is None:
+        raise CommandError(4, 'Missing expected field "op"')
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise CommandError(14, f'Expected field "op" to have numeric type, but found {type_name(number)}')
+    engine.interrupt(int(number))
+    return {"info": "attempting to kill op"}
+
+
+COMMANDS: Final = (
+    Command("currentOp", current_op, admin_only=True),
+    Command("killOp", kill_op, admin_only=True),
+)

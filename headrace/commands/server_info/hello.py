@@ -1,0 +1,135 @@
+"""hello, and isMaster of old: what a driver asks first, and then again and again to hear of changes.
+
+Rule: `me`, `hosts` and `primary` are the address at which this client has reached us, since that is what
+its driver will connect to next, whatever names the machine goes by.
+
+A driver that sends the `topologyVersion` it knows, with `maxAwaitTimeMS`, wants the answer when something
+has changed. Nothing ever does in a set of one, so it waits out its time (and is told at once, by the
+process id, when it comes to a restarted server).
+
+Source: the drivers' specification of server discovery and monitoring.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bson.datetime_ms import DatetimeMS
+
+from headrace import limits
+from headrace.dispatch.command import Command
+from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.server_info import ELECTION_ID, ServerInfo, host_of, op_time, topology_version
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+
+COMPRESSORS: Final = frozenset({"snappy", "zlib", "zstd"})
+"""Those that `wire/compression.py` knows."""
+WIRE_VERSION_MIN: Final = 0
+WIRE_VERSION_MAX: Final = 27
+"""MongoDB 8.2."""
+
+
+def run(engine: ServerInfo, request: Request) -> dict[str, Any] | Wait:
+    body = request.body
+    topology = topology_version(engine)
+    counter = int(topology["counter"])
+    wait_ms = _wait_ms(engine, body, counter)
+    if wait_ms and not request.time_is_up:
+        return Wait(after=None, wait_ms=wait_ms)
+    _remember_client(request.client, body)
+    reply: dict[str, Any] = {"helloOk": True} if body.get("helloOk") else {}
+    reply["topologyVersion"] = topology
+    primary_field = "isWritablePrimary" if request.name == "hello" else "ismaster"
+    if engine.options.oplog:
+        reply |= _in_a_set(engine, request.client, primary_field)
+    else:
+        reply[primary_field] = True
+    reply |= _for_anybody(engine, request.client)
+    if request.client.compressors and "compression" in body:
+        reply["compression"] = request.client.compressors
+    if "saslSupportedMechs" in body:
+        reply["saslSupportedMechs"] = []
+    return reply
+
+
+def _wait_ms(engine: ServerInfo, body: dict[str, Any], counter: int) -> int:
+    """How long this client wants to wait for news; 0 for an answer now. Raises 14, 31368, 31372, 31373, 31382."""
+    known = body.get("topologyVersion")
+    wait_ms = body.get("maxAwaitTimeMS")
+    if known is None:
+        if wait_ms is not None:
+            raise CommandError(31373, "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'")
+        return 0
+    if wait_ms is None:
+        raise CommandError(31368, "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'")
+    if not isinstance(known, dict) or not isinstance(known.get("counter"), int):
+        raise CommandError(14, "'topologyVersion' must be a document with 'processId' and 'counter'")
+    if isinstance(wait_ms, bool) or not isinstance(wait_ms, int | float):
+        raise CommandError(14, "'maxAwaitTimeMS' must be a number")
+    if wait_ms < 0:
+        raise CommandError(31372, "'maxAwaitTimeMS' must be a non-negative integer")
+    if known.get("processId") != engine.process_id or known["counter"] < counter:
+        return 0
+    if known["counter"] > counter:
+        raise CommandError(
+            31382,
+            f"Received a topology version with counter: {known['counter']} which is greater than the server "
+            f"topology version counter: {counter}",
+        )
+    return int(wait_ms)
+
+
+def _remember_client(info: ClientInfo, body: dict[str, Any]) -> None:
+    """Keep who the client says it is and the compressors it knows; raises 186 if it says another thing later."""
+    client = body.get("client")
+    if client is not None:
+        if info.metadata is not None and client != info.metadata:
+            raise CommandError(186, "The client metadata document may only be sent in the first hello")
+        info.metadata = client
+    offered = body.get("compression")
+    if isinstance(offered, list):
+        info.compressors = [name for name in offered if name in COMPRESSORS]
+    info.hello_done = True
+
+
+def _in_a_set(engine: ServerInfo, info: ClientInfo, primary_field: str) -> dict[str, Any]:
+    host = host_of(engine, info)
+    timestamp, wall_ms = engine.last_write()
+    date = DatetimeMS(wall_ms)
+    return {
+        "hosts": [host],
+        "setName": engine.options.replica_set,
+        "setVersion": 1,
+        primary_field: True,
+        "secondary": False,
+        "primary": host,
+        "me": host,
+        "electionId": ELECTION_ID,
+        "lastWrite": {
+            "opTime": op_time(timestamp),
+            "lastWriteDate": date,
+            "majorityOpTime": op_time(timestamp),
+            "majorityWriteDate": date,
+        },
+    }
+
+
+def _for_anybody(engine: ServerInfo, info: ClientInfo) -> dict[str, Any]:
+    return {
+        "maxBsonObjectSize": limits.DOCUMENT_BYTES_MAX,
+        "maxMessageSizeBytes": limits.MESSAGE_BYTES_MAX,
+        "maxWriteBatchSize": limits.WRITE_BATCH_COUNT_MAX,
+        "localTime": DatetimeMS(engine.clock.now_ms()),
+        "logicalSessionTimeoutMinutes": limits.SESSION_MINUTES,
+        "connectionId": info.connection_id,
+        "minWireVersion": WIRE_VERSION_MIN,
+        "maxWireVersion": WIRE_VERSION_MAX,
+        "readOnly": False,
+    }
+
+
+COMMANDS: Final = (
+    Command("hello", run),
+    Command("isMaster", run, aliases=("ismaster",)),
+)

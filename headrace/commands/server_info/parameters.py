@@ -1,0 +1,172 @@
+"""Server parameters: the table of all there are, and getParameter and setParameter.
+
+The engine holds their current values in `engine.parameters`, by name; whoever obeys a parameter reads it
+there when it is needed, so that a change works at once. A parameter of MongoDB that would change nothing
+here is not in the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace import limits
+from headrace.dispatch.command import Command
+from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.request import Request
+from headrace.dispatch.server_info import FEATURE_VERSION, ServerInfo
+from headrace.errors import CommandError
+
+_GENERIC: Final = frozenset({"$clusterTime", "$db", "$readPreference", "comment", "lsid", "maxTimeMS"})
+"""Fields any command may carry, which name no parameter."""
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | int | float):
+        raise CommandError(2, f"Invalid value for parameter {name}: expected a boolean")
+    return bool(value)
+
+
+def _bound(name: str, value: Any) -> float | int | None:
+    """A positive number, or null for the default."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise CommandError(2, f"Invalid value for parameter {name}: expected a number above 0, or null")
+    return value
+
+
+def _hours(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise CommandError(2, f"Invalid value for parameter {name}: expected a number of hours, 0 for no bound")
+    return float(value)
+
+
+def _count(name: str, value: Any) -> int | None:
+    bound = _bound(name, value)
+    if bound is None:
+        return None
+    if bound != int(bound):
+        raise CommandError(2, f"Invalid value for parameter {name}: expected a whole number, or null")
+    return int(bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter: its value at the start, and how a new one is checked (None: it cannot be changed)."""
+
+    name: str
+    first: Callable[[ServerOptions], Any]
+    check: Callable[[str, Any], Any] | None = None
+
+
+def _size_mb(options: ServerOptions) -> float | None:
+    return None if options.oplog_bytes_max is None else options.oplog_bytes_max / 1024**2
+
+
+PARAMETERS: Final = {
+    parameter.name: parameter
+    for parameter in (
+        Parameter("authenticationMechanisms", lambda options: []),
+        Parameter("enableTestCommands", lambda options: options.enable_test_commands),
+        Parameter("featureCompatibilityVersion", lambda options: {"version": FEATURE_VERSION}),
+        Parameter("oplogEntriesMax", lambda options: options.oplog_entries_max, _count),
+        Parameter("oplogMinRetentionHours", lambda options: options.oplog_hours, _hours),
+        Parameter("oplogSizeMB", _size_mb, _bound),
+        Parameter("quiet", lambda options: options.quiet, _boolean),
+        Parameter("requireApiVersion", lambda options: False),
+        Parameter("transactionLifetimeLimitSeconds", lambda options: limits.TRANSACTION_SECONDS_MAX),
+    )
+}
+
+
+def first_parameters(options: ServerOptions) -> dict[str, Any]:
+    """The values a server starts with: what `engine.parameters` must hold."""
+    return {name: parameter.first(options) for name, parameter in PARAMETERS.items()}
+
+
+def get_parameter(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    """The parameters named in the request, or all; raises 72 when none of the names is one."""
+    body = request.body
+    asked = body["getParameter"]
+    details = isinstance(asked, dict) and bool(asked.get("showDetails"))
+    everything = asked == "*" or (isinstance(asked, dict) and bool(asked.get("allParameters")))
+    names = sorted(PARAMETERS) if everything else [name for name in body if name in PARAMETERS]
+    if not names:
+        raise CommandError(72, "no option found to get")
+    if not details:
+        return {name: engine.parameters[name] for name in names}
+    return {
+        name: {
+            "value": engine.parameters[name],
+            "settableAtRuntime": PARAMETERS[name].check is not None,
+            "settableAtStartup": False,
+        }
+        for name in names
+    }
+
+
+def set_parameter(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    """Change parameters, all or none of them; answers what the first was. Raises 2, 20, 72."""
+    wanted = [(name, value) for name, value in request.body.items() if name not in _GENERIC][1:]
+    if not wanted:
+        raise CommandError(72, "no option found to set, use help:true to see options ")
+    checked = {name: _checked(name, value) for name, value in wanted}
+    was = engine.parameters[wanted[0][0]]
+    engine.parameters.update(checked)
+    return {"was": was}
+
+
+def _checked(name: str, value: Any) -> Any:
+    parameter = PARAMETERS.get(name)
+    if parameter is None:
+        raise CommandError(72, f"attempted to set unrecognized parameter [{name}], use help:true to see options ")
+    if parameter.check is None:
+        raise CommandError(20, f"not allowed to change [{name}] at runtime")
+    return parameter.check(name, value)
+
+
+def resize_oplog(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    """replSetResizeOplog: the same bounds under MongoDB's own command; `size` is in megabytes, null for the default."""
+    changes: dict[str, Any] = {}
+    if "size" in request.body:
+        changes["oplogSizeMB"] = _bound("size", request.body["size"])
+    if "minRetentionHours" in request.body:
+        changes["oplogMinRetentionHours"] = _checked("oplogMinRetentionHours", request.body["minRetentionHours"])
+    if not changes:
+        raise CommandError(2, "replSetResizeOplog needs a size or minRetentionHours")
+    engine.parameters.update(changes)
+    return {}
+
+
+def get_default_rw_concern(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    if not engine.options.oplog:
+        raise CommandError(51300, "'getDefaultRWConcern' is not supported on standalone nodes.")
+    return {
+        "defaultReadConcern": {"level": "local"},
+        "defaultWriteConcern": {"w": "majority", "wtimeout": 0},
+        "defaultWriteConcernSource": "implicit",
+        "defaultReadConcernSource": "implicit",
+    }
+
+
+def set_feature_version(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    """There is one version, so setting that one changes nothing; any other raises 2."""
+    wanted = request.body["setFeatureCompatibilityVersion"]
+    if wanted != FEATURE_VERSION:
+        raise CommandError(
+            2,
+            f"Invalid feature compatibility version value '{wanted}'; expected '{FEATURE_VERSION}', the only one here",
+        )
+    return {}
+
+
+COMMANDS: Final = (
+    Command("getDefaultRWConcern", get_default_rw_concern, admin_only=True),
+    Command("getParameter", get_parameter, admin_only=True),
+    Command("replSetResizeOplog", resize_oplog, admin_only=True, needs_oplog=True),
+    Command("setFeatureCompatibilityVersion", set_feature_version, admin_only=True),
+    Command("setParameter", set_parameter, admin_only=True),
+)

@@ -1,0 +1,191 @@
+"""The replica set of one: its status and configuration, and why nothing about it can be changed.
+
+The set is initiated from the first start on, this server is its only member and always the primary, in
+term 1. What is written is on disk before it is told, so all of a member's positions are the same one.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, Final
+
+from bson import Int64, ObjectId
+from bson.datetime_ms import DatetimeMS
+
+from headrace.dispatch.command import Command
+from headrace.dispatch.request import Request
+from headrace.dispatch.server_info import ELECTION_ID, ServerInfo, host_of, op_time
+from headrace.errors import CommandError
+
+_PRIMARY: Final = 1
+
+
+def get_status(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    timestamp, wall_ms = engine.last_write()
+    where, date = op_time(timestamp), DatetimeMS(wall_ms)
+    return {
+        "set": engine.options.replica_set,
+        "date": DatetimeMS(engine.clock.now_ms()),
+        "myState": _PRIMARY,
+        "term": Int64(1),
+        "syncSourceHost": "",
+        "syncSourceId": -1,
+        "heartbeatIntervalMillis": Int64(2000),
+        "majorityVoteCount": 1,
+        "writeMajorityCount": 1,
+        "votingMembersCount": 1,
+        "writableVotingMembersCount": 1,
+        "optimes": {
+            "lastCommittedOpTime": where,
+            "lastCommittedWallTime": date,
+            "readConcernMajorityOpTime": where,
+            "appliedOpTime": where,
+            "durableOpTime": where,
+            "writtenOpTime": where,
+            "lastAppliedWallTime": date,
+            "lastDurableWallTime": date,
+            "lastWrittenWallTime": date,
+        },
+        "lastStableRecoveryTimestamp": timestamp,
+        "electionCandidateMetrics": _election(engine),
+        "members": [_member(engine, request)],
+    }
+
+
+def _election(engine: ServerInfo) -> dict[str, Any]:
+    started = DatetimeMS(engine.started_ms)
+    return {
+        "lastElectionReason": "electionTimeout",
+        "lastElectionDate": started,
+        "electionTerm": Int64(1),
+        "numVotesNeeded": 1,
+        "priorityAtElection": 1.0,
+        "electionTimeoutMillis": Int64(10000),
+        "newTermStartDate": started,
+        "wMajorityWriteAvailabilityDate": started,
+    }
+
+
+def _member(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    timestamp, wall_ms = engine.last_write()
+    date = DatetimeMS(wall_ms)
+    return {
+        "_id": 0,
+        "name": host_of(engine, request.client),
+        "health": 1.0,
+        "state": _PRIMARY,
+        "stateStr": "PRIMARY",
+        "uptime": (engine.clock.now_ms() - engine.started_ms) // 1000,
+        "optime": op_time(timestamp),
+        "optimeDate": DatetimeMS(timestamp.time * 1000),
+        "optimeWritten": op_time(timestamp),
+        "optimeWrittenDate": DatetimeMS(timestamp.time * 1000),
+        "lastAppliedWallTime": date,
+        "lastDurableWallTime": date,
+        "lastWrittenWallTime": date,
+        "syncSourceHost": "",
+        "syncSourceId": -1,
+        "infoMessage": "",
+        "electionId": ELECTION_ID,
+        "electionDate": DatetimeMS(engine.started_ms),
+        "configVersion": 1,
+        "configTerm": 1,
+        "self": True,
+        "lastHeartbeatMessage": "",
+    }
+
+
+def get_config(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    config = {
+        "_id": engine.options.replica_set,
+        "version": 1,
+        "term": 1,
+        "members": [_configured_member(engine, request)],
+        "protocolVersion": Int64(1),
+        "writeConcernMajorityJournalDefault": True,
+        "settings": {
+            "chainingAllowed": True,
+            "heartbeatIntervalMillis": 2000,
+            "heartbeatTimeoutSecs": 10,
+            "electionTimeoutMillis": 10000,
+            "catchUpTimeoutMillis": -1,
+            "catchUpTakeoverDelayMillis": 30000,
+            "getLastErrorModes": {},
+            "getLastErrorDefaults": {"w": 1, "wtimeout": 0},
+            "replicaSetId": _set_id(engine),
+        },
+    }
+    if request.body.get("commitmentStatus"):
+        return {"config": config, "commitmentStatus": True}
+    return {"config": config}
+
+
+def _configured_member(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    return {
+        "_id": 0,
+        "host": host_of(engine, request.client),
+        "arbiterOnly": False,
+        "buildIndexes": True,
+        "hidden": False,
+        "priority": 1.0,
+        "tags": {},
+        "secondaryDelaySecs": Int64(0),
+        "votes": 1,
+    }
+
+
+def _set_id(engine: ServerInfo) -> ObjectId:
+    """The set's id: the same whenever this data is served, without a place to keep it."""
+    named = f"{engine.options.replica_set}\0{engine.options.dbpath.absolute()}"
+    return ObjectId(sha256(named.encode()).digest()[:12])
+
+
+def initiate(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    raise CommandError(23, "already initialized")
+
+
+def step_down(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    """Nobody could take over: 262 as MongoDB says it after waiting, 115 for stepping down by force."""
+    if request.body.get("force"):
+        raise CommandError(115, "Headrace is a set of one member and cannot step down")
+    raise CommandError(262, "No electable secondaries caught up: the set has one member")
+
+
+def reconfigure(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    raise CommandError(103, "Headrace is a set of one member, whose configuration cannot be changed")
+
+
+def rollback_id(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    """Nothing was ever rolled back."""
+    return {"rbid": 1}
+
+
+def _not_a_secondary(message: str) -> Any:
+    def run(engine: ServerInfo, request: Request) -> dict[str, Any]:
+        raise CommandError(95, message)
+
+    run.__doc__ = f"Refused: {message}"
+    return run
+
+
+COMMANDS: Final = (
+    Command(
+        "replSetFreeze",
+        _not_a_secondary("cannot freeze node when primary or running for election. state: Primary"),
+        admin_only=True,
+        needs_oplog=True,
+    ),
+    Command("replSetGetConfig", get_config, admin_only=True, needs_oplog=True),
+    Command("replSetGetRBID", rollback_id, admin_only=True, needs_oplog=True),
+    Command("replSetGetStatus", get_status, admin_only=True, needs_oplog=True),
+    Command("replSetInitiate", initiate, admin_only=True, needs_oplog=True),
+    Command(
+        "replSetMaintenance",
+        _not_a_secondary("primaries can't modify maintenance mode"),
+        admin_only=True,
+        needs_oplog=True,
+    ),
+    Command("replSetReconfig", reconfigure, admin_only=True, needs_oplog=True),
+    Command("replSetStepDown", step_down, admin_only=True, needs_oplog=True),
+    Command("replSetSyncFrom", _not_a_secondary("primaries don't sync"), admin_only=True, needs_oplog=True),
+)

@@ -1,0 +1,169 @@
+"""serverStatus: what the server has counted, in the sections MongoDB's tools look for.
+
+A section can be left out (`{serverStatus: 1, metrics: 0}`) as in MongoDB. What Headrace does not count is
+not there: no number in the reply is made up.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from bson import Int64
+from bson.datetime_ms import DatetimeMS
+
+from headrace.dispatch.command import Command
+from headrace.dispatch.request import Request
+from headrace.dispatch.server_info import ELECTION_ID, MONGODB_VERSION_TEXT, ServerInfo, headrace_version, host_of
+
+_CONNECTION_COUNT_MAX: Final = 65536
+_OPERATIONS: Final = {
+    "insert": ("operations.insert",),
+    "query": ("commands.find.total", "commands.aggregate.total"),
+    "update": ("operations.update",),
+    "delete": ("operations.delete",),
+    "getmore": ("commands.getMore.total",),
+}
+"""opcounters' names, and what is counted under each: of writes the statements, of reads the commands."""
+_COUNTED: Final = frozenset({"aggregate", "bulkWrite", "delete", "find", "getMore", "insert", "update"})
+"""The commands that opcounters count under a name of their own; all others are under `command`."""
+
+
+def run(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    now_ms = engine.clock.now_ms()
+    uptime_ms = max(0, now_ms - engine.started_ms)
+    reply: dict[str, Any] = {
+        "host": host_of(engine, request.client),
+        "version": MONGODB_VERSION_TEXT,
+        "process": "headrace",
+        "headraceVersion": headrace_version(),
+        "pid": Int64(os.getpid()),
+        "uptime": uptime_ms / 1000.0,
+        "uptimeMillis": Int64(uptime_ms),
+        "uptimeEstimate": Int64(uptime_ms // 1000),
+        "localTime": DatetimeMS(now_ms),
+    }
+    for name, section in _SECTIONS.items():
+        if request.body.get(name, True):
+            content = section(engine, request)
+            if content is not None:
+                reply[name] = content
+    return reply
+
+
+def _connections(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    current = engine.connections_open
+    return {
+        "current": current,
+        "available": _CONNECTION_COUNT_MAX - current,
+        "totalCreated": Int64(engine.connections_created),
+    }
+
+
+def _process(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "note": "fields vary by platform",
+        "user_time_us": Int64(usage.ru_utime * 1e6),
+        "system_time_us": Int64(usage.ru_stime * 1e6),
+        "maximum_resident_set_kb": Int64(_resident_kb(usage.ru_maxrss)),
+        "page_faults": Int64(usage.ru_majflt),
+        "voluntary_context_switches": Int64(usage.ru_nvcsw),
+        "involuntary_context_switches": Int64(usage.ru_nivcsw),
+    }
+
+
+def _resident_kb(maximum: int) -> int:
+    """`ru_maxrss` is in bytes on macOS and in kilobytes elsewhere."""
+    return maximum // 1024 if platform.system() == "Darwin" else maximum
+
+
+def _memory(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "bits": 64 if sys.maxsize > 2**32 else 32,
+        "resident": _resident_kb(usage.ru_maxrss) // 1024,
+        "supported": True,
+    }
+
+
+def _metrics(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    """Every counter but the network's, its dotted name made a path."""
+    section: dict[str, Any] = {}
+    for name, count in sorted(engine.metrics.items()):
+        *folders, last = name.split(".")
+        place = section
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[last] = Int64(count)
+    for name in ("network", "operations"):
+        section.pop(name, None)
+    return section
+
+
+def _network(engine: ServerInfo, request: Request) -> dict[str, Any] | None:
+    """What is counted of `network.bytesIn` and `.bytesOut`, and the number of commands."""
+    counts = {name.split(".")[1]: count for name, count in engine.metrics.items() if name.startswith("network.")}
+    totals = _totals(engine)
+    if totals:
+        counts["numRequests"] = sum(totals.values())
+    return {name: Int64(count) for name, count in sorted(counts.items())} or None
+
+
+def _opcounters(engine: ServerInfo, request: Request) -> dict[str, Any] | None:
+    """The commands counted, under the six names of opcounters; none where none is counted."""
+    totals = _totals(engine)
+    if not totals:
+        return None
+    metrics = engine.metrics
+    counts = {name: sum(metrics.get(metric, 0) for metric in of) for name, of in _OPERATIONS.items()}
+    counts["command"] = sum(count for name, count in totals.items() if name not in _COUNTED)
+    return {name: Int64(count) for name, count in counts.items()}
+
+
+def _totals(engine: ServerInfo) -> dict[str, int]:
+    """Commands answered, by name: the counters called `commands.NAME.total`."""
+    return {
+        name.split(".")[1]: count
+        for name, count in engine.metrics.items()
+        if name.startswith("commands.") and name.endswith(".total")
+    }
+
+
+def _replica_set(engine: ServerInfo, request: Request) -> dict[str, Any] | None:
+    if not engine.options.oplog:
+        return None
+    host = host_of(engine, request.client)
+    return {
+        "setName": engine.options.replica_set,
+        "setVersion": 1,
+        "isWritablePrimary": True,
+        "secondary": False,
+        "hosts": [host],
+        "primary": host,
+        "me": host,
+        "electionId": ELECTION_ID,
+        "rbid": 1,
+    }
+
+
+def _storage_engine(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    return {"name": "lmdb", "supportsCommittedReads": True, "persistent": True, "readOnly": False}
+
+
+_SECTIONS: Final[dict[str, Callable[[ServerInfo, Request], dict[str, Any] | None]]] = {
+    "connections": _connections,
+    "extra_info": _process,
+    "mem": _memory,
+    "metrics": _metrics,
+    "network": _network,
+    "opcounters": _opcounters,
+    "repl": _replica_set,
+    "storageEngine": _storage_engine,
+}
+
+COMMANDS: Final = (Command("serverStatus", run),)

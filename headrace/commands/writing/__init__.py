@@ -1,0 +1,1 @@
+"""The commands that write documents, and those that end a transaction."""

@@ -1,0 +1,281 @@
+"""bulkWrite: inserts, updates and deletes on several collections in one command, each as its own command does it.
+
+    ops      {insert: 0, document} · {update: 0, filter, updateMods, ...} · {delete: 0, filter, multi, ...}
+    nsInfo   [{ns: "db.coll"}, ...]      the number in an operation is a place in it
+
+What an operation did is a document of a cursor, `{ok, idx, n, ...}`; the sums are in the reply. Inserts that follow
+each other into one collection are done as one batch. Source: MongoDB's `bulkWrite`, since 8.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.commands.writing import delete, insert, update
+from headrace.dispatch.arguments import flag, object_field, raw_documents
+from headrace.dispatch.command import Command
+from headrace.dispatch.generic_arguments import check_statement
+from headrace.dispatch.namespaces import namespaces_of, writable
+from headrace.dispatch.request import Request
+from headrace.dispatch.retryable_writes import retryable_of
+from headrace.errors import CommandError
+from headrace.execution.batches import batch_size, open_cursor
+from headrace.execution.let import variables_of
+from headrace.query.expressions.numbers import NUMBERS, to_long
+from headrace.store import schema
+from headrace.store.writes import RetryableWrite
+from headrace.values.bson import check_all, decode, encode, find_element, type_name
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+NAMESPACE: Final = "admin.$cmd.bulkWrite"
+UNBOUNDED: Final = 1 << 30
+_OPERATIONS: Final = {
+    "delete": frozenset({"collation", "delete", "filter", "hint", "multi"}),
+    "insert": frozenset({"document", "insert"}),
+    "update": frozenset({
+        "arrayFilters", "collation", "constants", "filter", "hint", "multi", "sort", "update", "updateMods", "upsert",
+    }),
+}  # fmt: skip
+"""The operations and the fields of each."""
+_NEEDED: Final = {"delete": ("filter",), "insert": ("document",), "update": ("filter", "updateMods")}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One of `ops`: raw for an insert, else the statement that the operation's own command would be given."""
+
+    kind: str
+    namespace: str
+    document: bytes = b""
+    statement: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Sums:
+    """What the reply counts, and the documents of its cursor."""
+
+    errors_only: bool
+    retryable: RetryableWrite | None
+    """What the entries of all its operations carry of the session."""
+    results: list[dict[str, Any]] = field(default_factory=list)
+    errors: int = 0
+    inserted: int = 0
+    matched: int = 0
+    modified: int = 0
+    upserted: int = 0
+    deleted: int = 0
+
+    def retryable_at(self, index: int) -> RetryableWrite | None:
+        """`retryable`, at the operation of this number."""
+        if self.retryable is not None:
+            self.retryable.statement = index
+        return self.retryable
+
+    def done(self, index: int, result: dict[str, Any]) -> None:
+        if not self.errors_only:
+            self.results.append({"ok": 1.0, "idx": index, **result})
+
+    def failed(self, index: int, kind: str, error: CommandError) -> None:
+        self.errors += 1
+        result: dict[str, Any] = {"ok": 0.0, "idx": index, "code": error.code, **error.extra}
+        result |= {"errmsg": error.message, "n": 0}
+        self.results.append(result | ({"nModified": 0} if kind == "update" else {}))
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "nErrors": self.errors, "nInserted": self.inserted, "nMatched": self.matched, "nModified": self.modified,
+            "nUpserted": self.upserted, "nDeleted": self.deleted,
+        }  # fmt: skip
+
+
+def run(engine: Engine, request: Request) -> bytes:
+    body = request.body
+    operations = _operations(request)
+    ordered = flag(body, "ordered", True, "bulkWrite")
+    size = batch_size(object_field(body, "cursor", "bulkWrite"), "bulkWrite.cursor")
+    sums = Sums(flag(body, "errorsOnly", False, "bulkWrite"), retryable_of(request))
+    for first, group in _groups(operations):
+        _DO[group[0].kind](engine, request, first, group, sums, ordered)
+        if ordered and sums.errors:
+            break
+    results = (encode(result) for result in sums.results)
+    cursor = open_cursor(engine, request, NAMESPACE, results, UNBOUNDED if size is None else size)
+    return cursor + encode(sums.counts())[4:-1]
+
+
+# What is asked for.
+
+
+def _operations(request: Request) -> list[Operation]:
+    raw = raw_documents(request, "ops")
+    namespaces = namespaces_of(request)
+    operations = [_operation(item, namespaces) for item in raw]
+    check_all([operation.document for operation in operations if operation.document])
+    if "txnNumber" in request.body and "autocommit" not in request.body:
+        for operation in operations:
+            if operation.statement.get("multi") or operation.statement.get("limit") == 0:
+                raise CommandError(72, "Cannot use retryable writes with multi=true")
+    return operations
+
+
+def _operation(raw: bytes, namespaces: list[str]) -> Operation:
+    kind = raw[5 : raw.index(0, 5)].decode(errors="replace") if len(raw) > 5 else ""
+    if kind not in _OPERATIONS:
+        raise CommandError(9, f"Unrecognized operation '{kind}' in bulkWrite.ops: it is insert, update or delete")
+    place = find_element(raw, b"document") if kind == "insert" else None
+    if place is not None and place[0] == 3:
+        document, spec = raw[place[1] : place[2]], _without(raw, place)
+    else:
+        document, spec = b"", decode(raw)
+    _check_fields(kind, spec, bool(document))
+    namespace = _namespace(kind, spec[kind], namespaces)
+    return Operation(kind, namespace, document) if kind == "insert" else _STATEMENTS[kind](namespace, spec)
+
+
+def _check_fields(kind: str, spec: dict[str, Any], has_document: bool) -> None:
+    for name in spec:
+        if name not in _OPERATIONS[kind]:
+            raise CommandError(40415, f"BSON field 'bulkWrite.ops.{name}' is an unknown field.")
+    for name in _NEEDED[kind]:
+        if name not in spec and not has_document:
+            raise CommandError(40414, f"BSON field 'bulkWrite.ops.{name}' is missing but a required field")
+    if kind == "insert" and not has_document:
+        shown = type_name(spec["document"])
+        raise CommandError(
+            14, f"BSON field 'bulkWrite.ops.document' is the wrong type '{shown}', expected type 'object'"
+        )
+
+
+def _without(raw: bytes, place: tuple[int, int, int]) -> dict[str, Any]:
+    """The fields of an insert but its document, which is not decoded."""
+    start = place[1] - len(b"\x03document\x00")
+    kept = raw[4:start] + raw[place[2] :]
+    return decode((len(kept) + 4).to_bytes(4, "little") + kept)
+
+
+def _namespace(kind: str, number: Any, namespaces: list[str]) -> str:
+    if type(number) not in NUMBERS:
+        shown = type_name(number)
+        raise CommandError(14, f"BSON field 'bulkWrite.ops.{kind}' is the wrong type '{shown}', expected type 'int'")
+    place = to_long(number)
+    if not 0 <= place < len(namespaces):
+        raise CommandError(2, f"BulkWrite ops entry has an invalid nsInfo index: {place}")
+    return namespaces[place]
+
+
+def _update_statement(namespace: str, spec: dict[str, Any]) -> Operation:
+    statement: dict[str, Any] = {name: spec[name] for name in _SHARED if name in spec}
+    statement |= {"q": spec["filter"], "u": spec["updateMods"]}
+    if "constants" in spec:
+        statement["c"] = object_field(spec, "constants", "bulkWrite.ops")
+    update.check(statement)
+    return Operation("update", namespace, statement=statement)
+
+
+_SHARED: Final = ("arrayFilters", "collation", "hint", "multi", "sort", "upsert")
+
+
+def _delete_statement(namespace: str, spec: dict[str, Any]) -> Operation:
+    multi = flag(spec, "multi", False, "bulkWrite.ops")
+    statement: dict[str, Any] = {"q": object_field(spec, "filter", "bulkWrite.ops"), "limit": 0 if multi else 1}
+    statement |= {name: spec[name] for name in ("collation", "hint") if name in spec}
+    check_statement("bulkWrite.ops", statement)
+    return Operation("delete", namespace, statement=statement)
+
+
+_STATEMENTS: Final = {"delete": _delete_statement, "update": _update_statement}
+
+
+# What is done.
+
+
+def _groups(operations: list[Operation]) -> Iterator[tuple[int, list[Operation]]]:
+    """(index of the first, operations that are done together): inserts in a row into one collection, or one alone."""
+    first = 0
+    while first < len(operations):
+        end, begin = first + 1, operations[first]
+        if begin.kind == "insert":
+            while (
+                end < len(operations)
+                and operations[end].kind == "insert"
+                and operations[end].namespace == begin.namespace
+            ):
+                end += 1
+        yield first, operations[first:end]
+        first = end
+
+
+def _insert(
+    engine: Engine, request: Request, first: int, group: list[Operation], sums: Sums, ordered: bool
+) -> None:  # fmt: skip
+    try:
+        collection = writable(engine, group[0].namespace) or schema.create(engine.txn, group[0].namespace, {})
+    except CommandError as error:
+        for index in range(1 if ordered else len(group)):
+            sums.failed(first + index, "insert", error)
+        return
+    documents = [operation.document for operation in group]
+    failures = dict(
+        insert.insert_documents(engine, request, collection, documents, sums.retryable, ordered=ordered, first=first)
+    )
+    for index in range(len(group)):
+        if index in failures:
+            sums.failed(first + index, "insert", failures[index])
+            if ordered:
+                return
+        else:
+            sums.inserted += 1
+            sums.done(first + index, {"n": 1})
+
+
+def _update(
+    engine: Engine, request: Request, index: int, group: list[Operation], sums: Sums, ordered: bool
+) -> None:  # fmt: skip
+    operation = group[0]
+    try:
+        writable(engine, operation.namespace)
+        outcome = update.run_statement(
+            engine, request, operation.namespace, operation.statement, sums.retryable_at(index)
+        )
+    except CommandError as error:
+        sums.failed(index, "update", error)
+        return
+    sums.matched += outcome.matched
+    sums.modified += outcome.modified
+    engine.count("document.updated", outcome.modified)
+    if outcome.upserted is None:
+        sums.done(index, {"n": outcome.matched, "nModified": outcome.modified})
+        return
+    sums.upserted += 1
+    sums.done(index, {"n": 1, "nModified": 0, "upserted": {"_id": outcome.upserted["_id"]}})
+
+
+def _delete(
+    engine: Engine, request: Request, index: int, group: list[Operation], sums: Sums, ordered: bool
+) -> None:  # fmt: skip
+    operation = group[0]
+    try:
+        collection = writable(engine, operation.namespace)
+        removed = 0
+        if collection is not None:
+            let, retryable = variables_of(request.body, "bulkWrite") or None, sums.retryable_at(index)
+            removed = delete.run_statement(engine, collection, operation.statement, let, retryable)
+    except CommandError as error:
+        sums.failed(index, "delete", error)
+        return
+    sums.deleted += removed
+    engine.count("document.deleted", removed)
+    sums.done(index, {"n": removed})
+
+
+_DO: Final[dict[str, Callable[..., None]]] = {
+    "delete": _delete,
+    "insert": _insert,
+    "update": _update,
+}
+
+COMMAND: Final = Command("bulkWrite", run, writes=True, admin_only=True)

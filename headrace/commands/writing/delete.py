@@ -1,0 +1,97 @@
+"""delete: documents that match a filter, one or all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.dispatch import arguments
+from headrace.dispatch.arguments import flag, integer_field, object_field, raw_documents
+from headrace.dispatch.command import Command
+from headrace.dispatch.generic_arguments import check_statement
+from headrace.dispatch.namespaces import for_writing, refused, target
+from headrace.dispatch.reply import write_errors
+from headrace.dispatch.request import Request
+from headrace.dispatch.retryable_writes import retryable_of
+from headrace.errors import CommandError
+from headrace.execution.let import variables_of
+from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.store.catalog import Collection
+from headrace.store.writes import RetryableWrite
+from headrace.values.bson import decode
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+
+def run(engine: Engine, request: Request) -> dict[str, Any]:
+    namespace = target(request)
+    statements = [decode(raw) for raw in raw_documents(request, "deletes")]
+    for statement in statements:
+        _check(statement)
+    for_writing(engine, namespace)
+    collection = engine.txn.collection(namespace)
+    retryable = retryable_of(request)
+    ordered = flag(request.body, "ordered", True, "delete")
+    errors = refused(collection, len(statements), ordered=ordered)
+    if errors is not None:
+        return {"n": 0, "writeErrors": errors}
+    let = variables_of(request.body, "delete") or None
+    removed = 0
+    failures: list[tuple[int, CommandError]] = []
+    for index, statement in enumerate(statements):
+        if retryable is not None:
+            retryable.statement = index
+        try:
+            if collection is not None:
+                removed += run_statement(engine, collection, statement, let, retryable)
+        except CommandError as error:
+            failures.append((index, error))
+            if ordered:
+                break
+    engine.count("document.deleted", removed)
+    reply: dict[str, Any] = {"n": removed}
+    if failures:
+        reply["writeErrors"] = write_errors(failures)
+    return reply
+
+
+def _check(statement: dict[str, Any]) -> None:
+    arguments.check("delete.deletes", statement, arguments.DELETE_STATEMENT)
+    for field in ("q", "limit"):
+        if statement.get(field) is None:
+            raise CommandError(40414, f"BSON field 'delete.deletes.{field}' is missing but a required field")
+    if integer_field(statement, "limit", "delete.deletes") not in (0, 1):
+        raise CommandError(9, f"The limit field in delete objects must be 0 or 1. Got {statement['limit']}")
+    object_field(statement, "q", "delete.deletes")
+    check_statement("delete.deletes", statement)
+
+
+def run_statement(
+    engine: Engine, collection: Collection, statement: dict[str, Any], let: Any, retryable: RetryableWrite | None
+) -> int:
+    """One of the statements of a delete command; returns how many documents went."""
+    txn = engine.txn
+    engine.count("operations.delete")
+    check_hint(collection, statement.get("hint"))
+    finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
+    if finder.is_by_id:
+        found = finder.by_id(txn)
+        matches = [] if found is None else [found]
+    elif integer_field(statement, "limit", "delete.deletes"):
+        matches = [(record, raw) for record, raw, _ in _first(finder, txn)]
+    else:
+        matches = [(record, raw) for record, raw, _ in finder.find(txn)]
+    for record, raw in matches:
+        txn.delete(collection, record, raw, retryable)
+    return len(matches)
+
+
+def _first(finder: Finder, txn: Any) -> list[Any]:
+    """The first match, the walk closed before anything is written."""
+    walk = finder.find(txn)
+    found = next(walk, None)
+    walk.close()  # type: ignore[attr-defined]
+    return [] if found is None else [found]
+
+
+COMMAND: Final = Command("delete", run, writes=True)

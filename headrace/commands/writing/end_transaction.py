@@ -1,0 +1,58 @@
+"""commitTransaction and abortTransaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Int64
+from bson.datetime_ms import DatetimeMS
+
+from headrace.dispatch.command import Command
+from headrace.dispatch.request import Request
+from headrace.dispatch.sessions import lsid_document
+from headrace.dispatch.transactions import abort as abort_transaction
+from headrace.dispatch.transactions import committed, current, identity, until_ended
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+from headrace.store.transaction import State
+from headrace.store.transaction_commit import commit as write_commit
+from headrace.values.bson import encode
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+
+def commit(engine: Engine, request: Request) -> dict[str, Any]:
+    """commitTransaction: a write. Sent again it answers the same."""
+    _check_inside(request)
+    session, number = identity(request)
+    txn = engine.txn
+    transaction = current(engine, txn, session, number)
+    if transaction is None or transaction.state is State.COMMITTED or transaction.committing is txn:
+        return {}
+    write_commit(txn, transaction, lsid_document(session))
+    if transaction.operations:
+        record = {"txnNumber": Int64(number), "committed": True, "usedAt": DatetimeMS(txn.wall_ms)}
+        txn.kv.put(session, encode(record), db=txn.tables["sessions"])
+    return {}
+
+
+def abort(engine: Engine, request: Request) -> dict[str, Any] | Wait:
+    """abortTransaction: everything the transaction did is forgotten."""
+    _check_inside(request)
+    session, number = identity(request)
+    transaction = current(engine, engine.view, session, number)
+    if transaction is None or transaction.state is State.COMMITTED:
+        raise committed(number)
+    return {} if abort_transaction(engine, transaction) else until_ended(transaction)
+
+
+def _check_inside(request: Request) -> None:
+    if "autocommit" not in request.body:
+        raise CommandError(125, f"{request.name} must be run within a transaction")
+
+
+COMMANDS: Final = (
+    Command("abortTransaction", abort, admin_only=True),
+    Command("commitTransaction", commit, admin_only=True, writes=True),
+)

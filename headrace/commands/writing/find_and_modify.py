@@ -1,0 +1,119 @@
+"""findAndModify: change or remove one document and answer it, as it was or as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.dispatch.arguments import flag, object_field
+from headrace.dispatch.command import Command
+from headrace.dispatch.namespaces import target, writable
+from headrace.dispatch.request import Request
+from headrace.dispatch.retryable_writes import retryable_of
+from headrace.errors import CommandError
+from headrace.execution.let import variables_of
+from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.execution.updates import Applier, first_by, matches, parsed
+from headrace.query.projection import parse_projection
+from headrace.query.sort import parse_sort
+from headrace.query.update import check_upsert_filter
+from headrace.store import schema
+from headrace.store.catalog import Collection
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+
+def run(engine: Engine, request: Request) -> dict[str, Any]:
+    body = request.body
+    namespace = target(request)
+    _check(body)
+    collection = writable(engine, namespace)
+    check_hint(collection, body.get("hint"))
+    spec = object_field(body, "query", "findAndModify")
+    if flag(body, "remove", False, "findAndModify"):
+        return _remove(engine, request, collection, spec)
+    return _modify(engine, request, namespace, collection, spec)
+
+
+def _check(body: dict[str, Any]) -> None:
+    if body.get("remove"):
+        if "update" in body:
+            raise CommandError(9, "Cannot specify both an update and remove=true")
+        if body.get("upsert"):
+            raise CommandError(9, "Cannot specify both upsert=true and remove=true ")
+        if body.get("arrayFilters"):
+            raise CommandError(9, "Cannot specify arrayFilters and remove=true")
+        if body.get("new"):
+            raise CommandError(
+                9, "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document"
+            )
+    elif "update" not in body:
+        raise CommandError(9, "Either an update or remove=true must be specified")
+    elif type(body["update"]) not in (dict, list):
+        raise CommandError(9, "Update argument must be either an object or an array")
+    for name in ("sort", "fields", "query", "let"):
+        object_field(body, name, "findAndModify")
+
+
+def _pick(engine: Engine, finder: Finder, collection: Collection, body: dict[str, Any]) -> Any:
+    """The document to work on: the first match, by the sort if there is one."""
+    sort = body.get("sort")
+    if not sort:
+        found = matches(finder, engine.txn, multi=False)
+        return found[0] if found else None
+    return first_by(finder, engine.txn, parse_sort(sort, collation_of(collection, body.get("collation"))))
+
+
+def _shown(body: dict[str, Any], document: dict[str, Any] | None, finder: Finder | None) -> dict[str, Any] | None:
+    if document is None or not body.get("fields"):
+        return document
+    predicate = None if finder is None else finder.predicate
+    shown: dict[str, Any] = parse_projection(body["fields"], kind="find", predicate=predicate)(document)
+    return shown
+
+
+def _remove(engine: Engine, request: Request, collection: Collection | None, spec: dict[str, Any]) -> dict[str, Any]:
+    body = request.body
+    found, finder = None, None
+    if collection is not None:
+        collation = collation_of(collection, body.get("collation"))
+        finder = Finder(collection, spec, collation, variables_of(body, "findAndModify") or None)
+        found = _pick(engine, finder, collection, body)
+    if found is None or collection is None:
+        return {"lastErrorObject": {"n": 0}, "value": None}
+    record, raw, document = found
+    engine.txn.delete(collection, record, raw, retryable_of(request))
+    return {"lastErrorObject": {"n": 1}, "value": _shown(body, document, finder)}
+
+
+def _modify(
+    engine: Engine, request: Request, namespace: str, collection: Collection | None, spec: dict[str, Any]
+) -> dict[str, Any]:
+    body = request.body
+    upsert, new = flag(body, "upsert", False, "findAndModify"), flag(body, "new", False, "findAndModify")
+    statement = {"q": spec, "u": body["update"], "upsert": upsert}
+    statement |= {name: body[name] for name in ("arrayFilters", "collation") if name in body}
+    let = variables_of(body, "findAndModify") or None
+    update = parsed(statement, collection, let)
+    if upsert:
+        check_upsert_filter(spec)
+    if collection is None:
+        if not upsert:
+            return {"lastErrorObject": {"n": 0, "updatedExisting": False}, "value": None}
+        collection = schema.create(engine.txn, namespace, {})
+    finder = Finder(collection, spec, collation_of(collection, body.get("collation")), let)
+    applier = Applier(engine.txn, collection, statement, update, finder, body, retryable_of(request))
+    found = _pick(engine, finder, collection, body)
+    if found is not None:
+        record, raw, document = found
+        after = applier.change(record, raw, document) or document
+        shown = _shown(body, after if new else document, finder)
+        return {"lastErrorObject": {"n": 1, "updatedExisting": True}, "value": shown}
+    if not upsert:
+        return {"lastErrorObject": {"n": 0, "updatedExisting": False}, "value": None}
+    made = applier.insert(spec)
+    last = {"n": 1, "updatedExisting": False, "upserted": made["_id"]}
+    return {"lastErrorObject": last, "value": _shown(body, made, None) if new else None}
+
+
+COMMAND: Final = Command("findAndModify", run, writes=True, aliases=("findandmodify",))

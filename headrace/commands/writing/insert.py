@@ -1,0 +1,86 @@
+"""insert: documents into a collection, which is made if it is not there.
+
+The hot path: one document or a thousand go from the socket to the store as bytes. They are decoded only to see that
+they can be: a malformed one in the store would be in the way of whoever reads it, and of every stream.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.dispatch.arguments import flag, raw_documents
+from headrace.dispatch.command import Command
+from headrace.dispatch.namespaces import for_writing, refused, target
+from headrace.dispatch.reply import write_errors
+from headrace.dispatch.request import Request
+from headrace.dispatch.retryable_writes import retryable_of
+from headrace.errors import CommandError
+from headrace.execution.validation import checker
+from headrace.store import capped, schema
+from headrace.store.catalog import Collection
+from headrace.store.writes import RetryableWrite
+from headrace.values.bson import check_all
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+_INT32 = Struct("<i").pack
+_N: Final = b"\x10n\x00"
+
+
+def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
+    namespace = target(request)
+    documents = raw_documents(request, "documents")
+    check_all(documents)
+    for_writing(engine, namespace)
+    txn = engine.txn
+    collection = txn.collection(namespace)
+    ordered = flag(request.body, "ordered", True, "insert")
+    errors = refused(collection, len(documents), ordered=ordered)
+    if errors is not None:
+        return {"n": 0, "writeErrors": errors}
+    if collection is None:
+        collection = schema.create(txn, namespace, {})
+    failures = insert_documents(engine, request, collection, documents, retryable_of(request), ordered=ordered)
+    if not failures:
+        return _N + _INT32(len(documents))
+    done = failures[-1][0] - len(failures) + 1 if ordered else len(documents) - len(failures)
+    return {"n": done, "writeErrors": write_errors(failures)}
+
+
+def insert_documents(
+    engine: Engine, request: Request, collection: Collection, documents: list[bytes],
+    retryable: RetryableWrite | None, *, ordered: bool, first: int = 0,
+) -> list[tuple[int, CommandError]]:  # fmt: skip
+    """Insert raw documents; returns (index, what went wrong) of each that failed, where `ordered` of the one.
+
+    `first` is the first document's number among the statements of its command.
+    """
+    txn = engine.txn
+    if retryable is not None:
+        retryable.statement = first
+    options = collection.options
+    plain = "validator" not in options and "capped" not in options
+    engine.count("document.inserted", len(documents))
+    engine.count("operations.insert", len(documents))
+    if len(documents) > 1 and plain and txn.insert_many(collection, documents, retryable) is not None:
+        return []
+    check = checker(collection, request.body)
+    failures: list[tuple[int, CommandError]] = []
+    for index, document in enumerate(documents):
+        if retryable is not None:
+            retryable.statement = first + index
+        try:
+            check(document)
+            txn.insert(collection, document, retryable)
+        except CommandError as error:
+            failures.append((index, error))
+            if ordered:
+                break
+    if not plain:
+        capped.enforce(txn, collection)
+    return failures
+
+
+COMMAND: Final = Command("insert", run, writes=True)

@@ -1,0 +1,204 @@
+"""update: documents that match a filter are changed by operators, replaced, or changed by a pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.dispatch import arguments
+from headrace.dispatch.arguments import flag, object_field, raw_documents
+from headrace.dispatch.command import Command
+from headrace.dispatch.generic_arguments import check_statement
+from headrace.dispatch.namespaces import for_writing, refused, target
+from headrace.dispatch.reply import write_errors
+from headrace.dispatch.request import Request
+from headrace.dispatch.retryable_writes import retryable_of
+from headrace.errors import CommandError
+from headrace.execution.let import variables_of
+from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.execution.updates import Applier, first_by, matches, parsed
+from headrace.query.sort import parse_sort
+from headrace.query.update import Update, check_upsert_filter, parse_update
+from headrace.store import schema
+from headrace.store.catalog import Collection
+from headrace.store.writes import RetryableWrite, WriteTransaction
+from headrace.values.bson import decode, encode, find_element, type_name
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one statement did."""
+
+    matched: int = 0
+    modified: int = 0
+    upserted: Any = None  # {_id} of the inserted document, if there was one
+
+
+def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
+    namespace = target(request)
+    raw = raw_documents(request, "updates")
+    statements = [decode(item) for item in raw]
+    for_writing(engine, namespace)
+    retryable = retryable_of(request)
+    if len(statements) == 1:
+        answer = _by_id(engine, request, namespace, raw[0], statements[0], retryable)
+        if answer is not None:
+            return answer
+    for statement in statements:
+        check(statement)
+    ordered = flag(request.body, "ordered", True, "update")
+    errors = refused(engine.txn.collection(namespace), len(statements), ordered=ordered)
+    if errors is not None:
+        return {"n": 0, "nModified": 0, "writeErrors": errors}
+    matched = modified = 0
+    upserted: list[dict[str, Any]] = []
+    failures: list[tuple[int, CommandError]] = []
+    for index, statement in enumerate(statements):
+        if retryable is not None:
+            retryable.statement = index
+        try:
+            outcome = run_statement(engine, request, namespace, statement, retryable)
+        except CommandError as error:
+            failures.append((index, error))
+            if ordered:
+                break
+            continue
+        matched, modified = matched + outcome.matched, modified + outcome.modified
+        if outcome.upserted is not None:
+            matched += 1
+            upserted.append({"index": index, "_id": outcome.upserted["_id"]})
+    engine.count("document.updated", modified)
+    reply: dict[str, Any] = {"n": matched, "nModified": modified}
+    if upserted:
+        reply["upserted"] = upserted
+    if failures:
+        reply["writeErrors"] = write_errors(failures)
+    return reply
+
+
+_PLAIN_FIELDS: Final = frozenset({"multi", "q", "u", "upsert"})
+_parsed: dict[bytes, Update] = {}
+"""Updates that came before, by their raw bytes: `{$inc: {n: 1}}` is the same for every document."""
+
+
+def _by_id(
+    engine: Engine, request: Request, namespace: str, raw: bytes, statement: dict[str, Any],
+    retryable: RetryableWrite | None,
+) -> bytes | None:  # fmt: skip
+    """The commonest update, the short way: operators on one plain `_id`. None where it is not that, or not there."""
+    spec, change = statement.get("q"), statement.get("u")
+    if type(spec) is not dict or "_id" not in spec or len(spec) != 1 or type(change) is not dict or not change:
+        return None
+    if statement.get("multi") or statement.keys() - _PLAIN_FIELDS or "let" in request.body:
+        return None
+    collection = engine.txn.collection(namespace)
+    if collection is None or collection.options.keys() - _HARMLESS:
+        return None
+    finder = Finder(collection, spec, None)
+    found = finder.by_id(engine.txn) if finder.is_by_id else None
+    if found is None:
+        return None
+    try:
+        update = _cached(raw, change)
+        applier = Applier(engine.txn, collection, statement, update, finder, request.body, retryable)
+        modified = applier.change(found[0], found[1], decode(found[1])) is not None
+    except CommandError:
+        return None  # said again, with its place, by the long way
+    engine.count("document.updated", modified)
+    engine.count("operations.update")
+    return _ONE_CHANGED if modified else _ONE_MATCHED
+
+
+_HARMLESS: Final = frozenset({"changeStreamPreAndPostImages"})
+_ONE_CHANGED: Final = encode({"n": 1, "nModified": 1})[4:-1]
+_ONE_MATCHED: Final = encode({"n": 1, "nModified": 0})[4:-1]
+_CACHED_COUNT_MAX: Final = 1024
+_CACHED_BYTES_MAX: Final = 1024
+
+
+def _cached(raw: bytes, change: dict[str, Any]) -> Update:
+    """The update parsed, or as it was parsed before."""
+    place = find_element(raw, b"u")
+    assert place is not None
+    key = raw[place[1] : place[2]]
+    update = _parsed.get(key)
+    if update is None:
+        update = parse_update(change)
+        if len(key) <= _CACHED_BYTES_MAX:
+            if len(_parsed) >= _CACHED_COUNT_MAX:
+                _parsed.clear()
+            _parsed[key] = update
+    return update
+
+
+def check(statement: dict[str, Any]) -> None:
+    """Raise what is wrong with a statement before any is run: 9, 14, 40414."""
+    arguments.check("update.updates", statement, arguments.UPDATE_STATEMENT)
+    for field in ("q", "u"):
+        if statement.get(field) is None:
+            raise CommandError(40414, f"BSON field 'update.updates.{field}' is missing but a required field")
+    object_field(statement, "q", "update.updates")
+    if type(statement["u"]) not in (dict, list):
+        raise CommandError(9, "Update argument must be either an object or an array")
+    check_statement("update.updates", statement)
+    if object_field(statement, "sort", "update.updates") and statement.get("multi"):
+        raise CommandError(9, "Cannot specify sort with multi=true")
+    for field in ("upsert", "multi"):
+        value = statement.get(field, False)
+        if type(value) is not bool and not isinstance(value, int | float):
+            kind = type_name(value)
+            raise CommandError(
+                14, f"BSON field 'update.updates.{field}' is the wrong type '{kind}', expected type 'bool'"
+            )
+
+
+def run_statement(
+    engine: Engine, request: Request, namespace: str, statement: dict[str, Any], retryable: RetryableWrite | None
+) -> Outcome:
+    """One of the statements of an update command."""
+    txn = engine.txn
+    engine.count("operations.update")
+    collection = txn.collection(namespace)
+    let = variables_of(request.body, "update") or None
+    update = parsed(statement, collection, let)
+    upsert = bool(statement.get("upsert"))
+    if upsert:
+        check_upsert_filter(statement["q"])
+    check_hint(collection, statement.get("hint"))
+    if collection is None:
+        if upsert:
+            collection = schema.create(txn, namespace, {})
+        else:
+            Finder(_nowhere(namespace), statement["q"], collation_of(None, statement.get("collation")), let)
+            return Outcome()
+    finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
+    outcome = Outcome()
+    applier = Applier(txn, collection, statement, update, finder, request.body, retryable)
+    for record, raw, document in _chosen(finder, txn, collection, statement):
+        outcome.matched += 1
+        outcome.modified += applier.change(record, raw, document) is not None
+    if not outcome.matched and upsert:
+        outcome.upserted = applier.insert(statement["q"])
+    return outcome
+
+
+def _chosen(
+    finder: Finder, txn: WriteTransaction, collection: Collection, statement: dict[str, Any]
+) -> list[tuple[bytes, bytes, dict[str, Any]]]:
+    """The matches that a statement changes: all, the first, or the first by its sort."""
+    sort = statement.get("sort")
+    if sort:
+        first = first_by(finder, txn, parse_sort(sort, collation_of(collection, statement.get("collation"))))
+        return [] if first is None else [first]
+    return matches(finder, txn, multi=bool(statement.get("multi")))
+
+
+def _nowhere(namespace: str) -> Collection:
+    """A collection that is not there, for checking a filter against nothing."""
+    return Collection(namespace, 0, None, "collection", {}, [])
+
+
+COMMAND: Final = Command("update", run, writes=True)

@@ -1,0 +1,42 @@
+"""What the table of commands holds of one command: the function that answers it, and what the shell must know before.
+
+A command is a plain function `run(engine, request)`. It returns a dict or BSON bytes (the reply, to which
+the shell adds `ok`, `$clusterTime` and `operationTime`), or a `Wait` (call me again later), or raises
+`CommandError`. It never awaits, and it never keeps the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.dispatch.request import Request
+from headrace.dispatch.wait import Wait
+
+Reply = dict[str, Any] | bytes | Wait
+Run = Callable[[Any, Request], Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command; `name` is how MongoDB spells it (names are case sensitive), `aliases` its other spellings."""
+
+    name: str
+    run: Run
+    writes: bool | Callable[[Request], bool] = False
+    """Changes data: the shell runs it in the group commit and answers when that is on disk. A function
+    decides where that depends on the request."""
+    admin_only: bool = False
+    """Error 13 when sent to another database than admin."""
+    aliases: tuple[str, ...] = ()
+    needs_oplog: bool = False
+    """Error 76 (NoReplicationEnabled) on a server that keeps no oplog."""
+    total: str = field(init=False)
+    """The metric that counts how often it was answered."""
+    failed: str = field(init=False)
+    """The metric that counts how often it was answered with an error."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", f"commands.{self.name}.total")
+        object.__setattr__(self, "failed", f"commands.{self.name}.failed")

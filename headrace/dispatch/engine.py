@@ -1,0 +1,231 @@
+"""The engine: the server's state and its two ways to run a command, with no socket, loop or clock of its own.
+
+    engine.run_read(request)            → reply bytes, or a Wait
+    engine.run_write(request, txn)      → reply bytes, valid once `txn` is committed
+
+A read sees the last commit. Writes of several clients share one transaction; each either does what it
+answers, or raises something that is not a `CommandError`, whereupon the shell abandons the transaction and
+runs the others again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bson import ObjectId, Timestamp
+from bson.errors import BSONError
+
+from headrace.changes import split
+from headrace.clock import SystemClock
+from headrace.cursors.channels import Channels
+from headrace.cursors.feed import Feeds
+from headrace.cursors.registry import Cursors
+from headrace.dispatch import (
+    arguments,
+    fail_points,
+    generic_arguments,
+    lock_waits,
+    read_concern,
+    reply,
+    retryable_writes,
+    snapshots,
+    transactions,
+)
+from headrace.dispatch.command import Command
+from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.request import Request
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+from headrace.values.bson import encode
+
+if TYPE_CHECKING:
+    from headrace.store.store import Store
+    from headrace.store.transaction import ClientTransaction
+    from headrace.store.view import View
+    from headrace.store.writes import WriteTransaction
+
+
+class Engine:
+    """Everything that commands share. One thread drives it."""
+
+    def __init__(
+        self, store: Store, options: ServerOptions, commands: Mapping[str, Command], parameters: dict[str, Any],
+        clock: SystemClock | None = None,
+    ) -> None:  # fmt: skip
+        """`commands`: by every spelling. `parameters`: the first values, which setParameter then changes in place."""
+        self.store = store
+        self.options = options
+        self.clock = clock or store.clock
+        self.commands = commands
+        self.channels = Channels()
+        self.feeds = Feeds(self.channels, store)
+        self.cursors = Cursors(self)
+        self.parameters = parameters
+        self.fail_points = fail_points.FailPoints()
+        self.snapshots = snapshots.Snapshots(store)
+        self.metrics: dict[str, int] = dict.fromkeys(
+            (split.EVENTS_FAILED, split.EVENTS_SPLIT, "network.bytesIn", "network.bytesOut"), 0
+        )
+        self.process_id = ObjectId()
+        self.started_ms = self.clock.now_ms()
+        self.connections_open = 0
+        self.connections_created = 0
+        self.waiting: Callable[[], Sequence[Request]] = tuple
+        """The requests that wait; set by the shell, as the next."""
+        self.interrupt: Callable[[int], None] = _nobody
+        """End what a connection, by its number, waits for."""
+        self.shut_down: Callable[[], None] | None = None
+        """End the server cleanly, once the answer is out; None where the process that it is in decides."""
+        self.log: Sequence[str] = ()
+        """The last lines of the server's log; set by the shell."""
+        self.transaction: ClientTransaction | None = None
+        """The client's transaction of which the command that runs is a statement."""
+        self._view: View | None = None
+        self.deadline_ms: float | None = None
+        """When the time of the command that runs is over, on the monotonic clock; a getMore has its cursor's."""
+        store.listeners.append(self.channels.publish)
+        store.transactions.listeners.append(self._transaction_ended)
+
+    # What commands use.
+
+    @property
+    def view(self) -> View:
+        """The view of the command that runs: the last commit for a read, the transaction for a write.
+
+        Walks ask for it every few hundred documents, and raise 50 with it when `maxTimeMS` is over.
+        """
+        if self.deadline_ms is not None and self.clock.monotonic_ms() > self.deadline_ms:
+            raise CommandError(50, "operation exceeded time limit")
+        if self._view is None:
+            from headrace.store.view import View
+
+            self._view = View(self.store, self.store.environment.begin_read())
+        return self._view
+
+    @property
+    def txn(self) -> WriteTransaction:
+        """The write transaction of the command that runs."""
+        return self._view  # type: ignore[return-value]  # run_write has put it there
+
+    def enter(self, view: View, transaction: ClientTransaction | None = None) -> None:
+        """Let the command that runs see `view`, and write to it."""
+        self._view = view
+        self.transaction = transaction
+
+    def end_sessions(self, sessions: list[bytes] | None) -> None:
+        """Sessions have ended, None: all of them: their transactions are aborted and their cursors closed."""
+        transactions.abort_of_sessions(self, sessions)
+        self.cursors.remove_of_sessions(self.cursors.sessions() if sessions is None else sessions)
+
+    def _transaction_ended(self, transaction: ClientTransaction) -> None:
+        for cursor_id in transaction.cursors:
+            self.cursors.remove(cursor_id)
+
+    def last_write(self) -> tuple[Timestamp, int]:
+        """(cluster time, wall-clock ms) of the newest committed entry."""
+        position = self.store.last_position
+        return Timestamp(position >> 32, position & 0xFFFFFFFF), self.store.last_wall_ms
+
+    def count(self, metric: str, by: int = 1) -> None:
+        self.metrics[metric] = self.metrics.get(metric, 0) + by
+
+    # Running.
+
+    def command(self, request: Request) -> Command:
+        """The command a request names; raises 59 for an unknown one, 13 for one that belongs on admin, 76 for one
+        that needs the oplog this server does not keep, 40415 for a field it does not have."""
+        command = self.commands.get(request.name)
+        if command is None:
+            raise CommandError(59, f"no such command: '{request.name}'")
+        if command.admin_only and request.db != "admin":
+            raise CommandError(13, f"{command.name} may only be run against the admin database.")
+        if command.needs_oplog and not self.store.oplog_enabled:
+            raise CommandError(76, "not running with --replSet")
+        body = request.body
+        known = arguments.KNOWN.get(command.name)
+        if known is not None and not body.keys() <= known:
+            arguments.check(command.name, body, known, request.name)
+        if body.keys().isdisjoint(generic_arguments.FIELDS):
+            return command
+        generic_arguments.check(request)
+        if "maxTimeMS" in body and command.name != "getMore" and body["maxTimeMS"]:
+            request.deadline_ms = self.clock.monotonic_ms() + body["maxTimeMS"]
+        if "autocommit" in body or "startTransaction" in body:
+            return transactions.in_transaction(self, command, request)
+        if "readConcern" in body:
+            return read_concern.apply_read_concern(self, command, request)
+        return command
+
+    def run_read(self, command: Command, request: Request) -> bytes | Wait:
+        """Run a command that changes nothing; every `CommandError` becomes a reply."""
+        self.deadline_ms = request.deadline_ms
+        try:
+            answer = command.run(self, request)
+            if self.fail_points.active:
+                answer = self.fail_points.after_reply(self, command, request, answer)
+            if type(answer) is Wait:
+                return answer
+            self.metrics[command.total] = self.metrics.get(command.total, 0) + 1
+            return self._close(answer)
+        except CommandError as error:
+            return self.failure(error, request)
+        except (BSONError, UnicodeDecodeError) as error:
+            return self.failure(CommandError(22, f"invalid bson: {error}"), request)
+        finally:
+            self.deadline_ms = None
+            if self._view is not None:
+                self._view.kv.abort()
+                self._view = None
+
+    def run_write(self, command: Command, request: Request, txn: WriteTransaction) -> bytes | Wait:
+        """Run a command that writes, inside `txn`; the reply counts once `txn` is committed."""
+        self._view = txn
+        self.deadline_ms = request.deadline_ms
+        try:
+            if self.store.transactions.open:
+                waits = lock_waits.wait_for_locks(self, command, request, txn)
+                if waits is not None:
+                    return waits
+            answer = retryable_writes.run_once(self, command, request)
+            if self.fail_points.active:
+                answer = self.fail_points.after_reply(self, command, request, answer)
+            if type(answer) is Wait:
+                return answer
+            self.metrics[command.total] = self.metrics.get(command.total, 0) + 1
+            if "writeConcern" in request.body and (error := generic_arguments.unsatisfied(request.body)):
+                answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
+            return self._close(answer, max(txn.clock_position, self.store.last_position))
+        except CommandError as error:
+            return self.failure(error, request)
+        except (BSONError, UnicodeDecodeError) as error:
+            return self.failure(CommandError(22, f"invalid bson: {error}"), request)
+        finally:
+            self.deadline_ms = None
+            self._view = None
+
+    def _close(self, answer: dict[str, Any] | bytes, position: int | None = None) -> bytes:
+        if not self.store.oplog_enabled:
+            position = None
+        elif position is None:
+            position = self.store.last_position
+        if type(answer) is bytes:
+            return reply.document(answer, reply.closing(position))
+        assert isinstance(answer, dict)
+        end = reply.closing(position)
+        return reply.document(encode(answer)[4:-1], end if "ok" not in answer else end[len(reply.OK) :])
+
+    def failure(self, error: CommandError, request: Request, labels: Sequence[str] | None = None) -> bytes:
+        """The reply to a failed command, with the labels that drivers act on, or with those given."""
+        command = self.commands.get(request.name)
+        if command is not None:
+            self.count(command.total)
+            self.count(command.failed)
+        if labels is None:
+            found = (*error.labels, *retryable_writes.labels_of(self, request, error))
+            labels = tuple(dict.fromkeys(found))
+        return reply.error_reply(error, labels, self.store.last_position if self.store.oplog_enabled else None)
+
+
+def _nobody(number: int) -> None:
+    """Without a shell nothing waits."""

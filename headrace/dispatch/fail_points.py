@@ -1,0 +1,212 @@
+"""Fail points: errors made on demand, for drivers' own test suites; only with `--enable-test-commands`.
+
+`configureFailPoint` sets them, and each says by its `mode` how often it strikes. The shell asks `before_command` before
+it runs a command and does what the answer says; the engine asks `after_reply` about the answer; getMore
+asks `after_cursor_checkout`. On a server that has none set, `active` is False, and nobody asks.
+
+What this does not do: simulate a fault inside the server. A fail point stands at the door of a command.
+
+Source: the drivers' specifications, whose tests set these, and the wiki page of MongoDB on `failCommand`.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace import errors
+from headrace.dispatch import retryable_writes
+from headrace.dispatch.command import Command, Reply
+from headrace.dispatch.request import Request
+from headrace.dispatch.server_info import topology_version
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+from headrace.values.bson import encode
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+NAMES: Final = frozenset(
+    {"failCommand", "failGetMoreAfterCursorCheckout", "maxTimeAlwaysTimeOut", "onPrimaryTransactionalWrite"}
+)
+NOT_PRIMARY_CODES: Final = frozenset({189, 10107, 11602, 13435, 13436})
+"""Their errors carry the topology's version, by which a driver knows that nothing has changed."""
+_STATEMENTS: Final = ("deletes", "documents", "ops", "updates")
+RESUMABLE: Final = "ResumableChangeStreamError"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What happens to a command: first it is held up, then cut off, or failed, or run."""
+
+    block_ms: float = 0.0
+    closes: bool = False
+    """The connection ends, and the command is not run."""
+    error: CommandError | None = None
+    """The answer, instead of what the command would say."""
+    labels: tuple[str, ...] | None = None
+    """The labels of the answer; None: those that the error has by itself."""
+
+
+@dataclass(slots=True)
+class FailPoint:
+    """One that is set. It strikes after `skip` occasions, `times` times (None: always), and then only by chance."""
+
+    data: dict[str, Any]
+    times: int | None = None
+    skip: int = 0
+    probability: float = 1.0
+    entered_count: int = field(default=0)
+
+    def should_fail(self, chance: random.Random, occasions: int = 1) -> bool:
+        """Whether the point strikes on one of these occasions, which its data fit; counts it if so."""
+        if self.skip >= occasions:
+            self.skip -= occasions
+            return False
+        self.skip = 0
+        if self.times == 0 or (self.probability < 1.0 and chance.random() >= self.probability):
+            return False
+        if self.times is not None:
+            self.times -= 1
+        self.entered_count += 1
+        return True
+
+
+class FailPoints:
+    """The fail points that are set, by name."""
+
+    def __init__(self, chance: random.Random | None = None) -> None:
+        self.active = False
+        self._points: dict[str, FailPoint] = {}
+        self._chance = chance or random.Random()
+
+    def set(self, name: str, point: FailPoint | None) -> int:
+        """Set a fail point, or with None take it away; returns how often the former one has struck."""
+        former = self._points.pop(name, None)
+        if point is not None:
+            self._points[name] = point
+        self.active = bool(self._points)
+        return former.entered_count if former is not None else 0
+
+    def before_command(self, engine: Engine, command: Command, request: Request) -> Failure | None:
+        """What becomes of a command that is about to be run; None: it is run as ever."""
+        if command.name == "configureFailPoint":
+            return None
+        point = self._points.get("failCommand")
+        if point is not None and _acts_before(point.data) and _fits(point.data, command, request):
+            _check_block(point.data)
+            if point.should_fail(self._chance):
+                return _failure(engine, request, point.data)
+        if self._should_fail("maxTimeAlwaysTimeOut", "maxTimeMS" in request.body):
+            return Failure(error=CommandError(50, "operation exceeded time limit"))
+        return None
+
+    def after_reply(self, engine: Engine, command: Command, request: Request, answer: Reply) -> Reply:
+        """The answer, with the write concern error that a fail point wants in it."""
+        point = self._points.get("failCommand")
+        if point is None or type(answer) is Wait or "writeConcernError" not in point.data:
+            return answer
+        if not _fits(point.data, command, request) or not point.should_fail(self._chance):
+            return answer
+        wanted = dict(point.data["writeConcernError"])
+        code = int(wanted.get("code", 8))
+        wanted.setdefault("codeName", errors.code_name(code))
+        more: dict[str, Any] = {"writeConcernError": wanted}
+        labels = _labels(point.data)
+        if labels is None:
+            found = retryable_writes.labels_of(engine, request, CommandError(code, ""))
+            labels = tuple(label for label in found if label == "RetryableWriteError")
+        if labels:
+            more["errorLabels"] = list(labels)
+        elements = answer if type(answer) is bytes else encode(answer)[4:-1]  # type: ignore[arg-type]
+        return elements + encode(more)[4:-1]
+
+    def before_retryable_write(self, request: Request) -> None:
+        """A retryable write is about to be done for the first time: `onPrimaryTransactionalWrite` ends its connection
+        before the answer, and raises if the write itself is to be lost as well."""
+        point = self._points.get("onPrimaryTransactionalWrite")
+        if point is None or not point.should_fail(self._chance, _statement_count(request)):
+            return
+        request.client.cut_off = bool(point.data.get("closeConnection", True))
+        if "failBeforeCommitExceptionCode" in point.data:
+            code = int(point.data["failBeforeCommitExceptionCode"])
+            raise CommandError(code, "onPrimaryTransactionalWrite failpoint throws")
+
+    def after_cursor_checkout(self, engine: Engine, request: Request) -> None:
+        """A getMore has found its cursor; raises the error that `failGetMoreAfterCursorCheckout` wants."""
+        if self._should_fail("failGetMoreAfterCursorCheckout", True):
+            code = int(self._points["failGetMoreAfterCursorCheckout"].data.get("errorCode", 8))
+            error = CommandError(code, "Hit the 'failGetMoreAfterCursorCheckout' failpoint")
+            raise CommandError(code, error.message, labels=tuple(retryable_writes.labels_of(engine, request, error)))
+
+    def _should_fail(self, name: str, fits: bool) -> bool:
+        point = self._points.get(name)
+        return fits and point is not None and point.should_fail(self._chance)
+
+
+def _acts_before(data: dict[str, Any]) -> bool:
+    """Whether `failCommand` wants something before the command is run; a write concern error comes after it."""
+    return bool(data.get("closeConnection") or data.get("blockConnection") or "errorCode" in data)
+
+
+def _fits(data: dict[str, Any], command: Command, request: Request) -> bool:
+    """Whether a `failCommand` means this command of this client."""
+    if not data.get("failAllCommands"):
+        names = data.get("failCommands")
+        if type(names) is not list or not any(name == command.name or name in command.aliases for name in names):
+            return False
+    if "appName" in data and data["appName"] != _application(request):
+        return False
+    return "namespace" not in data or data["namespace"] == _namespace(request)
+
+
+def _application(request: Request) -> str | None:
+    """The name that the client's application gave itself at its first hello, which may be this very command."""
+    client = request.client.metadata or request.body.get("client")
+    application = client.get("application") if isinstance(client, dict) else None
+    return application.get("name") if isinstance(application, dict) else None
+
+
+def _namespace(request: Request) -> str:
+    collection = request.body.get("collection" if request.name == "getMore" else request.name)
+    return f"{request.db}.{collection}" if type(collection) is str else request.db
+
+
+def _statement_count(request: Request) -> int:
+    """How many statements a write has: its occasions for a fail point that counts them."""
+    for name in _STATEMENTS:
+        found = request.sequences.get(name) or request.body.get(name)
+        if type(found) is list:
+            return len(found)
+    return 1
+
+
+def _check_block(data: dict[str, Any]) -> None:
+    if data.get("blockConnection") and "blockTimeMS" not in data:
+        raise CommandError(72, "must specify 'blockTimeMS' when 'blockConnection' is true")
+
+
+def _labels(data: dict[str, Any]) -> tuple[str, ...] | None:
+    labels = data.get("errorLabels")
+    return tuple(label for label in labels if type(label) is str) if type(labels) is list else None
+
+
+def _failure(engine: Engine, request: Request, data: dict[str, Any]) -> Failure:
+    """What a `failCommand` does. MongoDB's order: hold up, then cut off, then fail.
+
+    A getMore that never came to its cursor is not known to read a change stream, and its error not labelled so.
+    """
+    block_ms = float(data["blockTimeMS"]) if data.get("blockConnection") else 0.0
+    if data.get("closeConnection"):
+        return Failure(block_ms=block_ms, closes=True)
+    if "errorCode" not in data:
+        return Failure(block_ms=block_ms)
+    code = int(data["errorCode"])
+    extra = {"topologyVersion": topology_version(engine)} if code in NOT_PRIMARY_CODES else None
+    error = CommandError(code, "Failing command via 'failCommand' failpoint", extra=extra)
+    labels = _labels(data)
+    if labels is None:
+        found = retryable_writes.labels_of(engine, request, error)
+        labels = tuple(label for label in found if (label, request.name) != (RESUMABLE, "getMore"))
+    return Failure(block_ms=block_ms, error=error, labels=labels)

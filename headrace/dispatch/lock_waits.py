@@ -1,0 +1,93 @@
+"""Writes outside transactions while transactions are open: they wait for what those have written or looked at.
+
+    documents   the write is first tried on a view that throws away what it is given; where it meets a lock, it waits
+    catalog     a command that changes a collection waits for every transaction that has looked at it
+
+Rule: nothing of a command has been done when it waits. Whoever holds the lock ends within
+transactionLifetimeLimitSeconds, and wakes those who wait.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from bson.errors import BSONError
+
+from headrace import limits
+from headrace.dispatch.command import Command
+from headrace.dispatch.request import Request
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+from headrace.store.locks import Locked, TrialView
+from headrace.store.transaction import ClientTransaction
+from headrace.store.writes import WriteTransaction
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+DOCUMENTS: Final = frozenset({"aggregate", "bulkWrite", "delete", "findAndModify", "insert", "update"})
+CATALOG: Final = frozenset({"collMod", "create", "createIndexes", "drop", "dropIndexes"})
+
+
+def wait_for_locks(engine: Engine, command: Command, request: Request, txn: WriteTransaction) -> Wait | None:
+    """How long a write must wait for transactions; None: it may run now. Raises 50 when its time is up."""
+    holder = _holder(engine, command, request, txn)
+    if holder is None:
+        return None
+    if request.time_is_up:
+        raise CommandError(50, "operation exceeded time limit")
+    given = request.body.get("maxTimeMS")
+    wait_ms = float(given or limits.AWAIT_MS_MAX)
+    return Wait(None, wait_ms, holder.key, over=holder.over)
+
+
+def _holder(
+    engine: Engine, command: Command, request: Request, txn: WriteTransaction
+) -> ClientTransaction | None:  # fmt: skip
+    for namespace in _changed_namespaces(command, request):
+        holder = engine.store.transactions.holder_of(namespace, txn)
+        if holder is not None:
+            return holder
+    if command.name in DOCUMENTS and engine.store.transactions.locks:
+        return _try(engine, command, request, txn)
+    return None
+
+
+def _changed_namespaces(command: Command, request: Request) -> list[str]:
+    """The collections whose catalog entry the command changes; a whole database ends with a dot."""
+    body, database = request.body, request.db
+    if command.name in CATALOG:
+        return [f"{database}.{body[request.name]}"]
+    if command.name == "dropDatabase":
+        return [f"{database}."]
+    if command.name == "renameCollection":
+        return [str(body.get(field)) for field in (request.name, "to")]
+    return _output(body, database) if command.name == "aggregate" else []
+
+
+def _output(body: dict[str, Any], database: str) -> list[str]:
+    """The collection that `$out` replaces."""
+    out = body["pipeline"][-1].get("$out")
+    if type(out) is dict:
+        return [f"{out.get('db')}.{out.get('coll')}"]
+    return [] if out is None else [f"{database}.{out}"]
+
+
+def _try(
+    engine: Engine, command: Command, request: Request, txn: WriteTransaction
+) -> ClientTransaction | None:  # fmt: skip
+    """Whom the write would run into. It is run for nothing, and what it counts is not counted."""
+    if command.name == "aggregate" and _output(request.body, request.db):
+        return None
+    metrics, engine.metrics = engine.metrics, {}
+    engine.enter(TrialView(txn))
+    try:
+        command.run(engine, request)
+    except Locked as locked:
+        return locked.holder
+    except (CommandError, BSONError, UnicodeDecodeError):  # it will be raised again where it is answered
+        return None
+    finally:
+        engine.metrics = metrics
+        engine.enter(txn)
+    return None

@@ -1,0 +1,98 @@
+"""The namespace a command is about, checked as MongoDB checks it; and the raw documents it carries.
+
+Source: MongoDB's restrictions on names; codes as recorded.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace import limits
+from headrace.dispatch.arguments import raw_documents
+from headrace.dispatch.reply import write_errors
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.store.catalog import Collection
+from headrace.values.bson import decode, type_name
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+OPLOG: Final = "local.oplog.rs"
+PRE_IMAGES: Final = "config.system.preimages"
+_DATABASE_REFUSED: Final = frozenset('/\\. "$\x00')
+
+
+def check_database(name: str) -> str:
+    if not name or len(name.encode()) > limits.DATABASE_NAME_BYTES_MAX or _DATABASE_REFUSED & set(name):
+        raise CommandError(73, f"Invalid database name: '{name}'")
+    return name
+
+
+@lru_cache(4096)
+def check_namespace(namespace: str) -> str:
+    """`db.coll`, or error 73."""
+    database, _, name = namespace.partition(".")
+    check_database(database)
+    if not name or name.startswith(".") or name.endswith(".") or "\x00" in name:
+        raise CommandError(73, f"Invalid namespace specified '{namespace}'")
+    if len(namespace.encode()) > limits.NAMESPACE_BYTES_MAX:
+        raise CommandError(
+            73, f"Fully qualified namespace is too long. Namespace: {namespace} Max: {limits.NAMESPACE_BYTES_MAX}"
+        )
+    return namespace
+
+
+def target(request: Request) -> str:
+    """The namespace that a command's first field names: `{find: "coll"}` on a database."""
+    name = request.body[request.name]
+    if type(name) is not str:
+        raise CommandError(2, f"collection name has invalid type {type_name(name)}")
+    return check_namespace(f"{request.db}.{name}")
+
+
+def for_writing(engine: Engine, namespace: str) -> None:
+    """Refuse what no client may write: the oplog, and the tables that only look like collections."""
+    if "$" in namespace:
+        raise CommandError(73, f"Invalid collection name: {namespace.partition('.')[2]}")
+    if namespace in (OPLOG, PRE_IMAGES):
+        raise CommandError(13, f"not authorized on {namespace.partition('.')[0]} to write to {namespace}")
+    if namespace.endswith(".system.views"):
+        raise CommandError(73, f"cannot write to '{namespace}'; use create, collMod and drop with the view's name")
+
+
+def writable(engine: Engine, namespace: str) -> Collection | None:
+    """The collection to write to, None if it is not there yet; 166 for a view."""
+    for_writing(engine, namespace)
+    collection = engine.view.collection(namespace)
+    if collection is not None and collection.is_view:
+        raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
+    return collection
+
+
+def refused(collection: Collection | None, count: int, *, ordered: bool) -> list[dict[str, Any]] | None:
+    """The `writeErrors` of a write to a view: one, or one for each statement; None for a collection."""
+    if collection is None or not collection.is_view:
+        return None
+    error = CommandError(166, f"Namespace {collection.namespace} is a view, not a collection")
+    return write_errors([(index, error) for index in range(1 if ordered else count)])
+
+
+def namespaces_of(request: Request) -> list[str]:
+    """The `nsInfo` of a request, checked. Raises 14, 73, 40414, 40415."""
+    found = []
+    for raw in raw_documents(request, "nsInfo"):
+        info = decode(raw)
+        if "ns" not in info:
+            raise CommandError(40414, "BSON field 'bulkWrite.nsInfo.ns' is missing but a required field")
+        if type(info["ns"]) is not str:
+            kind = type_name(info["ns"])
+            raise CommandError(
+                14, f"BSON field 'bulkWrite.nsInfo.ns' is the wrong type '{kind}', expected type 'string'"
+            )
+        for name in info:
+            if name not in ("ns", "collectionUUID", "encryptionInformation"):
+                raise CommandError(40415, f"BSON field 'bulkWrite.nsInfo.{name}' is an unknown field.")
+        found.append(check_namespace(info["ns"]))
+    return found

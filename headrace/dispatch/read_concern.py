@@ -1,0 +1,140 @@
+"""The `readConcern` of a command outside transactions: checked, waited for, and where it is `snapshot`, kept to.
+
+One member sees every commit, so that all levels but `snapshot` mean the same; but a level, or a time, that MongoDB
+would refuse is refused. `afterClusterTime` waits for a commit at that time or later: a quiet oplog has one every ten
+seconds. A time that lies ahead of the clock is nobody's.
+
+Source: MongoDB's read concerns; the drivers' specification of causal consistency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Timestamp
+
+from headrace import limits
+from headrace.dispatch import snapshots
+from headrace.dispatch.command import Command, Reply, Run
+from headrace.dispatch.request import Request
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+from headrace.values.bson import type_name
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+LEVELS: Final = frozenset({"available", "linearizable", "local", "majority", "snapshot"})
+_READS: Final = frozenset({"aggregate", "count", "distinct", "explain", "find", "getMore"})
+TAKEN_BY: Final[dict[str, frozenset[str]]] = {
+    "linearizable": _READS,
+    "majority": _READS,
+    "snapshot": frozenset({"aggregate", "distinct", "find", "getMore"}),
+}
+"""The commands that take a level; any other level is taken by all."""
+REFUSED_STAGES: Final[dict[str, frozenset[str]]] = {
+    "linearizable": frozenset({"$merge", "$out"}),
+    "snapshot": frozenset({"$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$merge", "$out"}),
+}
+"""The stages that cannot run at a level; `$changeStream`, which runs at one only, says so itself."""
+_FIELDS: Final = frozenset({"afterClusterTime", "atClusterTime", "level", "provenance"})
+CLOCK_SKEW_SECONDS_MAX: Final = 1
+"""How far a time may lie ahead of the clock: the oplog's own times may be that much ahead."""
+
+
+def apply_read_concern(engine: Engine, command: Command, request: Request) -> Command:
+    """The command as it runs at the request's read concern. Raises 9, 14, 40415, 72, 123."""
+    concern = request.body["readConcern"] or {}
+    _check(command, request, concern)
+    at, after = _time(concern, "atClusterTime"), _time(concern, "afterClusterTime")
+    level = concern.get("level")
+    if (level != "snapshot" and after is None) or command.name == "getMore":  # a cursor reads as it was opened
+        return command
+    if not engine.store.oplog_enabled:
+        raise CommandError(123, "node needs to be a replica set member to use read concern")
+    wanted = at if after is None else after
+    if wanted is not None:
+        _check_time(engine, "afterClusterTime" if at is None else "atClusterTime", wanted)
+    run = snapshots.at(command, at) if level == "snapshot" else command.run
+    return replace(command, run=run if wanted is None else _once_there(run, wanted))
+
+
+def _check(command: Command, request: Request, concern: dict[str, Any]) -> None:
+    for name in concern:
+        if name not in _FIELDS:
+            raise CommandError(40415, f"BSON field 'readConcern.{name}' is an unknown field.")
+    level = concern.get("level")
+    if level is None:
+        level = "local"
+    elif type(level) is not str:
+        raise _wrong_type("level", level, "string")
+    if level not in LEVELS:
+        raise CommandError(
+            9,
+            "readConcern.level must be either 'local', 'majority', 'linearizable', 'available', or 'snapshot'",
+        )
+    if level in TAKEN_BY and command.name not in TAKEN_BY[level]:
+        raise CommandError(
+            72,
+            f'Command {command.name} does not support {{ readConcern: {{ level: "{level}", provenance: '
+            f'"clientSupplied" }} }} :: caused by :: read concern {level} not supported',
+        )
+    pipeline = request.body.get("pipeline")
+    for stage in pipeline if level in REFUSED_STAGES and type(pipeline) is list else ():
+        name = next(iter(stage), "") if type(stage) is dict else ""
+        if name in REFUSED_STAGES[level]:
+            raise CommandError(72, f"Aggregation stage {name} cannot run with a readConcern of level '{level}'")
+    if "atClusterTime" in concern and "afterClusterTime" in concern:
+        raise CommandError(72, "Can not specify both atClusterTime and afterClusterTime")
+    if "atClusterTime" in concern and level != "snapshot":
+        raise CommandError(72, "atClusterTime field can be set only if level is equal to snapshot")
+    if "afterClusterTime" in concern and level in ("available", "linearizable"):
+        raise CommandError(
+            72, "afterClusterTime field can be set only if level is equal to majority, local, or snapshot"
+        )
+
+
+def _time(concern: dict[str, Any], field: str) -> int | None:
+    """A position from a Timestamp."""
+    value = concern.get(field)
+    if value is None:
+        return None
+    if type(value) is not Timestamp:
+        raise _wrong_type(field, value, "timestamp")
+    if not value.time and not value.inc:
+        raise CommandError(72, f"{field} cannot be a null timestamp")
+    return value.time << 32 | value.inc
+
+
+def _wrong_type(field: str, value: Any, wanted: str) -> CommandError:
+    return CommandError(
+        14, f"BSON field 'readConcern.{field}' is the wrong type '{type_name(value)}', expected type '{wanted}'"
+    )
+
+
+def _check_time(engine: Engine, field: str, wanted: int) -> None:
+    """Raise 72 for a time that is nobody's; one that was told before a crash, and has passed, is waited for."""
+    last = engine.store.last_position
+    if wanted <= last or wanted >> 32 <= engine.clock.now_ms() // 1000 + CLOCK_SKEW_SECONDS_MAX:
+        return
+    raise CommandError(
+        72,
+        f"readConcern {field} value must not be greater than the current clusterTime. Requested clusterTime: "
+        f"{{ ts: Timestamp({wanted >> 32}, {wanted & 0xFFFFFFFF}) }}; current clusterTime: "
+        f"{{ ts: Timestamp({last >> 32}, {last & 0xFFFFFFFF}) }}",
+    )
+
+
+def _once_there(run: Run, wanted: int) -> Run:
+    """`run` once something was committed at the time wanted, or later. Raises 50 where maxTimeMS is over before."""
+
+    def run_then(engine: Engine, request: Request) -> Reply:
+        if engine.store.last_position < wanted:
+            if request.time_is_up:
+                raise CommandError(50, "operation exceeded time limit")
+            limit_ms = float(request.body.get("maxTimeMS") or limits.AWAIT_MS_MAX)
+            return Wait(engine.store.last_position, limit_ms, "")
+        return run(engine, request)
+
+    return run_then

@@ -1,0 +1,68 @@
+"""A change stream's getMore as its client repeats it: recognised by its bytes, so that it is decoded once only.
+
+    body    int32 size | getMore: cursor id | collection | ... | $clusterTime: {...} | ... 00
+                       |------------ head ---------------------|              |--- tail ---|
+
+Rule: a getMore is the same as the one before if it has the same bytes but for what is in `$clusterTime`, which
+drivers send back and nobody looks at. That element lies where it lay before, since everything before it is the same.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from headrace.dispatch.request import ClientInfo, Request
+from headrace.values.bson import find_element
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+BEGIN: Final = b"\x12getMore\x00"
+"""How the body begins, behind its size."""
+_CURSOR_ID = Struct("<q").unpack_from
+_SIZE = Struct("<i").unpack_from
+
+
+class RepeatedGetMore:
+    """The getMore that a cursor was asked with last, and what was found in it."""
+
+    __slots__ = ("count_max", "db", "head", "tail", "wait_ms")
+
+    def __init__(self, request: Request, count_max: int, wait_ms: float) -> None:
+        body = request.raw
+        self.db = request.db
+        self.count_max = count_max
+        """Events that a batch holds at most."""
+        self.wait_ms = wait_ms
+        """How long it waits for the first."""
+        self.head = body[4:]
+        self.tail: bytes | None = None
+        place = find_element(body, b"$clusterTime")
+        if place is not None and place[0] == 3:
+            self.head, self.tail = body[4 : place[1]], body[place[2] :]
+
+    def is_repeated_by(self, body: bytes) -> bool:
+        """Whether a message's body is this getMore again."""
+        head, tail = self.head, self.tail
+        at = len(head) + 4
+        if tail is None:
+            return at == len(body) and body.endswith(head)
+        if not body.startswith(head, 4) or at + 4 > len(body):
+            return False
+        return at + int(_SIZE(body, at)[0]) + len(tail) == len(body) and body.endswith(tail)
+
+
+def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | None:
+    """The request, if it is the last getMore of an open change stream again. Fail points want to see every getMore."""
+    if len(body) < 21 or engine.fail_points.active:
+        return None
+    cursor = engine.cursors.peek(_CURSOR_ID(body, 13)[0])
+    if cursor is None or not cursor.is_change_stream:
+        return None
+    repeated = cursor.repeated_getmore
+    if repeated is None or not repeated.is_repeated_by(body):
+        return None
+    request = Request("getMore", repeated.db, body, {}, client)
+    request.cursor = cursor
+    return request

@@ -1,0 +1,131 @@
+"""One command as a client sent it, parsed from the body of its message, and what is known of that client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.errors import CommandError
+from headrace.values.bson import decode
+
+
+class ClientInfo:
+    """What is known of the client at the other end of one socket; lives as long as the socket does."""
+
+    __slots__ = (
+        "address",
+        "compressors",
+        "connection_id",
+        "cut_off",
+        "hello_done",
+        "local_address",
+        "metadata",
+    )
+
+    def __init__(self, connection_id: int, address: str, local_address: tuple[str, int] | str) -> None:
+        self.connection_id = connection_id
+        self.address = address
+        """The client's end as MongoDB writes it: `127.0.0.1:51234`, or `anonymous unix socket`."""
+        self.local_address = local_address
+        """Our end of the socket, which the client has reached: (host, port), or the path of a Unix socket."""
+        self.metadata: dict[str, Any] | None = None
+        """The `client` document of the first hello: driver, os, platform, application."""
+        self.compressors: list[str] = []
+        """The compressors agreed upon at hello, in the client's order."""
+        self.hello_done = False
+        self.cut_off = False
+        """Set by a fail point: the connection ends instead of the next answer to a write."""
+
+    @property
+    def local_host(self) -> str:
+        """Our end as drivers write an address: `host:port`, `[v6]:port`, or the path of the Unix socket."""
+        if isinstance(self.local_address, str):
+            return self.local_address
+        host, port = self.local_address[0], self.local_address[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Request:
+    """One command: decoded body, raw body, raw document sequences (`raw` and `sequences` are what came)."""
+
+    __slots__ = (
+        "_body",
+        "client",
+        "cursor",
+        "db",
+        "deadline_ms",
+        "name",
+        "raw",
+        "sequences",
+        "since_ms",
+        "time_is_up",
+        "wait_until_ms",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        db: str,
+        raw: bytes,
+        sequences: dict[str, list[bytes]],
+        client: ClientInfo,
+        body: dict[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        """The command's name as the client wrote it: the first key of the body."""
+        self.db = db
+        self.raw = raw
+        self.sequences = sequences
+        """Raw BSON documents by field (`documents`, `updates`, `deletes`); empty if there are none."""
+        self.client = client
+        self.time_is_up = False
+        """Set by the shell for the last run of a command that returned `Wait`: it must answer now."""
+        self.deadline_ms: float | None = None
+        """When `maxTimeMS` is over, on the engine's monotonic clock; None: no limit."""
+        self.wait_until_ms: float | None = None
+        """Set by the shell at the first `Wait`: when it ends, on the loop's clock."""
+        self.since_ms: float
+        """Set by the shell with `wait_until_ms`: when the wait began, on the same clock."""
+        self._body = body
+        self.cursor: Any = None
+        """The cursor of a getMore that was recognised by its bytes, see `repeated_getmore.py`."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body decoded, once, at the first look; the sequences are not in it."""
+        if self._body is None:
+            self._body = decode(self.raw)
+        return self._body
+
+
+def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: ClientInfo) -> Request:
+    """The command of an OP_MSG: its body and its document sequences. Raises 22 for none, 40571 for no database."""
+    end = body.find(b"\x00", 5)
+    if end < 0 or len(body) < 6:
+        raise CommandError(22, "the message holds no command")
+    name = body[5:end].decode(errors="replace")
+    request = Request(name, "", body, sequences, client)
+    try:
+        database = request.body.get("$db")
+    except Exception as error:
+        raise CommandError(22, f"invalid bson: {error}") from None
+    if type(database) is not str:
+        raise CommandError(40571, "OP_MSG requests require a $db argument")
+    request.db = database
+    return request
+
+
+def parse_legacy_query(collection: str, body: bytes, client: ClientInfo) -> Request:
+    """The command of an OP_QUERY on `collection`, which only a first hello may use. Raises 352, 5739101."""
+    if not collection.endswith(".$cmd"):
+        raise CommandError(5739101, "OP_QUERY is no longer supported. The client driver may require an upgrade.")
+    request = Request("", collection[:-5], body, {}, client)
+    outer = request.body
+    inner = outer.get("$query", outer.get("query"))
+    if isinstance(inner, dict):
+        request = Request("", request.db, body, {}, client, inner)
+    request.name = next(iter(request.body), "")
+    if request.name.lower() not in ("hello", "ismaster", "buildinfo", "ping"):
+        raise CommandError(
+            352, f"Unsupported OP_QUERY command: {request.name}. The client driver may require an upgrade."
+        )
+    return request

@@ -1,0 +1,146 @@
+"""Retryable writes: a write that carries a transaction number is done once, however often it is sent.
+
+    sessions   lsid.id (16 bytes)   → {txnNumber, reply, usedAt}   (BSON; `reply` as raw elements)
+
+The record is written in the same KV transaction as the write itself, so that a client which lost the answer
+to a crash gets it after the restart. Source: the drivers' retryable writes and sessions specifications.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Int64
+from bson.datetime_ms import DatetimeMS
+from bson.errors import BSONError
+
+from headrace.dispatch.command import Command, Reply
+from headrace.dispatch.request import Request
+from headrace.dispatch.sessions import lsid_document, session_id
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+from headrace.store.writes import RetryableWrite
+from headrace.values.bson import decode, encode
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+    from headrace.store.writes import WriteTransaction
+
+RETRYABLE: Final = frozenset({"bulkWrite", "delete", "findAndModify", "insert", "update"})
+RETRYABLE_NAMES: Final = RETRYABLE | {"findandmodify"}
+NETWORK_CODES: Final = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+"""What goes away by itself: a server that ends, a network that fails. A retryable write may be sent again."""
+RESUMABLE_CODES: Final = NETWORK_CODES | {133, 150, 234}
+"""After these a driver resumes its change stream."""
+TRANSIENT_CODES: Final = NETWORK_CODES | {24, 112, 150, 239, 246, 251, 267}
+"""After these a driver may begin its transaction anew."""
+HISTORY_CODES: Final = frozenset({280, 286})
+"""After these no change stream can be resumed."""
+
+
+def is_retryable(command: Command, request: Request) -> bool:
+    """Whether this is a write that is to be done once, however often it is sent."""
+    body = request.body
+    return "txnNumber" in body and "autocommit" not in body and command.name in RETRYABLE
+
+
+def run_once(engine: Engine, command: Command, request: Request) -> Reply:
+    """Run a write; one that carries a transaction number and was done before answers what it answered then."""
+    if not is_retryable(command, request):
+        return command.run(engine, request)
+    body = request.body
+    session = session_id(request)
+    number = body["txnNumber"]
+    if session is None or type(number) is not Int64:
+        raise CommandError(72, "Transaction number requires a session ID to also be specified")
+    txn = engine.txn
+    if engine.store.transactions.latest:
+        _leave_transaction(engine, session, number)
+    found = txn.kv.get(session, db=txn.tables["sessions"])
+    if found is not None:
+        record = decode(found)
+        if record["txnNumber"] == number and "committed" in record:
+            raise _is_a_transactions(number)
+        if record["txnNumber"] == number:
+            return bytes(record["reply"])
+        if record["txnNumber"] > number:
+            raise CommandError(225, f"Cannot start transaction {number} on session: a newer one was started")
+    if engine.fail_points.active:
+        engine.fail_points.before_retryable_write(request)
+    answer = command.run(engine, request)
+    if type(answer) is Wait:
+        return answer
+    elements = answer if type(answer) is bytes else encode(answer)[4:-1]  # type: ignore[arg-type]
+    _keep(txn, session, number, elements)
+    return elements
+
+
+def _leave_transaction(engine: Engine, session: bytes, number: int) -> None:
+    """A write of a later number ends the session's transaction. Raises 225 for an earlier one, 72 for its own."""
+    transactions = engine.store.transactions
+    latest = transactions.latest.get(session)
+    if latest is None:
+        return
+    if latest.number == number:
+        raise _is_a_transactions(number)
+    if latest.number > number:
+        raise CommandError(225, f"Cannot start transaction {number} on session: a newer one was started")
+    if latest.committing is not engine.txn:
+        transactions.abort(latest, engine.clock.monotonic_ms())
+        del transactions.latest[session]
+
+
+def _is_a_transactions(number: int) -> CommandError:
+    return CommandError(
+        72, f"Must specify autocommit=false on all operations of a multi-statement transaction: {number} is one"
+    )
+
+
+def _keep(txn: WriteTransaction, session: bytes, number: int, elements: bytes) -> None:
+    record: dict[str, Any] = {"txnNumber": number, "reply": elements, "usedAt": DatetimeMS(txn.wall_ms)}
+    txn.kv.put(session, encode(record), db=txn.tables["sessions"])
+
+
+def labels_of(engine: Engine, request: Request, error: CommandError) -> list[str]:
+    """The error labels that tell a driver what it may try again: the write, the transaction, the stream."""
+    code = error.code
+    if code in HISTORY_CODES:
+        return ["NonResumableChangeStreamError"]
+    if code not in RESUMABLE_CODES and code not in TRANSIENT_CODES:
+        return []
+    try:
+        body = request.body
+    except BSONError:  # a body that does not decode has no session either
+        return []
+    if request.name in ("abortTransaction", "commitTransaction"):
+        if code in NETWORK_CODES:
+            return ["RetryableWriteError"]
+        return ["TransientTransactionError"] if code in TRANSIENT_CODES else []
+    if "autocommit" in body:
+        return ["TransientTransactionError"] if code in TRANSIENT_CODES else []
+    if "txnNumber" in body and request.name in RETRYABLE_NAMES:
+        return ["RetryableWriteError"] if code in NETWORK_CODES else []
+    if code in RESUMABLE_CODES and _reads_a_change_stream(engine, request):
+        return ["ResumableChangeStreamError"]
+    return []
+
+
+def _reads_a_change_stream(engine: Engine, request: Request) -> bool:
+    if request.name == "aggregate":
+        pipeline = request.body.get("pipeline")
+        return bool(
+            type(pipeline) is list and pipeline and type(pipeline[0]) is dict and "$changeStream" in pipeline[0]
+        )
+    if request.name == "getMore":
+        cursor = engine.cursors.peek(request.body.get("getMore"))
+        return cursor is not None and cursor.is_change_stream
+    return False
+
+
+def retryable_of(request: Request) -> RetryableWrite | None:
+    """What a retryable write's entries carry of its session."""
+    number = request.body.get("txnNumber")
+    if number is None or "autocommit" in request.body:
+        return None
+    session = session_id(request)
+    return None if session is None else RetryableWrite(lsid_document(session), number)

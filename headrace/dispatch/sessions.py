@@ -1,0 +1,35 @@
+"""Logical sessions: the id that a request carries, and how entries and replies name a session."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from bson import Binary
+
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.values.bson import encode
+
+if TYPE_CHECKING:
+    pass
+
+
+NO_USER: Final = hashlib.sha256(b"").digest()
+"""`lsid.uid` of a server without users: the digest of an empty name."""
+
+
+def session_id(request: Request) -> bytes | None:
+    """The 16 bytes of the request's `lsid.id`; raises 14 if there is one that is no UUID."""
+    lsid = request.body.get("lsid")
+    if lsid is None:
+        return None
+    found = lsid.get("id") if type(lsid) is dict else None
+    if type(found) is not Binary or found.subtype != 4 or len(found) != 16:
+        raise CommandError(14, "BSON field 'lsid.id' is the wrong type, expected a UUID")
+    return bytes(found)
+
+
+def lsid_document(session: bytes) -> bytes:
+    """The `lsid` of an oplog entry: the session's id and its user."""
+    return encode({"id": Binary(session, 4), "uid": NO_USER})

@@ -1,0 +1,193 @@
+"""Multi-document transactions: which statements belong to which, how one begins, commits, aborts.
+
+    {insert: ..., lsid, txnNumber: 1, autocommit: false, startTransaction: true}      begins
+    {update: ..., lsid, txnNumber: 1, autocommit: false}                              goes on
+    {commitTransaction: 1, lsid, txnNumber: 1, autocommit: false}                     is a write of the group commit
+
+Statements run like reads, on a `TransactionView`; any that fails aborts its transaction. A commit leaves its number
+in the `sessions` table, in the KV transaction that holds its writes, so that it may be sent again after a crash.
+
+Source: MongoDB's transactions and the drivers' specification; codes and labels as recorded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace import limits
+from headrace.dispatch.command import Command, Reply, Run
+from headrace.dispatch.reply import document
+from headrace.dispatch.request import Request
+from headrace.dispatch.sessions import session_id
+from headrace.dispatch.transaction_statements import ENDS, check_options, check_read_concern, check_statement
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+from headrace.store.locks import Conflict
+from headrace.store.transaction import ClientTransaction, State, TransactionView
+from headrace.store.transactions import SETTLED
+from headrace.values.bson import decode
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+    from headrace.store.view import View
+
+NO_NUMBER: Final = -1
+_STATEMENTS: dict[str, Command] = {}
+
+
+def in_transaction(engine: Engine, command: Command, request: Request) -> Command:
+    """The command as it runs for a request that carries `autocommit` or `startTransaction`. Raises 72, 263, 20."""
+    check_options(command, request)
+    if not engine.store.oplog_enabled:
+        raise CommandError(20, "Transaction numbers are only allowed on a replica set member or mongos")
+    if command.name in ENDS:
+        return command
+    found = _STATEMENTS.get(command.name)
+    if found is None:
+        found = _STATEMENTS[command.name] = Command(command.name, _statement(command), admin_only=command.admin_only)
+    return found
+
+
+def _statement(command: Command) -> Run:
+    def run(engine: Engine, request: Request) -> Reply:
+        transaction = _begin_or_continue(engine, request)
+        if isinstance(transaction, Wait):
+            return transaction
+        try:
+            engine.enter(TransactionView(engine.view, transaction), transaction)
+            check_statement(engine, command, request)
+            answer = command.run(engine, request)
+        except Conflict as conflict:
+            abort(engine, transaction)
+            raise CommandError(conflict.code, conflict.message) from None
+        except BaseException:
+            abort(engine, transaction)
+            raise
+        finally:
+            engine.transaction = None
+        if _has_errors(command, answer):
+            abort(engine, transaction)
+        return answer
+
+    return run
+
+
+def _has_errors(command: Command, answer: Reply) -> bool:
+    """Whether a statement failed in part, which ends its transaction as well."""
+    if command.name == "bulkWrite":
+        assert isinstance(answer, bytes)
+        return bool(decode(document(answer, b"\x00"))["nErrors"])
+    return type(answer) is dict and "writeErrors" in answer
+
+
+# Where a request's transaction stands.
+
+
+def identity(request: Request) -> tuple[bytes, int]:
+    """(session, number) of a request; `check_options` has seen that they are there."""
+    session = session_id(request)
+    assert session is not None
+    return session, int(request.body["txnNumber"])
+
+
+def _begin_or_continue(engine: Engine, request: Request) -> ClientTransaction | Wait:
+    if request.body.get("startTransaction"):
+        return _begin(engine, request)
+    session, number = identity(request)
+    transaction = current(engine, engine.view, session, number)
+    if transaction is None or transaction.state is State.COMMITTED:
+        raise committed(number)
+    if "readConcern" in request.body:
+        raise CommandError(72, "Only the first command in a transaction may specify a readConcern")
+    transactions = engine.store.transactions
+    return until_ended(transaction) if transactions.is_committing(transaction) else transaction
+
+
+def _begin(engine: Engine, request: Request) -> ClientTransaction | Wait:
+    session, number = identity(request)
+    transactions = engine.store.transactions
+    active = _active_number(engine.view, transactions.latest.get(session), session)
+    if number < active:
+        raise _too_old(number, active)
+    if number == active:
+        raise CommandError(
+            117, "Only servers in a sharded cluster can start a new transaction at the active transaction number"
+        )
+    check_read_concern(request.body, engine.store.last_position)
+    if engine.store.writing is not None:  # which reads before it is on disk could not tell apart from what comes after
+        transactions.awaited = True
+        return Wait(None, limits.AWAIT_MS_MAX, SETTLED)
+    before = transactions.open.get(session)
+    if before is not None:
+        abort(engine, before)
+    return transactions.start(session, number, engine.clock.monotonic_ms())
+
+
+def current(engine: Engine, view: View, session: bytes, number: int) -> ClientTransaction | None:
+    """The session's transaction of this number, None where only its commit is known any more. Raises 225, 251."""
+    transactions = engine.store.transactions
+    transaction = transactions.latest.get(session)
+    if transaction is None or transaction.number != number:
+        active = _active_number(view, transaction, session)
+        if number < active:
+            raise _too_old(number, active)
+        if number == active and "committed" in _record(view, session):
+            return None
+        raise CommandError(
+            251,
+            f"Given transaction number {number} does not match any in-progress transactions. The active transaction "
+            f"number is {active}",
+        )
+    lifetime_ms = engine.parameters["transactionLifetimeLimitSeconds"] * 1000
+    if engine.clock.monotonic_ms() - transaction.started_ms >= lifetime_ms:
+        abort(engine, transaction)
+    if transaction.state is State.ABORTED:
+        raise CommandError(251, f"Transaction {number} has been aborted.")
+    return transaction
+
+
+def _active_number(view: View, latest: ClientTransaction | None, session: bytes) -> int:
+    """The highest number the session has used for a transaction or a retryable write."""
+    used = _record(view, session).get("txnNumber", NO_NUMBER)
+    return max(int(used), NO_NUMBER if latest is None else latest.number)
+
+
+def _record(view: View, session: bytes) -> dict[str, Any]:
+    found = view.kv.get(session, db=view.tables["sessions"])
+    return {} if found is None else decode(found)
+
+
+def _too_old(number: int, active: int) -> CommandError:
+    return CommandError(
+        225, f"Cannot start transaction {number} on session because a newer transaction {active} has already started."
+    )
+
+
+def committed(number: int) -> CommandError:
+    return CommandError(256, f"Transaction {number} has been committed.")
+
+
+def until_ended(transaction: ClientTransaction) -> Wait:
+    return Wait(None, limits.AWAIT_MS_MAX, transaction.key, over=transaction.over)
+
+
+def abort(engine: Engine, transaction: ClientTransaction) -> bool:
+    return engine.store.transactions.abort(transaction, engine.clock.monotonic_ms())
+
+
+def abort_of_sessions(engine: Engine, sessions: list[bytes] | None) -> None:
+    """Abort what the ended sessions have open; None: what any has."""
+    transactions = engine.store.transactions
+    for session in list(transactions.open) if sessions is None else sessions:
+        if session in transactions.open:
+            abort(engine, transactions.open[session])
+
+
+def retire(engine: Engine, now_ms: float) -> None:
+    """Abort what is open for longer than transactionLifetimeLimitSeconds, forget sessions that have long been quiet."""
+    transactions = engine.store.transactions
+    if transactions.open:
+        lifetime_ms = engine.parameters["transactionLifetimeLimitSeconds"] * 1000
+        transactions.abort_older(now_ms - lifetime_ms, now_ms)
+    if transactions.latest:
+        transactions.forget(now_ms - limits.SESSION_MINUTES * 60_000)

@@ -1,0 +1,129 @@
+"""`$changeStream`: an aggregation that opens a stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from bson.datetime_ms import DatetimeMS
+
+from headrace import limits
+from headrace.changes.builder import EventBuilder
+from headrace.changes.stream import StreamSpec, parse_stream
+from headrace.cursors.changes import ChangeCursor
+from headrace.dispatch import arguments, reply
+from headrace.dispatch.arguments import object_field
+from headrace.dispatch.namespaces import check_database, check_namespace
+from headrace.dispatch.request import Request
+from headrace.dispatch.sessions import session_id
+from headrace.errors import CommandError
+from headrace.execution.batches import batch_size
+from headrace.execution.let import variables_of
+from headrace.query.pipeline import PipelineContext
+from headrace.store import images
+from headrace.values.keystring import encode_element
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+STANDALONE: Final = "The $changeStream stage is only supported on replica sets"
+
+
+class Lookup:
+    """What event builders ask of the store: documents as they are, and as they were; and older entries."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def current(self, namespace: str, uuid: bytes | None, document_key: bytes) -> bytes | None:
+        """The document with this `{_id}` now, or None."""
+        view = self._engine.view
+        collection = view.collection(namespace)
+        if collection is None or collection.is_view or (uuid is not None and collection.uuid != uuid):
+            return None
+        found = view.by_id(collection, encode_element(document_key[4], document_key[9:-1]))
+        return None if found is None else found[1]
+
+    def pre_image(self, uuid: bytes, position: int, index: int) -> bytes | None:
+        return images.get(self._engine.view, uuid, position, index)
+
+    def entry(self, position: int) -> bytes | None:
+        return self._engine.view.entry(position)
+
+
+def opens_a_stream(pipeline: list[dict[str, Any]]) -> bool:
+    """Whether the pipeline begins with `$changeStream`; one further back is the parser's error 40602."""
+    return bool(pipeline) and "$changeStream" in pipeline[0] and len(pipeline[0]) == 1
+
+
+def open_stream(engine: Engine, request: Request, pipeline: list[dict[str, Any]]) -> bytes:
+    """Open a stream and answer its first batch, which holds events only if the stream begins in the past."""
+    body = request.body
+    spec = stream_spec(engine, request, pipeline)
+    cursor_options = body.get("cursor")
+    if type(cursor_options) is not dict:
+        raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
+    arguments.check("aggregate.cursor", cursor_options, arguments.CURSOR)
+    size = batch_size(cursor_options, "aggregate.cursor")
+    builder = engine.feeds.builder(spec.share_key)
+    if builder is None:
+        lookup = Lookup(engine)
+        builder = EventBuilder(spec, lookup, lookup, engine.count)
+    cursor = ChangeCursor(spec, builder, engine.feeds, engine, engine.clock.monotonic_ms)
+    try:
+        batch = cursor.next_batch(engine, limits.FIRST_BATCH_COUNT if size is None else size)
+    except CommandError:
+        cursor.close()
+        raise
+    cursor_id = 0 if cursor.closed else engine.cursors.add(cursor, session_id(request))
+    before, behind = reply.cursor_parts(
+        b"firstBatch",
+        reply.array(batch.documents),
+        cursor.namespace_bytes,
+        batch.token,
+        invalidated=cursor.closed,
+    )
+    return before + cursor_id.to_bytes(8, "little") + behind
+
+
+def stream_spec(engine: Engine, request: Request, pipeline: list[dict[str, Any]]) -> StreamSpec:
+    """The stream asked for; raises whatever stands against opening it."""
+    body = request.body
+    if not engine.store.oplog_enabled:
+        raise CommandError(40573, STANDALONE)
+    name = body[request.name]
+    coll = None
+    if type(name) is str:
+        check_namespace(f"{request.db}.{name}")
+        coll = name
+    else:
+        check_database(request.db)
+        if isinstance(name, bool) or name != 1:
+            raise CommandError(9, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
+    variables: dict[str, Any] = {"NOW": DatetimeMS(engine.clock.now_ms()), "CLUSTER_TIME": engine.last_write()[0]}
+    variables.update(variables_of(body, "aggregate"))
+    spec = parse_stream(
+        request.db, coll, pipeline, collation=body.get("collation"), api_strict=bool(body.get("apiStrict")),
+        context=PipelineContext(database=request.db, collection=coll, variables=variables),
+    )  # fmt: skip
+    _check_surroundings(engine, request, coll)
+    return spec
+
+
+def _check_surroundings(engine: Engine, request: Request, coll: str | None) -> None:
+    body = request.body
+    if "autocommit" in body:
+        raise CommandError(
+            263,
+            "Operation not permitted in transaction :: caused by :: Aggregation stage $changeStream cannot run within "
+            "a multi-document transaction.",
+        )
+    level = object_field(body, "readConcern", "aggregate").get("level")
+    if level not in (None, "majority"):
+        raise CommandError(
+            72,
+            "Aggregation stage $changeStream cannot run with a readConcern other than 'majority'. Current readConcern: "
+            f"{level}",
+        )
+    collection = engine.view.collection(f"{request.db}.{coll}") if coll else None
+    if collection is not None and collection.is_view:
+        raise CommandError(166, f"$changeStream is not supported on views: {collection.namespace} is a view")

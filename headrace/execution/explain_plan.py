@@ -1,0 +1,120 @@
+"""How a filter finds its documents, as `explain` tells it; and a view that counts what was looked at.
+
+    IDHACK     the document of one `_id`
+    IXSCAN     the index on `_id`: some keys, a range, or all of them in order; the documents are fetched
+    COLLSCAN   every document
+    EOF        there is no collection
+
+Rule: the choice is `Finder`'s and `sources`'; here it is only told, by asking the same questions in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from headrace.execution.plan import Finder
+from headrace.query.collation import Collation
+from headrace.store.catalog import Collection
+from headrace.store.view import View
+
+Stage = dict[str, Any]
+_LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
+
+
+class CountingView(View):
+    """A view that counts the keys and documents it gives out."""
+
+    __slots__ = ("documents", "keys")
+
+    def __init__(self, base: View) -> None:
+        super().__init__(base.store, base.kv)
+        self.keys = 0
+        self.documents = 0
+
+    def by_id(self, collection: Collection, id_key: bytes) -> tuple[bytes, bytes] | None:
+        found = super().by_id(collection, id_key)
+        self.keys += 1
+        self.documents += found is not None
+        return found
+
+    def scan(
+        self, collection: Collection, *, after: bytes | None = None, backward: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for item in super().scan(collection, after=after, backward=backward):
+            self.documents += 1
+            yield item
+
+    def scan_ids(
+        self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
+    ) -> Iterator[tuple[bytes, bytes, bytes]]:
+        for item in super().scan_ids(collection, low, high, backward=backward):
+            self.keys += 1
+            self.documents += 1
+            yield item
+
+
+def access(
+    collection: Collection | None, spec: dict[str, Any], collation: Collation | None, variables: dict[str, Any] | None,
+    *, backward: bool = False, id_order: int | None = None,
+) -> Stage:  # fmt: skip
+    """The stage that finds. `id_order`: the sort asked for is by `_id`, 1 or -1. Raises what a bad filter raises."""
+    if collection is None:
+        return {"stage": "EOF"}
+    finder = Finder(collection, spec, collation, variables)
+    if finder.is_by_id:
+        return {"stage": "IDHACK"}
+    ordered = id_order is not None and collation is None and not collection.long_ids
+    if finder.has_id_keys or (finder.id_range is not None and not backward) or ordered:
+        direction = -1 if ordered and not finder.has_id_keys and id_order == -1 else 1
+        return _fetch(spec, direction)
+    return {"stage": "COLLSCAN"} | _filter(spec) | {"direction": "backward" if backward else "forward"}
+
+
+def gives_id_order(stage: Stage) -> bool:
+    """Whether the documents come sorted by `_id` because they are read so."""
+    return stage["stage"] in ("EOF", "FETCH", "IDHACK")
+
+
+def _fetch(spec: dict[str, Any], direction: int) -> Stage:
+    scan = {
+        "stage": "IXSCAN", "keyPattern": {"_id": 1}, "indexName": "_id_", "isMultiKey": False, "isUnique": True,
+        "isSparse": False, "isPartial": False, "indexVersion": 2,
+        "direction": "forward" if direction == 1 else "backward",
+    }  # fmt: skip
+    return {"stage": "FETCH"} | _filter(spec) | {"inputStage": scan}
+
+
+def _filter(spec: dict[str, Any]) -> Stage:
+    return {"filter": parsed_query(spec)} if spec else {}
+
+
+def parsed_query(spec: dict[str, Any]) -> dict[str, Any]:
+    """A filter with every condition written out: `{a: 1, b: {$gt: 1, $lt: 5}}` is an `$and` of three."""
+    parts: list[dict[str, Any]] = []
+    for name, value in spec.items():
+        if name == "$and":
+            parts += [part for item in value for part in _conjuncts(parsed_query(item))]
+        elif name in _LOGICAL:
+            parts.append({name: [parsed_query(item) for item in value]})
+        elif name.startswith("$"):
+            if name != "$comment":
+                parts.append({name: value})
+        elif type(value) is dict and next(iter(value), "").startswith("$") and "$ref" not in value:
+            parts += [{name: part} for part in _conditions(value)]
+        else:
+            parts.append({name: {"$eq": value}})
+    return parts[0] if len(parts) == 1 else {"$and": parts} if parts else {}
+
+
+def _conjuncts(parsed: dict[str, Any]) -> list[dict[str, Any]]:
+    return parsed["$and"] if list(parsed) == ["$and"] else [parsed] if parsed else []
+
+
+def _conditions(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each operator of a field by itself, but for a regular expression and its options."""
+    for name, operand in value.items():
+        if name == "$regex" and "$options" in value:
+            yield {"$regex": operand, "$options": value["$options"]}
+        elif name != "$options":
+            yield {name: operand}

@@ -1,0 +1,164 @@
+"""How documents are found: by `_id` where the filter names one, else by walking the collection.
+
+Every place that looks for documents (find, update, delete, findAndModify, count, distinct, aggregate) asks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Decimal128, Int64, ObjectId
+from bson.datetime_ms import DatetimeMS
+
+from headrace.errors import CommandError
+from headrace.query.collation import Collation, parse_collation
+from headrace.query.match import parse_filter
+from headrace.store.catalog import Collection
+from headrace.store.view import View, id_bounds
+from headrace.values.bson import decode
+from headrace.values.keystring import encode_values
+
+if TYPE_CHECKING:
+    pass
+
+Found = tuple[bytes, bytes, dict[str, Any]]
+_PLAIN: Final = frozenset({ObjectId, int, Int64, float, Decimal128, bool, bytes, DatetimeMS})
+_IN_MAX: Final = 1000
+
+
+def collation_of(collection: Collection | None, given: dict[str, Any] | None) -> Collation | None:
+    """The collation of an operation: its own, else the collection's default."""
+    if given is None and collection is not None:
+        given = collection.options.get("collation")
+    return parse_collation(given)
+
+
+class Finder:
+    """A filter ready to find documents of one collection."""
+
+    __slots__ = ("_collection", "_id_key", "_id_keys", "_id_range", "predicate")
+
+    def __init__(
+        self, collection: Collection, spec: dict[str, Any], collation: Collation | None,
+        variables: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Parse `spec`; raises what is wrong with it. A filter on nothing but a plain `_id` is not even parsed."""
+        self._collection = collection
+        self._id_keys: list[bytes] | None = None
+        self._id_range: tuple[bytes, bytes] | None = None
+        self.predicate: Any = None
+        self._id_key: bytes | None = None
+        if len(spec) == 1 and "_id" in spec and _is_plain(spec["_id"], collation):
+            self._id_key = encode_values([spec["_id"]])
+            return
+        if spec:
+            self.predicate = parse_filter(spec, collation=collation, variables=variables)
+            self._id_keys = _keys_of(self.predicate.equalities().get("_id", _ABSENT), spec.get("_id"), collation)
+            self._id_range = _range_of(spec.get("_id"), collation)
+
+    def by_id(self, view: View) -> tuple[bytes, bytes] | None:
+        """(record, raw document) where the filter is a plain `_id`."""
+        assert self._id_key is not None
+        return view.by_id(self._collection, self._id_key)
+
+    @property
+    def is_by_id(self) -> bool:
+        return self._id_key is not None
+
+    @property
+    def has_id_keys(self) -> bool:
+        """Whether only some `_id` values can match, so that the collection need not be walked."""
+        return self._id_keys is not None
+
+    def candidates(self, view: View, *, backward: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """(record, raw document) of what may match, in natural order where the collection is walked."""
+        if self._id_key is not None:
+            found = view.by_id(self._collection, self._id_key)
+            return iter(() if found is None else (found,))
+        if self._id_keys is not None:
+            found_all = [view.by_id(self._collection, key) for key in self._id_keys]
+            return iter([item for item in found_all if item is not None])
+        if self._id_range is not None and view.has_id_order:
+            walk = view.scan_ids(self._collection, *self._id_range)
+            return ((record, raw) for _, record, raw in walk)
+        return view.scan(self._collection, backward=backward)
+
+    @property
+    def id_range(self) -> tuple[bytes, bytes] | None:
+        """Bounds of the `_id`s that can match, as `scan_ids` takes them, where the filter names some."""
+        return self._id_range
+
+    def find(self, view: View) -> Iterator[Found]:
+        """(record, raw, decoded) of every match."""
+        predicate = self.predicate
+        for record, raw in self.candidates(view):
+            document = decode(raw)
+            if predicate is None or predicate(document):
+                yield record, raw, document
+
+    def positional(self, document: dict[str, Any]) -> str | None:
+        """The array index that `$` stands for in an update of this match."""
+        return None if self.predicate is None else self.predicate.matched_index(document)
+
+    def narrowed(self, documents: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
+        """Raw documents of `documents` that match; nothing is decoded where everything does."""
+        if self.predicate is None:
+            yield from documents()
+            return
+        predicate = self.predicate
+        for raw in documents():
+            if predicate(decode(raw)):
+                yield raw
+
+
+_ABSENT: Final = object()
+
+
+def _is_plain(value: Any, collation: Collation | None) -> bool:
+    """Whether `{_id: value}` means this very value, which the index of `_id` can look up."""
+    kind = type(value)
+    if kind is dict:
+        return collation is None and not any(name.startswith("$") for name in value)
+    return kind in _PLAIN or (kind is str and collation is None)
+
+
+def _range_of(condition: Any, collation: Collation | None) -> tuple[bytes, bytes] | None:
+    """Bounds of the keys of all `_id`s that `$gt`, `$gte`, `$lt` and `$lte` allow; the filter decides the rest."""
+    if type(condition) is not dict:
+        return None
+    plain = _PLAIN if collation is not None else _PLAIN | {str}
+    bounds = {name: value for name, value in condition.items() if name in _BOUNDS and type(value) in plain}
+    if not bounds:
+        return None
+    low = [encode_values([value]) for name, value in bounds.items() if name in ("$gt", "$gte")]
+    high = [encode_values([value]) for name, value in bounds.items() if name in ("$lt", "$lte")]
+    return id_bounds(max(low, default=None), min(high, default=None))
+
+
+_BOUNDS: Final = frozenset({"$gt", "$gte", "$lt", "$lte"})
+
+
+def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[bytes] | None:
+    """Keys of all `_id` values the filter allows, if it allows only some."""
+    if _is_plain(equal, collation):
+        return [encode_values([equal])]
+    if type(condition) is dict and type(condition.get("$in")) is list and len(condition["$in"]) <= _IN_MAX:
+        values = condition["$in"]
+        if all(_is_plain(value, collation) for value in values):
+            return sorted({encode_values([value]) for value in values})
+    return None
+
+
+def check_hint(collection: Collection | None, hint: Any) -> None:
+    """Refuse a hint that names no index, as MongoDB's planner does."""
+    if not hint or collection is None or hint in ({"$natural": 1}, {"$natural": -1}):
+        return
+    for index in collection.indexes:
+        if hint == index.name or (type(hint) is dict and list(hint.items()) == list(index.spec["key"].items())):
+            return
+    raise CommandError(
+        2,
+        f"error processing query: ns={collection.namespace} planner returned error :: caused by :: "
+        "hint provided does not correspond to an existing index",
+    )

@@ -1,0 +1,88 @@
+"""The documents of stages that the server itself is the source of: `$collStats`, `$currentOp`, `$indexStats`, sessions.
+
+Rule: what is not counted is refused or left out; no number is made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Int64
+from bson.datetime_ms import DatetimeMS
+
+from headrace.dispatch.request import Request
+from headrace.dispatch.server_info import host_of
+from headrace.errors import CommandError
+from headrace.execution.current_operations import operations, sessions
+from headrace.execution.storage_stats import storage_stats
+from headrace.query.stages.server_stage import ServerStage
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+UNSUPPORTED: Final = {
+    "latencyStats": (115, "$collStats: latencies are not kept by collection"),
+    "queryExecStats": (115, "$collStats: scans are not counted by collection"),
+}
+
+
+def documents(engine: Engine, request: Request, namespace: str, stage: ServerStage) -> Iterator[dict[str, Any]]:
+    """What the stage gives for a namespace. Raises its error where there is nothing of that name."""
+    return _SOURCES[stage.name](engine, request, namespace, stage.spec)
+
+
+def _collection_stats(
+    engine: Engine, request: Request, namespace: str, spec: dict[str, Any]
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    for name, (code, message) in UNSUPPORTED.items():
+        if name in spec:
+            raise CommandError(code, message)
+    for name, options in spec.items():
+        if name not in ("count", "storageStats"):
+            raise CommandError(40415, f"BSON field '$collStats.{name}' is an unknown field.")
+        if type(options) is not dict:
+            raise CommandError(14, f"BSON field '$collStats.{name}' is the wrong type, expected type 'object'")
+    found: dict[str, Any] = {
+        "ns": namespace, "host": host_of(engine, request.client), "localTime": DatetimeMS(engine.clock.now_ms()),
+    }  # fmt: skip
+    if "storageStats" in spec:
+        found["storageStats"] = storage_stats(engine, namespace, spec["storageStats"].get("scale", 1))
+        del found["storageStats"]["ns"]
+    if "count" in spec:
+        collection = engine.view.collection(namespace)
+        if collection is None:
+            raise CommandError(
+                26,
+                f"Unable to retrieve count in $collStats stage :: caused by :: Collection [{namespace}] not found.",
+            )
+        found["count"] = engine.view.count(collection)
+    return iter((found,))
+
+
+def _index_stats(engine: Engine, request: Request, namespace: str, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every index. That on `_id` is used and not counted; the others are never used, which is all there is to count."""
+    collection = engine.view.collection(namespace)
+    host, since = host_of(engine, request.client), DatetimeMS(engine.started_ms)
+    for index in [] if collection is None else collection.indexes:
+        found = {"name": index.name, "key": index.spec["key"], "host": host, "spec": index.spec}
+        if index.name != "_id_":
+            found["accesses"] = {"ops": Int64(0), "since": since}
+        yield found
+
+
+def _operations(engine: Engine, request: Request, namespace: str, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    return operations(engine, request, spec)
+
+
+def _sessions(engine: Engine, request: Request, namespace: str, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    return sessions(engine, request, spec)
+
+
+_SOURCES: Final[dict[str, Callable[..., Iterator[dict[str, Any]]]]] = {
+    "$collStats": _collection_stats,
+    "$currentOp": _operations,
+    "$indexStats": _index_stats,
+    "$listLocalSessions": _sessions,
+    "$listSessions": _sessions,
+}

@@ -1,0 +1,104 @@
+"""An update applied to the documents that match: by update, findAndModify and bulkWrite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Timestamp
+
+from headrace import limits
+from headrace.errors import CommandError
+from headrace.execution.plan import Finder, collation_of
+from headrace.execution.validation import checker
+from headrace.query.sort import SortKey
+from headrace.query.update import Diff, Update, parse_update, upsert_document
+from headrace.store.catalog import Collection
+from headrace.store.writes import RetryableWrite, WriteTransaction
+from headrace.values.bson import decode, encode
+
+if TYPE_CHECKING:
+    pass
+
+
+def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -> Update:
+    """The update of a statement, checked; raises what is wrong with it before anything is looked for."""
+    filters = statement.get("arrayFilters")
+    if filters is not None and (type(filters) is not list or any(type(item) is not dict for item in filters)):
+        raise CommandError(14, "BSON field 'arrayFilters' is the wrong type, expected an array of objects")
+    return parse_update(
+        statement["u"],
+        array_filters=statement.get("arrayFilters"),
+        variables={**(let or {}), **(statement.get("c") or {})} or None,
+        collation=collation_of(collection, statement.get("collation")),
+        multi=bool(statement.get("multi")),
+        upsert=bool(statement.get("upsert")),
+    )
+
+
+def matches(finder: Finder, txn: WriteTransaction, *, multi: bool) -> list[tuple[bytes, bytes, dict[str, Any]]]:
+    """The matches to be changed, all found before the first is changed."""
+    if finder.is_by_id:
+        found = finder.by_id(txn)
+        return [] if found is None else [(found[0], found[1], decode(found[1]))]
+    walk = finder.find(txn)
+    if multi:
+        return list(walk)
+    first = next(walk, None)
+    walk.close()  # type: ignore[attr-defined]
+    return [] if first is None else [first]
+
+
+def first_by(finder: Finder, txn: WriteTransaction, key: SortKey) -> tuple[bytes, bytes, dict[str, Any]] | None:
+    """The match that is first by a sort."""
+    return min(matches(finder, txn, multi=True), key=lambda item: key.key(item[2]), default=None)
+
+
+_NO_TIME: Final = Timestamp(0, 0)
+
+
+class Applier:
+    """An update being applied to matches of one statement."""
+
+    __slots__ = ("_check", "_collection", "_finder", "_retryable", "_takes_time", "_txn", "_update")
+
+    def __init__(
+        self, txn: WriteTransaction, collection: Collection, statement: dict[str, Any], update: Update,
+        finder: Finder, body: dict[str, Any], retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        self._txn = txn
+        spec = statement["u"]
+        self._takes_time = type(spec) is dict and ("$currentDate" in spec or _NO_TIME in spec.values())
+        self._collection = collection
+        self._update = update
+        self._finder = finder
+        self._retryable = retryable
+        self._check = checker(collection, body)
+
+    def _time(self) -> Timestamp:
+        """What an update writes as the present timestamp: a tick of its own, as in MongoDB, if it may write one."""
+        if not self._takes_time and self._update.kind != "pipeline":
+            return _NO_TIME
+        position = self._txn.reserve(1) if self._takes_time else self._txn.clock_position
+        return Timestamp(position >> 32, position & 0xFFFFFFFF)
+
+    def change(self, record: bytes, raw: bytes, document: dict[str, Any]) -> dict[str, Any] | None:
+        """Change one document; returns it as it is now, or None if nothing changed."""
+        update = self._update
+        positional = self._finder.positional(document) if update.needs_position else None
+        applied = update.apply(document, positional=positional, now_ms=self._txn.wall_ms, timestamp=self._time())
+        if applied.change is None:
+            return None
+        new = encode(applied.document)
+        if len(new) > limits.DOCUMENT_BYTES_MAX:
+            raise CommandError(17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}")
+        self._check(new)
+        logged = encode(applied.change.entry) if type(applied.change) is Diff else new
+        self._txn.replace(self._collection, record, raw, new, logged, self._retryable)
+        return applied.document
+
+    def insert(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """Insert what an upsert makes of filter and update; returns it as stored."""
+        made = upsert_document(self._update, spec, now_ms=self._txn.wall_ms, timestamp=self._time())
+        raw = encode(made)
+        self._check(raw)
+        return decode(self._txn.insert(self._collection, raw, self._retryable))
