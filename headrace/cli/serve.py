@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.cli.background import Announce, open_log, pid_file, run_in_background
-from headrace.cli.places import data_directory
+from headrace.cli.data_directory import data_directory
 from headrace.dispatch.options import ServerOptions
 
 _NO_USERS: Final = "Headrace has no users: keep its address out of reach instead"

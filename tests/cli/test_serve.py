@@ -9,7 +9,7 @@ import pytest
 
 from headrace.cli import main as cli
 from headrace.cli.background import pid_file
-from headrace.cli.places import data_directory
+from headrace.cli.data_directory import data_directory
 from headrace.cli.serve import REFUSED_FLAGS, options_of
 from headrace.dispatch.options import ServerOptions
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pymongo.errors import OperationFailure
 
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
-from headrace.spark.pipelines.reader import retold
+from headrace.spark.pipelines.reader import rewritten_batches
 from headrace.spark.rows.tokens import Token
 from headrace.values.arrow import COLUMNS, EventRow, in_slice
 
@@ -38,7 +38,7 @@ def read_range(
     read = _as_arrow if mongodb.arrow else _as_bson
     if not mongodb.options.reader:
         return read(mongodb, start, end, columns, slice_, slices)
-    return retold(mongodb.options.reader, read(mongodb, start, end, COLUMNS, slice_, slices), columns)
+    return rewritten_batches(mongodb.options.reader, read(mongodb, start, end, COLUMNS, slice_, slices), columns)
 
 
 def _as_arrow(

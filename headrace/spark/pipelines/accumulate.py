@@ -32,16 +32,16 @@ _INVERTED: Final = bytes(255 - byte for byte in range(256))
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class PartialAccumulator:
     """One accumulator's columns (name after the dot, type), its parts, Spark's aggregates and the result."""
 
     columns: tuple[tuple[str, str], ...]
-    part: Callable[[], Any]
+    partial: Callable[[], Any]
     aggregates: Callable[[str], list[Column]]
     result: Callable[..., Any]
 
 
-class CountPart:
+class PartialCount:
     """How many documents."""
 
     __slots__ = ("count",)
@@ -56,7 +56,7 @@ class CountPart:
         return (self.count,)
 
 
-class SumPart:
+class PartialSum:
     """Numbers: how many, the whole ones' total, the widest type, and the terms that are not whole."""
 
     __slots__ = ("at", "total")
@@ -80,7 +80,7 @@ class SumPart:
         return total.count, Decimal(total.whole), kind if total.count else None, self.at if terms else None, terms
 
 
-class ChosenPart:
+class PartialExtreme:
     """The value whose (order, place) is least."""
 
     __slots__ = ("_order", "_skips", "best")
@@ -104,7 +104,7 @@ class ChosenPart:
         return order, at, dumps(None if value is MISSING else value)
 
 
-class LastPart(ChosenPart):
+class PartialLast(PartialExtreme):
     """The value whose place is greatest."""
 
     __slots__ = ()
@@ -148,8 +148,8 @@ def _chosen_aggregates(prefix: str) -> list[Column]:
     from pyspark.sql import functions as f
 
     order, at, value = (f.col(f"{prefix}_{name}") for name in "oav")
-    place = f.when(order.isNotNull(), f.struct(order, at, value))
-    return [f.min_by(value, place).alias(f"{prefix}_v")]
+    ordering = f.when(order.isNotNull(), f.struct(order, at, value))
+    return [f.min_by(value, ordering).alias(f"{prefix}_v")]
 
 
 def _last_aggregates(prefix: str) -> list[Column]:
@@ -159,9 +159,9 @@ def _last_aggregates(prefix: str) -> list[Column]:
     return [f.max_by(value, f.struct(at, value)).alias(f"{prefix}_v")]
 
 
-def _total(count: int, whole: Decimal | None, kind: int | None, terms: list[str]) -> Total:
+def _total(count: int, integral: Decimal | None, kind: int | None, terms: list[str]) -> Total:
     total = Total()
-    total.count, total.whole = count, int(whole or 0)
+    total.count, total.whole = count, int(integral or 0)
     total.has_long, total.has_double, total.has_decimal = kind == _LONG, kind == _DOUBLE, kind == _DECIMAL
     for doubles, decimal in map(json.loads, terms or []):
         total.doubles.extend(map(float, doubles))
@@ -177,14 +177,20 @@ def _value(text: str | None) -> Any:
 _SUM_COLUMNS: Final = (("n", "bigint"), ("w", "decimal(38,0)"), ("k", "int"), ("a", "string"), ("t", "string"))
 _CHOSEN_COLUMNS: Final = (("o", "binary"), ("a", "string"), ("v", "string"))
 
-KINDS: Final[dict[str, Kind]] = {
-    "$avg": Kind(_SUM_COLUMNS, SumPart, _sum_aggregates, lambda *cells: _total(*cells).mean()),
-    "$count": Kind((("n", "bigint"),), CountPart, _count_aggregates, int_or_long),
-    "$first": Kind(_CHOSEN_COLUMNS, lambda: ChosenPart(lambda value, at: b"", skips=False), _chosen_aggregates, _value),
-    "$last": Kind(_CHOSEN_COLUMNS, LastPart, _last_aggregates, _value),
-    "$max": Kind(_CHOSEN_COLUMNS, lambda: ChosenPart(_descending, skips=True), _chosen_aggregates, _value),
-    "$min": Kind(_CHOSEN_COLUMNS, lambda: ChosenPart(_ascending, skips=True), _chosen_aggregates, _value),
-    "$sum": Kind(_SUM_COLUMNS, SumPart, _sum_aggregates, lambda *cells: _total(*cells).result()),
+PARTIAL_ACCUMULATORS: Final[dict[str, PartialAccumulator]] = {
+    "$avg": PartialAccumulator(_SUM_COLUMNS, PartialSum, _sum_aggregates, lambda *cells: _total(*cells).mean()),
+    "$count": PartialAccumulator((("n", "bigint"),), PartialCount, _count_aggregates, int_or_long),
+    "$first": PartialAccumulator(
+        _CHOSEN_COLUMNS, lambda: PartialExtreme(lambda value, at: b"", skips=False), _chosen_aggregates, _value
+    ),
+    "$last": PartialAccumulator(_CHOSEN_COLUMNS, PartialLast, _last_aggregates, _value),
+    "$max": PartialAccumulator(
+        _CHOSEN_COLUMNS, lambda: PartialExtreme(_descending, skips=True), _chosen_aggregates, _value
+    ),
+    "$min": PartialAccumulator(
+        _CHOSEN_COLUMNS, lambda: PartialExtreme(_ascending, skips=True), _chosen_aggregates, _value
+    ),
+    "$sum": PartialAccumulator(_SUM_COLUMNS, PartialSum, _sum_aggregates, lambda *cells: _total(*cells).result()),
 }
 """The accumulators that a group on Spark may have."""
 

@@ -1,14 +1,14 @@
-"""A filter of events compiled to conditions on the typed columns of their rows, as far as columns can tell.
+"""A filter of events compiled to conditions on the typed columns of their rows, as far as the columns allow.
 
 Rules:
-- Soundness: what a verdict is sure of, the evaluator would say of every row; see `conditions.Verdict`.
-- Scalars that have a column of their own (operation, namespace, times, transaction number, token) are decided.
-  A test whose argument is of another type than the column's answers alike for all its values, so one is tried.
-- They are decided for rows in which they are what an event's are; see `Compiler.misplaced`.
-- A document key is compared as text, in every way in which the wanted value can be written.
-- Any other path is told by text only: where no value at all would fail the test, the names on the path must be
-  in the text. That needs the text of `extjson.dumps`, which the source writes.
-- An error that a condition would raise for a row may not be seen when columns decide the row.
+- Soundness: for every row the evaluator agrees with the approximation; see `conditions.FilterApproximation`.
+- Scalars with a column (operation, namespace, times, transaction number, token) are decided exactly. A test whose
+  argument is of another type than the column gives one answer for all values of the column, so one sample is tested.
+- That holds for rows whose scalars have an event's types; see `MatchCompiler.misplaced` for the others.
+- A document key is compared as text, with every canonical text of the values that are equal to the argument.
+- For any other path, if the test fails on a missing value, the field names of the path must occur in the text. That
+  needs the text of `extjson.dumps`, which the source writes.
+- An error that the evaluator would raise for a row is not raised when columns decide the row.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from headrace.query.match.match_expression import (
     Neither,
     Node,
 )
+from headrace.spark.pipelines.canonical_text import canonical_texts
 from headrace.spark.pipelines.conditions import (
     FALSE,
     TRUE,
     UNKNOWN,
-    Compare,
+    Comparison,
     Condition,
-    Constant,
+    ConstantCondition,
     Contains,
+    FilterApproximation,
     HasField,
     IsNull,
-    Verdict,
     all_of,
     any_of,
     every,
     negated,
     some,
 )
-from headrace.spark.pipelines.written import forms
 from headrace.spark.rows.extjson import dumps
 from headrace.values.bson import MISSING
 from headrace.values.paths import is_index, split_path
@@ -62,10 +62,10 @@ _DOCUMENTS: Final = ("documentKey", "fullDocument", "fullDocumentBeforeChange", 
 _DATE_LIMIT: Final = 1 << 52
 
 
-class Compiler:
-    """Filters to verdicts. `texts` says that documents are Extended JSON written by the source.
+class MatchCompiler:
+    """Compiles filters; `texts` says that documents are Extended JSON written by the source.
 
-    The verdicts hold for rows of which none is `misplaced`.
+    The approximations hold for rows that are not `misplaced`.
     """
 
     def __init__(self, *, texts: bool = True, collated: bool = False) -> None:
@@ -75,19 +75,19 @@ class Compiler:
         """The fields of events that were decided by their columns."""
 
     def misplaced(self) -> Condition:
-        """Rows in which a decided field is in `other`: it is not what an event's is, so a pipeline put it there."""
-        found = []
+        """Rows in which a decided field is in `other`: its type is not an event's, so a pipeline has put it there."""
+        conditions = []
         for field in sorted(self.fields & _MISPLACEABLE.keys()):
-            found.append(every([*map(IsNull, _MISPLACEABLE[field]), HasField("other", field)]))
-        return some(found)
+            conditions.append(every([*map(IsNull, _MISPLACEABLE[field]), HasField("other", field)]))
+        return some(conditions)
 
-    def verdict(self, predicate: Predicate) -> Verdict:
-        """What the columns tell of the predicate."""
+    def approximation(self, predicate: Predicate) -> FilterApproximation:
+        """The predicate as conditions on columns."""
         return self._node(predicate.node)
 
-    def _node(self, node: Node) -> Verdict:
+    def _node(self, node: Node) -> FilterApproximation:
         if isinstance(node, Always):
-            return Verdict.decided(Constant(node.value))
+            return FilterApproximation.decided(ConstantCondition(node.value))
         if isinstance(node, Both):
             return all_of(map(self._node, node.parts))
         if isinstance(node, Either):
@@ -102,7 +102,7 @@ class Compiler:
             return self._by_text(node.path, absent=False)
         return UNKNOWN
 
-    def _leaf(self, leaf: Leaf) -> Verdict:
+    def _leaf(self, leaf: Leaf) -> FilterApproximation:
         if leaf.path in _SCALARS:
             name, sample, compare = _SCALARS[leaf.path]
             decided = self._scalar(leaf, sample, compare)
@@ -112,28 +112,28 @@ class Compiler:
             return _where_present(leaf, (name,), decided)
         absent = bool(leaf.test(MISSING))
         if self._texts and leaf.wanted is not MISSING and leaf.path in ("documentKey", "documentKey._id"):
-            verdict = _key_equal(leaf.path, leaf.wanted)
-            return _or_absent(verdict, "documentKey", absent) if verdict else self._by_text(leaf.path, absent=absent)
+            by_key = _key_equal(leaf.path, leaf.wanted)
+            return _or_absent(by_key, absent) if by_key else self._by_text(leaf.path, absent=absent)
         return self._by_text(leaf.path, absent=absent)
 
     def _scalar(self, leaf: Leaf, sample: Any, compare: Callable[[str, Any], Condition | None]) -> Condition | None:
-        """The condition where the column is not NULL; None if columns cannot tell."""
+        """The condition where the column is not NULL; None if columns cannot decide it."""
         if leaf.kind is Kind.EQUAL:
             return self._compared(leaf, "=", leaf.wanted, sample, compare)
         if leaf.kind in _ORDERS:
             return self._compared(leaf, _ORDERS[leaf.kind], leaf.argument, sample, compare)
         if leaf.kind is Kind.IN and type(leaf.argument) is list:
             equal = [self._equal_to(item, sample, compare) for item in leaf.argument]
-            return None if None in equal else some(part for part in equal if part is not None)
+            return None if None in equal else some(each for each in equal if each is not None)
         if leaf.kind in _BY_TYPE and (type(sample) is not Int64 or leaf.kind in (Kind.EXISTS, Kind.SIZE, Kind.TYPE)):
-            return Constant(bool(leaf.test(sample)))
+            return ConstantCondition(bool(leaf.test(sample)))
         return None
 
     def _compared(
         self, leaf: Leaf, order: str, argument: Any, sample: Any, compare: Callable[[str, Any], Condition | None]
     ) -> Condition | None:
         if not _comparable(argument, sample):
-            return Constant(bool(leaf.test(sample)))
+            return ConstantCondition(bool(leaf.test(sample)))
         return None if self._collated and type(argument) is str else compare(order, argument)
 
     def _equal_to(self, item: Any, sample: Any, compare: Callable[[str, Any], Condition | None]) -> Condition | None:
@@ -143,8 +143,8 @@ class Compiler:
             return FALSE
         return None if self._collated and type(item) is str else compare("=", item)
 
-    def _by_text(self, path: str, *, absent: bool) -> Verdict:
-        """The verdict of a test that the text alone cannot decide; `absent`: whether it holds for no value."""
+    def _by_text(self, path: str, *, absent: bool) -> FilterApproximation:
+        """A test that the text can only narrow down; `absent`: whether it holds for a missing value."""
         first, *rest = split_path(path)
         if first in _SCALAR_FIELDS:
             return UNKNOWN
@@ -153,15 +153,15 @@ class Compiler:
         if absent or not self._texts:
             return UNKNOWN
         column = "updateDescription" if first == "rawUpdateDescription" else first
-        named = [Contains(column, f"{dumps(part)}:") for part in rest if not is_index(part)]
+        named = [Contains(column, f"{dumps(name)}:") for name in rest if not is_index(name)]
         present = every([negated(IsNull(column)), *named])
-        return Verdict(FALSE, some([present, every([IsNull(column), self._in_other(first)])]))
+        return FilterApproximation(FALSE, some([present, every([IsNull(column), self._in_other(first)])]))
 
-    def _elsewhere(self, field: str, absent: bool) -> Verdict:
+    def _elsewhere(self, field: str, absent: bool) -> FilterApproximation:
         """A field without a column: it is in `other`, or nowhere."""
         if absent:
-            return Verdict(IsNull("other"), TRUE)
-        return Verdict(FALSE, self._in_other(field))
+            return FilterApproximation(IsNull("other"), TRUE)
+        return FilterApproximation(FALSE, self._in_other(field))
 
     def _in_other(self, field: str) -> Condition:
         return Contains("other", f"{dumps(field)}:") if self._texts else negated(IsNull("other"))
@@ -174,58 +174,63 @@ def _comparable(argument: Any, sample: Any) -> bool:
     return type(argument) is type(sample)
 
 
-def _where_present(leaf: Leaf, names: tuple[str, ...], decided: Condition) -> Verdict:
-    """The condition where the column is there, else what the test says of no value."""
+def _where_present(leaf: Leaf, names: tuple[str, ...], decided: Condition) -> FilterApproximation:
+    """The condition where a column is not NULL, otherwise the test's answer for a missing value."""
     nowhere = every(map(IsNull, names))
     here = negated(nowhere) if decided == TRUE else decided  # a comparison with NULL is false by itself
-    return Verdict.decided(some([here, nowhere]) if leaf.test(MISSING) else here)
+    return FilterApproximation.decided(some([here, nowhere]) if leaf.test(MISSING) else here)
 
 
-def _or_absent(verdict: Verdict, column: str, absent: bool) -> Verdict:
-    """The verdict for rows that have the document; those that have not may have it in `other` as something else."""
-    nowhere = every([IsNull(column), IsNull("other"), Constant(absent)])
-    perhaps = every([IsNull(column), some([negated(IsNull("other")), Constant(absent)])])
-    return Verdict(some([verdict.sure, nowhere]), some([verdict.maybe, perhaps]))
+def _or_absent(by_key: FilterApproximation, absent: bool) -> FilterApproximation:
+    """`by_key` for rows with a document key; the other rows may have it, as something else, in `other`."""
+    column = "documentKey"
+    nowhere = every([IsNull(column), IsNull("other"), ConstantCondition(absent)])
+    possibly = every([IsNull(column), some([negated(IsNull("other")), ConstantCondition(absent)])])
+    return FilterApproximation(some([by_key.certain, nowhere]), some([by_key.possible, possibly]))
 
 
-def _key_equal(path: str, wanted: Any) -> Verdict | None:
-    """The verdict of an equality of a document key, or of its `_id`, by its text; None if it has too many forms."""
-    whole = path == "documentKey"
-    if whole != (type(wanted) is dict) or (not whole and type(wanted) in (list, Regex, type(None))):
+def _key_equal(path: str, wanted: Any) -> FilterApproximation | None:
+    """Equality of a document key, or of its `_id`, by text; None if the value has no list of canonical texts."""
+    is_document = path == "documentKey"
+    if is_document != (type(wanted) is dict) or (not is_document and type(wanted) in (list, Regex, type(None))):
         return None
-    written = forms(wanted)
-    if written is None:
+    canonical = canonical_texts(wanted)
+    if canonical is None:
         return None
     column = "documentKey"
-    if whole:
-        sure = some(Compare(column, "=", text) for text in written.texts)
-        # A decimal may equal a number, and has more forms than can be told.
-        return Verdict(sure, some([sure, Contains(column, "$numberDecimal")]) if written.numeric else sure)
-    sure = some(Compare(column, "=", f'{{"_id":{text}}}') for text in written.texts)
-    inside = [Contains(column, text) for text in written.texts]
-    return Verdict(sure, some([*inside, Contains(column, "$numberDecimal")] if written.numeric else inside))
+    if is_document:
+        certain = some(Comparison(column, "=", text) for text in canonical.texts)
+        # A decimal may equal a number, and has too many texts to list.
+        return FilterApproximation(
+            certain, some([certain, Contains(column, "$numberDecimal")]) if canonical.numeric else certain
+        )
+    certain = some(Comparison(column, "=", f'{{"_id":{text}}}') for text in canonical.texts)
+    inside = [Contains(column, text) for text in canonical.texts]
+    return FilterApproximation(
+        certain, some([*inside, Contains(column, "$numberDecimal")] if canonical.numeric else inside)
+    )
 
 
 def _text(name: str) -> Callable[[str, Any], Condition | None]:
-    return lambda order, argument: Compare(name, order, argument)
+    return lambda order, argument: Comparison(name, order, argument)
 
 
 def _cluster_time(order: str, argument: Timestamp) -> Condition:
     seconds, increment = argument.time * 1_000_000, argument.inc
-    same = every([Compare("clusterTime", "=", seconds), Compare("clusterTimeIncrement", order, increment)])
-    return same if order == "=" else some([Compare("clusterTime", order[0], seconds), same])
+    same = every([Comparison("clusterTime", "=", seconds), Comparison("clusterTimeIncrement", order, increment)])
+    return same if order == "=" else some([Comparison("clusterTime", order[0], seconds), same])
 
 
 def _wall_time(order: str, argument: DatetimeMS) -> Condition | None:
-    return Compare("wallTime", order, int(argument) * 1000) if abs(int(argument)) < _DATE_LIMIT else None
+    return Comparison("wallTime", order, int(argument) * 1000) if abs(int(argument)) < _DATE_LIMIT else None
 
 
 def _transaction_number(order: str, argument: Any) -> Condition | None:
-    whole = type(argument) in (int, Int64) or (type(argument) is float and abs(argument) < 1 << 53)
-    return Compare("txnNumber", order, int(argument)) if whole and int(argument) == argument else None
+    exact = type(argument) in (int, Int64) or (type(argument) is float and abs(argument) < 1 << 53)
+    return Comparison("txnNumber", order, int(argument)) if exact and int(argument) == argument else None
 
 
-# A path: the column that holds it, a value it may have, and how to compare.
+# By path: its column, a sample value, and the comparison of the column with an argument.
 _SCALARS: Final[dict[str, tuple[str, Any, Callable[[str, Any], Condition | None]]]] = {
     "_id._data": ("token", "", _text("token")),
     "clusterTime": ("clusterTime", Timestamp(1, 1), _cluster_time),
@@ -236,7 +241,7 @@ _SCALARS: Final[dict[str, tuple[str, Any, Callable[[str, Any], Condition | None]
     "wallTime": ("wallTime", DatetimeMS(0), _wall_time),
 }
 _SCALAR_FIELDS: Final = frozenset(split_path(path)[0] for path in _SCALARS)
-# A field that columns decide: the columns that are NULL when it may be in `other`.
+# By field that columns decide: the columns that are NULL when it may be in `other`.
 _MISPLACEABLE: Final = {
     "clusterTime": ("clusterTime",),
     "ns": ("database", "collection"),

@@ -1,4 +1,4 @@
-"""Conditions on the typed columns of an event's row, two-valued, as trees: to be tested, told, and made Spark columns.
+"""Two-valued conditions on the typed columns of an event's row, as trees: evaluated here, or made Spark columns.
 
 Rule: no condition is ever NULL. A comparison with a column that is NULL is false, so that negation means what it
 means in MongoDB. Times are microseconds since the epoch.
@@ -25,20 +25,22 @@ Cells = Mapping[str, Any]
 
 
 class Condition:
-    """One condition. `holds` tests a row given as a mapping, `column` is the same for Spark, `str` for people."""
+    """A condition on one row; `str` of it is for people."""
 
     __slots__ = ()
 
     def holds(self, row: Cells) -> bool:
+        """Whether the row, a mapping from column name to value, fulfils it."""
         raise NotImplementedError
 
     def column(self) -> Column:
+        """The same as a Spark column of type BOOLEAN, never NULL."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Constant(Condition):
-    """Always so, or never."""
+class ConstantCondition(Condition):
+    """True for every row, or for none."""
 
     value: bool
 
@@ -55,8 +57,8 @@ class Constant(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class Compare(Condition):
-    """The column and the value are so ordered; false where the column is NULL."""
+class Comparison(Condition):
+    """The column compared with a value by `order` (one of `_ORDERS`); false where the column is NULL."""
 
     name: str
     order: str
@@ -80,7 +82,7 @@ class Compare(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Contains(Condition):
-    """The column's text has `text` in it; false where the column is NULL."""
+    """The column's text contains `text`; false where the column is NULL."""
 
     name: str
     text: str
@@ -118,7 +120,7 @@ class IsNull(Condition):
 
 @dataclass(frozen=True, slots=True)
 class HasField(Condition):
-    """The document whose Extended JSON the column holds has the field at its top; false where it is NULL."""
+    """The document in the column (Extended JSON) has a top-level field of that name; false where it is NULL."""
 
     name: str
     field: str
@@ -138,129 +140,134 @@ class HasField(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class All(Condition):
-    """Every part; made by `every`."""
+class Conjunction(Condition):
+    """All of the operands hold; made by `every`."""
 
-    parts: tuple[Condition, ...]
+    operands: tuple[Condition, ...]
 
     def holds(self, row: Cells) -> bool:
-        return all(part.holds(row) for part in self.parts)
+        return all(operand.holds(row) for operand in self.operands)
 
     def column(self) -> Column:
-        return _folded(operator.and_, self.parts)
+        return _folded(operator.and_, self.operands)
 
     def __str__(self) -> str:
-        return "(" + " and ".join(map(str, self.parts)) + ")"
+        return "(" + " and ".join(map(str, self.operands)) + ")"
 
 
 @dataclass(frozen=True, slots=True)
-class Some(Condition):
-    """One part or more; made by `some`."""
+class Disjunction(Condition):
+    """At least one of the operands holds; made by `some`."""
 
-    parts: tuple[Condition, ...]
+    operands: tuple[Condition, ...]
 
     def holds(self, row: Cells) -> bool:
-        return any(part.holds(row) for part in self.parts)
+        return any(operand.holds(row) for operand in self.operands)
 
     def column(self) -> Column:
-        return _folded(operator.or_, self.parts)
+        return _folded(operator.or_, self.operands)
 
     def __str__(self) -> str:
-        return "(" + " or ".join(map(str, self.parts)) + ")"
+        return "(" + " or ".join(map(str, self.operands)) + ")"
 
 
 @dataclass(frozen=True, slots=True)
-class Not(Condition):
-    """The part does not hold; made by `negated`."""
+class NegatedCondition(Condition):
+    """The operand does not hold; made by `negated`."""
 
-    part: Condition
+    operand: Condition
 
     def holds(self, row: Cells) -> bool:
-        return not self.part.holds(row)
+        return not self.operand.holds(row)
 
     def column(self) -> Column:
-        return ~self.part.column()
+        return ~self.operand.column()
 
     def __str__(self) -> str:
-        return f"not {self.part}"
+        return f"not {self.operand}"
 
 
-TRUE: Final = Constant(True)
-FALSE: Final = Constant(False)
+TRUE: Final = ConstantCondition(True)
+FALSE: Final = ConstantCondition(False)
 
 
-def every(parts: Iterable[Condition]) -> Condition:
-    """All the parts, simplified."""
-    return _joined(parts, All, neutral=TRUE, decisive=FALSE)
+def every(operands: Iterable[Condition]) -> Condition:
+    """All of the operands, simplified."""
+    return _joined(operands, Conjunction, neutral=TRUE, decisive=FALSE)
 
 
-def some(parts: Iterable[Condition]) -> Condition:
-    """At least one of the parts, simplified."""
-    return _joined(parts, Some, neutral=FALSE, decisive=TRUE)
+def some(operands: Iterable[Condition]) -> Condition:
+    """At least one of the operands, simplified."""
+    return _joined(operands, Disjunction, neutral=FALSE, decisive=TRUE)
 
 
-def negated(part: Condition) -> Condition:
-    """The opposite, simplified."""
-    if isinstance(part, Constant):
-        return Constant(not part.value)
-    return part.part if isinstance(part, Not) else Not(part)
+def negated(operand: Condition) -> Condition:
+    """The negation, simplified."""
+    if isinstance(operand, ConstantCondition):
+        return ConstantCondition(not operand.value)
+    return operand.operand if isinstance(operand, NegatedCondition) else NegatedCondition(operand)
 
 
 def _joined(
-    parts: Iterable[Condition], kind: type[All] | type[Some], *, neutral: Constant, decisive: Constant
+    operands: Iterable[Condition],
+    kind: type[Conjunction] | type[Disjunction],
+    *,
+    neutral: ConstantCondition,
+    decisive: ConstantCondition,
 ) -> Condition:
-    kept: list[Condition] = []
-    for part in parts:
-        if part == decisive:
+    flattened: list[Condition] = []
+    for operand in operands:
+        if operand == decisive:
             return decisive
-        flat = part.parts if isinstance(part, kind) else (part,)
-        kept.extend(item for item in flat if item != neutral and item not in kept)
-    if len(kept) < 2:
-        return kept[0] if kept else neutral
-    return kind(tuple(kept))
+        flat = operand.operands if isinstance(operand, kind) else (operand,)
+        flattened.extend(item for item in flat if item != neutral and item not in flattened)
+    if len(flattened) < 2:
+        return flattened[0] if flattened else neutral
+    return kind(tuple(flattened))
 
 
-def _folded(join: Callable[[Any, Any], Any], parts: tuple[Condition, ...]) -> Column:
-    whole = parts[0].column()
-    for part in parts[1:]:
-        whole = join(whole, part.column())
-    return whole
+def _folded(join: Callable[[Any, Any], Any], operands: tuple[Condition, ...]) -> Column:
+    combined = operands[0].column()
+    for operand in operands[1:]:
+        combined = join(combined, operand.column())
+    return combined
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What columns tell of a filter: `sure` rows match, rows that are not `maybe` do not; the rest must be looked at.
+class FilterApproximation:
+    """A filter bounded from below and above: `certain` rows match, rows that are not `possible` do not.
 
-    Rule: `sure` implies `maybe`. The verdict is exact when they are the same.
+    The evaluator decides the rows between. Rule: `certain` implies `possible`.
     """
 
-    sure: Condition
-    maybe: Condition
+    certain: Condition
+    possible: Condition
 
     @property
     def exact(self) -> bool:
-        return self.sure == self.maybe
+        """Whether both bounds are the same, so that nothing is left to the evaluator."""
+        return self.certain == self.possible
 
     @classmethod
-    def decided(cls, condition: Condition) -> Verdict:
-        """The verdict of a condition that says it all."""
+    def decided(cls, condition: Condition) -> FilterApproximation:
+        """The exact approximation by this condition."""
         return cls(condition, condition)
 
-    def opposite(self) -> Verdict:
-        """That of the filter's negation."""
-        return Verdict(negated(self.maybe), negated(self.sure))
+    def opposite(self) -> FilterApproximation:
+        """The approximation of the filter's negation."""
+        return FilterApproximation(negated(self.possible), negated(self.certain))
 
 
-UNKNOWN: Final = Verdict(FALSE, TRUE)
+UNKNOWN: Final = FilterApproximation(FALSE, TRUE)
 
 
-def all_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of filters that must all match."""
-    given = list(verdicts)
-    return Verdict(every(each.sure for each in given), every(each.maybe for each in given))
+def all_of(approximations: Iterable[FilterApproximation]) -> FilterApproximation:
+    """The approximation of the filters' conjunction."""
+    given = list(approximations)
+    return FilterApproximation(every(each.certain for each in given), every(each.possible for each in given))
 
 
-def any_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of filters of which one must match."""
-    given = list(verdicts)
-    return Verdict(some(each.sure for each in given), some(each.maybe for each in given))
+def any_of(approximations: Iterable[FilterApproximation]) -> FilterApproximation:
+    """The approximation of the filters' disjunction."""
+    given = list(approximations)
+    return FilterApproximation(some(each.certain for each in given), some(each.possible for each in given))

@@ -14,20 +14,20 @@ import pyarrow as pa
 
 from headrace.errors import CommandError
 from headrace.query.pipeline import Stage
-from headrace.spark.pipelines import rows
+from headrace.spark.pipelines import row_events
 from headrace.spark.pipelines.program import Document, Program, fields_of, flow_of
 
 if TYPE_CHECKING:
     from headrace.spark.pipelines.program import Flow
 
-SURE: Final = "_sure"
+CERTAIN: Final = "_sure"
 """The column that says that a row matches the leading filters for sure; not among those that leave."""
 
 Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DocumentReader:
     """Where documents are: `document` is their column, or None where rows are events."""
 
     document: str | None = None
@@ -37,20 +37,20 @@ class Source:
     ) -> list[Document | None]:
         """The documents of a batch; None for a row without one. With `fields` no other field need be there.
 
-        For `texts` see `rows.events`.
+        For `texts` see `row_events.events`.
         """
         if self.document is None:
-            return list(rows.events(batch, fields, texts))
+            return list(row_events.events(batch, fields, texts))
         column = batch.column(self.document)
-        read = rows.reader(column.type)
+        read = row_events.reader(column.type)
         return [None if cell is None else read(cell) for cell in column.to_pylist()]
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
+class FilterDocuments:
     """Keeps the rows whose documents pass the program, a list of filters; `columns` are those that leave."""
 
-    source: Source
+    source: DocumentReader
     program: Program
     columns: tuple[str, ...]
 
@@ -59,28 +59,28 @@ class Filtered:
         flow, fields = flow_of(stages), fields_of(stages)
         for batch in batches:
             mask = self._mask(batch, flow, fields)
-            kept = batch if all(mask) else batch.filter(pa.array(mask, pa.bool_()))
-            yield kept.select(list(self.columns))
+            remaining = batch if all(mask) else batch.filter(pa.array(mask, pa.bool_()))
+            yield remaining.select(list(self.columns))
 
     def _mask(self, batch: pa.RecordBatch, flow: Flow, fields: Collection[str] | None) -> list[bool]:
-        mask = _sure(batch)
-        asked = [index for index, sure in enumerate(mask) if not sure]
+        mask = _certain(batch)
+        asked = [index for index, certain in enumerate(mask) if not certain]
         if not asked:
             return mask
-        part = batch if len(asked) == batch.num_rows else batch.take(pa.array(asked, pa.int64()))
-        for index, document in zip(asked, self.source.read(part, fields), strict=True):
+        undecided = batch if len(asked) == batch.num_rows else batch.take(pa.array(asked, pa.int64()))
+        for index, document in zip(asked, self.source.read(undecided, fields), strict=True):
             mask[index] = document is not None and bool(tuple(flow(document)))
         return mask
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MakeDocuments:
     """Runs the program and puts what it makes into the column `into`, beside the columns `carried` of its row.
 
     The program's first `filters` stages are passed over for rows that are sure to match.
     """
 
-    source: Source
+    source: DocumentReader
     program: Program
     carried: tuple[str, ...]
     into: str
@@ -89,9 +89,9 @@ class Made:
     def __call__(self, batches: Batches) -> Batches:
         stages = self.program.stages()
         for batch in batches:
-            places, kind, cells = self._cells(stages, batch)
+            indexes, kind, cells = self._cells(stages, batch)
             column = pa.array(cells, kind)
-            taken = batch.select(list(self.carried)).take(pa.array(places, pa.int64()))
+            taken = batch.select(list(self.carried)).take(pa.array(indexes, pa.int64()))
             names = [*self.carried, self.into]
             yield pa.RecordBatch.from_arrays([*taken.columns, column], names=names)
 
@@ -100,33 +100,33 @@ class Made:
         if self.source.document is None:
             texts: dict[int, str] = {}
             documents = self.source.read(batch, texts=texts)  # held, for `texts` knows them by their ids
-            places, made = run_over(documents, stages, batch, self.filters)
-            return places, pa.string(), [rows.text_of(document, texts) for document in made]
-        places, made = run(self.source, stages, batch, self.filters)
+            indexes, made = run_over(documents, stages, batch, self.filters)
+            return indexes, pa.string(), [row_events.text_of(document, texts) for document in made]
+        indexes, made = run(self.source, stages, batch, self.filters)
         kind = batch.column(self.into).type
-        write = rows.writer(kind)
-        return places, kind, [write(document) for document in made]
+        write = row_events.writer(kind)
+        return indexes, kind, [write(document) for document in made]
 
 
 @dataclass(frozen=True, slots=True)
-class Retold:
+class RewriteEvents:
     """Runs the program and makes rows of events again. Raises error 280 where a stage has changed `_id`."""
 
-    source: Source
+    source: DocumentReader
     program: Program
     columns: tuple[str, ...]
     filters: int = 0
 
     def __call__(self, batches: Batches) -> Batches:
-        from headrace.spark.pipelines.retell import row_arrays
+        from headrace.spark.pipelines.event_rows import row_arrays
 
         stages = self.program.stages()
         for batch in batches:
-            places, made = run(self.source, stages, batch, self.filters)
-            tokens = batch.column("token").take(pa.array(places, pa.int64())).to_pylist()
+            indexes, made = run(self.source, stages, batch, self.filters)
+            tokens = batch.column("token").take(pa.array(indexes, pa.int64())).to_pylist()
             for token, document in zip(tokens, made, strict=True):
                 check_id(token, document)
-            yield row_arrays(made, batch.select(list(self.columns)), places)
+            yield row_arrays(made, batch.select(list(self.columns)), indexes)
 
 
 def check_id(token: str, document: Document) -> None:
@@ -140,7 +140,9 @@ def check_id(token: str, document: Document) -> None:
         )
 
 
-def run(source: Source, stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int) -> tuple[list[int], list[Any]]:
+def run(
+    source: DocumentReader, stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int
+) -> tuple[list[int], list[Any]]:
     """What the stages make of a batch: the rows' indexes, and the documents made of each."""
     return run_over(source.read(batch), stages, batch, filters)
 
@@ -149,20 +151,20 @@ def run_over(
     documents: list[Document | None], stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int
 ) -> tuple[list[int], list[Any]]:
     """As `run`, over the batch's documents read already."""
-    whole = flow_of(stages)
-    rest = flow_of(stages[filters:]) if filters else whole
-    places: list[int] = []
+    full_flow = flow_of(stages)
+    rest = flow_of(stages[filters:]) if filters else full_flow
+    indexes: list[int] = []
     made: list[Any] = []
-    for index, (document, sure) in enumerate(zip(documents, _sure(batch), strict=True)):
+    for index, (document, certain) in enumerate(zip(documents, _certain(batch), strict=True)):
         if document is None:
             continue
-        for found in (rest if sure else whole)(document):
-            places.append(index)
-            made.append(found)
-    return places, made
+        for result in (rest if certain else full_flow)(document):
+            indexes.append(index)
+            made.append(result)
+    return indexes, made
 
 
-def _sure(batch: pa.RecordBatch) -> list[bool]:
-    if SURE in batch.schema.names:
-        return [bool(sure) for sure in batch.column(SURE).to_pylist()]
+def _certain(batch: pa.RecordBatch) -> list[bool]:
+    if CERTAIN in batch.schema.names:
+        return [bool(certain) for certain in batch.column(CERTAIN).to_pylist()]
     return [False] * batch.num_rows

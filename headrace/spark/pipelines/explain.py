@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.spark.pipelines.conditions import FALSE, TRUE
-from headrace.spark.pipelines.plan import Circumstances, Evaluating, Filtering, Grouped, Joined, Step, plan
+from headrace.spark.pipelines.plan import EvaluateStep, FilterStep, GroupStep, LookupStep, PlanOptions, Step, plan
 from headrace.spark.pipelines.program import Document, Setting, canonical
-from headrace.spark.pipelines.reader import split
+from headrace.spark.pipelines.reader import split_stages
 from headrace.spark.pipelines.windows import Window, delay_of
 from headrace.spark.rows.extjson import dumps, loads
 
@@ -18,7 +18,7 @@ COLUMNS, EVALUATOR, AGGREGATION, JOIN = "Spark columns", "Spark evaluator", "Spa
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ExplainedStage:
     """One stage, where it runs, and a word on how. A stage may be in two places: told twice, in their order."""
 
     stage: str
@@ -30,12 +30,12 @@ class Placed:
 class Explanation:
     """The stages in the order in which documents meet them."""
 
-    placed: tuple[Placed, ...]
+    stages: tuple[ExplainedStage, ...]
 
     def __str__(self) -> str:
-        width = max((len(item.where) for item in self.placed), default=0)
+        width = max((len(item.where) for item in self.stages), default=0)
         lines = []
-        for item in self.placed:
+        for item in self.stages:
             lines.append(f"{item.where:{width}}  {item.stage}")
             if item.how:
                 lines.append(f"{'':{width}}    {item.how}")
@@ -60,38 +60,44 @@ def explain(
     of documents. The rest is as in `pipeline`; raises as it does.
     """
     options = {name.lower(): value for name, value in (source or {}).items()}
-    placed = _of_source(options.get("pipeline", []))
-    given = Circumstances(
+    explained = _of_source(options.get("pipeline", []))
+    given = PlanOptions(
         events=events, texts=options.get("documents", "extjson") == "extjson", streaming=streaming,
         ordered=order is not None, compiled=compiled, tables=frozenset(tables), window=window, delay=delay,
     )  # fmt: skip
     for step in plan(stages, Setting({"NOW": None}), given).steps:
-        placed.extend(_of_step(step))
-    return Explanation(tuple(placed))
+        explained.extend(_of_step(step))
+    return Explanation(tuple(explained))
 
 
-def _of_source(pipeline: Any) -> list[Placed]:
+def _of_source(pipeline: Any) -> list[ExplainedStage]:
     stages = loads(pipeline) if isinstance(pipeline, str) else canonical(list(pipeline))
-    server, reader = split(stages)
-    return [Placed(_short(stage), SERVER) for stage in server] + [Placed(_short(stage), READER) for stage in reader]
+    server, reader = split_stages(stages)
+    return [ExplainedStage(_short(stage), SERVER) for stage in server] + [
+        ExplainedStage(_short(stage), READER) for stage in reader
+    ]
 
 
-def _of_step(step: Step) -> list[Placed]:
-    if isinstance(step, Filtering):
-        if step.verdict.maybe == TRUE and step.verdict.sure == FALSE:
+def _of_step(step: Step) -> list[ExplainedStage]:
+    if isinstance(step, FilterStep):
+        if step.approximation.possible == TRUE and step.approximation.certain == FALSE:
             return []
-        how = f"exactly: {step.verdict.maybe}" if step.verdict.exact else f"at most: {step.verdict.maybe}"
-        return [Placed(" ".join(map(_short, step.stages)), COLUMNS, how)]
-    if isinstance(step, Evaluating):
-        return [Placed(_short(stage), EVALUATOR) for stage in step.stages]
-    if isinstance(step, Grouped):
+        how = (
+            f"exactly: {step.approximation.possible}"
+            if step.approximation.exact
+            else f"at most: {step.approximation.possible}"
+        )
+        return [ExplainedStage(" ".join(map(_short, step.stages)), COLUMNS, how)]
+    if isinstance(step, EvaluateStep):
+        return [ExplainedStage(_short(stage), EVALUATOR) for stage in step.stages]
+    if isinstance(step, GroupStep):
         window = step.grouping.window
         how = "" if window is None else f"{window}, watermark on {dumps(window.date)}"
         if window is not None:
             how += f" less {window.delay or (delay_of(window) if window.date == '$clusterTime' else 'nothing')}"
-        return [Placed(_short(step.stage), AGGREGATION, how)]
-    assert isinstance(step, Joined)
-    return [Placed(_short(step.stage), JOIN, f"broadcast of {step.stage['$lookup']['from']}")]
+        return [ExplainedStage(_short(step.stage), AGGREGATION, how)]
+    assert isinstance(step, LookupStep)
+    return [ExplainedStage(_short(step.stage), JOIN, f"broadcast of {step.stage['$lookup']['from']}")]
 
 
 def _short(stage: Document) -> str:

@@ -23,11 +23,11 @@ from bson.datetime_ms import DatetimeMS
 from headrace.errors import CommandError
 from headrace.query.expressions import Env
 from headrace.query.stages.group import Group, parse_group
-from headrace.spark.pipelines.accumulate import KINDS, ORDERED
-from headrace.spark.pipelines.evaluate import Batches, Source, run
+from headrace.spark.pipelines.accumulate import ORDERED, PARTIAL_ACCUMULATORS
+from headrace.spark.pipelines.evaluate import Batches, DocumentReader, run
 from headrace.spark.pipelines.program import Document, Program, Setting
 from headrace.spark.pipelines.refusals import refused
-from headrace.spark.pipelines.windows import Bins, Window, delay_of, found_window
+from headrace.spark.pipelines.windows import Bins, Window, delay_of, window_of_key
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.values import bson
 from headrace.values.keystring import encode_value
@@ -53,7 +53,7 @@ class Grouping:
     window: Window | Bins | None
 
     @property
-    def told(self) -> bool:
+    def has_window_column(self) -> bool:
         """Whether the window was given by the caller: then it is a column of the answer."""
         return isinstance(self.window, Window)
 
@@ -65,12 +65,12 @@ class Grouping:
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
         """Name and type of the columns of parts."""
-        own = [
+        accumulator_columns = [
             (f"a{index}_{name}", kind)
             for index, operator in enumerate(self.operators)
-            for name, kind in KINDS[operator].columns
+            for name, kind in PARTIAL_ACCUMULATORS[operator].columns
         ]
-        return (*_FIXED, *own)
+        return (*_FIXED, *accumulator_columns)
 
     def parsed(self) -> Group:
         """The stage of the evaluator."""
@@ -86,13 +86,13 @@ def grouping(
     parse_group("$group", spec, setting.context())
     for name, value in spec.items():
         operator = next(iter(value)) if name != "_id" else "$count"
-        if operator not in KINDS:
-            raise refused("$group", f"its accumulators are {', '.join(sorted(KINDS))}, not {operator}")
+        if operator not in PARTIAL_ACCUMULATORS:
+            raise refused("$group", f"its accumulators are {', '.join(sorted(PARTIAL_ACCUMULATORS))}, not {operator}")
         if operator in ORDERED and not ordered:
             raise refused("$group", f"{operator} needs an order of rows (order=, a column)")
     if setting.collation is not None:
         raise refused("$group", "Spark compares strings without a collation")
-    chosen = window or (found_window(spec["_id"], delay) if streaming else None)
+    chosen = window or (window_of_key(spec["_id"], delay) if streaming else None)
     if streaming and chosen is None:
         raise refused(
             "$group", "on a stream it needs a window that ends: $dateTrunc in its _id, or window=Window('1 hour')"
@@ -103,10 +103,10 @@ def grouping(
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PartialGroups:
     """For `mapInArrow`: documents, after the program's stages, to a row for each group there is in a batch."""
 
-    source: Source
+    source: DocumentReader
     program: Program
     filters: int
     body: bytes
@@ -115,31 +115,31 @@ class Parts:
 
     def __call__(self, batches: Batches) -> Batches:
         stages = self.program.stages()
-        maker = _Maker(Grouping(bson.decode(self.body), self.program.setting, self.window))
+        maker = _PartialGroupMaker(Grouping(bson.decode(self.body), self.program.setting, self.window))
         for batch in batches:
-            places, made = run(self.source, stages, batch, self.filters)
-            yield maker.rows(list(zip(self._order(batch, places), made, strict=True)))
+            indexes, made = run(self.source, stages, batch, self.filters)
+            yield maker.rows(list(zip(self._order(batch, indexes), made, strict=True)))
 
-    def _order(self, batch: pa.RecordBatch, places: list[int]) -> Iterator[str]:
+    def _order(self, batch: pa.RecordBatch, indexes: list[int]) -> Iterator[str]:
         """Each document's place among all, as text that sorts."""
         if self.order is None:
-            yield from ("" for _ in places)
+            yield from ("" for _ in indexes)
             return
         column = batch.column(self.order).cast(pa.string()).to_pylist()
-        for count, place in enumerate(places):
-            yield f"{column[place] or ''} {count:09d}"
+        for count, index in enumerate(indexes):
+            yield f"{column[index] or ''} {count:09d}"
 
 
-class _Maker:
+class _PartialGroupMaker:
     """Rows of parts from documents; keeps nothing from batch to batch."""
 
     def __init__(self, grouping: Grouping) -> None:
         self._stage = grouping.parsed()
         self._columns = grouping.columns
-        self._kinds = [KINDS[operator] for operator in grouping.operators]
+        self._kinds = [PARTIAL_ACCUMULATORS[operator] for operator in grouping.operators]
         window, context = grouping.window, grouping.setting.context()
         self._date = None if window is None else context.expression(window.date)
-        self._by_moment = grouping.told
+        self._by_moment = grouping.has_window_column
         self._bins = window if isinstance(window, Bins) else None
         self._cut = None if self._bins is None else context.expression({"$dateTrunc": self._bins.truncation})
 
@@ -149,18 +149,20 @@ class _Maker:
             identity = self._stage.key(document)
             key = encode_value(identity)
             moment = None if self._date is None else instant(self._date(document))
-            place = (key, moment if self._by_moment else None)
-            group = groups.get(place)
+            index = (key, moment if self._by_moment else None)
+            group = groups.get(index)
             if group is None:
                 head = [key, dumps({"": identity}), at, moment, self._end(document)]
-                group = groups[place] = (head, [kind.part() for kind in self._kinds])
+                group = groups[index] = (head, [kind.partial() for kind in self._kinds])
             elif moment is not None:
                 group[0][3] = max(group[0][3], moment)
             env = Env(document, self._stage.context.bound)
-            for (_, accumulator), part in zip(self._stage.fields, group[1], strict=True):
-                part.add(accumulator.evaluate(env), at)
-        found = [(*head, *(cell for part in parts for cell in part.cells())) for head, parts in groups.values()]
-        cells = list(zip(*found, strict=True)) if found else [()] * len(self._columns)
+            for (_, accumulator), partial in zip(self._stage.fields, group[1], strict=True):
+                partial.add(accumulator.evaluate(env), at)
+        group_rows = [
+            (*head, *(cell for partial in partials for cell in partial.cells())) for head, partials in groups.values()
+        ]
+        cells = list(zip(*group_rows, strict=True)) if group_rows else [()] * len(self._columns)
         arrays = [pa.array(column, _ARROW[kind]) for column, (_, kind) in zip(cells, self._columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self._columns])
 
@@ -181,7 +183,7 @@ def instant(value: Any) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishGroups:
     """For `mapInArrow`: Spark's aggregates to the groups' documents, in the column `into`, beside `carried`."""
 
     body: bytes
@@ -199,7 +201,7 @@ class Finished:
             for row in range(batch.num_rows):
                 document = {"_id": loads(columns["id"][row])[""]}
                 for index, (name, operator) in enumerate(fields):
-                    kind = KINDS[operator]
+                    kind = PARTIAL_ACCUMULATORS[operator]
                     cells = [columns[f"a{index}_{short}"][row] for short in result_columns(operator)]
                     document[name] = kind.result(*cells)
                 texts.append(dumps(document))
@@ -209,14 +211,14 @@ class Finished:
 
 def result_columns(operator: str) -> tuple[str, ...]:
     """The columns of an accumulator that Spark's aggregates leave, in the order its result takes them."""
-    return tuple(name for name, _ in KINDS[operator].columns if name not in ("a", "o"))
+    return tuple(name for name, _ in PARTIAL_ACCUMULATORS[operator].columns if name not in ("a", "o"))
 
 
-def grouped(df: DataFrame, grouping: Grouping, parts: Parts, into: str) -> DataFrame:
+def grouped(df: DataFrame, grouping: Grouping, partials: PartialGroups, into: str) -> DataFrame:
     """The DataFrame of groups: column `into`, and `window` where the caller told one."""
     from pyspark.sql import functions as f
 
-    rows = df.mapInArrow(parts, ", ".join(f"{name} {kind}" for name, kind in grouping.columns))
+    rows = df.mapInArrow(partials, ", ".join(f"{name} {kind}" for name, kind in grouping.columns))
     keys: list[Any] = ["key"]
     window = grouping.window
     if window is not None and df.isStreaming:
@@ -231,9 +233,9 @@ def grouped(df: DataFrame, grouping: Grouping, parts: Parts, into: str) -> DataF
     aggregates = [
         column
         for index, operator in enumerate(grouping.operators)
-        for column in KINDS[operator].aggregates(f"a{index}")
+        for column in PARTIAL_ACCUMULATORS[operator].aggregates(f"a{index}")
     ]
-    carried = ("window",) if grouping.told else ()
+    carried = ("window",) if grouping.has_window_column else ()
     schema = ", ".join([*("window struct<start:timestamp,end:timestamp>" for _ in carried), f"{into} string"])
-    finished = Finished(parts.body, carried, into)
+    finished = FinishGroups(partials.body, carried, into)
     return rows.groupBy(*keys).agg(first, *aggregates).mapInArrow(finished, schema)

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from headrace.query.stages.joins import local_values
 from headrace.query.stages.lookup import Lookup, parse_lookup
-from headrace.spark.pipelines import rows
-from headrace.spark.pipelines.evaluate import Batches, Source, run
+from headrace.spark.pipelines import row_events
+from headrace.spark.pipelines.evaluate import Batches, DocumentReader, run
 from headrace.spark.pipelines.program import Document, Program, Setting
 from headrace.spark.pipelines.refusals import refused
 from headrace.values import bson
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _READING: Final = frozenset({"$facet", "$graphLookup", "$lookup", "$unionWith"})
-_PARTS: Final = "_part int, _parts int, _key binary"
+_KEY_COLUMNS: Final = "_row int, _rows int, _key binary"
 
 
 def check_lookup(spec: Any, setting: Setting) -> None:
@@ -57,13 +57,13 @@ def _names(value: Any) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
+class LocalKeys:
     """For `mapInArrow`: documents, after the program's stages, to a row for each value they join by.
 
     The document is in the first of its rows only, the columns `carried` are in all.
     """
 
-    source: Source
+    source: DocumentReader
     program: Program
     filters: int
     path: str
@@ -73,25 +73,28 @@ class Keyed:
     def __call__(self, batches: Batches) -> Batches:
         stages, path = self.program.stages(), split_path(self.path)
         for batch in batches:
-            places, made = run(self.source, stages, batch, self.filters)
+            indexes, made = run(self.source, stages, batch, self.filters)
             kind = pa.string() if self.source.document is None else batch.column(self.into).type
-            write = rows.writer(kind)
-            found: list[tuple[int, Any, int, int, bytes]] = []
-            for place, document in zip(places, made, strict=True):
+            write = row_events.writer(kind)
+            matches: list[tuple[int, Any, int, int, bytes]] = []
+            for index, document in zip(indexes, made, strict=True):
                 keys = sorted({encode_value(value) for value in local_values(document, path)} or {encode_value(None)})
                 text = write(document)
-                found.extend((place, None if part else text, part, len(keys), key) for part, key in enumerate(keys))
-            cells = list(zip(*found, strict=True)) if found else [()] * 5
+                matches.extend(
+                    (index, None if row_number else text, row_number, len(keys), key)
+                    for row_number, key in enumerate(keys)
+                )
+            cells = list(zip(*matches, strict=True)) if matches else [()] * 5
             taken = batch.select(list(self.carried)).take(pa.array(cells[0], pa.int64()))
             arrays = [
                 *taken.columns, pa.array(cells[1], kind), pa.array(cells[2], pa.int32()),
                 pa.array(cells[3], pa.int32()), pa.array(cells[4], pa.binary()),
             ]  # fmt: skip
-            yield pa.RecordBatch.from_arrays(arrays, names=[*self.carried, self.into, "_part", "_parts", "_key"])
+            yield pa.RecordBatch.from_arrays(arrays, names=[*self.carried, self.into, "_row", "_rows", "_key"])
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignKeys:
     """For `mapInArrow`: the table's documents to a row for each value they are joined by."""
 
     document: str
@@ -105,8 +108,8 @@ class Foreign:
         task = TaskContext.get()
         numbers = count((task.partitionId() if task else 0) << 33)
         for batch in batches:
-            read = rows.reader(batch.column(self.document).type)
-            found: list[tuple[bytes, bytes, int, bytes]] = []
+            read = row_events.reader(batch.column(self.document).type)
+            matches: list[tuple[bytes, bytes, int, bytes]] = []
             for cell, number in zip(batch.column(self.document).to_pylist(), numbers):
                 if cell is None:
                     continue
@@ -114,15 +117,15 @@ class Foreign:
                 order, body = encode_value(document.get("_id")), bson.encode(document)
                 values = (value for value, _ in located_values(document, path))
                 keys = {encode_value(None if value is MISSING else value) for value in values}
-                found.extend((key, order, number, body) for key in sorted(keys))
-            cells = list(zip(*found, strict=True)) if found else [()] * 4
+                matches.extend((key, order, number, body) for key in sorted(keys))
+            cells = list(zip(*matches, strict=True)) if matches else [()] * 4
             kinds = (pa.binary(), pa.binary(), pa.int64(), pa.binary())
             arrays = [pa.array(column, kind) for column, kind in zip(cells, kinds, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, names=["_key", "order", "number", "body"])
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class AttachMatches:
     """For `mapInArrow`: rows joined with the table to documents with what the evaluator's `$lookup` gives them."""
 
     lookup: Program
@@ -130,47 +133,47 @@ class Attached:
     into: str
 
     def __call__(self, batches: Batches) -> Batches:
-        held: list[Document] = []
+        foreign_documents: list[Document] = []
         spec = bson.decode(self.lookup.body)["stages"][0]["$lookup"]
-        context = self.lookup.setting.context(lambda database, collection: held)
+        context = self.lookup.setting.context(lambda database, collection: foreign_documents)
         (stage,) = parse_lookup("$lookup", spec, context)
         assert isinstance(stage, Lookup)
         pending: list[Any] = []
         gathered: dict[tuple[bytes, int], bytes] = {}
         for batch in batches:
             kind = batch.column(self.into).type
-            read, write = rows.reader(kind), rows.writer(kind)
-            places, made = [], []
-            for index, (cell, part, parts, found) in enumerate(_joined(batch, self.into)):
-                if part == 0:
+            read, write = row_events.reader(kind), row_events.writer(kind)
+            indexes, made = [], []
+            for index, (cell, row_number, row_count, matches) in enumerate(_joined(batch, self.into)):
+                if row_number == 0:
                     pending, gathered = [cell], {}
                 if not pending or pending[0] is None:
                     raise RuntimeError("the rows of one document were parted by the join")
-                gathered |= {(each["order"], each["number"]): each["body"] for each in found or ()}
-                if part == parts - 1:
-                    held[:] = [bson.decode(gathered[place]) for place in sorted(gathered)]
+                gathered |= {(each["order"], each["number"]): each["body"] for each in matches or ()}
+                if row_number == row_count - 1:
+                    foreign_documents[:] = [bson.decode(gathered[index]) for index in sorted(gathered)]
                     (document,) = stage.apply(iter((read(pending[0]),)))
-                    places.append(index)
+                    indexes.append(index)
                     made.append(write(document))
                     pending = []
-            taken = batch.select(list(self.carried)).take(pa.array(places, pa.int64()))
+            taken = batch.select(list(self.carried)).take(pa.array(indexes, pa.int64()))
             yield pa.RecordBatch.from_arrays([*taken.columns, pa.array(made, kind)], names=[*self.carried, self.into])
 
 
 def _joined(batch: pa.RecordBatch, into: str) -> Iterator[tuple[Any, ...]]:
-    columns = [batch.column(name).to_pylist() for name in (into, "_part", "_parts", "_found")]
+    columns = [batch.column(name).to_pylist() for name in (into, "_row", "_rows", "_matches")]
     return zip(*columns, strict=True)
 
 
-def joined(df: DataFrame, table: DataFrame, document: str, keyed: Keyed, lookup: Program, schema: str) -> DataFrame:
+def joined(df: DataFrame, table: DataFrame, document: str, keyed: LocalKeys, lookup: Program, schema: str) -> DataFrame:
     """The DataFrame with the table's documents joined in; `schema` is that of the carried columns and `into`."""
     from pyspark.sql import functions as f
 
     spec = bson.decode(lookup.body)["stages"][0]["$lookup"]
     foreign = table.select(document).mapInArrow(
-        Foreign(document, spec["foreignField"]), "_key binary, order binary, number bigint, body binary"
+        ForeignKeys(document, spec["foreignField"]), "_key binary, order binary, number bigint, body binary"
     )
-    found = f.collect_list(f.struct("order", "number", "body")).alias("_found")
-    by_key = f.broadcast(foreign.groupBy("_key").agg(found))
-    local = df.mapInArrow(keyed, f"{schema}, {_PARTS}")
-    return local.join(by_key, "_key", "left_outer").mapInArrow(Attached(lookup, keyed.carried, keyed.into), schema)
+    matches = f.collect_list(f.struct("order", "number", "body")).alias("_matches")
+    by_key = f.broadcast(foreign.groupBy("_key").agg(matches))
+    local = df.mapInArrow(keyed, f"{schema}, {_KEY_COLUMNS}")
+    return local.join(by_key, "_key", "left_outer").mapInArrow(AttachMatches(lookup, keyed.carried, keyed.into), schema)

@@ -12,8 +12,8 @@ from typing import Any
 
 from headrace.query.pipeline import parse_pipeline
 from headrace.query.stages.match_stage import Match
-from headrace.spark.pipelines.compile_match import Compiler
-from headrace.spark.pipelines.conditions import Condition, Verdict, every
+from headrace.spark.pipelines.compile_match import MatchCompiler
+from headrace.spark.pipelines.conditions import Condition, FilterApproximation, every
 from headrace.spark.pipelines.groups import Grouping, grouping
 from headrace.spark.pipelines.lookups import check_lookup
 from headrace.spark.pipelines.program import ONE_DOCUMENT, Document, Setting, canonical
@@ -22,7 +22,7 @@ from headrace.spark.pipelines.windows import Window
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class PlanOptions:
     """What a plan depends on besides the stages.
 
     `events`: rows are events. `texts`: their documents are Extended JSON. `ordered`: rows have an order.
@@ -39,16 +39,16 @@ class Circumstances:
 
 
 @dataclass(frozen=True, slots=True)
-class Filtering:
-    """Leading `$match` stages on columns: `verdict`, and the rows for which it does not hold (`misplaced`)."""
+class FilterStep:
+    """Leading `$match` stages on columns: `approximation`, and the rows for which it does not hold (`misplaced`)."""
 
     stages: tuple[Document, ...]
-    verdict: Verdict
+    approximation: FilterApproximation
     misplaced: Condition
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluating:
+class EvaluateStep:
     """Stages of one document each, by the evaluator; the first `filters` of them were also `Filtering`."""
 
     stages: tuple[Document, ...]
@@ -61,7 +61,7 @@ class Evaluating:
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class GroupStep:
     """A `$group`."""
 
     stage: Document
@@ -69,17 +69,17 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class LookupStep:
     """A `$lookup`."""
 
     stage: Document
 
 
-Step = Filtering | Evaluating | Grouped | Joined
+Step = FilterStep | EvaluateStep | GroupStep | LookupStep
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PipelinePlan:
     """The steps of a pipeline in their order, and what its stages may refer to."""
 
     steps: tuple[Step, ...]
@@ -89,7 +89,7 @@ class Plan:
     def only_filters(self) -> bool:
         """Whether rows leave as they came, or not at all."""
         return all(
-            isinstance(step, Filtering) or (isinstance(step, Evaluating) and step.filtering) for step in self.steps
+            isinstance(step, FilterStep) or (isinstance(step, EvaluateStep) and step.filtering) for step in self.steps
         )
 
 
@@ -117,7 +117,7 @@ def parse_known(name: str, stage: Document, setting: Setting) -> None:
         parse_pipeline([stage], context=setting.context())
 
 
-def plan(stages: Sequence[Mapping[str, Any]], setting: Setting, given: Circumstances) -> Plan:
+def plan(stages: Sequence[Mapping[str, Any]], setting: Setting, given: PlanOptions) -> PipelinePlan:
     """The plan. Raises StageRefused for what Spark cannot run, `CommandError` for what is wrong."""
     steps: list[Step] = []
     rest = parse_stages(stages, setting)
@@ -126,31 +126,31 @@ def plan(stages: Sequence[Mapping[str, Any]], setting: Setting, given: Circumsta
         if leading:
             filtering = _filtering(rest[:leading], setting, given)
             steps.append(filtering)
-            if filtering.verdict.exact:
+            if filtering.approximation.exact:
                 rest = rest[leading:]
             else:
                 rest = _evaluated(steps, rest, filters=leading)
     while rest:
         rest = _next_step(steps, rest, setting, given)
-    return Plan(tuple(steps), setting)
+    return PipelinePlan(tuple(steps), setting)
 
 
-def _next_step(steps: list[Step], rest: list[Document], setting: Setting, given: Circumstances) -> list[Document]:
+def _next_step(steps: list[Step], rest: list[Document], setting: Setting, given: PlanOptions) -> list[Document]:
     stage = rest[0]
     if "$group" in stage:
-        if given.streaming and any(isinstance(step, Grouped) for step in steps):
+        if given.streaming and any(isinstance(step, GroupStep) for step in steps):
             raise refused("$group", "on a stream there is one")
-        ordered = given.ordered and not any(isinstance(step, Grouped) for step in steps)
-        found = grouping(
+        ordered = given.ordered and not any(isinstance(step, GroupStep) for step in steps)
+        grouped = grouping(
             stage["$group"], setting, window=given.window, delay=given.delay, streaming=given.streaming, ordered=ordered
         )
-        steps.append(Grouped(stage, found))
+        steps.append(GroupStep(stage, grouped))
         return rest[1:]
     if "$lookup" in stage:
         check_lookup(stage["$lookup"], setting)
         if stage["$lookup"]["from"] not in given.tables:
             raise refused("$lookup", f"no table is given for {stage['$lookup']['from']!r} (tables=)")
-        steps.append(Joined(stage))
+        steps.append(LookupStep(stage))
         return rest[1:]
     return _evaluated(steps, rest)
 
@@ -158,16 +158,16 @@ def _next_step(steps: list[Step], rest: list[Document], setting: Setting, given:
 def _evaluated(steps: list[Step], rest: list[Document], filters: int = 0) -> list[Document]:
     """Puts the stages of one document that come first into a step; what is left."""
     end = next((index for index, stage in enumerate(rest) if next(iter(stage)) not in ONE_DOCUMENT), len(rest))
-    steps.append(Evaluating(tuple(rest[:end]), filters))
+    steps.append(EvaluateStep(tuple(rest[:end]), filters))
     return rest[end:]
 
 
-def _filtering(stages: list[Document], setting: Setting, given: Circumstances) -> Filtering:
-    compiler = Compiler(texts=given.texts, collated=setting.collation is not None)
+def _filtering(stages: list[Document], setting: Setting, given: PlanOptions) -> FilterStep:
+    compiler = MatchCompiler(texts=given.texts, collated=setting.collation is not None)
     sure, maybe = [], []
     for stage in parse_pipeline(stages, context=setting.context()):
         assert isinstance(stage, Match)
-        verdict = compiler.verdict(stage.predicate)
-        sure.append(verdict.sure)
-        maybe.append(verdict.maybe)
-    return Filtering(tuple(stages), Verdict(every(sure), every(maybe)), compiler.misplaced())
+        approximation = compiler.approximation(stage.predicate)
+        sure.append(approximation.certain)
+        maybe.append(approximation.possible)
+    return FilterStep(tuple(stages), FilterApproximation(every(sure), every(maybe)), compiler.misplaced())

@@ -52,19 +52,19 @@ class Program:
     @classmethod
     def of(cls, stages: Sequence[Document], setting: Setting) -> Program:
         """The program of canonical stages."""
-        whole = {"stages": list(stages), "variables": setting.variables, "collation": setting.collation}
-        return cls(bson.encode(whole))
+        decoded = {"stages": list(stages), "variables": setting.variables, "collation": setting.collation}
+        return cls(bson.encode(decoded))
 
     @property
     def setting(self) -> Setting:
         """What the stages may refer to."""
-        whole = bson.decode(self.body)
-        return Setting(whole["variables"], whole["collation"])
+        decoded = bson.decode(self.body)
+        return Setting(decoded["variables"], decoded["collation"])
 
     def stages(self) -> tuple[Stage, ...]:
         """The stages, parsed. Raises the `CommandError` of the first that is wrong."""
-        whole = bson.decode(self.body)
-        return parse_pipeline(whole["stages"], context=Setting(whole["variables"], whole["collation"]).context())
+        decoded = bson.decode(self.body)
+        return parse_pipeline(decoded["stages"], context=Setting(decoded["variables"], decoded["collation"]).context())
 
 
 def flow_of(stages: Sequence[Stage]) -> Flow:
@@ -84,22 +84,22 @@ def flow_of(stages: Sequence[Stage]) -> Flow:
 
 def _single(steps: list[Any]) -> Flow:
     def flow(document: Document) -> Iterable[Document]:
-        found: Document | None = document
+        result: Document | None = document
         for step in steps:
-            found = step(found)
-            if found is None:
+            result = step(result)
+            if result is None:
                 return ()
-        return (found,) if found is not None else ()
+        return (result,) if result is not None else ()
 
     return flow
 
 
 def fields_of(stages: Sequence[Stage]) -> frozenset[str] | None:
     """The top-level fields that stages look at which are all filters; None if they may look at any."""
-    found: set[str] = set()
+    result: set[str] = set()
     for stage in stages:
         fields = stage.predicate.fields() if isinstance(stage, Match) else None
         if fields is None:
             return None
-        found |= fields
-    return frozenset(found)
+        result |= fields
+    return frozenset(result)

@@ -23,7 +23,7 @@ IN_STREAM: Final = frozenset(
 """The stages that every server allows behind `$changeStream`."""
 
 
-def split(stages: Sequence[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+def split_stages(stages: Sequence[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
     """The stages for the server's cursor and those for the reader. Raises StageRefused or a `CommandError`."""
     end = next((index for index, stage in enumerate(stages) if next(iter(stage), "") not in IN_STREAM), len(stages))
     for stage in stages[end:]:
@@ -35,23 +35,23 @@ def split(stages: Sequence[Document]) -> tuple[tuple[Document, ...], tuple[Docum
     return tuple(stages[:end]), tuple(stages[end:])
 
 
-def retold(
+def rewritten_batches(
     stages: Sequence[Document], batches: Iterable[pa.RecordBatch], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Batches of all columns of events, as BSON, to batches of `columns` of the events that leave the stages.
 
     Raises error 280 where a stage changed `_id`.
     """
-    from headrace.spark.pipelines import rows
+    from headrace.spark.pipelines import row_events
     from headrace.spark.pipelines.evaluate import check_id
     from headrace.values.arrow.batches import events_batch
 
     flow = flow_of(Program.of(stages, Setting()).stages())
     for batch in batches:
         made = []
-        for event in rows.events(batch):
-            for found in flow(event):
-                check_id(event["_id"]["_data"], found)
-                made.append(bson.encode(found))
+        for event in row_events.events(batch):
+            for rewritten in flow(event):
+                check_id(event["_id"]["_data"], rewritten)
+                made.append(bson.encode(rewritten))
         if made:
             yield events_batch(made, columns)

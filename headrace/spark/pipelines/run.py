@@ -17,12 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 from bson.datetime_ms import DatetimeMS
 
 from headrace.clock import SystemClock
-from headrace.spark.pipelines import rows
+from headrace.spark.pipelines import row_events
 from headrace.spark.pipelines.conditions import FALSE, TRUE
-from headrace.spark.pipelines.evaluate import SURE, Filtered, Made, Retold, Source
-from headrace.spark.pipelines.groups import Parts, grouped
-from headrace.spark.pipelines.lookups import Keyed, joined
-from headrace.spark.pipelines.plan import Circumstances, Evaluating, Filtering, Grouped, Joined, Plan, plan
+from headrace.spark.pipelines.evaluate import CERTAIN, DocumentReader, FilterDocuments, MakeDocuments, RewriteEvents
+from headrace.spark.pipelines.groups import PartialGroups, grouped
+from headrace.spark.pipelines.lookups import LocalKeys, joined
+from headrace.spark.pipelines.plan import (
+    EvaluateStep,
+    FilterStep,
+    GroupStep,
+    LookupStep,
+    PipelinePlan,
+    PlanOptions,
+    plan,
+)
 from headrace.spark.pipelines.program import Program, Setting, canonical
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.pipelines.windows import Window
@@ -69,15 +77,15 @@ def pipeline(
     setting = Setting(
         canonical({"NOW": now} | dict(let or {})), None if collation is None else canonical(dict(collation))
     )
-    return Run(df, document, order, tables or {}).made(stages, setting, output, window, delay, compiled)
+    return PipelineBuilder(df, document, order, tables or {}).build(stages, setting, output, window, delay, compiled)
 
 
-class Run:
+class PipelineBuilder:
     """A pipeline being put on a DataFrame, step by step."""
 
     def __init__(self, df: DataFrame, document: str | None, order: str | None, tables: Tables) -> None:
         self.df = df
-        self.events = document is None and set(rows.COLUMNS) <= set(df.columns)
+        self.events = document is None and set(row_events.COLUMNS) <= set(df.columns)
         self._document = document or DOCUMENT
         if not self.events and self._document not in df.columns:
             raise ValueError(
@@ -89,97 +97,99 @@ class Run:
             name: table if isinstance(table, tuple) else (table, DOCUMENT) for name, table in tables.items()
         }
 
-    def made(
+    def build(
         self, stages: Sequence[Mapping[str, Any]], setting: Setting, output: str | None, window: Window | None,
         delay: str | None, compiled: bool,
     ) -> DataFrame:  # fmt: skip
         """The DataFrame after the stages."""
         kinds = dict(self.df.dtypes)
-        given = Circumstances(
+        given = PlanOptions(
             events=self.events, texts=kinds.get("fullDocument") == "string", streaming=self.df.isStreaming,
             ordered=self._order is not None, compiled=compiled, tables=frozenset(self._tables), window=window,
             delay=delay,
         )  # fmt: skip
-        found = plan(stages, setting, given)
+        planned = plan(stages, setting, given)
         if output not in (None, "events") or (output and not self.events):
             raise ValueError("output is None, or 'events' for a DataFrame of events")
-        if output and any(isinstance(step, Grouped | Joined) for step in found.steps):
+        if output and any(isinstance(step, GroupStep | LookupStep) for step in planned.steps):
             raise StageRefused("$group and $lookup make no events; leave out output='events'")
-        steps = list(found.steps)
+        steps = list(planned.steps)
         while steps:
-            self._take(found, steps, output)
-        return self.df if found.only_filters or output else self._documents(setting)
+            self._take(planned, steps, output)
+        return self.df if planned.only_filters or output else self._documents(setting)
 
-    def _take(self, found: Plan, steps: list[Any], output: str | None) -> None:
+    def _take(self, planned: PipelinePlan, steps: list[Any], output: str | None) -> None:
         step = steps.pop(0)
-        if isinstance(step, Filtering):
+        if isinstance(step, FilterStep):
             self._filter(step)
             return
         stages: tuple[dict[str, Any], ...] = ()
         filters = 0
-        if isinstance(step, Evaluating):
+        if isinstance(step, EvaluateStep):
             stages, filters = step.stages, step.filters
             follows = steps[0] if steps else None
-            if follows is None or not isinstance(follows, Grouped | Joined):
-                self._evaluate(found, step, output)
+            if follows is None or not isinstance(follows, GroupStep | LookupStep):
+                self._evaluate(planned, step, output)
                 return
             step = steps.pop(0)
-        program = Program.of(stages, found.setting)
-        if isinstance(step, Grouped):
+        program = Program.of(stages, planned.setting)
+        if isinstance(step, GroupStep):
             self._group(step, program, filters)
         else:
             self._join(step, program, filters)
 
-    def _filter(self, step: Filtering) -> None:
+    def _filter(self, step: FilterStep) -> None:
         from pyspark.sql import functions as f
 
-        passing = step.verdict.maybe.column()
+        passing = step.approximation.possible.column()
         if step.misplaced != FALSE:
             message = "an event's header is not one's: it was reshaped before; give pipeline(..., compiled=False)"
             passing = f.when(step.misplaced.column(), f.raise_error(f.lit(message)).cast("boolean")).otherwise(passing)
-        if step.verdict.maybe != TRUE or step.misplaced != FALSE:
+        if step.approximation.possible != TRUE or step.misplaced != FALSE:
             self.df = self.df.where(passing)
-        if not step.verdict.exact and step.verdict.sure != FALSE:
-            self.df = self.df.withColumn(SURE, step.verdict.sure.column())
+        if not step.approximation.exact and step.approximation.certain != FALSE:
+            self.df = self.df.withColumn(CERTAIN, step.approximation.certain.column())
 
-    def _evaluate(self, found: Plan, step: Evaluating, output: str | None) -> None:
-        program = Program.of(step.stages, found.setting)
-        columns = tuple(name for name in self.df.columns if name != SURE)
-        if step.filtering and (found.only_filters or output):
-            self.df = self.df.mapInArrow(Filtered(self._source, program, columns), self._schema(columns))
+    def _evaluate(self, planned: PipelinePlan, step: EvaluateStep, output: str | None) -> None:
+        program = Program.of(step.stages, planned.setting)
+        columns = tuple(name for name in self.df.columns if name != CERTAIN)
+        if step.filtering and (planned.only_filters or output):
+            self.df = self.df.mapInArrow(FilterDocuments(self._source, program, columns), self._schema(columns))
         elif output:
-            self.df = self.df.mapInArrow(Retold(self._source, program, columns, step.filters), self._schema(columns))
+            self.df = self.df.mapInArrow(
+                RewriteEvents(self._source, program, columns, step.filters), self._schema(columns)
+            )
         else:
-            self._documents(found.setting, program, step.filters)
+            self._documents(planned.setting, program, step.filters)
 
     def _documents(self, setting: Setting, program: Program | None = None, filters: int = 0) -> DataFrame:
         """Puts documents in place of events, or of the documents that there are."""
         if program is None and not self.events:
             return self.df
         carried = self._carried
-        made = Made(self._source, program or Program.of([], setting), carried, self._document, filters)
-        self.df = self.df.mapInArrow(made, self._document_schema(carried))
+        build = MakeDocuments(self._source, program or Program.of([], setting), carried, self._document, filters)
+        self.df = self.df.mapInArrow(build, self._document_schema(carried))
         self.events = False
         return self.df
 
-    def _group(self, step: Grouped, program: Program, filters: int) -> None:
+    def _group(self, step: GroupStep, program: Program, filters: int) -> None:
         spec = bson.encode(step.grouping.spec)
-        parts = Parts(self._source, program, filters, spec, self._order, step.grouping.window)
-        self.df = grouped(self.df, step.grouping, parts, self._document)
+        partials = PartialGroups(self._source, program, filters, spec, self._order, step.grouping.window)
+        self.df = grouped(self.df, step.grouping, partials, self._document)
         self.events, self._order = False, None
 
-    def _join(self, step: Joined, program: Program, filters: int) -> None:
+    def _join(self, step: LookupStep, program: Program, filters: int) -> None:
         spec = step.stage["$lookup"]
         table, column = self._tables[spec["from"]]
         carried = self._carried
-        keyed = Keyed(self._source, program, filters, spec["localField"], carried, self._document)
+        keyed = LocalKeys(self._source, program, filters, spec["localField"], carried, self._document)
         lookup = Program.of([step.stage], program.setting)
         self.df = joined(self.df, table, column, keyed, lookup, self._document_schema(carried))
         self.events = False
 
     @property
-    def _source(self) -> Source:
-        return Source(None if self.events else self._document)
+    def _source(self) -> DocumentReader:
+        return DocumentReader(None if self.events else self._document)
 
     @property
     def _carried(self) -> tuple[str, ...]:
@@ -187,7 +197,7 @@ class Run:
         if self.events:
             extra = self._order if self._order not in _CARRIED else None
             return (*_CARRIED, *([extra] if extra else []))
-        return tuple(name for name in self.df.columns if name not in (self._document, SURE))
+        return tuple(name for name in self.df.columns if name not in (self._document, CERTAIN))
 
     def _schema(self, columns: tuple[str, ...]) -> Any:
         return self.df.select(*columns).schema

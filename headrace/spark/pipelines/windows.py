@@ -68,7 +68,7 @@ class Bins:
         raise CommandError(15, f"no bin of {size} {self.truncation['unit']} begins behind {start!r}")
 
 
-def found_window(identity: Any, delay: str | None) -> Bins | None:
+def window_of_key(identity: Any, delay: str | None) -> Bins | None:
     """The bins of the first `$dateTrunc` in a group's `_id`; None if there is none. Raises StageRefused."""
     truncation = _truncation(identity)
     if truncation is None:
@@ -105,4 +105,4 @@ def _truncation(value: Any) -> dict[str, Any] | None:
         return argument if type(argument) is dict else None
     if next(iter(value), "$").startswith("$"):
         return None
-    return next((found for found in map(_truncation, value.values()) if found is not None), None)
+    return next((inner for inner in map(_truncation, value.values()) if inner is not None), None)

@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """What Spark expects of batches of the schema."""
     # PySpark 4.1 means UTC without being told; 4.3 wants to be told.
-    told: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-    return to_arrow_schema(schema, **told)
+    timezone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **timezone)

@@ -19,12 +19,12 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from headrace.spark.rows.arrow_schema import arrow_schema
-from headrace.spark.rows.events import REST, SERVER, WHOLE
+from headrace.spark.rows.events import REST, SERVER, TYPED_COLUMNS
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.rows.known_layouts import KnownLayouts
 from headrace.spark.rows.layout_columns import StructColumns
 from headrace.spark.rows.layout_texts import texts as layout_texts
-from headrace.spark.rows.layouts import Found, Numbers
+from headrace.spark.rows.layouts import LayoutMatch, Numbers
 from headrace.spark.rows.typed import fit_struct
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import MISSING, decode
@@ -41,7 +41,7 @@ class Shaper:
         self._typed = {
             field.name: TypedColumns(field.dataType, self.schema.field(field.name).type, together=together)
             for field in schema.fields
-            if field.name in WHOLE and isinstance(field.dataType, StructType)
+            if field.name in TYPED_COLUMNS and isinstance(field.dataType, StructType)
         }
         self._texts = {name: TextColumn(together=together) for name in names}
 
@@ -55,11 +55,11 @@ class Shaper:
         name = field.name
         if name == SERVER and name not in batch.schema.names:
             return pa.array([server] * batch.num_rows, type=field.type)
-        whole = name.removesuffix(REST)
-        if whole in self._typed:
-            if whole not in typed:
-                typed[whole] = self._typed[whole](batch.column(whole))
-            return typed[whole][name != whole]
+        document = name.removesuffix(REST)
+        if document in self._typed:
+            if document not in typed:
+                typed[document] = self._typed[document](batch.column(document))
+            return typed[document][name != document]
         column = batch.column(name)
         if pa.types.is_binary(column.type) and not pa.types.is_binary(field.type):
             column = self._texts[name](column)
@@ -73,8 +73,8 @@ class TextColumn:
         self._known = KnownLayouts() if together else None
 
     def __call__(self, column: pa.Array) -> pa.Array:
-        (told,) = [_texts(column)] if self._known is None else self._known.columns(column, _fast_texts, _exact_texts)
-        return told
+        (texts,) = [_texts(column)] if self._known is None else self._known.columns(column, _fast_texts, _exact_texts)
+        return texts
 
 
 class TypedColumns:
@@ -108,5 +108,5 @@ def _exact_texts(column: pa.Array) -> list[pa.Array]:
     return [_texts(column)]
 
 
-def _fast_texts(found: Found) -> tuple[Numbers, list[pa.Array]]:
-    return found.rows, [layout_texts(found)]
+def _fast_texts(match: LayoutMatch) -> tuple[Numbers, list[pa.Array]]:
+    return match.rows, [layout_texts(match)]

@@ -44,7 +44,7 @@ class Row(NamedTuple):
     server: str | None = None
 
 
-WHOLE: Final = ("fullDocument", "fullDocumentBeforeChange")
+TYPED_COLUMNS: Final = ("fullDocument", "fullDocumentBeforeChange")
 """The columns that become typed with the representation `columns`; each has a column for the rest beside it."""
 REST: Final = "Rest"
 SERVER: Final = "server"

@@ -55,17 +55,17 @@ def loads(text: str) -> Any:
 
 
 def _document(value: dict[str, Any]) -> str:
-    parts = []
+    members = []
     for key, item in value.items():
         kind = type(item)
         if kind is str:
-            parts.append(f"{_quoted(key)}:{_quoted(item)}")
+            members.append(f"{_quoted(key)}:{_quoted(item)}")
         elif kind is int and -(1 << 31) <= item < 1 << 31:
-            parts.append(f'{_quoted(key)}:{{"$numberInt":"{item}"}}')
+            members.append(f'{_quoted(key)}:{{"$numberInt":"{item}"}}')
         else:
             writer = _WRITERS.get(kind)
-            parts.append(f"{_quoted(key)}:{writer(item) if writer else dumps(item)}")
-    return "{" + ",".join(parts) + "}"
+            members.append(f"{_quoted(key)}:{writer(item) if writer else dumps(item)}")
+    return "{" + ",".join(members) + "}"
 
 
 def _array(value: list[Any]) -> str:

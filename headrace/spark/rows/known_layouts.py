@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 from bson import InvalidBSON
 
-from headrace.spark.rows.layouts import Column, Found, Layout, Numbers, layout_of
+from headrace.spark.rows.layouts import BsonColumn, DocumentLayout, LayoutMatch, Numbers, layout_of
 
 ROWS_MIN = 200
 """Fewer rows of a layout are decoded sooner than compared: that takes two milliseconds, however many they are."""
 _FAILURES_MAX: Final = 8
 _SAMPLE: Final = 256
 
-Fast = Callable[[Found], tuple[Numbers, list[pa.Array]]]
+Fast = Callable[[LayoutMatch], tuple[Numbers, list[pa.Array]]]
 """Documents of one layout to the rows that could be told by it, and the columns made of those."""
 Exact = Callable[[pa.Array], list[pa.Array]]
 """Any documents to the same columns, by the decoder."""
@@ -30,7 +30,7 @@ class KnownLayouts:
     """The layouts of a column, from batch to batch."""
 
     def __init__(self) -> None:
-        self._known: list[Layout] = []
+        self._known: list[DocumentLayout] = []
 
     def columns(self, column: pa.Array, fast: Fast, exact: Exact) -> list[pa.Array]:
         """The columns of all rows, in their order. `fast` and `exact` must say the same of every document."""
@@ -44,47 +44,47 @@ class KnownLayouts:
             return exact(column)
 
     def _columns(self, column: pa.Array, fast: Fast, exact: Exact) -> list[pa.Array]:
-        parts: list[tuple[Numbers, list[pa.Array]]] = []
+        pieces: list[tuple[Numbers, list[pa.Array]]] = []
         left = np.ones(len(column), np.bool_)
-        for found in self._found(column):
-            rows, made = fast(found)
+        for match in self._matches(column):
+            rows, made = fast(match)
             if len(rows):
-                parts.append((rows, made))
+                pieces.append((rows, made))
                 left[rows] = False
         rest = left.nonzero()[0]
         if len(rest):
-            parts.append((rest, exact(column.take(pa.array(rest)))))
-        if len(parts) == 1:
-            return parts[0][1]
-        places = pa.array(np.argsort(np.concatenate([rows for rows, _ in parts])))
-        return [pa.concat_arrays(list(each)).take(places) for each in zip(*(made for _, made in parts), strict=True)]
+            pieces.append((rest, exact(column.take(pa.array(rest)))))
+        if len(pieces) == 1:
+            return pieces[0][1]
+        order = pa.array(np.argsort(np.concatenate([rows for rows, _ in pieces])))
+        return [pa.concat_arrays(list(each)).take(order) for each in zip(*(made for _, made in pieces), strict=True)]
 
-    def _found(self, column: pa.Array) -> list[Found]:
+    def _matches(self, column: pa.Array) -> list[LayoutMatch]:
         """The documents of each layout that is worth it."""
-        whole = Column(column)
+        data = BsonColumn(column)
         left = np.asarray(column.is_valid()).nonzero()[0] if column.null_count else np.arange(len(column))
-        found: list[Found] = []
+        matches: list[LayoutMatch] = []
         for layout in self._known:
             if len(left) >= ROWS_MIN:
-                left = self._taken(layout, whole, left, found)
+                left = self._take(layout, data, left, matches)
         failures = 0
         while len(left) >= ROWS_MIN and failures < _FAILURES_MAX:
             new = layout_of(column[int(left[0])].as_py())
-            before = len(found)
+            before = len(matches)
             # A look at some rows spares the look at all for a layout that hardly any has.
-            if new is not None and len(new.match(whole, left[:: 1 + len(left) // _SAMPLE]).rows) > 1:
-                left = self._taken(new, whole, left, found)
-            if len(found) == before:
+            if new is not None and len(new.match(data, left[:: 1 + len(left) // _SAMPLE]).rows) > 1:
+                left = self._take(new, data, left, matches)
+            if len(matches) == before:
                 failures, left = failures + 1, left[1:]
-        found.sort(key=lambda each: -len(each.rows))
-        self._known = [each.layout for each in found]
-        return found
+        matches.sort(key=lambda each: -len(each.rows))
+        self._known = [each.layout for each in matches]
+        return matches
 
     @staticmethod
-    def _taken(layout: Layout, whole: Column, left: Numbers, found: list[Found]) -> Numbers:
+    def _take(layout: DocumentLayout, data: BsonColumn, left: Numbers, matches: list[LayoutMatch]) -> Numbers:
         """The rows that are left; those of the layout are found, if there are enough."""
-        got = layout.match(whole, left)
+        got = layout.match(data, left)
         if len(got.rows) < ROWS_MIN:
             return left
-        found.append(got)
+        matches.append(got)
         return left[~np.isin(left, got.rows, assume_unique=True)]

@@ -17,12 +17,12 @@ from pyspark.sql import types as spark
 
 from headrace.spark.rows import layouts
 from headrace.spark.rows.layout_texts import texts
-from headrace.spark.rows.layouts import Field, Found, Numbers
+from headrace.spark.rows.layouts import Field, LayoutMatch, Numbers
 from headrace.spark.rows.typed import DATE_MS_MAX, DOUBLE_EXACT, INTEGERS, Fit, fit_type
 from headrace.values.bson import MISSING
 
-Marks: TypeAlias = NDArray[np.bool_]
-Told: TypeAlias = tuple[pa.Array, Marks | None]
+Mask: TypeAlias = NDArray[np.bool_]
+FittedColumn: TypeAlias = tuple[pa.Array, Mask | None]
 """What a column holds, and which of the values do not fit; None: all do."""
 
 _KINDS: Final[dict[type[spark.DataType], tuple[int, ...]]] = {
@@ -51,21 +51,21 @@ class StructColumns:
         self._struct, self._arrow = struct, arrow
         self._fits: dict[str, Fit] = {}
 
-    def columns(self, found: Found) -> tuple[Numbers, list[pa.Array]]:
+    def columns(self, match: LayoutMatch) -> tuple[Numbers, list[pa.Array]]:
         """See `known_layouts.Fast`."""
-        marks = np.zeros(len(found.rows), np.bool_)
-        whole, left = self._of_struct(found, found.layout.fields, self._struct, self._arrow, "", marks)
-        if marks.all():
-            return found.rows[:0], []
-        if marks.any():
-            found = found.without(marks)
-            whole = whole.filter(pa.array(~marks))
-        rest = texts(found, left) if left else pa.nulls(len(found.rows), pa.string())
-        return found.rows, [whole, rest]
+        misfits = np.zeros(len(match.rows), np.bool_)
+        typed, left = self._of_struct(match, match.layout.fields, self._struct, self._arrow, "", misfits)
+        if misfits.all():
+            return match.rows[:0], []
+        if misfits.any():
+            match = match.without(misfits)
+            typed = typed.filter(pa.array(~misfits))
+        rest = texts(match, left) if left else pa.nulls(len(match.rows), pa.string())
+        return match.rows, [typed, rest]
 
     def _of_struct(
-        self, found: Found, fields: tuple[Field, ...], struct: spark.StructType, arrow: pa.StructType, path: str,
-        marks: Marks,
+        self, match: LayoutMatch, fields: tuple[Field, ...], struct: spark.StructType, arrow: pa.StructType, path: str,
+        misfits: Mask,
     ) -> tuple[pa.Array, tuple[Field, ...]]:  # fmt: skip
         """The column, and the fields that are left; marks the documents that do not fit."""
         there = {field.name: field for field in fields}
@@ -73,39 +73,41 @@ class StructColumns:
         for column, held in zip(struct.fields, arrow, strict=True):
             field = there.get(column.name)
             if field is None or field.kind not in _KINDS.get(type(column.dataType), ()):
-                children.append(pa.nulls(len(found.rows), held.type))
+                children.append(pa.nulls(len(match.rows), held.type))
                 continue
             del left[field.name]
             if isinstance(column.dataType, spark.StructType):
                 below = f"{path}{column.name}."
-                child, rest = self._of_struct(found, field.fields, column.dataType, held.type, below, marks)
+                child, rest = self._of_struct(match, field.fields, column.dataType, held.type, below, misfits)
                 if rest:
                     left[field.name] = replace(field, fields=rest)
             else:
-                child, wrong = self._of_value(found, field, column, held.type, f"{path}{column.name}")
+                child, wrong = self._of_value(match, field, column, held.type, f"{path}{column.name}")
                 if wrong is not None:
-                    marks |= wrong
+                    misfits |= wrong
             children.append(child)
         ordered = tuple(left[field.name] for field in fields if field.name in left)
         return pa.StructArray.from_arrays(children, fields=list(arrow)), ordered
 
-    def _of_value(self, found: Found, field: Field, column: spark.StructField, arrow: pa.DataType, path: str) -> Told:
+    def _of_value(
+        self, match: LayoutMatch, field: Field, column: spark.StructField, arrow: pa.DataType, path: str
+    ) -> FittedColumn:
         make = _MAKERS.get(type(column.dataType))
         if make is not None:
-            return make(found, field, arrow)
+            return make(match, field, arrow)
         if path not in self._fits:
             self._fits[path] = fit_type(column.dataType, column.name)
-        told = [self._fits[path](value) for value in found.values(field)]
-        wrong = np.array([left is not MISSING for _, left in told], np.bool_)
-        return pa.array([held for held, _ in told], arrow), wrong
+        fitted = [self._fits[path](value) for value in match.values(field)]
+        wrong = np.array([left is not MISSING for _, left in fitted], np.bool_)
+        return pa.array([held for held, _ in fitted], arrow), wrong
 
 
-def _bools(found: Found, field: Field, arrow: pa.DataType) -> Told:
-    return pa.array(found.bools(field)), None
+def _bools(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColumn:
+    return pa.array(match.bools(field)), None
 
 
-def _integers(found: Found, field: Field, arrow: pa.DataType) -> Told:
-    values = found.longs(field)
+def _integers(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColumn:
+    values = match.longs(field)
     if arrow.bit_width == 64:
         return pa.array(values), None
     beyond = 1 << (arrow.bit_width - 1)
@@ -113,15 +115,15 @@ def _integers(found: Found, field: Field, arrow: pa.DataType) -> Told:
     return pa.array(np.where(wrong, 0, values)).cast(arrow), wrong
 
 
-def _doubles(found: Found, field: Field, arrow: pa.DataType) -> Told:
+def _doubles(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColumn:
     if field.kind == layouts.DOUBLE:
-        return pa.array(found.doubles(field)), None
-    values = found.longs(field)
+        return pa.array(match.doubles(field)), None
+    values = match.longs(field)
     return pa.array(values.astype(np.float64)), (values < -DOUBLE_EXACT) | (values > DOUBLE_EXACT)
 
 
-def _floats(found: Found, field: Field, arrow: pa.DataType) -> Told:
-    doubles, wrong = _doubles(found, field, pa.float64())
+def _floats(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColumn:
+    doubles, wrong = _doubles(match, field, pa.float64())
     values = doubles.to_numpy()
     with np.errstate(over="ignore"):
         singles = values.astype(np.float32)
@@ -129,17 +131,17 @@ def _floats(found: Found, field: Field, arrow: pa.DataType) -> Told:
     return pa.array(singles), changed if wrong is None else wrong | changed
 
 
-def _strings(found: Found, field: Field, arrow: pa.DataType) -> Told:
-    return found.hexes(field) if field.kind == layouts.OBJECT_ID else found.strings(field), None
+def _strings(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColumn:
+    return match.hexes(field) if field.kind == layouts.OBJECT_ID else match.strings(field), None
 
 
-def _moments(found: Found, field: Field, arrow: pa.DataType) -> Told:
-    values = found.longs(field)
+def _moments(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColumn:
+    values = match.longs(field)
     wrong = (values <= -DATE_MS_MAX) | (values >= DATE_MS_MAX)
     return pa.array(np.where(wrong, 0, values) * 1000).cast(arrow), wrong
 
 
-_MAKERS: Final[dict[type[spark.DataType], Callable[[Found, Field, Any], Told]]] = {
+_MAKERS: Final[dict[type[spark.DataType], Callable[[LayoutMatch, Field, Any], FittedColumn]]] = {
     spark.BooleanType: _bools,
     spark.DoubleType: _doubles,
     spark.FloatType: _floats,

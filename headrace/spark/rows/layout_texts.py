@@ -31,7 +31,7 @@ from headrace.spark.rows.layouts import (
     TEXT,
     TIMESTAMP,
     Field,
-    Found,
+    LayoutMatch,
     Numbers,
     decoded,
 )
@@ -42,39 +42,39 @@ Piece: TypeAlias = str | pa.Array
 _ESCAPED: Final = r'[\x00-\x1f"\\]'
 
 
-def texts(found: Found, fields: Iterable[Field] | None = None) -> pa.Array:
+def texts(match: LayoutMatch, fields: Iterable[Field] | None = None) -> pa.Array:
     """The text of each document, with these of its fields; all by default. Raises ArrowInvalid for bad UTF-8."""
-    return _joined(found, _object(found, found.layout.fields if fields is None else fields))
+    return _joined(match, _object(match, match.layout.fields if fields is None else fields))
 
 
-def _joined(found: Found, pieces: Iterable[Piece]) -> pa.Array:
+def _joined(match: LayoutMatch, pieces: Iterable[Piece]) -> pa.Array:
     joined: list[Any] = []
     for same, run in groupby(pieces, lambda piece: type(piece) is str):
         some = list(run)
         joined.extend([pa.scalar("".join(some))] if same else some)
     if len(joined) == 1:
-        return pa.array([joined[0].as_py()] * len(found.rows), pa.string())
+        return pa.array([joined[0].as_py()] * len(match.rows), pa.string())
     return pc.binary_join_element_wise(*joined, "")
 
 
-def _object(found: Found, fields: Iterable[Field]) -> Iterator[Piece]:
+def _object(match: LayoutMatch, fields: Iterable[Field]) -> Iterator[Piece]:
     yield "{"
     for number, field in enumerate(fields):
         yield f"{',' if number else ''}{dumps(field.name)}:"
-        yield from _value(found, field)
+        yield from _value(match, field)
     yield "}"
 
 
-def _fast_arrays(found: Found) -> tuple[Numbers, list[pa.Array]]:
+def _fast_arrays(match: LayoutMatch) -> tuple[Numbers, list[pa.Array]]:
     """Arrays of one layout: documents whose names are not told."""
-    return found.rows, [_joined(found, _items(found))]
+    return match.rows, [_joined(match, _items(match))]
 
 
-def _items(found: Found) -> Iterator[Piece]:
+def _items(match: LayoutMatch) -> Iterator[Piece]:
     yield "["
-    for number, field in enumerate(found.layout.fields):
+    for number, field in enumerate(match.layout.fields):
         yield "," if number else ""
-        yield from _value(found, field)
+        yield from _value(match, field)
     yield "]"
 
 
@@ -82,55 +82,55 @@ def _exact_arrays(column: pa.Array) -> list[pa.Array]:
     return [pa.array(list(map(dumps, decoded(ARRAY, column))), pa.string())]
 
 
-def _value(found: Found, field: Field) -> Iterator[Piece]:
+def _value(match: LayoutMatch, field: Field) -> Iterator[Piece]:
     if field.kind == OBJECT:
-        yield from _object(found, field.fields)
+        yield from _object(match, field.fields)
     elif field.kind == ARRAY:
-        yield KnownLayouts().columns(found.slices(field), _fast_arrays, _exact_arrays)[0]
+        yield KnownLayouts().columns(match.slices(field), _fast_arrays, _exact_arrays)[0]
     elif field.kind in _CONSTANT:
         yield _CONSTANT[field.kind]
     elif field.kind == TIMESTAMP:
-        seconds, increments = found.timestamps(field)
+        seconds, increments = match.timestamps(field)
         yield from ('{"$timestamp":{"t":', seconds.cast(pa.string()), ',"i":', increments.cast(pa.string()), "}}")
-    elif field.kind in _WRITTEN:
-        before, write, behind = _WRITTEN[field.kind]
-        yield from (before, write(found, field), behind)
+    elif field.kind in _TEMPLATES:
+        before, write, behind = _TEMPLATES[field.kind]
+        yield from (before, write(match, field), behind)
     else:
-        yield pa.array(list(map(dumps, found.values(field))), pa.string())
+        yield pa.array(list(map(dumps, match.values(field))), pa.string())
 
 
-def _numbers(found: Found, field: Field) -> pa.Array:
-    return pa.array(found.longs(field)).cast(pa.string())
+def _numbers(match: LayoutMatch, field: Field) -> pa.Array:
+    return pa.array(match.longs(field)).cast(pa.string())
 
 
-def _bools(found: Found, field: Field) -> pa.Array:
-    return pa.array(found.bools(field)).cast(pa.string())
+def _bools(match: LayoutMatch, field: Field) -> pa.Array:
+    return pa.array(match.bools(field)).cast(pa.string())
 
 
-def _doubles(found: Found, field: Field) -> pa.Array:
-    values = found.doubles(field)
-    told = list(map(repr, values.tolist()))
-    for place in (~np.isfinite(values)).nonzero()[0]:
-        told[place] = "NaN" if np.isnan(values[place]) else "Infinity" if values[place] > 0 else "-Infinity"
-    return pa.array(told, pa.string())
+def _doubles(match: LayoutMatch, field: Field) -> pa.Array:
+    values = match.doubles(field)
+    numerals = list(map(repr, values.tolist()))
+    for row in (~np.isfinite(values)).nonzero()[0]:
+        numerals[row] = "NaN" if np.isnan(values[row]) else "Infinity" if values[row] > 0 else "-Infinity"
+    return pa.array(numerals, pa.string())
 
 
-def _strings(found: Found, field: Field) -> pa.Array:
-    held = found.strings(field)
-    marked = pc.match_substring_regex(held, _ESCAPED)
+def _strings(match: LayoutMatch, field: Field) -> pa.Array:
+    strings = match.strings(field)
+    marked = pc.match_substring_regex(strings, _ESCAPED)
     if not pc.any(marked).as_py():
-        return held
-    escaped = [encode_basestring(text)[1:-1] for text in held.filter(marked).to_pylist()]
-    return pc.replace_with_mask(held, marked, pa.array(escaped, pa.string()))
+        return strings
+    escaped = [encode_basestring(text)[1:-1] for text in strings.filter(marked).to_pylist()]
+    return pc.replace_with_mask(strings, marked, pa.array(escaped, pa.string()))
 
 
 _CONSTANT: Final = {MAX_KEY: '{"$maxKey":1}', MIN_KEY: '{"$minKey":1}', NULL: "null"}
-_WRITTEN: Final[dict[int, tuple[str, Callable[[Found, Field], pa.Array], str]]] = {
+_TEMPLATES: Final[dict[int, tuple[str, Callable[[LayoutMatch, Field], pa.Array], str]]] = {
     BOOL: ("", _bools, ""),
     DATE: ('{"$date":{"$numberLong":"', _numbers, '"}}'),
     DOUBLE: ('{"$numberDouble":"', _doubles, '"}'),
     INT: ('{"$numberInt":"', _numbers, '"}'),
     LONG: ('{"$numberLong":"', _numbers, '"}'),
-    OBJECT_ID: ('{"$oid":"', Found.hexes, '"}'),
+    OBJECT_ID: ('{"$oid":"', LayoutMatch.hexes, '"}'),
     TEXT: ('"', _strings, '"'),
 }

@@ -43,22 +43,22 @@ class Field:
 
     name: str
     kind: int
-    place: int
+    index: int
     fields: tuple[Field, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Segment:
     """A stretch of bytes whose length is the same in all documents: words to compare (where, what, under which mask),
     places of values in it, and what the value behind it has besides the bytes it counts (None: it is the last)."""
 
     words: tuple[tuple[int, int, int], ...]
-    places: tuple[int, ...]
+    offsets: tuple[int, ...]
     length: int
     counted: int | None
 
 
-class Column:
+class BsonColumn:
     """The bytes of a column of BSON documents, readable at any place. `starts` and `ends` are those of its rows."""
 
     def __init__(self, column: pa.Array) -> None:
@@ -90,58 +90,58 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LayoutMatch:
     """Documents of one layout: their rows, rising, and the places of their values."""
 
-    layout: Layout
-    column: Column
+    layout: DocumentLayout
+    column: BsonColumn
     rows: Numbers
-    places: list[Numbers]
+    offsets: list[Numbers]
 
-    def without(self, rows: NDArray[np.bool_]) -> Found:
+    def without(self, rows: NDArray[np.bool_]) -> LayoutMatch:
         """The documents but for those that are marked."""
-        kept = (~rows).nonzero()[0]
-        return Found(self.layout, self.column, self.rows[kept], [place[kept] for place in self.places])
+        retained = (~rows).nonzero()[0]
+        return LayoutMatch(self.layout, self.column, self.rows[retained], [offset[retained] for offset in self.offsets])
 
     def longs(self, field: Field) -> Numbers:
         """The values of a long, a date, an int."""
-        at = self.places[field.place]
+        at = self.offsets[field.index]
         if field.kind == INT:
             return self.column.ints(at).astype(np.int64)
         return self.column.words(at).view(np.int64)
 
     def doubles(self, field: Field) -> NDArray[np.float64]:
-        return self.column.words(self.places[field.place]).view(np.float64)
+        return self.column.words(self.offsets[field.index]).view(np.float64)
 
     def bools(self, field: Field) -> NDArray[np.bool_]:
-        told = self.column.data[self.places[field.place]]
-        if (told > 1).any():
+        octets = self.column.data[self.offsets[field.index]]
+        if (octets > 1).any():
             raise InvalidBSON("a boolean is neither 0 nor 1")
-        return told.astype(np.bool_)
+        return octets.astype(np.bool_)
 
     def timestamps(self, field: Field) -> tuple[pa.Array, pa.Array]:
         """Seconds and increments."""
-        words = self.column.words(self.places[field.place])
+        words = self.column.words(self.offsets[field.index])
         return pa.array(words >> np.uint64(32)), pa.array(words & np.uint64(0xFFFFFFFF))
 
     def strings(self, field: Field) -> pa.Array:
         """Raises ArrowInvalid if one is not UTF-8."""
-        at = self.places[field.place]
+        at = self.offsets[field.index]
         return self.column.slices(at + 4, at + 3 + self.column.ints(at)).cast(pa.string())
 
     def hexes(self, field: Field) -> pa.Array:
         """Object ids, as their 24 digits."""
-        at = self.places[field.place]
-        whole = np.empty((len(at), 12), np.uint8)
-        whole[:, :8] = self.column.words(at).view(np.uint8).reshape(-1, 8)
-        whole[:, 8:] = self.column.ints(at + 8).view(np.uint8).reshape(-1, 4)
+        at = self.offsets[field.index]
+        ids = np.empty((len(at), 12), np.uint8)
+        ids[:, :8] = self.column.words(at).view(np.uint8).reshape(-1, 8)
+        ids[:, 8:] = self.column.ints(at + 8).view(np.uint8).reshape(-1, 4)
         bounds = np.arange(0, 24 * len(at) + 1, 24, dtype=np.int32)
-        digits = pa.py_buffer(whole.tobytes().hex().encode())
+        digits = pa.py_buffer(ids.tobytes().hex().encode())
         return pa.StringArray.from_buffers(len(at), pa.py_buffer(bounds), digits)
 
     def slices(self, field: Field) -> pa.Array:
         """The bytes of each value."""
-        at = self.places[field.place]
+        at = self.offsets[field.index]
         if field.kind in _FIXED:
             return self.column.slices(at, at + _FIXED[field.kind])
         return self.column.slices(at, at + _COUNTED.get(field.kind, 0) + self.column.ints(at))
@@ -151,32 +151,32 @@ class Found:
         return decoded(field.kind, self.slices(field))
 
 
-class Layout:
+class DocumentLayout:
     """See the top; `fields` are those of the document."""
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
         self.fields = fields
-        self._stretches = tuple(_stretches(fields))
+        self._segments = tuple(_segments(fields))
 
-    def match(self, column: Column, rows: Numbers) -> Found:
+    def match(self, column: BsonColumn, rows: Numbers) -> LayoutMatch:
         """Those of the rows that have this layout."""
-        at, places = column.starts[rows], list[Numbers]()
-        for stretch in self._stretches:
-            for where, word, mask in stretch.words:
+        at, offsets = column.starts[rows], list[Numbers]()
+        for segment in self._segments:
+            for where, word, mask in segment.words:
                 same = (column.words(at + where) & np.uint64(mask)) == np.uint64(word)
                 if not same.all():
-                    kept = same.nonzero()[0]
-                    at, rows, places = at[kept], rows[kept], [place[kept] for place in places]
+                    retained = same.nonzero()[0]
+                    at, rows, offsets = at[retained], rows[retained], [offset[retained] for offset in offsets]
                     if not len(rows):
-                        return Found(self, column, rows, places)
-            places.extend(at + place for place in stretch.places)
-            at = at + stretch.length
-            if stretch.counted is not None:
-                at = at + stretch.counted + column.ints(at)
-        found = Found(self, column, rows, places)
+                        return LayoutMatch(self, column, rows, offsets)
+            offsets.extend(at + offset for offset in segment.offsets)
+            at = at + segment.length
+            if segment.counted is not None:
+                at = at + segment.counted + column.ints(at)
+        result = LayoutMatch(self, column, rows, offsets)
         starts, ends = column.starts[rows], column.ends[rows]
         wrong = (at != ends) | (column.ints(starts) != ends - starts)
-        return found.without(wrong) if wrong.any() else found
+        return result.without(wrong) if wrong.any() else result
 
 
 def decoded(kind: int, column: pa.Array) -> list[Any]:
@@ -184,21 +184,21 @@ def decoded(kind: int, column: pa.Array) -> list[Any]:
     head = bytes([kind, 0])
     items = b"".join([head + value for value in column.to_pylist()])
     array = (len(items) + 5).to_bytes(4, "little") + items + b"\0"
-    found: list[Any] = decode((len(array) + 8).to_bytes(4, "little") + b"\x04a\0" + array + b"\0")["a"]
-    return found
+    result: list[Any] = decode((len(array) + 8).to_bytes(4, "little") + b"\x04a\0" + array + b"\0")["a"]
+    return result
 
 
-def layout_of(document: bytes) -> Layout | None:
+def layout_of(document: bytes) -> DocumentLayout | None:
     """The layout that the document has; None if none can tell it. Raises `bson.InvalidBSON` if it is malformed."""
     numbers = iter(range(_FIELDS_MAX))
     fields = _fields(document, 0, numbers)
-    return None if fields is None else Layout(fields)
+    return None if fields is None else DocumentLayout(fields)
 
 
 def _fields(document: bytes, start: int, numbers: Iterator[int]) -> tuple[Field, ...] | None:
-    found: dict[str, Field] = {}
+    result: dict[str, Field] = {}
     for kind, raw, value, _ in iter_elements(document, start):
-        place = next(numbers, None)
+        index = next(numbers, None)
         inner: tuple[Field, ...] | None = ()
         if kind == OBJECT:
             inner = _fields(document, value, numbers)
@@ -207,29 +207,29 @@ def _fields(document: bytes, start: int, numbers: Iterator[int]) -> tuple[Field,
         except UnicodeDecodeError:
             return None
         known = kind in _FIXED or kind in _COUNTED or kind == OBJECT
-        if place is None or inner is None or name in found or name == "$ref" or not known:
+        if index is None or inner is None or name in result or name == "$ref" or not known:
             return None
-        found[name] = Field(name, kind, place, inner)
-    return tuple(found.values())
+        result[name] = Field(name, kind, index, inner)
+    return tuple(result.values())
 
 
-def _stretches(fields: tuple[Field, ...]) -> Iterator[_Stretch]:
-    held: bytes = bytes(4)
+def _segments(fields: tuple[Field, ...]) -> Iterator[_Segment]:
+    pattern: bytes = bytes(4)
     mask: bytes = bytes(4)
-    places: list[int] = []
+    offsets: list[int] = []
     for token in _tokens(fields):
         if type(token) is bytes:
-            held, mask = held + token, mask + b"\xff" * len(token)
+            pattern, mask = pattern + token, mask + b"\xff" * len(token)
             continue
         assert isinstance(token, int)
-        places.append(len(held))
+        offsets.append(len(pattern))
         if token in _COUNTED:
-            yield _Stretch(_words(held, mask), tuple(places), len(held), _COUNTED[token])
-            held, mask, places = b"", b"", []
+            yield _Segment(_words(pattern, mask), tuple(offsets), len(pattern), _COUNTED[token])
+            pattern, mask, offsets = b"", b"", []
         else:
             size = 4 if token == OBJECT else _FIXED[token]
-            held, mask = held + bytes(size), mask + bytes(size)
-    yield _Stretch(_words(held, mask), tuple(places), len(held), None)
+            pattern, mask = pattern + bytes(size), mask + bytes(size)
+    yield _Segment(_words(pattern, mask), tuple(offsets), len(pattern), None)
 
 
 def _tokens(fields: tuple[Field, ...]) -> Iterator[bytes | int]:
@@ -242,10 +242,10 @@ def _tokens(fields: tuple[Field, ...]) -> Iterator[bytes | int]:
     yield b"\0"
 
 
-def _words(held: bytes, mask: bytes) -> tuple[tuple[int, int, int], ...]:
-    found = []
-    for where in range(0, len(held), _WORD):
-        wanted, under = (int.from_bytes(part[where : where + _WORD], "little") for part in (held, mask))
+def _words(pattern: bytes, mask: bytes) -> tuple[tuple[int, int, int], ...]:
+    result = []
+    for where in range(0, len(pattern), _WORD):
+        expected, under = (int.from_bytes(part[where : where + _WORD], "little") for part in (pattern, mask))
         if under:
-            found.append((where, wanted, under))
-    return tuple(found)
+            result.append((where, expected, under))
+    return tuple(result)

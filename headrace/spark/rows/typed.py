@@ -92,7 +92,7 @@ def _fit_array(item_fit: Fit) -> Fit:
     def fit(value: Any) -> tuple[Any, Any]:
         if type(value) is not list:
             return None, value
-        held = _whole(value, item_fit)
+        held = _fit_items(value, item_fit)
         return (None, value) if held is None else (held, MISSING)
 
     return fit
@@ -102,13 +102,13 @@ def _fit_map(item_fit: Fit) -> Fit:
     def fit(value: Any) -> tuple[Any, Any]:
         if type(value) is not dict:
             return None, value
-        held = _whole(list(value.values()), item_fit)
+        held = _fit_items(list(value.values()), item_fit)
         return (None, value) if held is None else (list(zip(value, held)), MISSING)
 
     return fit
 
 
-def _whole(items: list[Any], fit: Fit) -> list[Any] | None:
+def _fit_items(items: list[Any], fit: Fit) -> list[Any] | None:
     """What the column holds of the items, if every one fits whole."""
     held = []
     for item in items:

@@ -14,7 +14,7 @@ from bson import Timestamp
 from headrace.errors import CommandError
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
-from headrace.spark.pipelines.reader import split
+from headrace.spark.pipelines.reader import split_stages
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.rows.extjson import loads
 from headrace.spark.rows.tokens import Token
@@ -183,7 +183,7 @@ def _pipeline(text: str) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, An
     if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
         raise OptionError("the option 'pipeline' is an array of stages")
     try:
-        return split(stages)
+        return split_stages(stages)
     except (CommandError, StageRefused) as error:
         raise OptionError(f"the option 'pipeline': {error}") from None
 

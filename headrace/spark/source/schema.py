@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.source_options import SourceOptions
-from headrace.spark.rows.events import REST, SCHEMA, SERVER, WHOLE
+from headrace.spark.rows.events import REST, SCHEMA, SERVER, TYPED_COLUMNS
 from headrace.values.arrow import DOCUMENTS
 
 
@@ -15,7 +15,7 @@ def schema_of(options: SourceOptions) -> str:
         name, _, kind = column.partition(" ")
         if name in DOCUMENTS and options.documents == "bson":
             kind = "BINARY"
-        if name in WHOLE and options.documents == "columns":
+        if name in TYPED_COLUMNS and options.documents == "columns":
             columns |= {name: f"STRUCT<{options.document_schema}>", name + REST: "STRING"}
         else:
             columns[name] = kind

@@ -106,7 +106,7 @@ class Archive:
 
         Nothing if `start` is in no span, or at the end of one. Raises ArchiveUnfit.
         """
-        from headrace.spark.pipelines.reader import retold
+        from headrace.spark.pipelines.reader import rewritten_batches
         from headrace.values.arrow.batches import events_batch
 
         span = self.span(start)
@@ -118,7 +118,7 @@ class Archive:
             events = in_slice(_encoded_events(table), slice_, slices)
             upto = Token(table["token"][-1].as_py())
             if events and stages:
-                batches = list(retold(stages, [events_batch(events)], columns))
+                batches = list(rewritten_batches(stages, [events_batch(events)], columns))
                 yield from ((batch, upto) for batch in batches)
             elif events:
                 yield events_batch(events, columns), upto
@@ -239,6 +239,6 @@ def _row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 def _encoded_events(table: pa.Table) -> list[bytes]:
     """The events of the rows, as BSON."""
-    from headrace.spark.pipelines import rows
+    from headrace.spark.pipelines import row_events
 
-    return [bson.encode(event) for batch in table.to_batches() for event in rows.events(batch)]
+    return [bson.encode(event) for batch in table.to_batches() for event in row_events.events(batch)]

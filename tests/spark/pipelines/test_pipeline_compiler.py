@@ -11,8 +11,8 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import given, settings
 
 from headrace.query.match import parse_filter
-from headrace.spark.pipelines import rows
-from headrace.spark.pipelines.compile_match import Compiler
+from headrace.spark.pipelines import row_events
+from headrace.spark.pipelines.compile_match import MatchCompiler
 from headrace.spark.pipelines.conditions import FALSE, TRUE
 from headrace.spark.pipelines.program import canonical
 from headrace.spark.rows.extjson import dumps
@@ -36,7 +36,7 @@ def cells_of(event: dict[str, Any]) -> dict[str, Any]:
 def event_of(cells: dict[str, Any]) -> dict[str, Any]:
     """The event read back from its row."""
     decoded = {name: bson.decode(value) if type(value) is bytes else value for name, value in cells.items()}
-    return rows.event(decoded)
+    return row_events.event(decoded)
 
 
 @many
@@ -50,11 +50,11 @@ def test_values_at_which_engines_differ_are_told_as_the_evaluator_tells_them() -
     cells = [(cells_of(canonical(event)), canonical(event)) for event in PITFALL_EVENTS]
     for filter_ in PITFALL_FILTERS:
         predicate = parse_filter(canonical(filter_))
-        verdict = Compiler().verdict(predicate)
+        verdict = MatchCompiler().approximation(predicate)
         for row, event in cells:
             matches = predicate(event)
-            assert matches or not verdict.sure.holds(row), (filter_, event)
-            assert verdict.maybe.holds(row) or not matches, (filter_, event)
+            assert matches or not verdict.certain.holds(row), (filter_, event)
+            assert verdict.possible.holds(row) or not matches, (filter_, event)
 
 
 @many
@@ -62,14 +62,14 @@ def test_values_at_which_engines_differ_are_told_as_the_evaluator_tells_them() -
 def test_what_columns_say_of_a_row_the_evaluator_says_too(filter_: dict[str, Any], event: dict[str, Any]) -> None:
     event = canonical(event)
     predicate = parse_filter(canonical(filter_))
-    compiler = Compiler()
-    verdict = compiler.verdict(predicate)
+    compiler = MatchCompiler()
+    verdict = compiler.approximation(predicate)
     cells, matches = cells_of(event), predicate(event)
     assert not compiler.misplaced().holds(cells)
-    assert not verdict.sure.holds(cells) or matches
-    assert verdict.maybe.holds(cells) or not matches
+    assert not verdict.certain.holds(cells) or matches
+    assert verdict.possible.holds(cells) or not matches
     if verdict.exact:
-        assert verdict.sure.holds(cells) == matches
+        assert verdict.certain.holds(cells) == matches
 
 
 @pytest.mark.parametrize(
@@ -86,38 +86,38 @@ def test_what_columns_say_of_a_row_the_evaluator_says_too(filter_: dict[str, Any
     ],
 )
 def test_filters_of_an_events_header_are_decided_by_columns(filter_: dict[str, Any]) -> None:
-    verdict = Compiler().verdict(parse_filter(canonical(filter_)))
+    verdict = MatchCompiler().approximation(parse_filter(canonical(filter_)))
     assert verdict.exact
 
 
 def test_a_filter_of_documents_becomes_a_prefilter_of_their_text() -> None:
-    verdict = Compiler().verdict(parse_filter({"operationType": "insert", "fullDocument.age": {"$gt": 30}}))
-    assert verdict.sure == FALSE
+    verdict = MatchCompiler().approximation(parse_filter({"operationType": "insert", "fullDocument.age": {"$gt": 30}}))
+    assert verdict.certain == FALSE
     told = "fullDocument contains '\"age\":'"
-    assert told in str(verdict.maybe)
-    assert "operationType = 'insert'" in str(verdict.maybe)
+    assert told in str(verdict.possible)
+    assert "operationType = 'insert'" in str(verdict.possible)
 
 
 def test_a_filter_that_no_value_passes_is_sure_of_rows_without_the_name() -> None:
-    verdict = Compiler().verdict(parse_filter({"fullDocument.age": {"$ne": 30}}))
-    assert verdict.maybe == TRUE
+    verdict = MatchCompiler().approximation(parse_filter({"fullDocument.age": {"$ne": 30}}))
+    assert verdict.possible == TRUE
     absent = {"fullDocument": '{"_id":{"$numberInt":"1"}}', "other": None}
-    assert verdict.sure.holds(absent)
-    assert not verdict.sure.holds(absent | {"fullDocument": '{"age":{"$numberInt":"31"}}'})
+    assert verdict.certain.holds(absent)
+    assert not verdict.certain.holds(absent | {"fullDocument": '{"age":{"$numberInt":"31"}}'})
 
 
 def test_an_id_is_sure_in_all_the_ways_a_number_is_written() -> None:
-    verdict = Compiler().verdict(parse_filter({"documentKey._id": Int64(5)}))
+    verdict = MatchCompiler().approximation(parse_filter({"documentKey._id": Int64(5)}))
     for text in ('{"$numberInt":"5"}', '{"$numberLong":"5"}', '{"$numberDouble":"5.0"}'):
-        assert verdict.sure.holds({"documentKey": f'{{"_id":{text}}}', "other": None})
+        assert verdict.certain.holds({"documentKey": f'{{"_id":{text}}}', "other": None})
     decimal = {"documentKey": '{"_id":{"$numberDecimal":"5.0"}}', "other": None}
-    assert not verdict.sure.holds(decimal)
-    assert verdict.maybe.holds(decimal)
+    assert not verdict.certain.holds(decimal)
+    assert verdict.possible.holds(decimal)
 
 
 def test_a_header_that_a_pipeline_reshaped_is_noticed() -> None:
-    compiler = Compiler()
-    compiler.verdict(parse_filter({"operationType": "x"}))
+    compiler = MatchCompiler()
+    compiler.approximation(parse_filter({"operationType": "x"}))
     reshaped = cells_of({"_id": {"_data": "82"}, "operationType": 5})
     assert compiler.misplaced().holds(reshaped)
     assert not compiler.misplaced().holds(cells_of({"_id": {"_data": "82"}, "operationType": "x", "to": {}}))

@@ -19,8 +19,8 @@ from headrace.spark import StageRefused, Window, explain
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.event_ranges import read_range
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
-from headrace.spark.pipelines import rows
-from headrace.spark.pipelines.reader import split
+from headrace.spark.pipelines import row_events
+from headrace.spark.pipelines.reader import split_stages
 from headrace.spark.pipelines.refusals import REFUSED
 from headrace.spark.pipelines.windows import Bins
 from headrace.spark.rows.extjson import dumps
@@ -31,7 +31,7 @@ HOUR = {"$dateTrunc": {"date": "$clusterTime", "unit": "hour"}}
 
 
 def places(stages: list[Any], source: dict[str, Any] | None = None, **given: Any) -> list[tuple[str, str]]:
-    return [(item.where, item.stage.split('"')[1]) for item in explain(stages, source, **given).placed]
+    return [(item.where, item.stage.split('"')[1]) for item in explain(stages, source, **given).stages]
 
 
 def test_each_stage_is_told_where_it_runs() -> None:
@@ -158,9 +158,9 @@ def test_a_bin_ends_where_the_next_begins(unit: str, size: int, zone: str, weekd
 
 def test_the_server_gets_what_change_streams_allow_and_the_reader_the_rest() -> None:
     match, unwind = {"$match": {"a": 1}}, {"$unwind": "$a"}
-    assert split([match, unwind, match]) == ((match,), (unwind, match))
+    assert split_stages([match, unwind, match]) == ((match,), (unwind, match))
     with pytest.raises(StageRefused, match=r"\$sort"):
-        split([match, {"$sort": {"a": 1}}])
+        split_stages([match, {"$sort": {"a": 1}}])
     with pytest.raises(OptionError, match=r"pipeline.*\$limit"):
         parse_options({"uri": "mongodb://h", "pipeline": '[{"$limit": 1}]'})
 
@@ -178,7 +178,7 @@ def test_the_reader_runs_behind_the_cursor(uri: str, database: Database[dict[str
     first = parse_options({"uri": uri, "startingPosition": start}).start.token
     assert first is not None
     batches = read_range(feed, first, feed.end_at(feed.now()), COLUMNS)
-    found = [event["fullDocument"] for batch in batches for event in rows.events(batch)]
+    found = [event["fullDocument"] for batch in batches for event in row_events.events(batch)]
     assert found == [{"_id": number, "a": item} for number in (2, 3) for item in range(number)]
 
 

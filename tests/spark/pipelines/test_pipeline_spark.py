@@ -86,7 +86,7 @@ def documents(df: DataFrame) -> list[str]:
 
 def read_back(df: DataFrame) -> list[str]:
     """The events of rows, as text."""
-    from headrace.spark.pipelines.rows import events as read
+    from headrace.spark.pipelines.row_events import events as read
 
     return [dumps(event) for batch in df.toArrow().to_batches() for event in read(batch)]
 

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from headrace.spark.rows import known_layouts
 from headrace.spark.rows.documents import TextColumn, TypedColumns
 from headrace.spark.rows.known_layouts import KnownLayouts
-from headrace.spark.rows.layouts import Column, Found, Layout, Numbers, layout_of
+from headrace.spark.rows.layouts import BsonColumn, DocumentLayout, LayoutMatch, Numbers, layout_of
 from headrace.values.bson import encode
 
 ROWS_MIN = 32
@@ -142,7 +142,7 @@ def told_by(column: pa.Array) -> tuple[pa.Array, int]:
         asked.append(len(rows))
         return [TextColumn(together=False)(rows)]
 
-    def fast(found: Found) -> tuple[Numbers, list[pa.Array]]:
+    def fast(found: LayoutMatch) -> tuple[Numbers, list[pa.Array]]:
         return found.rows, [TextColumn(together=False)(column.take(pa.array(found.rows)))]
 
     (texts,) = KnownLayouts().columns(column, fast, exact)
@@ -205,14 +205,14 @@ def test_a_document_whose_lengths_lead_elsewhere_is_not_of_the_layout() -> None:
     good, other = encode({"s": "ab", "n": 1}), encode({"s": "ab\0\x10n\0", "n": 1})
     layout = layout_of(good)
     assert layout is not None
-    column = Column(pa.array([good, other, encode({"s": "ab", "m": 1}), good]))
+    column = BsonColumn(pa.array([good, other, encode({"s": "ab", "m": 1}), good]))
     assert layout.match(column, np.arange(4)).rows.tolist() == [0, 1, 3]
 
 
 def test_layouts_are_remembered_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[bytes] = []
 
-    def learning(document: bytes) -> Layout | None:
+    def learning(document: bytes) -> DocumentLayout | None:
         learned.append(document)
         return layout_of(document)
 

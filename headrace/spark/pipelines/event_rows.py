@@ -6,16 +6,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.spark.pipelines.rows import writer
+from headrace.spark.pipelines.row_events import writer
 from headrace.values import bson
 from headrace.values.arrow import COLUMNS, DOCUMENTS, row_of
 
 
-def row_arrays(made: list[dict[str, Any]], batch: pa.RecordBatch, places: list[int]) -> pa.RecordBatch:
+def row_arrays(made: list[dict[str, Any]], batch: pa.RecordBatch, indexes: list[int]) -> pa.RecordBatch:
     """The events in the columns of `batch`, whose rows `places` they come from; other columns are those rows'."""
-    told = [row_of(bson.encode(event)) for event in made]
-    columns = dict(zip(COLUMNS, zip(*told, strict=True), strict=True)) if told else dict.fromkeys(COLUMNS, ())
-    taken = pa.array(places, pa.int64())
+    rows = [row_of(bson.encode(event)) for event in made]
+    columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(COLUMNS, ())
+    taken = pa.array(indexes, pa.int64())
     arrays = []
     for field in batch.schema:
         if field.name not in columns:

@@ -84,14 +84,14 @@ def events(
         column = batch.column(name)
         if pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-        held = column.to_pylist()
+        values = column.to_pylist()
         if name in _DOCUMENTS or name == "other":
-            read, written = reader(column.type), held
-            held = [None if cell is None else read(cell) for cell in written]
+            read, stored = reader(column.type), values
+            values = [None if cell is None else read(cell) for cell in stored]
             # `other` does not live on in its event, and its id would be another's.
             if texts is not None and read is loads and name != "other":
-                texts.update((id(document), text) for document, text in zip(held, written, strict=True) if text)
-        cells[name] = held
+                texts.update((id(document), text) for document, text in zip(values, stored, strict=True) if text)
+        cells[name] = values
     rows = zip(*cells.values(), strict=True)
     return [event(dict(zip(names, row, strict=True))) for row in rows]
 
@@ -101,27 +101,27 @@ def text_of(document: Document, texts: dict[int, str]) -> str:
     known = texts.get(id(document))
     if known is not None:
         return known
-    parts = [f"{dumps(name)}:{texts.get(id(value)) or dumps(value)}" for name, value in document.items()]
-    return "{" + ",".join(parts) + "}"
+    members = [f"{dumps(name)}:{texts.get(id(value)) or dumps(value)}" for name, value in document.items()]
+    return "{" + ",".join(members) + "}"
 
 
 def event(row: dict[str, Any]) -> Document:
     """The event of one row: its columns with documents decoded and times in microseconds; columns may be missing."""
-    found: Document = dict(row.get("other") or {})
+    event_fields: Document = dict(row.get("other") or {})
     for name, value in row.items():
         if value is not None and name not in ("other", "clusterTimeIncrement", "token", "database", "collection"):
-            field, told = _told(name, value, row)
-            found[field] = told
-    if row.get("token") is not None and "_id" not in found:
-        found["_id"] = {"_data": row["token"]}
+            field, field_value = _event_field(name, value, row)
+            event_fields[field] = field_value
+    if row.get("token") is not None and "_id" not in event_fields:
+        event_fields["_id"] = {"_data": row["token"]}
     ns = {short: row[name] for name, short in _NAMESPACE if row.get(name) is not None}
     if ns:
-        found["ns"] = ns
-    ordered = {name: found[name] for name in _ORDER if name in found}
-    return ordered | found
+        event_fields["ns"] = ns
+    ordered = {name: event_fields[name] for name in _ORDER if name in event_fields}
+    return ordered | event_fields
 
 
-def _told(name: str, value: Any, row: dict[str, Any]) -> tuple[str, Any]:
+def _event_field(name: str, value: Any, row: dict[str, Any]) -> tuple[str, Any]:
     if name == "clusterTime":
         return name, Timestamp(value // 1_000_000, row["clusterTimeIncrement"] or 0)
     if name == "wallTime":
