@@ -24,6 +24,9 @@ INDEX_COUNT_MAX: Final = 64  # indexes of a collection
 LISTEN_BACKLOG: Final = 4096  # connections the kernel holds before they are accepted; the kernel's own bound is lower
 WRITE_BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024  # replies a client has not read; above that it is not read from
 READ_AHEAD_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX  # what a client may send ahead while its command waits
+REPLY_ID_MAX: Final = 2**31 - 1  # of a connection's replies, an int32 in their header; they begin again at 0
+STOP_SECONDS_MAX: Final = 30  # for the writes that have come; then the server stops without them
+WRITER_STALL_SECONDS_MAX: Final = 60  # a commit that takes longer will not come: the server ends
 WOKEN_COUNT_MAX: Final = 64  # waiting commands run again in one turn of the loop: about a millisecond's worth
 LOG_LINE_COUNT_MAX: Final = 1024  # lines of the log that `getLog` shows, as many as mongod has
 

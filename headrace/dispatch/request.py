@@ -119,7 +119,10 @@ def parse_legacy_query(collection: str, body: bytes, client: ClientInfo) -> Requ
     if not collection.endswith(".$cmd"):
         raise CommandError(5739101, "OP_QUERY is no longer supported. The client driver may require an upgrade.")
     request = Request("", collection[:-5], body, {}, client)
-    outer = request.body
+    try:
+        outer = request.body
+    except Exception as error:
+        raise CommandError(22, f"invalid bson: {error}") from None
     inner = outer.get("$query", outer.get("query"))
     if isinstance(inner, dict):
         request = Request("", request.db, body, {}, client, inner)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo
 from headrace.server.background import Background
+from headrace.server.failures import log_failure, printable
 from headrace.server.log_tail import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
@@ -30,8 +32,17 @@ LOG = logging.getLogger("headrace.server")
 class Core:
     """A running server. Made, started and stopped on its loop's thread."""
 
-    def __init__(self, options: ServerOptions, *, throw_away: bool = False, clock: SystemClock | None = None) -> None:
-        """Open the store; raises `DirectoryInUse`. `throw_away`: a temporary directory, removed by `stop`."""
+    def __init__(
+        self, options: ServerOptions, *, throw_away: bool = False, clock: SystemClock | None = None,
+        failed: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Open the store; raises `DirectoryInUse`. `throw_away`: a temporary directory, removed by `stop`.
+
+        `failed` is called, with the reason, once the server can write no more: it has then dropped its clients.
+        """
+        self.failure: str | None = None
+        """Why the server has ended by itself; None while it has not."""
+        self._when_failed = failed
         self.options = options
         self.loop = asyncio.get_running_loop()
         self.store = Store(None if throw_away else options.dbpath, oplog=options.oplog, clock=clock)
@@ -64,6 +75,7 @@ class Core:
             await self.stop()
             raise
         self.background.start()
+        self._watch_writer()
 
     async def _listen(self, address: str) -> None:
         server = await self.loop.create_server(
@@ -90,7 +102,11 @@ class Core:
         for peer in self.peers:
             peer.stop_reading()
         self.background.stop()
-        await self.writer.drained()
+        if self.failure is None:
+            try:
+                await asyncio.wait_for(self.writer.drained(), limits.STOP_SECONDS_MAX)
+            except TimeoutError:
+                LOG.error("writes did not end within %d s; the server stops without them", limits.STOP_SECONDS_MAX)
         for peer in list(self.peers):
             peer.drop()
         await asyncio.sleep(0)
@@ -113,6 +129,32 @@ class Core:
                 else:
                     found.append(f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}")
         return found
+
+    def _watch_writer(self) -> None:
+        """Each second: a group of writes that neither ends nor fails ends the server, as a disk that hangs does."""
+        since_ms = self.writer.busy_since_ms
+        if since_ms is not None and self.loop.time() * 1000.0 - since_ms > limits.WRITER_STALL_SECONDS_MAX * 1000:
+            self.fail("no write has ended", TimeoutError(f"for {limits.WRITER_STALL_SECONDS_MAX} s"))
+        if not self.ending:
+            self.loop.call_later(1.0, self._watch_writer)
+
+    def fail(self, what: str, error: BaseException) -> None:
+        """End the server, which can write no more: nobody is answered, clients see their connections close.
+
+        What was acknowledged is on disk, and a restart reads it from there.
+        """
+        if self.failure is not None:
+            return
+        self.failure = f"{what}: {type(error).__name__}: {printable(error)}"
+        log_failure(f"the server ends: {what}", error, level=logging.CRITICAL)
+        self.ending = True
+        for server in self._servers:
+            server.close()
+        for peer in list(self.peers):
+            with contextlib.suppress(Exception):
+                peer.drop()
+        if self._when_failed is not None:
+            self._when_failed(self.failure)
 
     # What peers call.
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Callable
+from typing import Final
 
 from headrace.dispatch.options import ServerOptions
 from headrace.server.core import Core
 from headrace.server.embedded import new_loop
+
+EXIT_ABRUPT: Final = 14
+"""mongod's own status for a server that ends by itself because it cannot go on."""
 
 
 def run(options: ServerOptions, announce: Callable[[str], None] = print) -> None:
@@ -28,9 +34,15 @@ async def _serve(options: ServerOptions, announce: Callable[[str], None]) -> Non
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    core = Core(options)
+    core = Core(options, failed=_abort)
     core.engine.shut_down = ended.set
     await core.start()
     announce(f"headrace listens on {', '.join(core.addresses)}, data in {options.dbpath}")
     await ended.wait()
     await core.stop()
+
+
+def _abort(reason: str) -> None:
+    """End the process at once: its writes have failed for good, and a restart finds all that was acknowledged."""
+    print(f"headrace: aborted: {reason}", file=sys.stderr, flush=True)
+    os._exit(EXIT_ABRUPT)

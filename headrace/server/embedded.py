@@ -67,6 +67,11 @@ class Server:
         return f"mongodb://{self.address}/{name}"
 
     @property
+    def failure(self) -> str | None:
+        """Why the server has stopped by itself (its data file cannot be written any more); None while it serves."""
+        return self._running.failure
+
+    @property
     def _running(self) -> Core:
         if self._core is None:
             raise RuntimeError("the server is not running; use it in a `with`, or call start()")

@@ -127,11 +127,13 @@ class Notifier:
 
     def _run_woken(self) -> None:
         woken = self._woken
-        for _ in range(min(len(woken), limits.WOKEN_COUNT_MAX)):
-            parked = woken.popleft()
-            parked.peer.wake(parked.command, parked.request)
-        if woken:
-            self._core.loop.call_soon(self._run_woken)
+        try:
+            for _ in range(min(len(woken), limits.WOKEN_COUNT_MAX)):
+                parked = woken.popleft()
+                parked.peer.wake(parked.command, parked.request)
+        finally:
+            if woken:
+                self._core.loop.call_soon(self._run_woken)
 
     def _time_is_up(self, parked: Any) -> None:
         self._remove(parked)

@@ -7,6 +7,7 @@ A peer runs reads at once, hands writes to the `Writer`, and parks a command tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from headrace.dispatch.fail_points import Failure
 from headrace.dispatch.request import Request, parse_legacy_query, parse_message
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
+from headrace.server.failures import log_failure, printable
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
 from headrace.wire.message import MORE_TO_COME, OP_QUERY
 from headrace.wire.reply import encode_reply
@@ -101,9 +103,20 @@ class Peer(asyncio.Protocol):
                     return
                 self._begin(message)  # type: ignore[arg-type]
         except ProtocolError as error:
-            LOG.warning("%s sent what is not the MongoDB protocol, and is cut off: %s", self.client.address, error)
+            LOG.warning(
+                "%s sent an invalid message; its connection is closed: %s", self.client.address, printable(error)
+            )
             self._busy = True
             self._transport.close()
+        except Exception as error:
+            self._close_after(error)
+
+    def _close_after(self, error: Exception) -> None:
+        """An exception that escaped from this client's turn costs it its connection, and nobody else anything."""
+        log_failure(f"the connection of {self.client.address} is closed after an error inside the server", error)
+        self._busy = True
+        with contextlib.suppress(Exception):
+            self._transport.abort()
 
     def _begin(self, message: Message) -> None:
         engine = self._core.engine
@@ -127,6 +140,11 @@ class Peer(asyncio.Protocol):
             blank = Request("", "", message.body, {}, self.client)
             self._answer(engine.failure(error, blank))
             return
+        except Exception as error:
+            log_failure(f"a message of {self.client.address} failed inside the server", error)
+            blank = Request("", "", message.body, {}, self.client)
+            self._answer(engine.failure(_internal_error(), blank))
+            return
         if failure is None:
             self.start(command, request)
         else:
@@ -146,12 +164,15 @@ class Peer(asyncio.Protocol):
             self.start(command, request)
 
     def _unblock(self, failure: Failure, command: Command, request: Request) -> None:
-        self._busy = False
-        if self._transport.is_closing():
-            return
-        self._fail(failure, command, request)
-        if not self._busy:
-            self._serve()
+        try:
+            self._busy = False
+            if self._transport.is_closing():
+                return
+            self._fail(failure, command, request)
+            if not self._busy:
+                self._serve()
+        except Exception as error:
+            self._close_after(error)
 
     def start(self, command: Command, request: Request) -> None:
         """Run a command whose turn it is."""
@@ -165,31 +186,41 @@ class Peer(asyncio.Protocol):
         """Run a reading command, now or again after a wait."""
         try:
             answer = self._core.engine.run_read(command, request)
-        except Exception:
-            LOG.exception("the command %s of %s failed inside the server", request.name, self.client.address)
-            answer = self._core.engine.failure(CommandError(1, "an error inside the server; see its log"), request)
+        except Exception as error:
+            log_failure(f"the command {request.name} of {self.client.address} failed inside the server", error)
+            answer = self._core.engine.failure(_internal_error(), request)
         if type(answer) is Wait:
             self._busy = True
-            self._core.notifier.park(self, command, request, answer)
+            self.wait(command, request, answer)
             return
         self._answer(answer)  # type: ignore[arg-type]
 
     def finish(self, answer: bytes) -> None:
         """The answer of a command that had to wait; then on with what came meanwhile."""
-        self._busy = False
-        if self._transport.is_closing():
-            return
-        if self.client.cut_off:
-            self.drop()
-            return
-        self._answer(answer)
-        self._serve()
+        try:
+            self._busy = False
+            if self._transport.is_closing():
+                return
+            if self.client.cut_off:
+                self.drop()
+                return
+            self._answer(answer)
+            self._serve()
+        except Exception as error:
+            self._close_after(error)
+
+    def wait(self, command: Command, request: Request, wait: Wait) -> None:
+        """Park a command that cannot be answered yet."""
+        try:
+            self._core.notifier.park(self, command, request, wait)
+        except Exception as error:
+            self._close_after(error)
 
     def _answer(self, answer: bytes) -> None:
         message = self._message
         if message.flags & MORE_TO_COME and message.opcode != OP_QUERY:
             return
-        self._replies += 1
+        self._replies = self._replies + 1 & limits.REPLY_ID_MAX
         sent = encode_reply(
             self._replies, message.request_id, answer, legacy=message.opcode == OP_QUERY, compressor=message.compressor
         )
@@ -198,12 +229,15 @@ class Peer(asyncio.Protocol):
 
     def wake(self, command: Command, request: Request) -> None:
         """The notifier's call: run the parked command again."""
-        self._busy = False
-        if self._transport.is_closing():
-            return
-        self.start(command, request)
-        if not self._busy:
-            self._serve()
+        try:
+            self._busy = False
+            if self._transport.is_closing():
+                return
+            self.start(command, request)
+            if not self._busy:
+                self._serve()
+        except Exception as error:
+            self._close_after(error)
 
     def stop_reading(self) -> None:
         """Begin no further message: the server ends, and answers what it has begun."""
@@ -215,3 +249,7 @@ class Peer(asyncio.Protocol):
         """Close the socket without an answer (a fail point, or the end of the server)."""
         self._busy = True
         self._transport.abort()
+
+
+def _internal_error() -> CommandError:
+    return CommandError(1, "an error inside the server; see its log")

@@ -4,23 +4,26 @@ Writes are gathered while the loop hands out what the sockets brought, then run 
 answered. A commit that is quick (an SSD) is awaited on the spot, which costs least; where commits have
 proved slow they go to a thread, so that reads and pings are answered meanwhile.
 
-Rule: no client is answered before its write is on disk, and a write whose transaction failed is run again
-alone, so that one client's failure is not another's.
+Rules: no client is answered before its write is on disk. A write that fails inside costs every other write of its
+group at most one more run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
+from headrace.server.failures import log_failure
+from headrace.store.lmdb import is_disk_failure
 from headrace.store.store import MapFull
 from headrace.store.writes import WriteTransaction
 
@@ -28,33 +31,51 @@ if TYPE_CHECKING:
     from headrace.server.core import Core
     from headrace.server.peer import Peer
 
-LOG = logging.getLogger("headrace.server")
 SLOW_COMMIT_MS: Final = 3.0  # from here on a commit is worth a thread
 
-Job = Callable[[WriteTransaction], object]
+Write = tuple["Peer", Command, Request]
+Job = tuple[Callable[[WriteTransaction], object], "asyncio.Future[None]"]
+
+
+@dataclass(slots=True)
+class Group:
+    """Writes that share a transaction, and how far they have come."""
+
+    writes: list[Write]
+    jobs: list[Job]
+    answers: list[bytes | Wait] = field(default_factory=list)
+    """One for each write that has run."""
+    jobs_run: int = 0
+    txn: WriteTransaction = field(init=False)
 
 
 class Writer:
-    """The queue of writes, and the task that empties it."""
+    """The queue of writes, and the callback that empties it.
+
+    Whatever an exception escapes from, the next group is scheduled: `_flush` and `_synced` end in `_next`, a client is
+    answered behind its own guard (`Peer.finish`), and what leaves the store in doubt ends the server (`Core.fail`).
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._queue: list[tuple[Peer, Command, Request]] = []
-        self._jobs: list[tuple[Job, asyncio.Future[None]]] = []
-        self._alone: list[tuple[Any, Any]] = []  # (batch, jobs) of one write each, to find whose fault a failure was
+        self._queue: list[Write] = []
+        self._jobs: list[Job] = []
+        self._retries: deque[Group] = deque()  # of failed transactions, run before what is queued
         self._scheduled = False
         self._commit_ms = 0.0
         self._idle: list[asyncio.Future[None]] = []
+        self.busy_since_ms: float | None = None
+        """When the group that is being run was begun, in milliseconds of the loop's clock; None: none is."""
 
     def add(self, peer: Peer, command: Command, request: Request) -> None:
         """Queue a client's write; the peer is answered through `finish`, or parked if the command must wait."""
         self._queue.append((peer, command, request))
         self._schedule()
 
-    def add_job(self, job: Job) -> asyncio.Future[None]:
+    def add_job(self, run: Callable[[WriteTransaction], object]) -> asyncio.Future[None]:
         """Queue a write of the server's own; the future is done when it is committed, or failed."""
         future: asyncio.Future[None] = self._core.loop.create_future()
-        self._jobs.append((job, future))
+        self._jobs.append((run, future))
         self._schedule()
         return future
 
@@ -70,96 +91,124 @@ class Writer:
             self._scheduled = True
             self._core.loop.call_soon(self._flush)
 
-    def _done(self) -> None:
-        """A batch is through: begin the next, or rest."""
-        if self._alone or self._queue or self._jobs:
+    def _next(self) -> None:
+        """A group has ended: begin the next, or rest."""
+        self.busy_since_ms = None
+        if self._retries or self._queue or self._jobs:
             self._core.loop.call_soon(self._flush)
             return
         self._scheduled = False
         idle, self._idle = self._idle, []
         for future in idle:
-            future.set_result(None)
+            if not future.done():
+                future.set_result(None)
 
     def _flush(self) -> None:
-        if self._alone:
-            self._commit(*self._alone.pop(0))
-            return
-        batch, self._queue = (
-            self._queue[: limits.COMMIT_COMMAND_COUNT_MAX],
-            self._queue[limits.COMMIT_COMMAND_COUNT_MAX :],
-        )
-        jobs, self._jobs = self._jobs, []
-        self._commit(batch, jobs)
-
-    def _commit(self, batch: list[tuple[Peer, Command, Request]], jobs: list[tuple[Job, asyncio.Future[None]]]) -> None:
-        store = self._core.store
-        txn = store.begin()
+        self.busy_since_ms = self._core.loop.time() * 1000.0
+        if self._retries:
+            group = self._retries.popleft()
+        else:
+            group = Group(self._queue[: limits.COMMIT_COMMAND_COUNT_MAX], self._jobs)
+            self._queue, self._jobs = self._queue[limits.COMMIT_COMMAND_COUNT_MAX :], []
         try:
-            answers = [self._core.engine.run_write(command, request, txn) for _, command, request in batch]
-            for job, _ in jobs:
-                job(txn)
+            self._run(group)
+        except Exception as error:
+            self._core.fail("a group of writes could neither be committed nor given up", error)
+
+    def _run(self, group: Group) -> None:
+        """Run a group in one transaction, and commit it here or in the thread."""
+        store, engine = self._core.store, self._core.engine
+        txn = group.txn = store.begin()
+        try:
+            for _, command, request in group.writes:
+                group.answers.append(engine.run_write(command, request, txn))
+            for run, _ in group.jobs:
+                run(txn)
+                group.jobs_run += 1
             store.prepare(txn)
         except Exception as error:
-            self._failed(txn, batch, jobs, error)
+            self._failed(group, error)
             return
         if self._commit_ms > SLOW_COMMIT_MS:
             task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn)
-            task.add_done_callback(lambda done: self._synced(txn, batch, jobs, answers, done.exception()))
+            task.add_done_callback(lambda done: self._synced(group, done.exception()))
             return
         failure = None
         try:
             self._timed_sync(txn)
         except Exception as error:
             failure = error
-        self._synced(txn, batch, jobs, answers, failure)
+        self._synced(group, failure)
 
     def _timed_sync(self, txn: WriteTransaction) -> None:
         started = time.perf_counter()
         self._core.store.sync(txn)
         self._commit_ms += 0.1 * ((time.perf_counter() - started) * 1000 - self._commit_ms)
 
-    def _synced(
-        self, txn: WriteTransaction, batch: list[tuple[Peer, Command, Request]],
-        jobs: list[tuple[Job, asyncio.Future[None]]], answers: list[bytes | Wait], failure: BaseException | None,
-    ) -> None:  # fmt: skip
-        if failure is not None:
-            self._failed(txn, batch, jobs, failure)
+    def _synced(self, group: Group, failure: BaseException | None) -> None:
+        """The commit has ended: publish it and answer."""
+        try:
+            if failure is not None:
+                self._failed(group, failure)
+                return
+            self._core.store.publish(group.txn)
+        except Exception as error:
+            self._core.fail("what is committed could not be published", error)
             return
-        self._core.store.publish(txn)
-        for (peer, command, request), answer in zip(batch, answers):
+        for (peer, command, request), answer in zip(group.writes, group.answers):
             if type(answer) is bytes:
                 peer.finish(answer)
             else:
-                self._core.notifier.park(peer, command, request, answer)  # type: ignore[arg-type]
-        for _, future in jobs:
+                peer.wait(command, request, answer)  # type: ignore[arg-type]
+        for _, future in group.jobs:
             if not future.done():
                 future.set_result(None)
-        self._done()
+        self._next()
 
-    def _failed(
-        self, txn: WriteTransaction, batch: list[tuple[Peer, Command, Request]],
-        jobs: list[tuple[Job, asyncio.Future[None]]], error: BaseException,
-    ) -> None:  # fmt: skip
-        """Nothing of the transaction happened: make room and go again, or find whose fault it was."""
-        self._core.store.abandon(txn)
+    def _failed(self, group: Group, error: BaseException) -> None:
+        """Nothing of the transaction has happened. Whoever raised is answered; the others run once more, as two groups:
+        those before it, which are known to work, and those behind it, which have not been run."""
+        self._core.store.abandon(group.txn)
         if isinstance(error, MapFull):
             try:
                 self._core.store.grow()
-            except Exception as no_room:  # no memory to map: the clients are told, one by one
+            except Exception as no_room:  # no address space: each client is answered that
                 error = no_room
             else:
-                self._commit(batch, jobs)
+                self._retries.appendleft(Group(group.writes, group.jobs))
+                self._next()
                 return
-        if len(batch) + len(jobs) > 1:
-            self._alone += [([item], []) for item in batch] + [([], [job]) for job in jobs]
-            self._done()
-        elif batch:
-            peer, _, request = batch[0]
-            LOG.error("the write %s of %s failed inside the server", request.name, peer.client.address, exc_info=error)
-            message = f"an error inside the server, and nothing was written; see its log: {error}"
-            code = 14031 if isinstance(error, OSError) else 1
-            peer.finish(self._core.engine.failure(CommandError(code, message), request))
-            self._done()
+        writes, jobs = group.writes, group.jobs
+        if (index := len(group.answers)) < len(writes):
+            retries = [Group(writes[:index], []), Group(writes[index + 1 :], jobs)]
+            self._answer_failure(writes[index], error)
+        elif (index := group.jobs_run) < len(jobs):
+            retries = [Group(writes, jobs[:index]), Group([], jobs[index + 1 :])]
+            self._fail_job(jobs[index], error)
+        elif len(writes) + len(jobs) > 1:  # the commit itself failed: each alone, to find out whose
+            retries = [Group([write], []) for write in writes] + [Group([], [job]) for job in jobs]
         else:
-            jobs[0][1].set_exception(error)
-            self._done()
+            retries = []
+            for write in writes:
+                self._answer_failure(write, error)
+            for job in jobs:
+                self._fail_job(job, error)
+        self._retries.extendleft(reversed([retry for retry in retries if retry.writes or retry.jobs]))
+        self._next()
+
+    def _answer_failure(self, write: Write, error: BaseException) -> None:
+        peer, _, request = write
+        log_failure(f"the write {request.name} of {peer.client.address} failed inside the server", error)
+        peer.finish(self._core.engine.failure(storage_error(error), request))
+
+    def _fail_job(self, job: Job, error: BaseException) -> None:
+        future = job[1]
+        if not future.done():
+            future.set_exception(error)
+
+
+def storage_error(error: BaseException) -> CommandError:
+    """The answer to a write that failed inside the server: 14031 (OutOfDiskSpace) if the disk did, else 1."""
+    if is_disk_failure(error):
+        return CommandError(14031, f"the disk is full or fails, and nothing was written: {error}")
+    return CommandError(1, "an error inside the server, and nothing was written; see its log")

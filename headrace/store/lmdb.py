@@ -14,6 +14,7 @@ This is the only module that imports lmdb.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
@@ -29,11 +30,18 @@ from headrace import limits
 TABLES: Final = ("catalog", "documents", "ids", "images", "indexes", "meta", "oplog", "runs", "sessions", "topics")
 
 MapFull = lmdb.MapFullError
+_DISK_ERRORS: Final = frozenset({errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 Transaction = Any  # lmdb.Transaction: the package has no type hints
 
 
 class DirectoryInUse(Exception):
     """Another process has the data directory open."""
+
+
+def is_disk_failure(error: BaseException) -> bool:
+    """Whether a write failed because the disk is full or fails; lmdb's own errors are no `OSError`."""
+    number = error.errno if isinstance(error, OSError) else error.code if isinstance(error, lmdb.Error) else None
+    return number in _DISK_ERRORS
 
 
 class Environment:

@@ -126,7 +126,8 @@ class Store:
 
     def close(self) -> None:
         if self._open_transaction is not None:
-            self.abandon(self._open_transaction)
+            with contextlib.suppress(Exception):  # after a failed disk the memory need not be right any more
+                self.abandon(self._open_transaction)
         self.environment.close()
 
     # Reading.

@@ -43,4 +43,4 @@ def test_the_log_tells_of_a_client_that_is_cut_off() -> None:
             assert stranger.socket.recv(1) == b""
         found = client.admin.command("getLog", "global")
         assert found["totalLinesWritten"] == len(found["log"]) >= 1
-        assert "is not the MongoDB protocol" in found["log"][-1]
+        assert "sent an invalid message" in found["log"][-1]
