@@ -14,7 +14,7 @@ DAYS ?= 1
 PROCESSES ?= 2
 FAST := --numprocesses $(PROCESSES) --dist loadfile -m 'not slow'
 
-.PHONY: help setup check test demo bench warm clean
+.PHONY: help setup check test demo bench docs warm clean
 
 help:
 	@echo 'make setup   .venv with headrace and its tools; does nothing the second time'
@@ -22,6 +22,7 @@ help:
 	@echo 'make test    everything, with servers, Spark and kill -9'
 	@echo 'make demo    DAYS=1 of flights through a server, its change stream and Spark into a table'
 	@echo 'make bench   measures the server'
+	@echo 'make docs    the documentation as a site, in site/'
 	@echo 'make warm    keeps Spark'"'"'s classes in your cache: its sessions start in half the time (150 MB)'
 
 setup: $(STAMP)
@@ -58,8 +59,18 @@ demo: setup
 bench: setup
 	$(BIN)/python bench/load.py
 
+# The generator has an environment of its own, so that the others need not install it.
+docs: .venv-docs/.installed
+	.venv-docs/bin/mkdocs build --strict --quiet
+	@echo 'site/index.html is written'
+
+.venv-docs/.installed: pyproject.toml constraints.txt
+	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs || $(PYTHON) -m virtualenv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-docs site build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 
 warm: setup
 	$(BIN)/python -m headrace.spark.session

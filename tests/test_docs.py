@@ -1,4 +1,4 @@
-"""Every example of README.md and docs/ is run, in the order of its page.
+"""Every example of README.md, docs/ and the other pages is run, in the order of its page.
 
 The convention, in a page:
 
@@ -7,11 +7,13 @@ The convention, in a page:
     ```console    a line after `$ ` is run by the shell; what follows up to the next one must be its output, if
                   anything does; `...` stands for any text
     ```text       right after a python block: what that block prints
+    ```toml       a block that begins `# name.toml` is written to that file; one that is a job's file must be valid
     <!-- slow -->            above a block: it needs Spark or many seconds; left out of `make check`
     <!-- not run: why -->    above a block: it cannot be run here
 
-A page has a folder of its own, and a home, both empty. The port 27017 stands for a free one that the test picks.
-`make` is only asked what it would do. Other languages (toml, json, ...) are not run.
+Each page has a new folder and a new home directory. The port 27017 stands for a free one that the test picks. `make`
+is run with -n. A slow `headrace pipeline` is called in the test's process, where it finds the Spark session that the
+page uses. Other languages (json, sql, ...) are not run.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ import io
 import os
 import re
 import runpy
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,17 +37,23 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.main import main
+from headrace.errors import code_name
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),
-        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / ".github").rglob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "bench").glob("*.md"),
         *(ROOT / "examples").glob("*.md"),
     ]
 )
 RUN = {"console", "python"}
-OWN_TEST = {"docs/pipeline.md", "docs/spark-pipelines.md"}  # tests/spark has one Spark session for them
+SHELLS = {"", "bash", "console", "py", "pycon", "python", "sh", "shell", "zsh"}  # languages of what could be run
+OWN_TEST = {"docs/sinks/own.md"}  # tests/spark has batches for it
+JOB_NAMES = re.compile(r"# ([\w-]+\.toml)\n")
 MARK = "\x1e"
 FENCE = re.compile(r"```(\w*)$")
 COMMENT = re.compile(r"<!-- (slow|not run: .+) -->$")
@@ -81,7 +91,12 @@ def blocks(page: Path) -> list[Block]:
             mark = comment[1]
         elif line:
             mark = ""
-    return [with_output(block, after) for block, after in zip(found, [*found[1:], None]) if block.language in RUN]
+    blocks = [with_output(block, after) for block, after in zip(found, [*found[1:], None])]
+    return [block for block in blocks if block.language in RUN or is_job_file(block)]
+
+
+def is_job_file(block: Block) -> bool:
+    return block.language == "toml" and JOB_NAMES.match(block.text) is not None
 
 
 def with_output(block: Block, after: Block | None) -> Block:
@@ -109,7 +124,11 @@ class Reader:
     def follow(self, block: Block) -> None:
         text = block.text.replace("27017", str(self.port))
         prints = None if block.prints is None else block.prints.replace("27017", str(self.port))
-        if block.language == "console":
+        if block.language == "toml":
+            (self.folder / text.partition("\n")[0].removeprefix("# ")).write_text(text, "utf-8")
+        elif block.language == "console" and block.slow and text.startswith("$ headrace pipeline"):
+            self.pipeline(text, block)
+        elif block.language == "console":
             self.shell(text, block)
         elif match := re.match(r"# ([\w/]+\.py)\n", text):
             (self.folder / match[1]).write_text(text, "utf-8")
@@ -124,6 +143,15 @@ class Reader:
             exec(compile(tree, str(self.page), "exec"), self.namespace)
         if prints is not None:
             check(out.getvalue(), prints, f"{self.page.name}:{block.line}")
+
+    def pipeline(self, text: str, block: Block) -> None:
+        """Run `headrace` with the Spark session of this process."""
+        for line in text.splitlines():
+            if line.startswith("$ "):
+                out = io.StringIO()
+                with contextlib.redirect_stdout(out), contextlib.chdir(self.folder):
+                    status = main(shlex.split(line)[2:])
+                assert status == 0, f"{self.page.name}:{block.line}\n{out.getvalue()}"
 
     def shell(self, text: str, block: Block) -> None:
         """Run a block's commands in one shell, which stops at the first that fails."""
@@ -179,7 +207,11 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
 def pages_with(*, slow: bool) -> list[Path]:
     """Pages that have something to run: slow ones are run whole, the others without their slow blocks."""
     pages = [page for page in PAGES if page_id(page) not in OWN_TEST]
-    return [page for page in pages if any(not block.skipped and block.slow == slow for block in blocks(page))]
+    return [page for page in pages if any(block.slow == slow for block in blocks(page) if runs(block))]
+
+
+def runs(block: Block) -> bool:
+    return block.language in RUN and not block.skipped
 
 
 def page_id(page: Path) -> str:
@@ -199,6 +231,31 @@ def test_the_examples_of_a_page_do_what_it_says_with_spark(reader: Reader) -> No
     for block in blocks(reader.page):
         if not block.skipped:
             reader.follow(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_what_could_be_run_is_run_or_says_why_not(page: Path) -> None:
+    """No block of a shell or of Python under another language's name, or indented, which no test would run."""
+    text = page.read_text("utf-8")
+    opened = [
+        match[1] for number, match in enumerate(re.finditer(r"^ *```(\w*)$", text, re.MULTILINE)) if not number % 2
+    ]
+    assert not (SHELLS - RUN).intersection(opened)
+    nested = re.findall(r"(?:^ +(.*)\n)? +```(?:console|python)$", text, re.MULTILINE)
+    assert all(COMMENT.match(above) for above in nested), "a block inside a list is not run: say why not"
+    outside = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    indented = re.findall(r"(?<=\n\n)    +\S.*", outside)
+    assert not [line for line in indented if not re.match(r" +(?:[-*]|\d+\.) ", line)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_job_files_on_a_page_are_valid(page: Path, tmp_path: Path) -> None:
+    from headrace.spark.jobs.job_file import parse_job
+
+    for text in re.findall(r"^```toml\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        given = tomllib.loads(text)
+        if "checkpoint" in given:
+            assert parse_job(given, page.stem, tmp_path).sinks
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -241,3 +298,34 @@ def test_the_page_of_the_server_names_every_flag() -> None:
     )
     flags = set(re.findall(r"--[\w-]+", help_text.stdout)) - {"--help"}
     assert not {flag for flag in flags if f"`{flag}" not in text}
+
+
+@pytest.mark.parametrize("name", ["cli.md", "job-file.md", "source-options.md"])
+def test_reference_pages_are_what_the_code_says(name: str) -> None:
+    writer = runpy.run_path(str(ROOT / "docs" / "reference.py"))
+    assert (writer["FOLDER"] / name).read_text("utf-8") == writer["pages"]()[name], "run: python docs/reference.py"
+
+
+def test_the_table_of_sinks_has_the_keys_that_sinks_accept() -> None:
+    from headrace.spark.jobs.file_table import SINK_KEYS
+    from headrace.spark.sinks.open import KINDS
+
+    assert SINK_KEYS.keys() == KINDS.keys()
+    for kind, keys in SINK_KEYS.items():
+        assert keys.keys() - {"factory"} == KINDS[kind].options, kind
+
+
+def test_the_page_of_errors_names_codes_and_exceptions_that_exist() -> None:
+    titles = re.findall(r"^### (\w+)(?: (\w+))?$", (ROOT / "docs" / "errors.md").read_text("utf-8"), re.MULTILINE)
+    codes = {int(code): name for code, name in titles if name}
+    assert codes == {code: code_name(code) for code in sorted(codes)}
+    code = "\n".join(path.read_text("utf-8") for path in (ROOT / "headrace").rglob("*.py"))
+    assert not {name for name, more in titles if not more and f"class {name}(" not in code}
+
+
+def test_every_page_is_in_the_index_and_in_the_site() -> None:
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")} - {"index.md"}
+    index = {target for target, _ in LINK.findall((ROOT / "docs" / "index.md").read_text("utf-8"))}
+    assert not pages - index
+    navigation = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    assert not pages - set(navigation)

@@ -17,12 +17,12 @@ from headrace.cli.serve import add_flags, serve
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own) and answer the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    arguments = _parser().parse_args(words)
+    arguments = build_parser().parse_args(words)
     status: int = arguments.run(arguments, words)
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="headrace",
         description="A MongoDB-compatible document store with complete change streams.",
@@ -40,12 +40,19 @@ def _parser() -> argparse.ArgumentParser:
     server.set_defaults(run=serve)
     pipeline = commands.add_parser("pipeline", help="run a job of the Spark pipeline", allow_abbrev=False)
     add_actions(pipeline)
-    token = commands.add_parser("token", help="look into resume tokens", allow_abbrev=False)
+    token = commands.add_parser("token", help="inspect resume tokens", allow_abbrev=False)
     actions = token.add_subparsers(title="actions", required=True, metavar="ACTION")
-    decode = actions.add_parser("decode", help="print what a resume token says, as JSON", allow_abbrev=False)
-    decode.add_argument("token", metavar="TOKEN", help="the token's _data, or the whole token document as JSON")
+    decode = actions.add_parser(
+        "decode",
+        help="print the fields of a resume token as JSON",
+        description="Print the fields of a resume token as JSON.",
+        allow_abbrev=False,
+    )
+    decode.add_argument("token", metavar="TOKEN", help="the token's _data, or the token document as JSON")
     decode.set_defaults(run=_decode_token)
-    version = commands.add_parser("version", help="print the version", allow_abbrev=False)
+    version = commands.add_parser(
+        "version", help="print the version", description="Print the version.", allow_abbrev=False
+    )
     version.set_defaults(run=_print_version)
     return parser
 

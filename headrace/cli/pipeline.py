@@ -27,19 +27,23 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     """The actions, each with the job's file as its argument."""
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
 
-    def add(name: str, action: Action, told: str) -> argparse.ArgumentParser:
-        added = actions.add_parser(name, help=told, description=told.capitalize() + ".", allow_abbrev=False)
+    def add(name: str, action: Action, help_text: str) -> argparse.ArgumentParser:
+        added = actions.add_parser(
+            name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.", allow_abbrev=False
+        )
         added.add_argument("job", metavar="JOB.toml", type=Path, help="the job's file")
         added.set_defaults(run=_runner(action))
         return added
 
-    add("explain", _explain, "say what the job would do, and where")
-    reset = add("reset", _reset, "forget where the job was, so that the next run begins anew")
-    reset.add_argument("--data", action="store_true", help="remove the tables of its sinks, too")
-    run = add("run", _run, "run the job until SIGTERM or SIGINT; run again, it goes on")
-    run.add_argument("--once", action="store_true", help="only up to now, whatever the file's trigger says")
-    add("status", _status, "say whether it runs, where it is and how far behind")
-    add("verify", _verify, "compare each sink with the source; status 1 if they differ")
+    add("explain", _explain, "show which stage runs where, without connecting")
+    reset = add("reset", _reset, "remove the checkpoint, so that the next run begins at startingPosition")
+    reset.add_argument("--data", action="store_true", help="also remove the tables of its sinks")
+    run = add("run", _run, "run the job until SIGTERM or SIGINT, then finish the current batch")
+    run.add_argument(
+        "--once", action="store_true", help="process what is there and end, whatever the file's trigger says"
+    )
+    add("status", _status, "show whether the job runs, its position and its lag")
+    add("verify", _verify, "compare each sink with the source; the exit status is 1 if one differs")
 
 
 def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int]:

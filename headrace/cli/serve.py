@@ -58,31 +58,41 @@ class _Refuse(argparse.Action):
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """mongod's flags, spelled as mongod spells them, and Headrace's own."""
     add = parser.add_argument
-    add("--dbpath", metavar="PATH", type=Path, help="the data directory, made if missing (default: one per user)")
-    add("--port", type=_port, default=27017, help="0 picks a free one (default: %(default)s)")
+    add("--dbpath", metavar="PATH", type=Path, help="the data directory, created if missing (default: one per user)")
+    add("--port", type=_port, default=27017, help="TCP port; 0 picks a free one (default: %(default)s)")
     address = parser.add_mutually_exclusive_group()
-    address.add_argument("--bind_ip", metavar="HOSTS", help="addresses, with commas (default: 127.0.0.1)")
+    address.add_argument(
+        "--bind_ip", metavar="HOSTS", help="addresses to listen on, separated by commas (default: 127.0.0.1)"
+    )
     address.add_argument("--bind_ip_all", action="store_true", help="listen on all addresses")
-    add("--ipv6", action="store_true", help="with --bind_ip_all: on IPv6 too")
-    add("--unixSocketPrefix", metavar="PATH", type=Path, default=Path("/tmp"), help="folder of the Unix socket")
+    add("--ipv6", action="store_true", help="with --bind_ip_all: on IPv6, too")
+    add(
+        "--unixSocketPrefix",
+        metavar="PATH",
+        type=Path,
+        default=Path("/tmp"),
+        help="folder of the Unix socket mongodb-PORT.sock",
+    )
     add("--nounixsocket", action="store_true", help="no Unix socket")
-    add("--advertise", metavar="HOST:PORT", help="what hello tells clients (default: the address they reached)")
+    add(
+        "--advertise", metavar="HOST:PORT", help="address that hello returns (default: the one the client connected to)"
+    )
     add("--replSet", metavar="NAME", default="rs0", help="name of the replica set of one (default: %(default)s)")
     add(
         "--oplogSize",
         metavar="MB",
         type=_positive_number,
-        help="keep at most this much (default: 5%% of the free disk)",
+        help="size limit of the oplog (default: 5%% of the free disk, at least 1 GiB)",
     )
-    add("--oplogMinRetentionHours", metavar="HOURS", type=_hours, default=24.0, help="keep this long; 0: no bound")
-    add("--oplogEntriesMax", metavar="N", type=_positive, help="keep at most this many entries (default: no bound)")
+    add("--oplogMinRetentionHours", metavar="HOURS", type=_hours, default=24.0, help="age limit of the oplog; 0: none")
+    add("--oplogEntriesMax", metavar="N", type=_positive, help="limit of oplog entries (default: none)")
     add("--no-oplog", action="store_true", help="a standalone: no local database and no change streams")
-    add("--logpath", metavar="FILE", type=Path, help="log there instead of to the standard output")
-    add("--logappend", action="store_true", help="go on in an old log file instead of putting it aside")
-    add("--fork", action="store_true", help="run in the background; returns when it listens")
-    add("--pidfilepath", metavar="FILE", type=Path, help="write the process id there")
-    add("--quiet", action="store_true", help="say less")
-    add("--enable-test-commands", action="store_true", help="failpoints and other commands for tests")
+    add("--logpath", metavar="FILE", type=Path, help="log to this file instead of the standard output")
+    add("--logappend", action="store_true", help="append to an existing log file instead of renaming it")
+    add("--fork", action="store_true", help="run in the background; returns when the server listens, or has failed")
+    add("--pidfilepath", metavar="FILE", type=Path, help="write the process id to this file; it is removed at the end")
+    add("--quiet", action="store_true", help="log warnings only")
+    add("--enable-test-commands", action="store_true", help="enable fail points, for tests of drivers")
     add("--setParameter", metavar="NAME=VALUE", action="append", default=[], type=_parameter, help=argparse.SUPPRESS)
     for flag in REFUSED_FLAGS:
         add(flag, nargs="?", action=_Refuse, help=argparse.SUPPRESS, dest="refused")

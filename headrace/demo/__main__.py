@@ -48,11 +48,13 @@ class Figures:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m headrace.demo", description="Flights from server to table.")
-    parser.add_argument("--days", type=int, default=1, choices=range(1, 366), metavar="1..365")
-    parser.add_argument("--keep", type=Path, help="directory for the table; without it, it is removed in the end")
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.demo", description="Replay flights into a server and follow them into a table."
+    )
+    parser.add_argument("--days", type=int, default=1, choices=range(1, 366), metavar="1..365", help="days of flights")
+    parser.add_argument("--keep", type=Path, help="folder for the table (default: a temporary one)")
     parser.add_argument("--kind", choices=["delta", "parquet"], default="delta", help="the table's format")
-    parser.add_argument("--seconds", type=float, default=REPLAY_S, help="how long the writing takes, at least")
+    parser.add_argument("--seconds", type=float, default=REPLAY_S, help="least duration of the replay")
     parser.add_argument("--uri", help="a MongoDB-compatible server to use instead of an embedded one")
     given = parser.parse_args(arguments)
     place: AbstractContextManager[str] = nullcontext(str(given.keep)) if given.keep else tempfile.TemporaryDirectory()

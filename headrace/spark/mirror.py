@@ -121,13 +121,17 @@ def _name(mirror: Mirror) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The job as a program; SIGTERM and SIGINT end it after the batch that is being made."""
-    parser = argparse.ArgumentParser(prog="python -m headrace.spark.mirror", description="Mirror a collection.")
-    for name in ("uri", "database", "collection", "path"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--kind", default="delta", choices=["delta", "parquet"])
-    parser.add_argument("--rows-max", type=int, default=20_000, help="rows a batch at most")
-    parser.add_argument("--follow", action="store_true", help="go on until stopped, not only up to now")
-    parser.add_argument("--quick", action="store_true", help="start Spark sooner, for small collections")
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.spark.mirror", description="Keep a table equal to a collection."
+    )
+    parser.add_argument("--uri", required=True, help="connection string of the server")
+    parser.add_argument("--database", required=True, help="the collection's database")
+    parser.add_argument("--collection", required=True, help="the collection")
+    parser.add_argument("--path", required=True, help="folder of the table")
+    parser.add_argument("--kind", default="delta", choices=["delta", "parquet"], help="the table's format")
+    parser.add_argument("--rows-max", type=int, default=20_000, help="limit of rows in a batch")
+    parser.add_argument("--follow", action="store_true", help="run until stopped, not only up to now")
+    parser.add_argument("--quick", action="store_true", help="start Spark sooner and run slower, for small collections")
     given = parser.parse_args(arguments)
     from headrace.spark.session import get_session
 

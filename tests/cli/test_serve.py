@@ -15,7 +15,7 @@ from headrace.dispatch.options import ServerOptions
 
 
 def options(*words: str) -> ServerOptions:
-    return options_of(cli._parser().parse_args(["serve", *words]), ["serve", *words])
+    return options_of(cli.build_parser().parse_args(["serve", *words]), ["serve", *words])
 
 
 def test_a_tutorials_line_works(tmp_path: Path) -> None:

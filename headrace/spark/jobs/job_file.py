@@ -34,21 +34,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.spark import Window
+from headrace.spark.jobs.file_table import JOB_KEYS
 from headrace.spark.jobs.job_stages import check_stages, checked_tables
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.sink_options import SinkError, SinkOptions, parse_sink
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.table_location import located
-
-_TABLES: Final = {
-    "": {"checkpoint", "metrics", "name", "pipeline", "report_seconds", "sink", "source", "spark", "trigger"},
-    "metrics": {"address", "port"},
-    "pipeline": {"date", "delay", "slide", "stages", "tables", "window"},
-    "spark": {"conf", "cores", "memory", "quick"},
-    "trigger": {"availableNow", "every"},
-}
-
 
 # The options of the source that are paths.
 _PATHS: Final = frozenset({"archive", "path"})
@@ -151,10 +143,10 @@ def _check(job: Job) -> None:
 
 
 def _check_names(table: str, given: Mapping[str, Any]) -> None:
-    unknown = sorted(given.keys() - _TABLES[table])
+    unknown = sorted(given.keys() - JOB_KEYS[table])
     if unknown:
         place = f"[{table}]" if table else "a job"
-        raise JobError(f"{place} has no {unknown[0]!r}; it has {', '.join(sorted(_TABLES[table]))}")
+        raise JobError(f"{place} has no {unknown[0]!r}; it has {', '.join(sorted(JOB_KEYS[table]))}")
 
 
 def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path) -> SinkOptions:

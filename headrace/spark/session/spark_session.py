@@ -108,7 +108,7 @@ def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str
 
 
 def warm() -> None:
-    """Makes this user's archive of Spark's classes, so that later sessions start in half the time (170 MB)."""
+    """Makes this user's archive of Spark's classes, so that later sessions start in about half the time (150 MB)."""
     java = find_java()
     path = jvm.archive_path(java)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,50 +18,15 @@ from headrace.spark.pipelines.reader import split_stages
 from headrace.spark.pipelines.refusals import StageRefused
 from headrace.spark.rows.extjson import loads
 from headrace.spark.rows.tokens import Token
+from headrace.spark.source.option_table import SOURCE_OPTIONS, STREAM
 
-# Every option of $changeStream that does not say where to begin, by its name in lower case.
-_STREAM_OPTIONS: Final = {
-    name.lower(): name
-    for name in (
-        "allChangesForCluster", "fullDocument", "fullDocumentBeforeChange", "showExpandedEvents",
-        "showMigrationEvents", "showRawUpdateDescription", "showSystemEvents",
-    )
-}  # fmt: skip
+_STREAM_OPTIONS: Final = {name.lower(): name for name, option in SOURCE_OPTIONS.items() if option.group == STREAM}
 _BOOLEANS: Final = {"false": False, "true": True}
-_OWN: Final = frozenset(
-    {"archive", "asof", "awaitms", "batchrows", "collection", "columns", "database", "documents", "documentschema",
-     "endingposition", "idleadvancems", "maxbytespertrigger", "maxrowspertrigger", "onpositionlost", "onserverdown",
-     "partitions", "path", "pipeline", "startingposition", "transport", "uri"}
-)  # fmt: skip
+_OWN: Final = frozenset(name.lower() for name in SOURCE_OPTIONS) - _STREAM_OPTIONS.keys()
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options; raises OptionError naming the one that is wrong.
-
-    uri                 a connection string; several, a line each or as a JSON array, are read as one stream
-    path                instead of uri: a data directory, for which a server is started
-    database            the stream's database; none: the whole deployment
-    collection          the stream's collection; none: the whole database
-    pipeline            a JSON array of stages behind $changeStream: run by the server as far as a change stream allows
-                        them, by the source from the first that it does not ($fill, $unwind)
-    startingPosition    latest (default) | earliest | snapshot | a token, or its document as JSON | an ISO time
-    endingPosition      batch reads only: latest (default), or as startingPosition
-    maxRowsPerTrigger   at most so many rows a micro-batch, but a transaction is never cut
-    maxBytesPerTrigger  at most so many bytes of events (as BSON) a micro-batch, in the same way
-    documents           extjson (default) | bson | columns: how documents are told, see `documents.py`
-    documentSchema      for `columns`: the fields of documents that become typed, as DDL
-    columns             the columns wanted, by name; all by default
-    partitions          so many partitions a batch, by hash of the document's key
-    asOf                batch reads: a token or a time; the collection's documents as they were then
-    archive             the path of a table of the sink `changes`, for what the oplog no longer has
-    onPositionLost      fail (default) | resnapshot: when the server no longer has the position
-    onServerDown        of several servers: stall (default) | skip
-    transport           auto (default) | arrow | bson: how events come from the server
-    batchRows           rows asked of the server, and put into an Arrow batch, at a time
-    awaitMs             how long the source waits for an event before it answers Spark that there is none
-    idleAdvanceMs       how often a quiet stream's offset moves on all the same (it costs an empty micro-batch)
-    and every option of $changeStream by its own name.
-    """
+    """The options, as `option_table.py` describes them; raises OptionError naming the one that is wrong."""
     options = {name.lower(): value for name, value in given.items()}
     unknown = sorted(options.keys() - _OWN - _STREAM_OPTIONS.keys())
     if unknown:

@@ -1,0 +1,100 @@
+"""Every key of a job's file, with its default and its meaning: what `job_file.py` accepts.
+
+`docs/reference.py` writes the reference page from these tables. The keys of `[source]` are the source's options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class FileKey:
+    """One key. `default` is as a user would write it, empty where there is none; `text` is Markdown."""
+
+    default: str
+    text: str
+
+
+JOB_KEYS: Final = {
+    "": {
+        "checkpoint": FileKey("required", "folder of Spark's checkpoint; relative paths are relative to the file"),
+        "metrics": FileKey("no metrics", "a table: metrics for Prometheus, see below"),
+        "name": FileKey("the file's name", "the job's name in its output and metrics"),
+        "pipeline": FileKey("events as they are", "a table: the job's stages, see below"),
+        "report_seconds": FileKey("5.0", "how often the job prints a line of progress"),
+        "sink": FileKey("required", "an array of tables: one or more sinks, see below"),
+        "source": FileKey("required", "a table: the options of the source"),
+        "spark": FileKey("defaults", "a table: the Spark session to start, where there is none, see below"),
+        "trigger": FileKey("continuous", "a table: when a micro-batch starts, see below"),
+    },
+    "metrics": {
+        "address": FileKey("127.0.0.1", "address to listen on"),
+        "port": FileKey("9464", "port of `GET /metrics`"),
+    },
+    "pipeline": {
+        "date": FileKey("$clusterTime", "with `window`: the expression whose date decides the window"),
+        "delay": FileKey("none", "how late documents may come, where windows are not by `$clusterTime`"),
+        "slide": FileKey("the window", 'with `window`: how far apart windows start, such as `"10 minutes"`'),
+        "stages": FileKey("[]", "the stages, as JSON text or a TOML array; values are Extended JSON"),
+        "tables": FileKey("none", "a table for each name that a `$lookup` has as `from`, see below"),
+        "window": FileKey("none", 'the window of a `$group` without `$dateTrunc` in its `_id`, such as `"1 hour"`'),
+    },
+    "spark": {
+        "conf": FileKey("{}", "Spark configuration properties"),
+        "cores": FileKey("2", "threads of a local session"),
+        "memory": FileKey("1g", "the driver's heap"),
+        "quick": FileKey("false", "start sooner and run slower, for small jobs"),
+    },
+    "trigger": {
+        "availableNow": FileKey("false", "`true`: process what is there, then end"),
+        "every": FileKey("0 seconds", 'the least time between the starts of two micro-batches, such as `"1 second"`'),
+    },
+}
+"""By table of the file; `""` is the top."""
+
+LOOKUP_TABLE_KEYS: Final = {
+    "document": FileKey("document", "the column that holds the documents"),
+    "format": FileKey("parquet", "`delta`, or a format of Spark's"),
+    "options": FileKey("{}", "options of Spark's reader"),
+    "path": FileKey("none", "folder, or for `delta` an object store URL"),
+}
+"""Of each table under `[pipeline.tables]`; `format` or `path` is needed."""
+
+_PATH: Final = FileKey("required", "folder of the table, or an object store URL")
+_WRITERS: Final = FileKey("tasks", "`tasks`: Spark's tasks write the files; `driver`: rows go through the driver")
+
+SINK_KEYS: Final = {
+    "changes": {
+        "path": _PATH,
+        "policy": FileKey("follow", "on drop or rename: `follow` writes the event as a row, `fail` stops before it"),
+        "writers": _WRITERS,
+    },
+    "documents": {"path": _PATH, "table": FileKey("delta", "`delta`, or `parquet` (in a folder only)")},
+    "history": {
+        "path": _PATH,
+        "policy": FileKey("follow", "on drop or rename: `follow` ends all versions, `keep` does not, `fail` stops"),
+    },
+    "mirror": {
+        "buckets": FileKey("0", "partitions of a Delta table by a hash of the key; fixed when the table is created"),
+        "path": FileKey("required, unless in a catalog", "folder of the table, or an object store URL"),
+        "policy": FileKey("follow", "on drop or rename: `follow` empties the table, `keep` does not, `fail` stops"),
+        "table": FileKey(
+            "delta", "`delta`, `parquet` (one file, in a folder only), or a table's name in a Spark catalog"
+        ),
+    },
+    "mongodb": {
+        "collection": FileKey("the source's, or each row's", "the target collection"),
+        "database": FileKey("the source's, or each row's", "the target database"),
+        "policy": FileKey("follow", "on drop or rename: `follow` does the same, `keep` does nothing, `fail` stops"),
+        "uri": FileKey("required", "connection string of the target"),
+    },
+    "own": {"factory": FileKey("required", "`module:function`, called with all other keys of the sink")},
+    "parquet": {
+        "path": FileKey("required", "folder of the files"),
+        "policy": FileKey("follow", "on drop or rename: `follow` writes the event as a row, `fail` stops before it"),
+        "writers": _WRITERS,
+    },
+}
+"""By kind of sink, besides `kind`."""
