@@ -54,7 +54,7 @@ def built(run: Any) -> argparse.ArgumentParser:
 def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """The commands at the ends of the tree of subcommands, in order."""
     nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not nested or any(action.option_strings[0] != "-h" for action in parser._actions if action.option_strings):
+    if not nested or len(parser._actions) > len(nested) + 1:  # more than --help and subcommands
         yield parser
     for action in nested:
         for _, each in sorted(action.choices.items()):

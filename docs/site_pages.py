@@ -18,6 +18,7 @@ OUTSIDE: Final = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "README.md": "index.md",
+    "SECURITY.md": "security.md",
     "bench/README.md": "measurements.md",
 }
 """Where a page of the repository is in the site. README.md is not there itself: docs/index.md stands in for it."""

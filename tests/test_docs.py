@@ -51,7 +51,7 @@ PAGES = sorted(
     ]
 )
 RUN = {"console", "python"}
-SHELLS = {"", "bash", "console", "py", "pycon", "python", "sh", "shell", "zsh"}  # languages of what could be run
+SHELLS = {"bash", "console", "py", "pycon", "python", "sh", "shell", "zsh"}  # languages of what could be run
 OWN_TEST = {"docs/sinks/own.md"}  # tests/spark has batches for it
 JOB_NAMES = re.compile(r"# ([\w-]+\.toml)\n")
 MARK = "\x1e"
@@ -308,7 +308,7 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
 
 def test_the_table_of_sinks_has_the_keys_that_sinks_accept() -> None:
     from headrace.spark.jobs.file_table import SINK_KEYS
-    from headrace.spark.sinks.open import KINDS
+    from headrace.spark.sinks.sink_options import KINDS
 
     assert SINK_KEYS.keys() == KINDS.keys()
     for kind, keys in SINK_KEYS.items():

@@ -1,53 +1,19 @@
-"""The page on the pipeline and the notebook run as they are written, in the session that all tests share."""
+"""The notebook runs as it is written, in the session that all tests share."""
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from headrace.cli.main import main
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "pipeline.md"
 NOTEBOOK = ROOT / "examples" / "flights.ipynb"
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-
-
-@pytest.mark.spark
-def test_the_examples_of_the_page_on_the_pipeline_run(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert spark
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    printed, everything, ran = "", "", set()
-    for language, text in FENCE.findall(PAGE.read_text().replace("27017", str(free_port()))):
-        ran.add(language)
-        if language == "python":
-            exec(compile(text, str(PAGE), "exec"), names)
-            printed = capsys.readouterr().out
-            everything += printed
-        elif language == "console":
-            for line in text.splitlines():
-                prompt, program, *arguments = shlex.split(line)
-                assert (prompt, program, main(arguments)) == ("$", "headrace", 0), line
-            capsys.readouterr()
-        elif language == "toml":
-            (tmp_path / text.partition("\n")[0].removeprefix("# ")).write_text(text)
-        elif language == "text":
-            assert printed.strip() == text.strip()
-    assert "3 rows, 3 documents" in everything
-    assert ran == {"console", "python", "text", "toml"}
 
 
 class Shown:
@@ -85,9 +51,3 @@ def test_the_notebook_is_small_and_its_cells_are_python() -> None:
 def cells() -> list[str]:
     notebook = json.loads(NOTEBOOK.read_text("utf-8"))
     return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
