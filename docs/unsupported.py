@@ -1,7 +1,7 @@
 """Writes docs/unsupported.md from the tables of the code: python docs/unsupported.py
 
-Every module of `headrace` with a table called UNSUPPORTED, REFUSED or REFUSED_FLAGS is found by looking; one that
-is new fails here until it is given a title.
+It looks for tables called UNSUPPORTED, REFUSED or REFUSED_FLAGS in the server's modules. A new one fails until it has a
+title here.
 """
 
 from __future__ import annotations
@@ -17,43 +17,45 @@ from headrace.errors import code_name
 PAGE: Final = Path(__file__).with_name("unsupported.md")
 NAMES: Final = ("REFUSED", "REFUSED_FLAGS", "UNSUPPORTED")
 TITLES: Final = {
-    "cli.serve.REFUSED_FLAGS": "Flags of `headrace serve`",
-    "commands.create.UNSUPPORTED": "Options of `create`",
-    "commands.find.UNSUPPORTED": "Options of `find`",
-    "commands.refused.REFUSED": "Commands",
-    "commands.server_stages.UNSUPPORTED": "Options of `$collStats`",
-    "query.accumulators.accumulator.UNSUPPORTED": "Accumulators",
-    "query.expressions.operator_table.UNSUPPORTED": "Expressions",
-    "query.match.field_operators.UNSUPPORTED": "Query operators on a field",
-    "query.match.filter_parser.UNSUPPORTED": "Query operators at the top",
-    "query.match.json_schema.REFUSED": "Keywords of `$jsonSchema`",
-    "query.stages.unsupported.UNSUPPORTED": "Pipeline stages",
+    "accumulator.UNSUPPORTED": "Accumulators",
+    "create.UNSUPPORTED": "Options of `create`",
+    "field_operators.UNSUPPORTED": "Query operators on a field",
+    "filter_parser.UNSUPPORTED": "Query operators at the top level",
+    "find.UNSUPPORTED": "Options of `find`",
+    "json_schema.REFUSED": "Keywords of `$jsonSchema`",
+    "operator_table.UNSUPPORTED": "Expressions",
+    "refused.REFUSED": "Commands",
+    "serve.REFUSED_FLAGS": "Flags of `headrace serve`",
+    "server_stages.UNSUPPORTED": "Options of `$collStats`",
+    "unsupported.UNSUPPORTED": "Pipeline stages",
 }
-ROOMS: Final = ("cli", "commands", "query")
+"""By file and table."""
+OTHERS: Final = {"headrace.demo", "headrace.spark", "headrace.testing"}
 HEAD: Final = """\
 # What Headrace refuses
 
-Written by `docs/unsupported.py` from the tables that the code itself uses; a test checks that it is so. What is
-here answers the error beside it. A name that is in no table gets MongoDB's error for an unknown name. Where
-Headrace answers, but otherwise than MongoDB, see [differences](differences.md).
+Whatever is listed here answers the error beside it. A name that is not listed gets MongoDB's error for an unknown name.
+`docs/unsupported.py` writes this page from the tables that the code uses, and a test checks that it is up to date. What
+Headrace answers in another way than MongoDB is in [differences](differences.md).
 """
 
 
 def tables() -> dict[str, Any]:
-    """Every table of refusals in the code, by the name of its module and its own."""
-    found = {}
-    for room in ROOMS:
-        package = importlib.import_module(f"headrace.{room}")
-        for info in pkgutil.walk_packages(package.__path__, f"headrace.{room}."):
+    """Every table of refusals in the code, by the names of its file and of the table."""
+    refusals = {}
+    for package in pkgutil.iter_modules(headrace.__path__, "headrace."):
+        if not package.ispkg or package.name in OTHERS:
+            continue
+        for info in pkgutil.walk_packages(importlib.import_module(package.name).__path__, f"{package.name}."):
             module = importlib.import_module(info.name)
             for name in NAMES:
                 if name in vars(module) and not _imported(module, name):
-                    found[f"{info.name.removeprefix('headrace.')}.{name}"] = getattr(module, name)
-    return found
+                    refusals[f"{info.name.rpartition('.')[2]}.{name}"] = getattr(module, name)
+    return refusals
 
 
 def _imported(module: Any, name: str) -> bool:
-    """Whether the module has the table from another one."""
+    """Whether the module imports the table from another one."""
     text = Path(module.__file__).read_text("utf-8")
     return not any(line.startswith((f"{name}:", f"{name} =")) for line in text.splitlines())
 

@@ -227,7 +227,8 @@ def test_the_examples_of_a_page_do_what_it_says(reader: Reader) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("reader", pages_with(slow=True), ids=page_id, indirect=True)
-def test_the_examples_of_a_page_do_what_it_says_with_spark(reader: Reader) -> None:
+def test_the_examples_of_a_page_do_what_it_says_with_spark(reader: Reader, spark: object) -> None:
+    assert spark  # `get_session()` on the page gives this one
     for block in blocks(reader.page):
         if not block.skipped:
             reader.follow(block)
