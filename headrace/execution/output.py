@@ -10,7 +10,7 @@ from bson import ObjectId, Timestamp
 from headrace.dispatch.namespaces import check_namespace, writable
 from headrace.errors import CommandError
 from headrace.execution.plan import Finder
-from headrace.query.update import Diff, Update, parse_update
+from headrace.query.update import Diff, Update, UpdateContext, parse_update
 from headrace.store import schema
 from headrace.store.catalog import Collection
 from headrace.values.bson import encode
@@ -63,7 +63,7 @@ def _merge(engine: Engine, goal: str, writes: Any, document: dict[str, Any]) -> 
     record, raw, existing = found
     if result.get("_id") != existing["_id"]:
         raise CommandError(66, "$merge failed to update the matching document, did you attempt to modify the _id?")
-    applied = _change(writes, document, result).apply(existing, now_ms=txn.wall_ms, timestamp=Timestamp(0, 0))
+    applied = _change(writes, document, result).apply(existing, UpdateContext(txn.wall_ms, Timestamp(0, 0)))
     if applied.change is None:
         return
     new = encode(applied.document)

@@ -11,7 +11,7 @@ from headrace.errors import CommandError
 from headrace.execution.plan import Finder, collation_of
 from headrace.execution.validation import checker
 from headrace.query.sort import SortKey
-from headrace.query.update import Diff, Update, parse_update, upsert_document
+from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
 from headrace.store.catalog import Collection
 from headrace.store.writes import RetryableWrite, WriteTransaction
 from headrace.values.bson import decode, encode
@@ -59,7 +59,7 @@ _NO_TIME: Final = Timestamp(0, 0)
 class Applier:
     """An update being applied to matches of one statement."""
 
-    __slots__ = ("_check", "_collection", "_finder", "_retryable", "_takes_time", "_txn", "_update")
+    __slots__ = ("_check", "_collection", "_finder", "_retryable", "_shared_context", "_takes_time", "_txn", "_update")
 
     def __init__(
         self, txn: WriteTransaction, collection: Collection, statement: dict[str, Any], update: Update,
@@ -73,6 +73,8 @@ class Applier:
         self._finder = finder
         self._retryable = retryable
         self._check = checker(collection, body)
+        varies = self._takes_time or update.needs_position or update.kind == "pipeline"
+        self._shared_context = None if varies else UpdateContext(txn.wall_ms, _NO_TIME)
 
     def _time(self) -> Timestamp:
         """What an update writes as the present timestamp: a tick of its own, as in MongoDB, if it may write one."""
@@ -83,9 +85,7 @@ class Applier:
 
     def change(self, record: bytes, raw: bytes, document: dict[str, Any]) -> dict[str, Any] | None:
         """Change one document; returns it as it is now, or None if nothing changed."""
-        update = self._update
-        positional = self._finder.positional(document) if update.needs_position else None
-        applied = update.apply(document, positional=positional, now_ms=self._txn.wall_ms, timestamp=self._time())
+        applied = self._update.apply(document, self._shared_context or self._context_of(document))
         if applied.change is None:
             return None
         new = encode(applied.document)
@@ -96,9 +96,13 @@ class Applier:
         self._txn.replace(self._collection, record, raw, new, logged, self._retryable)
         return applied.document
 
+    def _context_of(self, document: dict[str, Any]) -> UpdateContext:
+        positional = self._finder.positional(document) if self._update.needs_position else None
+        return UpdateContext(self._txn.wall_ms, self._time(), positional)
+
     def insert(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Insert what an upsert makes of filter and update; returns it as stored."""
-        made = upsert_document(self._update, spec, now_ms=self._txn.wall_ms, timestamp=self._time())
+        made = upsert_document(self._update, spec, UpdateContext(self._txn.wall_ms, self._time(), inserting=True))
         raw = encode(made)
         self._check(raw)
         return decode(self._txn.insert(self._collection, raw, self._retryable))

@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.values.bson import MISSING
 
-Test = Callable[[Any], bool]
+ValueTest = Callable[[Any], bool]
 
 
 def split_path(path: str) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def array_index(part: str) -> int | None:
 # ------------------------------------------------------------------ filters
 
 
-def any_value(parts: tuple[str, ...], test: Test, *, enter_last: bool = True) -> Callable[[dict[str, Any]], bool]:
+def any_value(parts: tuple[str, ...], test: ValueTest, *, enter_last: bool = True) -> Callable[[dict[str, Any]], bool]:
     """A function telling whether `test` holds for any value that the path reaches in a document.
 
     `test` gets MISSING where the path ends at no field. With `enter_last` False an array at the end
@@ -63,11 +63,11 @@ def any_value(parts: tuple[str, ...], test: Test, *, enter_last: bool = True) ->
     return walk
 
 
-def _top_level(name: str, test: Test) -> Callable[[dict[str, Any]], bool]:
+def _top_level(name: str, test: ValueTest) -> Callable[[dict[str, Any]], bool]:
     return lambda document: test(document.get(name, MISSING))
 
 
-def _any_top_level(name: str, test: Test) -> Callable[[dict[str, Any]], bool]:
+def _any_top_level(name: str, test: ValueTest) -> Callable[[dict[str, Any]], bool]:
     def walk(document: dict[str, Any]) -> bool:
         value = document.get(name, MISSING)
         if type(value) is list:
@@ -78,7 +78,7 @@ def _any_top_level(name: str, test: Test) -> Callable[[dict[str, Any]], bool]:
 
 
 def _any_in_array(
-    rest: tuple[str, ...], test: Test, in_object: Callable[[dict[str, Any]], bool], enter_last: bool
+    rest: tuple[str, ...], test: ValueTest, in_object: Callable[[dict[str, Any]], bool], enter_last: bool
 ) -> Callable[[list[Any]], bool]:
     """Walks an array with the parts that are left; `in_object` walks an object with the same parts."""
     index = array_index(rest[0])
@@ -98,7 +98,7 @@ def _any_in_array(
     return walk_indexed
 
 
-def _inside(rest: tuple[str, ...], test: Test, enter_last: bool) -> Test:
+def _inside(rest: tuple[str, ...], test: ValueTest, enter_last: bool) -> ValueTest:
     """Walks on from an array's element named by its index; a scalar there yields nothing."""
     in_object = any_value(rest, test, enter_last=enter_last)
     in_array = _any_in_array(rest, test, in_object, enter_last)

@@ -10,14 +10,14 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.query.diff import identical
-from headrace.query.update import Applied, Diff, Replaced, parse_update
+from headrace.query.update import Applied, Diff, Replaced, UpdateContext, parse_update
 
 Document = dict[str, Any]
 
 
 def applied(update: Any, document: Document, **options: Any) -> Applied:
     positional = options.pop("positional", None)
-    return parse_update(update, **options).apply(document, positional=positional, now_ms=5, timestamp=Timestamp(9, 1))
+    return parse_update(update, **options).apply(document, UpdateContext(5, Timestamp(9, 1), positional))
 
 
 def diff(update: Any, document: Document, **options: Any) -> Any:
@@ -253,5 +253,5 @@ def test_pipelines_are_diffed_or_replace() -> None:
 def test_an_update_may_be_used_again() -> None:
     update = parse_update({"$push": {"a.b": 1}, "$set": {"c": {"d": []}}, "$rename": {"x": "y.z"}})
     for _ in range(2):
-        found = update.apply({"x": 1}, now_ms=0, timestamp=Timestamp(1, 1))
+        found = update.apply({"x": 1}, UpdateContext(0, Timestamp(1, 1)))
         assert found.document == {"a": {"b": [1]}, "c": {"d": []}, "y": {"z": 1}}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.changes.description import describe
 from headrace.errors import CommandError
 from headrace.query.diff import apply_diff, identical
-from headrace.query.update import Diff, Replaced, parse_update, upsert_document
+from headrace.query.update import Diff, Replaced, UpdateContext, parse_update, upsert_document
 from headrace.values.bson import decode, encode
 
 numbers = st.sampled_from([0, 1, -3, 2147483647, 0.5, -0.0, Int64(2**63 - 1), Decimal128("1.50"), float("inf")])
@@ -72,7 +72,7 @@ def test_the_logged_diff_gives_the_document(document: dict[str, Any], update: di
     if operation is None:
         return
     try:
-        applied = operation.apply(document, positional="1", now_ms=7, timestamp=Timestamp(9, 1))
+        applied = operation.apply(document, UpdateContext(7, Timestamp(9, 1), positional="1"))
     except CommandError:
         assert encode(document) == before
         return
@@ -87,7 +87,7 @@ def test_the_logged_diff_gives_the_document(document: dict[str, Any], update: di
     assert identical(apply_diff(document, diff), applied.document)
     described = describe(diff, expanded=True)
     assert described["updatedFields"] or described["removedFields"]
-    again = operation.apply(document, positional="1", now_ms=7, timestamp=Timestamp(9, 1))
+    again = operation.apply(document, UpdateContext(7, Timestamp(9, 1), positional="1"))
     assert identical(again.document, applied.document)
 
 
@@ -99,7 +99,7 @@ def test_upserts_give_documents_or_client_errors(document: dict[str, Any], updat
         return
     condition = {name: value for name, value in document.items() if name != "_id"}
     try:
-        made = upsert_document(operation, condition, now_ms=7, timestamp=Timestamp(9, 1))
+        made = upsert_document(operation, condition, UpdateContext(7, Timestamp(9, 1), inserting=True))
     except CommandError:
         return
     assert next(iter(made)) == "_id"

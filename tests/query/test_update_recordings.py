@@ -17,7 +17,7 @@ from bson.json_util import CANONICAL_JSON_OPTIONS, dumps, loads
 from headrace.changes.description import describe
 from headrace.errors import CommandError
 from headrace.query.diff import apply_diff, identical
-from headrace.query.update import Diff, check_upsert_filter, parse_update, upsert_document
+from headrace.query.update import Diff, UpdateContext, check_upsert_filter, parse_update, upsert_document
 from headrace.values.bson import decode, encode
 
 NOW_MS = 1_900_000_000_000
@@ -89,7 +89,7 @@ def check_update(case: dict[str, Any], *, messages: bool = False) -> str | None:
     events, entries = case["expect"][4]["events"], case["expect"][5]["#oplog"]
     before = encode(pre)
     try:
-        applied = parse_update(statement["u"]).apply(pre, now_ms=NOW_MS, timestamp=TIMESTAMP)
+        applied = parse_update(statement["u"]).apply(pre, UpdateContext(NOW_MS, TIMESTAMP))
     except CommandError as failure:
         return wrong_error(failure, reply, messages)
     finally:
@@ -137,7 +137,9 @@ def check_upsert(case: dict[str, Any], *, messages: bool = False) -> str | None:
     try:
         update = parse_update(statement["u"], upsert=True)
         check_upsert_filter(statement["q"])
-        document = upsert_document(update, statement["q"], now_ms=NOW_MS, timestamp=TIMESTAMP, new_id=lambda: NEW_ID)
+        document = upsert_document(
+            update, statement["q"], UpdateContext(NOW_MS, TIMESTAMP, inserting=True), new_id=lambda: NEW_ID
+        )
     except CommandError as failure:
         return wrong_error(failure, reply, messages)
     if failures(reply):

@@ -8,13 +8,13 @@ import pytest
 from bson import Regex, Timestamp
 
 from headrace.errors import CommandError
-from headrace.query.update import check_upsert_filter, parse_update, upsert_document
+from headrace.query.update import UpdateContext, check_upsert_filter, parse_update, upsert_document
 
 
 def upserted(condition: dict[str, Any], update: Any) -> dict[str, Any]:
     parsed = parse_update(update, upsert=True)
     check_upsert_filter(condition)
-    return upsert_document(parsed, condition, now_ms=0, timestamp=Timestamp(1, 1), new_id=lambda: "new")
+    return upsert_document(parsed, condition, UpdateContext(0, Timestamp(1, 1), inserting=True), new_id=lambda: "new")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from headrace.execution.sources import documents, resolve
 from headrace.execution.updates import parsed
 from headrace.query.pipeline import parse_pipeline
 from headrace.query.stages.server_stage import ServerStage
+from headrace.query.update import UpdateContext
 from headrace.values.bson import decode, encode, type_name
 
 if TYPE_CHECKING:
@@ -190,10 +191,9 @@ def _writes(engine: Engine, request: Request, statement: dict[str, Any], one: bo
         for _, _, document in matches:
             matched += 1
             if change is not None:
-                place = finder.positional(document) if change.needs_position else None
-                now = Timestamp(0, 0)
-                applied = change.apply(document, positional=place, now_ms=engine.clock.now_ms(), timestamp=now)
-                modified += applied.change is not None
+                positional = finder.positional(document) if change.needs_position else None
+                context = UpdateContext(engine.clock.now_ms(), Timestamp(0, 0), positional)
+                modified += change.apply(document, context).change is not None
             if one and not sort:
                 break
         if not updates:

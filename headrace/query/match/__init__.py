@@ -1,4 +1,4 @@
-"""Filters: a query document parsed once into a predicate over documents.
+"""Filters: a query document is parsed once into a predicate over documents.
 
 predicate = parse_filter({"a": {"$gt": 1}})
 predicate({"a": [0, 2]})                        -> True

@@ -1,8 +1,8 @@
 """`$bitsAllSet`, `$bitsAllClear`, `$bitsAnySet`, `$bitsAnyClear`: masks and their tests.
 
-Rule: numbers that are whole 64-bit integers are tested in two's complement, with the sign going on for
-ever; a decimal is rounded to a whole number first, a double must be one. Binary data is little-endian,
-and clear beyond its end.
+Rule: integral numbers of at most 64 bits are tested in two's complement with infinite sign extension. A decimal is
+rounded to an integer first; a double that is not integral never matches. Binary data is little-endian and its bits
+beyond the end are clear. Source: MongoDB's manual, "Bitwise Query Operators".
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from typing import Any, Final
 from bson import Binary, Decimal128, Int64
 
 from headrace.errors import CommandError
-from headrace.query.match.value_tests import Test
+from headrace.values.paths import ValueTest
 
 NUMBERS: Final = (int, Int64, float, Decimal128)
 OUT_OF_RANGE: Final = -(2**63)
-"""What a decimal that is no 64-bit integer is taken for."""
+"""The value used for a decimal that does not fit a 64-bit integer."""
 
 
-def parse_bits(name: str, argument: Any, path: str) -> Test:
-    """The test of the operator `name` with its argument: positions, a number or binary data."""
+def parse_bits(name: str, argument: Any, path: str) -> ValueTest:
+    """The test of operator `name`; `argument` is a list of bit positions, a number or binary data.
+
+    Raises 2 for an argument or position of the wrong type or range, 9 for a number that is no non-negative integer.
+    """
     mask = _parse_mask(name, argument, path)
 
     def test(value: Any) -> bool:
@@ -66,18 +69,18 @@ def _parse_mask(name: str, argument: Any, path: str) -> int:
         return mask
     if type(argument) not in NUMBERS:
         raise CommandError(2, f"{path} takes an Array, a number, or a BinData but received: {name}: {argument!r}")
-    whole = _exact(argument)
-    if whole is None:
+    number = _exact_int64(argument)
+    if number is None:
         raise CommandError(9, f"Expected an integer: {name}: {argument}")
-    if whole < 0:
+    if number < 0:
         raise CommandError(9, f"Expected a non-negative number in: {name}: {argument}")
-    return whole
+    return number
 
 
 def _parse_position(item: Any) -> int:
     if type(item) not in NUMBERS:
         raise CommandError(2, f"bit positions must be an integer but got: {item!r}")
-    position = _exact(item)
+    position = _exact_int64(item)
     if position is None or not -(2**31) <= position < 2**31:
         raise CommandError(2, f"bit positions cannot be represented as a 32-bit signed integer: {item}")
     if position < 0:
@@ -85,8 +88,8 @@ def _parse_position(item: Any) -> int:
     return position
 
 
-def _exact(value: Any) -> int | None:
-    """The number as a 64-bit integer if it is one, else None."""
+def _exact_int64(value: Any) -> int | None:
+    """The number as an integer if it is integral and fits 64 bits, else None."""
     number = value.to_decimal() if type(value) is Decimal128 else value
     if number != number or abs(number) >= 2**63 or number != int(number):  # noqa: PLR0124
         return None

@@ -1,7 +1,7 @@
 """The operators of a field: `{path: {$operator: argument}}`, each parsed to one condition.
 
-Rule: an operator takes its argument as MongoDB does, also where that is lenient (`$exists: 0`), and
-refuses with MongoDB's code where it is not: mostly 2 (BadValue), 9 for numbers of the wrong kind.
+Rule: arguments are accepted as leniently as MongoDB accepts them (`$exists: 0`); invalid ones raise MongoDB's code,
+mostly 2 (BadValue), 9 (FailedToParse) for numbers of the wrong kind.
 """
 
 from __future__ import annotations
@@ -14,148 +14,159 @@ from bson import Decimal128, Int64, Regex
 from headrace.errors import CommandError
 from headrace.query.match.bits import parse_bits
 from headrace.query.match.filter_parser import (
-    Context,
+    FilterContext,
     equality,
-    is_operators,
+    is_operator_object,
     parse_field,
-    parse_node,
-    pattern_leaf,
+    parse_filter_tree,
+    regex_leaf,
     truthy,
 )
-from headrace.query.match.match_expression import Always, Both, ElementMatch, Kind, Leaf, Negation, Node
+from headrace.query.match.match_expression import (
+    AlwaysBoolean,
+    And,
+    ElemMatchExpression,
+    LeafMatchExpression,
+    MatchExpression,
+    MatchType,
+    Not,
+)
 from headrace.query.match.type_test import has_type, parse_types
-from headrace.query.match.value_tests import exists, has_size, is_in, leaves_remainder, ordered, whole_number
+from headrace.query.match.value_tests import exists, has_size, is_in, leaves_remainder, ordered, truncated_int64
 from headrace.values.order import regex_options
 
-Parse = Callable[[str, str, Any, Context], Node]
+FieldOperatorParser = Callable[[str, str, Any, FilterContext], MatchExpression]
 NUMBERS: Final = (int, Int64, float, Decimal128)
 
 
-def parse_operators(path: str, document: dict[str, Any], context: Context) -> list[Node]:
-    """The conditions of `{path: {$op: ..., $op: ...}}`; at least one name, the first begins with `$`."""
-    parts: list[Node] = []
+def parse_operators(path: str, document: dict[str, Any], context: FilterContext) -> list[MatchExpression]:
+    """The conditions of `{path: {$op: ..., $op: ...}}`; `document` is not empty and its first name begins with `$`.
+
+    Raises 2 for an unknown operator, the code in `UNSUPPORTED` for one that is not supported, and what operators raise.
+    """
+    conditions: list[MatchExpression] = []
     for name, argument in document.items():
         if name in ("$regex", "$options"):
             if name == "$regex" or "$regex" not in document:
-                parts.append(_parse_regex(path, document))
+                conditions.append(_parse_regex(path, document))
         elif name in OPERATORS:
-            parts.append(OPERATORS[name](path, name, argument, context))
+            conditions.append(OPERATORS[name](path, name, argument, context))
         elif name in UNSUPPORTED:
             raise CommandError(*UNSUPPORTED[name])
         elif name != "$comment":
             raise CommandError(2, f"unknown operator: {name}")
-    return parts
+    return conditions
 
 
-def _parse_eq(path: str, name: str, argument: Any, context: Context) -> Node:
+def _parse_eq(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     return equality(path, argument, context)
 
 
-def _parse_ne(path: str, name: str, argument: Any, context: Context) -> Node:
+def _parse_ne(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     if type(argument) is Regex:
         raise CommandError(2, "Can't have regex as arg to $ne.")
-    return Negation(equality(path, argument, context))
+    return Not(equality(path, argument, context))
 
 
 _ORDER_KINDS: Final = {
-    "$gt": Kind.GREATER, "$gte": Kind.GREATER_OR_EQUAL, "$lt": Kind.LESS, "$lte": Kind.LESS_OR_EQUAL,
+    "$gt": MatchType.GT, "$gte": MatchType.GTE, "$lt": MatchType.LT, "$lte": MatchType.LTE,
 }  # fmt: skip
 
 
-def _parse_order(path: str, name: str, argument: Any, context: Context) -> Node:
+def _parse_order(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     if type(argument) is Regex:
         raise CommandError(2, f"Can't have RegEx as arg to predicate over field '{path}'.")
-    return Leaf(_ORDER_KINDS[name], path, ordered(name, argument, context.collation), argument=argument)
+    return LeafMatchExpression(_ORDER_KINDS[name], path, ordered(name, argument, context.collation), argument=argument)
 
 
-def _parse_in(path: str, name: str, argument: Any, context: Context) -> Node:
+def _parse_in(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     if type(argument) is not list:
         raise CommandError(2, f"{name} needs an array")
     for item in argument:
-        if type(item) is dict and is_operators(item):
+        if type(item) is dict and is_operator_object(item):
             raise CommandError(2, f"cannot nest $ under {name}")
     if not argument:
-        return Always(False)
+        return AlwaysBoolean(False)
     if len(argument) == 1:
         return parse_field(path, argument[0], context)[0]
-    return Leaf(Kind.IN, path, is_in(argument, context.collation), argument=argument)
+    return LeafMatchExpression(MatchType.IN, path, is_in(argument, context.collation), argument=argument)
 
 
-def _parse_nin(path: str, name: str, argument: Any, context: Context) -> Node:
-    return Negation(_parse_in(path, name, argument, context))
+def _parse_nin(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
+    return Not(_parse_in(path, name, argument, context))
 
 
-def _parse_all(path: str, name: str, argument: Any, context: Context) -> Node:
+def _parse_all(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     if type(argument) is not list:
         raise CommandError(2, "$all needs an array")
     if not argument:
-        return Always(False)
+        return AlwaysBoolean(False)
     first = argument[0]
     with_elements = type(first) is dict and next(iter(first), "") == "$elemMatch"
-    parts: list[Node] = []
+    conditions: list[MatchExpression] = []
     for item in argument:
         named = next(iter(item), "") if type(item) is dict else ""
         if with_elements:
             if named != "$elemMatch":
                 raise CommandError(2, "$all/$elemMatch has to be consistent")
-            parts.append(_parse_elem_match(path, named, item[named], context))
-        elif type(item) is dict and is_operators(item):
+            conditions.append(_parse_elem_match(path, named, item[named], context))
+        elif type(item) is dict and is_operator_object(item):
             raise CommandError(2, "no $ expressions in $all")
         else:
-            parts.append(parse_field(path, item, context)[0])
-    return Both(tuple(parts))
+            conditions.append(parse_field(path, item, context)[0])
+    return And(tuple(conditions))
 
 
-def _parse_elem_match(path: str, name: str, argument: Any, context: Context) -> Node:
+def _parse_elem_match(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     if type(argument) is not dict:
         raise CommandError(2, "$elemMatch needs an Object")
     first = next(iter(argument), "")
-    by_value = is_operators(argument) and first not in _LOGICAL
+    by_value = is_operator_object(argument) and first not in _LOGICAL
     if not by_value:
         if "$where" in argument:
             raise CommandError(2, "$elemMatch cannot contain $where expression")
-        return ElementMatch(path, parse_node(argument, context.nested()), by_value=False)
-    return ElementMatch(path, Both(tuple(parse_operators("", argument, context.nested()))), by_value=True)
+        return ElemMatchExpression(path, parse_filter_tree(argument, context.nested()), by_value=False)
+    return ElemMatchExpression(path, And(tuple(parse_operators("", argument, context.nested()))), by_value=True)
 
 
 _LOGICAL: Final = ("$and", "$nor", "$or", "$where", "$expr", "$jsonSchema", "$comment")
 
 
-def _parse_not(path: str, name: str, argument: Any, context: Context) -> Node:
+def _parse_not(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     if type(argument) is Regex:
-        return Negation(pattern_leaf(path, argument.pattern, regex_options(argument)))
+        return Not(regex_leaf(path, argument.pattern, regex_options(argument)))
     if type(argument) is not dict:
         raise CommandError(2, "$not needs a regex or a document")
     if not argument:
         raise CommandError(2, "$not cannot be empty")
-    return Negation(Both(tuple(parse_operators(path, argument, context))))
+    return Not(And(tuple(parse_operators(path, argument, context))))
 
 
-def _parse_exists(path: str, name: str, argument: Any, context: Context) -> Node:
-    leaf = Leaf(Kind.EXISTS, path, exists)
-    return leaf if truthy(argument) else Negation(leaf)
+def _parse_exists(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
+    leaf = LeafMatchExpression(MatchType.EXISTS, path, exists)
+    return leaf if truthy(argument) else Not(leaf)
 
 
-def _parse_size(path: str, name: str, argument: Any, context: Context) -> Node:
-    size = _whole(argument)
+def _parse_size(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
+    size = _exact_int64(argument)
     if type(argument) not in NUMBERS:
         raise CommandError(2, f"Failed to parse $size. Expected a number in: $size: {argument!r}")
     if size is None:
         raise CommandError(2, f"Failed to parse $size. Expected an integer: $size: {argument}")
     if size < 0:
         raise CommandError(2, f"Failed to parse $size. Expected a non-negative number in: $size: {argument}")
-    return Leaf(Kind.SIZE, path, has_size(size), enter_last=False)
+    return LeafMatchExpression(MatchType.SIZE, path, has_size(size), enter_last=False)
 
 
-def _whole(argument: Any) -> int | None:
-    """The number if it is a whole one that fits 64 bits, else None."""
-    whole = whole_number(argument)
-    if whole is None:
+def _exact_int64(argument: Any) -> int | None:
+    """The number as an integer if it is integral and fits 64 bits, else None."""
+    number = truncated_int64(argument)
+    if number is None:
         return None
-    return whole if whole == (argument.to_decimal() if type(argument) is Decimal128 else argument) else None
+    return number if number == (argument.to_decimal() if type(argument) is Decimal128 else argument) else None
 
 
-def _parse_mod(path: str, name: str, argument: Any, context: Context) -> Node:
+def _parse_mod(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     if type(argument) is not list:
         raise CommandError(2, "malformed mod, needs to be an array")
     if len(argument) != 2:
@@ -164,31 +175,31 @@ def _parse_mod(path: str, name: str, argument: Any, context: Context) -> Node:
     for role, item in zip(("divisor", "remainder"), argument):
         if type(item) not in NUMBERS:
             raise CommandError(2, f"malformed mod, {role} not a number")
-        whole = whole_number(item)
-        if whole is None:
+        number = truncated_int64(item)
+        if number is None:
             raise CommandError(2, f"malformed mod, {role} value is invalid :: caused by :: Out of bounds or NaN")
-        numbers.append(whole)
+        numbers.append(number)
     if numbers[0] == 0:
         raise CommandError(2, "divisor cannot be 0")
-    return Leaf(Kind.MOD, path, leaves_remainder(*numbers))
+    return LeafMatchExpression(MatchType.MOD, path, leaves_remainder(*numbers))
 
 
-def _parse_type(path: str, name: str, argument: Any, context: Context) -> Node:
-    return Leaf(Kind.TYPE, path, has_type(parse_types(argument)))
+def _parse_type(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
+    return LeafMatchExpression(MatchType.TYPE, path, has_type(parse_types(argument)))
 
 
 _BIT_KINDS: Final = {
-    "$bitsAllClear": Kind.BITS_ALL_CLEAR, "$bitsAllSet": Kind.BITS_ALL_SET,
-    "$bitsAnyClear": Kind.BITS_ANY_CLEAR, "$bitsAnySet": Kind.BITS_ANY_SET,
+    "$bitsAllClear": MatchType.BITS_ALL_CLEAR, "$bitsAllSet": MatchType.BITS_ALL_SET,
+    "$bitsAnyClear": MatchType.BITS_ANY_CLEAR, "$bitsAnySet": MatchType.BITS_ANY_SET,
 }  # fmt: skip
 
 
-def _parse_bits(path: str, name: str, argument: Any, context: Context) -> Node:
-    return Leaf(_BIT_KINDS[name], path, parse_bits(name, argument, path))
+def _parse_bits(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
+    return LeafMatchExpression(_BIT_KINDS[name], path, parse_bits(name, argument, path))
 
 
-def _parse_regex(path: str, document: dict[str, Any]) -> Node:
-    """`$regex` and `$options`, which belong together wherever they stand."""
+def _parse_regex(path: str, document: dict[str, Any]) -> MatchExpression:
+    """`$regex` with its `$options`, in either order."""
     if "$regex" not in document:
         raise CommandError(2, "$options needs a $regex")
     pattern, options = document["$regex"], document.get("$options")
@@ -198,13 +209,13 @@ def _parse_regex(path: str, document: dict[str, Any]) -> Node:
         inner = regex_options(pattern)
         if inner and options is not None:
             raise CommandError(51075, "options set in both $regex and $options")
-        return pattern_leaf(path, pattern.pattern, inner or options or "")
+        return regex_leaf(path, pattern.pattern, inner or options or "")
     if type(pattern) is not str:
         raise CommandError(2, "$regex has to be a string")
-    return pattern_leaf(path, pattern, options or "")
+    return regex_leaf(path, pattern, options or "")
 
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, FieldOperatorParser]] = {
     "$all": _parse_all,
     "$bitsAllClear": _parse_bits,
     "$bitsAllSet": _parse_bits,

@@ -1,4 +1,4 @@
-"""From a filter document to its tree: logical operators here, those of a field in `field_operators.py`."""
+"""Parses filters to match expressions: logical operators here, operators of a field in `field_operators.py`."""
 
 from __future__ import annotations
 
@@ -10,25 +10,34 @@ from bson import Regex
 
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
-from headrace.query.match.match_expression import Always, Both, Computed, Either, Kind, Leaf, Neither, Node
+from headrace.query.match.match_expression import (
+    AlwaysBoolean,
+    And,
+    DocumentMatchExpression,
+    LeafMatchExpression,
+    MatchExpression,
+    MatchType,
+    Nor,
+    Or,
+)
 from headrace.query.match.predicate import Predicate
-from headrace.query.match.value_tests import equals, matches_pattern, whole_number
+from headrace.query.match.value_tests import equals, matches_regex, truncated_int64
 from headrace.values.bson import MISSING
 from headrace.values.order import regex_options
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """What holds for the whole filter; `top` says that `$expr` is allowed here."""
+class FilterContext:
+    """What a filter may refer to; `top` is False inside `$elemMatch`, where `$expr` is not allowed."""
 
     collation: Collation | None = None
     variables: Mapping[str, Any] | None = None
     bound: Mapping[str, Any] | None = None
     top: bool = True
 
-    def nested(self) -> Context:
+    def nested(self) -> FilterContext:
         """The context inside `$elemMatch`."""
-        return Context(self.collation, self.variables, self.bound, top=False)
+        return FilterContext(self.collation, self.variables, self.bound, top=False)
 
 
 def parse_filter(
@@ -38,70 +47,72 @@ def parse_filter(
     variables: Mapping[str, Any] | None = None,
     bound: Mapping[str, Any] | None = None,
 ) -> Predicate:
-    """The predicate a filter spells; raises the `CommandError` of a bad one (mostly 2, BadValue).
+    """The predicate of a filter document. Raises the `CommandError` of an invalid filter, mostly 2 (BadValue).
 
-    `variables` are those `$expr` may name (`let`, NOW...) with their values. `bound` are more of them, read anew
-    for each document: whoever gave the mapping may change its values (a `$lookup` does).
+    `variables` are the variables that `$expr` may refer to (`let`, NOW, ...) with their values. `bound` are more of
+    them, whose values are read again for each document: the owner of the mapping may change them (as `$lookup` does).
     """
-    return Predicate(parse_node(document, Context(collation, variables, bound)).simplified())
+    return Predicate(parse_filter_tree(document, FilterContext(collation, variables, bound)).optimized())
 
 
-def parse_node(document: dict[str, Any], context: Context) -> Node:
-    """The tree of a filter document, not simplified."""
-    parts: list[Node] = []
+def parse_filter_tree(document: dict[str, Any], context: FilterContext) -> MatchExpression:
+    """The match expression of a filter document, not yet optimized."""
+    conditions: list[MatchExpression] = []
     for name, value in document.items():
         if not name.startswith("$"):
-            parts.extend(parse_field(name, value, context))
+            conditions.extend(parse_field(name, value, context))
         elif name in TOP_LEVEL:
             node = TOP_LEVEL[name](name, value, context)
             if node is not None:
-                parts.append(node)
+                conditions.append(node)
         elif name in UNSUPPORTED:
             raise CommandError(*UNSUPPORTED[name])
-        elif not is_reference({name: value}):
+        elif not is_dbref({name: value}):
             raise CommandError(
                 2,
                 f"unknown top level operator: {name}. If you have a field name that starts with a '$' symbol, "
                 "consider using $getField or $setField.",
             )
         else:
-            parts.extend(parse_field(name, value, context))
-    return Both(tuple(parts))
+            conditions.extend(parse_field(name, value, context))
+    return And(tuple(conditions))
 
 
-def parse_field(path: str, value: Any, context: Context) -> list[Node]:
-    """The conditions that one field of a filter makes."""
+def parse_field(path: str, value: Any, context: FilterContext) -> list[MatchExpression]:
+    """The conditions of one field of a filter: `{path: value}` or `{path: {$operator: argument, ...}}`."""
     from headrace.query.match.field_operators import parse_operators  # which parses filters inside $elemMatch
 
-    if type(value) is dict and is_operators(value):
+    if type(value) is dict and is_operator_object(value):
         return parse_operators(path, value, context)
     if type(value) is Regex:
-        return [pattern_leaf(path, value.pattern, regex_options(value))]
+        return [regex_leaf(path, value.pattern, regex_options(value))]
     return [equality(path, value, context)]
 
 
-def equality(path: str, value: Any, context: Context) -> Leaf:
+def equality(path: str, value: Any, context: FilterContext) -> LeafMatchExpression:
     """The condition `{path: {$eq: value}}`."""
-    return Leaf(Kind.EQUAL, path, equals(value, context.collation), wanted=value)
+    return LeafMatchExpression(MatchType.EQ, path, equals(value, context.collation), wanted=value)
 
 
-def pattern_leaf(path: str, pattern: str, options: str) -> Leaf:
+def regex_leaf(path: str, pattern: str, options: str) -> LeafMatchExpression:
     """The condition `{path: /pattern/options}`."""
-    return Leaf(Kind.PATTERN, path, matches_pattern(pattern, options))
+    return LeafMatchExpression(MatchType.REGEX, path, matches_regex(pattern, options))
 
 
-def is_operators(document: dict[str, Any]) -> bool:
-    """Whether the value of a field is operators (and not an object to be equal to)."""
-    return next(iter(document), "").startswith("$") and not is_reference(document)
+def is_operator_object(document: dict[str, Any]) -> bool:
+    """Whether the value of a field is an object of operators, not an object to compare with."""
+    return next(iter(document), "").startswith("$") and not is_dbref(document)
 
 
-def is_reference(document: dict[str, Any]) -> bool:
-    """Whether a document is a DBRef, whose names begin with a dollar sign and are no operators."""
+def is_dbref(document: dict[str, Any]) -> bool:
+    """Whether a document is a DBRef: its names begin with a dollar sign but are no operators."""
     return next(iter(document), "") in ("$ref", "$id", "$db")
 
 
-def _logical(make: Callable[[tuple[Node, ...]], Node]) -> Callable[[str, Any, Context], Node]:
-    def parse(name: str, value: Any, context: Context) -> Node:
+def _logical(
+    make: Callable[[tuple[MatchExpression, ...]], MatchExpression],
+) -> Callable[[str, Any, FilterContext], MatchExpression]:
+    def parse(name: str, value: Any, context: FilterContext) -> MatchExpression:
         if type(value) is not list:
             raise CommandError(2, f"{name} must be an array")
         if not value:
@@ -109,22 +120,22 @@ def _logical(make: Callable[[tuple[Node, ...]], Node]) -> Callable[[str, Any, Co
         for item in value:
             if type(item) is not dict:
                 raise CommandError(2, "$or/$and/$nor entries need to be full objects")
-        return make(tuple(parse_node(item, context) for item in value))
+        return make(tuple(parse_filter_tree(item, context) for item in value))
 
     return parse
 
 
-def _parse_always(name: str, value: Any, context: Context) -> Node:
-    if whole_number(value) != 1:
+def _parse_always(name: str, value: Any, context: FilterContext) -> MatchExpression:
+    if truncated_int64(value) != 1:
         raise CommandError(9, f"{name} must be an integer value of 1")
-    return Always(name == "$alwaysTrue")
+    return AlwaysBoolean(name == "$alwaysTrue")
 
 
-def _parse_comment(name: str, value: Any, context: Context) -> None:
+def _parse_comment(name: str, value: Any, context: FilterContext) -> None:
     return None
 
 
-def _parse_expr(name: str, value: Any, context: Context) -> Node:
+def _parse_expr(name: str, value: Any, context: FilterContext) -> MatchExpression:
     from headrace.query.expressions import Env, ParseContext, parse_expression  # no filter without it should pay
 
     if not context.top:
@@ -135,39 +146,39 @@ def _parse_expr(name: str, value: Any, context: Context) -> Node:
     expression = parse_expression(value, scope)
     evaluate = expression.evaluate
     if expression.is_constant:
-        return Always(truthy(expression(Env({}))))
+        return AlwaysBoolean(truthy(expression(Env({}))))
     names = expression.fields()
-    return Computed(
-        Kind.EXPRESSION,
+    return DocumentMatchExpression(
+        MatchType.EXPRESSION,
         lambda document: truthy(evaluate(Env(document, bound))),
         None if names is None else frozenset(names),
     )
 
 
 def truthy(value: Any) -> bool:
-    """What an expression's value counts as: false, null, missing and zeroes are false, all else true."""
+    """The value coerced to a boolean: false, null, missing and zero are false, all others true."""
     if value is None or value is MISSING or value is False:
         return False
     return type(value) in (str, list, dict) or not equals(0)(value)
 
 
-def _parse_schema(name: str, value: Any, context: Context) -> Node:
+def _parse_schema(name: str, value: Any, context: FilterContext) -> MatchExpression:
     from headrace.query.match.json_schema import parse_schema
 
     if type(value) is not dict:
         raise CommandError(14, "$jsonSchema must be an object")
-    return Computed(Kind.SCHEMA, parse_schema(value))
+    return DocumentMatchExpression(MatchType.JSON_SCHEMA, parse_schema(value))
 
 
-TOP_LEVEL: Final[dict[str, Callable[[str, Any, Context], Node | None]]] = {
+TOP_LEVEL: Final[dict[str, Callable[[str, Any, FilterContext], MatchExpression | None]]] = {
     "$alwaysFalse": _parse_always,
     "$alwaysTrue": _parse_always,
-    "$and": _logical(Both),
+    "$and": _logical(And),
     "$comment": _parse_comment,
     "$expr": _parse_expr,
     "$jsonSchema": _parse_schema,
-    "$nor": _logical(Neither),
-    "$or": _logical(Either),
+    "$nor": _logical(Nor),
+    "$or": _logical(Or),
 }
 
 UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {

@@ -1,8 +1,8 @@
-"""`$jsonSchema`: JSON Schema draft 4 as MongoDB has it, parsed to a test of a document.
+"""`$jsonSchema`: MongoDB's variant of JSON Schema draft 4, parsed to a test of a document.
 
-Rule: a keyword speaks only about values of its own type, and passes all others: `minimum` says nothing
-about a string. `bsonType` takes the names `$type` takes; `type` those of JSON. Fields that are absent
-pass everything but `required`.
+Rule: a keyword constrains only values of its own type: `minimum` accepts any string. `bsonType` takes the names of
+`$type`, `type` those of JSON. Absent fields pass every keyword but `required`.
+Source: MongoDB's manual, "$jsonSchema".
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from bson import Decimal128, Int64
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import EXACT_REMAINDERS
 from headrace.query.match.type_test import has_type, parse_types
-from headrace.query.match.value_tests import Test, ordered, whole_number
+from headrace.query.match.value_tests import ordered, truncated_int64
 from headrace.query.patterns import compile_pattern
 from headrace.values.bson import MISSING
 from headrace.values.order import NAN_KEY, hash_key, number_key
+from headrace.values.paths import ValueTest
 
-Keyword = Callable[[Any, dict[str, Any]], Test]
+Keyword = Callable[[Any, dict[str, Any]], ValueTest]
 NUMBERS: Final = (int, Int64, float, Decimal128)
 JSON_TYPES: Final = {
     "array": {4}, "boolean": {8}, "null": {10}, "number": {1, 16, 18, 19}, "object": {3}, "string": {2},
 }  # fmt: skip
 
 
-def parse_schema(schema: dict[str, Any]) -> Test:
-    """The test a schema spells; raises 9 for unknown keywords and bad arguments, 14 for wrong types."""
+def parse_schema(schema: dict[str, Any]) -> ValueTest:
+    """The test of a schema. Raises 9 for unknown keywords and invalid arguments, 14 for wrong types."""
     tests = []
     for name, argument in schema.items():
         if name in REFUSED:
@@ -45,17 +46,17 @@ def _need(holds: bool, name: str, what: str, code: int = 14) -> None:
         raise CommandError(code, f"$jsonSchema keyword '{name}' must be {what}")
 
 
-def _for(kinds: tuple[type, ...], test: Test) -> Test:
+def _for(kinds: tuple[type, ...], test: ValueTest) -> ValueTest:
     """The test for values of these types; all others pass."""
     return lambda value: type(value) not in kinds or test(value)
 
 
-def _schema(name: str, argument: Any) -> Test:
+def _schema(name: str, argument: Any) -> ValueTest:
     _need(type(argument) is dict, name, "an object")
     return parse_schema(argument)
 
 
-def _schemas(name: str, argument: Any) -> list[Test]:
+def _schemas(name: str, argument: Any) -> list[ValueTest]:
     _need(type(argument) is list, name, "an array")
     _need(bool(argument), name, "a non-empty array", 9)
     return [_schema(name, item) for item in argument]
@@ -71,14 +72,14 @@ def _names(name: str, argument: Any) -> frozenset[str]:
 
 def _count(name: str, argument: Any) -> int:
     _need(type(argument) in NUMBERS, name, "a number")
-    whole = whole_number(argument)
-    if whole is None or whole < 0 or whole != number_key(argument):
+    number = truncated_int64(argument)
+    if number is None or number < 0 or number != number_key(argument):
         raise CommandError(9, f"$jsonSchema keyword '{name}' must be a non-negative integer")
-    return whole
+    return number
 
 
 def _counted(name: str, kind: type, holds: Callable[[int, int], bool]) -> Keyword:
-    def parse(argument: Any, schema: dict[str, Any]) -> Test:
+    def parse(argument: Any, schema: dict[str, Any]) -> ValueTest:
         bound = _count(name, argument)
         return _for((kind,), lambda value: holds(len(value), bound))
 
@@ -86,7 +87,7 @@ def _counted(name: str, kind: type, holds: Callable[[int, int], bool]) -> Keywor
 
 
 def _bound(name: str, plain: str, strict: str, exclusive: str) -> Keyword:
-    def parse(argument: Any, schema: dict[str, Any]) -> Test:
+    def parse(argument: Any, schema: dict[str, Any]) -> ValueTest:
         _need(type(argument) in NUMBERS, name, "a number")
         flag = schema.get(exclusive, False)
         _need(type(flag) is bool, exclusive, "a boolean")
@@ -96,7 +97,7 @@ def _bound(name: str, plain: str, strict: str, exclusive: str) -> Keyword:
 
 
 def _exclusive(name: str, bound: str) -> Keyword:
-    def parse(argument: Any, schema: dict[str, Any]) -> Test:
+    def parse(argument: Any, schema: dict[str, Any]) -> ValueTest:
         _need(type(argument) is bool, name, "a boolean")
         _need(bound in schema, name, f"accompanied by '{bound}'", 9)
         return lambda value: True
@@ -104,7 +105,7 @@ def _exclusive(name: str, bound: str) -> Keyword:
     return parse
 
 
-def _multiple_of(argument: Any, schema: dict[str, Any]) -> Test:
+def _multiple_of(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) in NUMBERS, "multipleOf", "a number")
     divisor = number_key(argument)
     if divisor is NAN_KEY or divisor <= 0:
@@ -120,13 +121,13 @@ def _multiple_of(argument: Any, schema: dict[str, Any]) -> Test:
     return _for(NUMBERS, test)
 
 
-def _pattern(argument: Any, schema: dict[str, Any]) -> Test:
+def _pattern(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is str, "pattern", "a string")
     search = compile_pattern(argument).search
     return _for((str,), lambda value: search(value) is not None)
 
 
-def _type(argument: Any, schema: dict[str, Any]) -> Test:
+def _type(argument: Any, schema: dict[str, Any]) -> ValueTest:
     names = argument if type(argument) is list else [argument]
     _need(bool(names), "type", "a non-empty array", 9)
     _need(all(type(name) is str for name in names), "type", "a string or an array of strings")
@@ -135,30 +136,30 @@ def _type(argument: Any, schema: dict[str, Any]) -> Test:
     return has_type(frozenset().union(*(JSON_TYPES[name] for name in names)))
 
 
-def _bson_type(argument: Any, schema: dict[str, Any]) -> Test:
+def _bson_type(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need("type" not in schema, "bsonType", "without 'type'", 9)
     names = argument if type(argument) is list else [argument]
     _need(all(type(name) is str for name in names), "bsonType", "a string or an array of strings")
     return has_type(parse_types(argument, "bsonType"))
 
 
-def _enum(argument: Any, schema: dict[str, Any]) -> Test:
+def _enum(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is list, "enum", "an array")
     _need(bool(argument), "enum", "a non-empty array", 9)
     return _is_one_of(argument)
 
 
-def _is_one_of(wanted: list[Any]) -> Test:
+def _is_one_of(wanted: list[Any]) -> ValueTest:
     keys = frozenset(hash_key(_unordered(item)) for item in wanted)
     return lambda value: hash_key(_unordered(value)) in keys
 
 
-def _required(argument: Any, schema: dict[str, Any]) -> Test:
+def _required(argument: Any, schema: dict[str, Any]) -> ValueTest:
     names = _names("required", argument)
     return _for((dict,), lambda value: names <= value.keys())
 
 
-def _properties(argument: Any, schema: dict[str, Any]) -> Test:
+def _properties(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is dict, "properties", "an object")
     tests = [(name, _schema("properties", item)) for name, item in argument.items()]
     return _for(
@@ -166,7 +167,7 @@ def _properties(argument: Any, schema: dict[str, Any]) -> Test:
     )
 
 
-def _pattern_properties(argument: Any, schema: dict[str, Any]) -> Test:
+def _pattern_properties(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is dict, "patternProperties", "an object")
     tests = [(compile_pattern(pattern).search, _schema(pattern, item)) for pattern, item in argument.items()]
     return _for(
@@ -175,7 +176,7 @@ def _pattern_properties(argument: Any, schema: dict[str, Any]) -> Test:
     )
 
 
-def _additional_properties(argument: Any, schema: dict[str, Any]) -> Test:
+def _additional_properties(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) in (bool, dict), "additionalProperties", "an object or a boolean")
     known = frozenset(schema.get("properties", {}))
     patterns = [compile_pattern(pattern).search for pattern in schema.get("patternProperties", {})]
@@ -189,7 +190,7 @@ def _additional_properties(argument: Any, schema: dict[str, Any]) -> Test:
     return _for((dict,), test)
 
 
-def _dependencies(argument: Any, schema: dict[str, Any]) -> Test:
+def _dependencies(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is dict, "dependencies", "an object")
     tests = [
         (name, _schema(name, item) if type(item) is dict else _required(item, schema))
@@ -198,7 +199,7 @@ def _dependencies(argument: Any, schema: dict[str, Any]) -> Test:
     return _for((dict,), lambda value: all(name not in value or test(value) for name, test in tests))
 
 
-def _items(argument: Any, schema: dict[str, Any]) -> Test:
+def _items(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) in (dict, list), "items", "an object or an array")
     if type(argument) is dict:
         test = _schema("items", argument)
@@ -207,7 +208,7 @@ def _items(argument: Any, schema: dict[str, Any]) -> Test:
     return _for((list,), lambda value: all(test(item) for test, item in zip(tests, value)))
 
 
-def _additional_items(argument: Any, schema: dict[str, Any]) -> Test:
+def _additional_items(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) in (bool, dict), "additionalItems", "an object or a boolean")
     if type(schema.get("items")) is not list:
         return lambda value: True
@@ -216,7 +217,7 @@ def _additional_items(argument: Any, schema: dict[str, Any]) -> Test:
     return _for((list,), lambda value: all(rest(item) for item in value[start:]))
 
 
-def _unique_items(argument: Any, schema: dict[str, Any]) -> Test:
+def _unique_items(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is bool, "uniqueItems", "a boolean")
     if not argument:
         return lambda value: True
@@ -224,34 +225,34 @@ def _unique_items(argument: Any, schema: dict[str, Any]) -> Test:
 
 
 def _unordered(value: Any) -> Any:
-    """The value with the fields of its objects by name: here their order does not tell them apart."""
+    """The value with the fields of its objects sorted by name: JSON Schema compares objects regardless of order."""
     if type(value) is dict:
         return {name: _unordered(value[name]) for name in sorted(value)}
     return [_unordered(item) for item in value] if type(value) is list else value
 
 
-def _all_of(argument: Any, schema: dict[str, Any]) -> Test:
+def _all_of(argument: Any, schema: dict[str, Any]) -> ValueTest:
     tests = _schemas("allOf", argument)
     return lambda value: all(test(value) for test in tests)
 
 
-def _any_of(argument: Any, schema: dict[str, Any]) -> Test:
+def _any_of(argument: Any, schema: dict[str, Any]) -> ValueTest:
     tests = _schemas("anyOf", argument)
     return lambda value: any(test(value) for test in tests)
 
 
-def _one_of(argument: Any, schema: dict[str, Any]) -> Test:
+def _one_of(argument: Any, schema: dict[str, Any]) -> ValueTest:
     tests = _schemas("oneOf", argument)
     return lambda value: sum(test(value) for test in tests) == 1
 
 
-def _not(argument: Any, schema: dict[str, Any]) -> Test:
+def _not(argument: Any, schema: dict[str, Any]) -> ValueTest:
     test = _schema("not", argument)
     return lambda value: not test(value)
 
 
 def _text(name: str) -> Keyword:
-    def parse(argument: Any, schema: dict[str, Any]) -> Test:
+    def parse(argument: Any, schema: dict[str, Any]) -> ValueTest:
         _need(type(argument) is str, name, "a string")
         return lambda value: True
 

@@ -1,9 +1,9 @@
-"""The tree a filter is parsed into, simplified and ordered as MongoDB's, then compiled to closures.
+"""Match expressions: the tree of a parsed filter, optimized and ordered as MongoDB does, then compiled to closures.
 
-    filter --parse--> Node --simplified()--> Node --compiled()--> Callable[[document], bool]
+    filter --parse--> MatchExpression --optimized()--> MatchExpression --compiled()--> Callable[[document], bool]
 
-Rule: conditions that stand side by side are tried in the order of `Kind`, then of their paths. It
-shows: a condition that fails spares the client the error of an `$expr` after it.
+Rule: sibling conditions are evaluated in the order of `MatchType`, then of their paths. Clients can see this order:
+a condition that is false prevents the error of an `$expr` after it.
 """
 
 from __future__ import annotations
@@ -13,29 +13,28 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from headrace.query.match.value_tests import Test
 from headrace.values.bson import MISSING
-from headrace.values.paths import any_value, located_values, split_path
+from headrace.values.paths import ValueTest, any_value, located_values, split_path
 
 DocumentTest = Callable[[dict[str, Any]], bool]
-Found = tuple[bool, str | None]
-"""Whether a document matches, and the array index that the positional operator stands for."""
+MatchResult = tuple[bool, str | None]
+"""Whether a document matches, and the array index for the positional operator `$` (None if no array was entered)."""
 
 
-class Kind(IntEnum):
-    """What a node is, in the order in which siblings are tried."""
+class MatchType(IntEnum):
+    """The type of a match expression, in the order in which siblings are evaluated."""
 
     AND = 0
     OR = 1
-    ELEMENT_OBJECT = 2
-    ELEMENT_VALUE = 3
+    ELEM_MATCH_OBJECT = 2
+    ELEM_MATCH_VALUE = 3
     SIZE = 4
-    EQUAL = 5
-    LESS_OR_EQUAL = 6
-    LESS = 7
-    GREATER = 8
-    GREATER_OR_EQUAL = 9
-    PATTERN = 10
+    EQ = 5
+    LTE = 6
+    LT = 7
+    GT = 8
+    GTE = 9
+    REGEX = 10
     MOD = 11
     EXISTS = 12
     IN = 13
@@ -49,68 +48,69 @@ class Kind(IntEnum):
     EXPRESSION = 21
     ALWAYS_FALSE = 22
     ALWAYS_TRUE = 23
-    SCHEMA = 24
+    JSON_SCHEMA = 24
 
 
-class Node:
-    """One condition. `compiled` tests documents; `single` tests one value (inside `$elemMatch`)."""
+class MatchExpression:
+    """One condition of a filter. `compiled` tests documents, `single` one value (inside `$elemMatch`)."""
 
     __slots__ = ()
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Where the node is tried among its siblings."""
+        """The sort key of the expression among its siblings: (type, path, keys of its children)."""
         raise NotImplementedError
 
     def compiled(self) -> DocumentTest:
-        """A function telling whether a document fulfils the condition."""
+        """A function that returns whether a document matches."""
         raise NotImplementedError
 
-    def single(self) -> Test:
-        """A function telling whether one array element does, not looking into arrays within it."""
+    def single(self) -> ValueTest:
+        """A function that returns whether one array element matches; arrays within the element are not entered."""
         raise NotImplementedError
 
-    def find(self, document: dict[str, Any]) -> Found:
-        """As `compiled`, with the index for the positional operator; slower."""
+    def find_match(self, document: dict[str, Any]) -> MatchResult:
+        """Whether the document matches, with the index for the positional operator. Slower than `compiled`."""
         return self.compiled()(document), None
 
     def fields(self) -> set[str] | None:
-        """Top-level fields the node looks at; None if it may look at any."""
+        """Names of the top-level fields that the expression reads; None if it may read any."""
         return set()
 
-    def simplified(self) -> Node:
-        """An equivalent node with lists flattened, trivial ones dropped and siblings in order."""
+    def optimized(self) -> MatchExpression:
+        """An equivalent expression: nested lists flattened, constant children removed, siblings sorted by `order`."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
-class Always(Node):
-    """A condition every document, or none, fulfils."""
+class AlwaysBoolean(MatchExpression):
+    """A condition that is true, or false, for every document."""
 
     value: bool
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (Kind.ALWAYS_TRUE if self.value else Kind.ALWAYS_FALSE, "", ())
+        return (MatchType.ALWAYS_TRUE if self.value else MatchType.ALWAYS_FALSE, "", ())
 
     def compiled(self) -> DocumentTest:
         value = self.value
         return lambda document: value
 
-    def single(self) -> Test:
+    def single(self) -> ValueTest:
         return self.compiled()
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf(Node):
-    """A test of the values that a path reaches; `wanted` is the value of an equality, for upserts and lookups.
+class LeafMatchExpression(MatchExpression):
+    """A test of the values that a path reaches.
 
-    `argument` is what an order or `$in` compares with, for those who compile the tree to something else.
+    `wanted` is the right-hand side of an equality (MISSING otherwise), used by upserts and lookups by `_id`;
+    `argument` that of a comparison or `$in`, used where the tree is compiled to something else than closures.
     """
 
-    kind: Kind
+    kind: MatchType
     path: str
-    test: Test
+    test: ValueTest
     enter_last: bool = True
     wanted: Any = MISSING
     argument: Any = MISSING
@@ -122,10 +122,10 @@ class Leaf(Node):
     def compiled(self) -> DocumentTest:
         return any_value(split_path(self.path), self.test, enter_last=self.enter_last)
 
-    def single(self) -> Test:
+    def single(self) -> ValueTest:
         return self.test
 
-    def find(self, document: dict[str, Any]) -> Found:
+    def find_match(self, document: dict[str, Any]) -> MatchResult:
         for value, index in located_values(document, split_path(self.path), enter_last=self.enter_last):
             if self.test(value):
                 return True, index
@@ -136,19 +136,23 @@ class Leaf(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class ElementMatch(Node):
-    """`$elemMatch`: one element of the array fulfils `inner`, as an object or (`by_value`) as a value."""
+class ElemMatchExpression(MatchExpression):
+    """`$elemMatch`: some element of the array matches `inner`, as an object or (`by_value`) as a value."""
 
     path: str
-    inner: Node
+    inner: MatchExpression
     by_value: bool
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (Kind.ELEMENT_VALUE if self.by_value else Kind.ELEMENT_OBJECT, self.path, (self.inner.order,))
+        return (
+            MatchType.ELEM_MATCH_VALUE if self.by_value else MatchType.ELEM_MATCH_OBJECT,
+            self.path,
+            (self.inner.order,),
+        )
 
-    def element(self) -> Test:
-        """A function telling whether one element fulfils the condition."""
+    def element(self) -> ValueTest:
+        """A function that returns whether one element matches `inner`."""
         if self.by_value:
             return self.inner.single()
         inner = self.inner.compiled()
@@ -160,14 +164,14 @@ class ElementMatch(Node):
 
         return test
 
-    def single(self) -> Test:
+    def single(self) -> ValueTest:
         element = self.element()
         return lambda value: type(value) is list and any(map(element, value))
 
     def compiled(self) -> DocumentTest:
         return any_value(split_path(self.path), self.single(), enter_last=False)
 
-    def find(self, document: dict[str, Any]) -> Found:
+    def find_match(self, document: dict[str, Any]) -> MatchResult:
         element = self.element()
         for value, outer in located_values(document, split_path(self.path), enter_last=False):
             if type(value) is not list:
@@ -180,132 +184,132 @@ class ElementMatch(Node):
     def fields(self) -> set[str] | None:
         return {split_path(self.path)[0]}
 
-    def simplified(self) -> Node:
-        inner = self.inner.simplified()
-        if inner == Always(False):
+    def optimized(self) -> MatchExpression:
+        inner = self.inner.optimized()
+        if inner == AlwaysBoolean(False):
             return inner
-        return ElementMatch(self.path, inner, self.by_value)
+        return ElemMatchExpression(self.path, inner, self.by_value)
 
 
 @dataclass(frozen=True, slots=True)
-class Both(Node):
-    """`$and`: every condition."""
+class And(MatchExpression):
+    """`$and`: every child matches."""
 
-    parts: tuple[Node, ...]
+    children: tuple[MatchExpression, ...]
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (Kind.AND, "", tuple(part.order for part in self.parts))
+        return (MatchType.AND, "", tuple(child.order for child in self.children))
 
     def compiled(self) -> DocumentTest:
-        return _all([part.compiled() for part in self.parts])
+        return _all([child.compiled() for child in self.children])
 
-    def single(self) -> Test:
-        return _all([part.single() for part in self.parts])
+    def single(self) -> ValueTest:
+        return _all([child.single() for child in self.children])
 
-    def find(self, document: dict[str, Any]) -> Found:
+    def find_match(self, document: dict[str, Any]) -> MatchResult:
         index: str | None = None
-        for part in self.parts:
-            found, at = part.find(document)
-            if not found:
+        for child in self.children:
+            matched, child_index = child.find_match(document)
+            if not matched:
                 return False, None
-            index = at if at is not None else index
+            index = child_index if child_index is not None else index
         return True, index
 
     def fields(self) -> set[str] | None:
-        return _fields_of(self.parts)
+        return _fields_of(self.children)
 
-    def simplified(self) -> Node:
-        parts = [part for part in _flat(self.parts, Both) if part != Always(True)]
-        if Always(False) in parts:
-            return Always(False)
-        if len(parts) < 2:
-            return parts[0] if parts else Always(True)
-        return Both(_ordered(parts))
+    def optimized(self) -> MatchExpression:
+        children = [child for child in _flat(self.children, And) if child != AlwaysBoolean(True)]
+        if AlwaysBoolean(False) in children:
+            return AlwaysBoolean(False)
+        if len(children) < 2:
+            return children[0] if children else AlwaysBoolean(True)
+        return And(_ordered(children))
 
 
 @dataclass(frozen=True, slots=True)
-class Either(Node):
-    """`$or`: one condition or more. It tells no index for the positional operator."""
+class Or(MatchExpression):
+    """`$or`: at least one child matches. It gives no index for the positional operator."""
 
-    parts: tuple[Node, ...]
+    children: tuple[MatchExpression, ...]
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (Kind.OR, "", tuple(part.order for part in self.parts))
+        return (MatchType.OR, "", tuple(child.order for child in self.children))
 
     def compiled(self) -> DocumentTest:
-        return _any([part.compiled() for part in self.parts])
+        return _any([child.compiled() for child in self.children])
 
-    def single(self) -> Test:
-        return _any([part.single() for part in self.parts])
+    def single(self) -> ValueTest:
+        return _any([child.single() for child in self.children])
 
     def fields(self) -> set[str] | None:
-        return _fields_of(self.parts)
+        return _fields_of(self.children)
 
-    def simplified(self) -> Node:
-        parts = [part for part in _flat(self.parts, Either) if part != Always(False)]
-        if Always(True) in parts:
-            return Always(True)
-        if len(parts) < 2:
-            return parts[0] if parts else Always(False)
-        return Either(_ordered(parts))
+    def optimized(self) -> MatchExpression:
+        children = [child for child in _flat(self.children, Or) if child != AlwaysBoolean(False)]
+        if AlwaysBoolean(True) in children:
+            return AlwaysBoolean(True)
+        if len(children) < 2:
+            return children[0] if children else AlwaysBoolean(False)
+        return Or(_ordered(children))
 
 
 @dataclass(frozen=True, slots=True)
-class Neither(Node):
-    """`$nor`: none of the conditions."""
+class Nor(MatchExpression):
+    """`$nor`: no child matches."""
 
-    parts: tuple[Node, ...]
+    children: tuple[MatchExpression, ...]
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (Kind.NOR, "", tuple(part.order for part in self.parts))
+        return (MatchType.NOR, "", tuple(child.order for child in self.children))
 
     def compiled(self) -> DocumentTest:
-        return _negated(_any([part.compiled() for part in self.parts]))
+        return _negated(_any([child.compiled() for child in self.children]))
 
-    def single(self) -> Test:
-        return _negated(_any([part.single() for part in self.parts]))
+    def single(self) -> ValueTest:
+        return _negated(_any([child.single() for child in self.children]))
 
     def fields(self) -> set[str] | None:
-        return _fields_of(self.parts)
+        return _fields_of(self.children)
 
-    def simplified(self) -> Node:
-        return Neither(_ordered([part.simplified() for part in self.parts]))
+    def optimized(self) -> MatchExpression:
+        return Nor(_ordered([child.optimized() for child in self.children]))
 
 
 @dataclass(frozen=True, slots=True)
-class Negation(Node):
-    """`$not`, and what negates by its name: `$ne`, `$nin`, `$exists: false`."""
+class Not(MatchExpression):
+    """`$not`, and the negated operators `$ne`, `$nin` and `$exists: false`."""
 
-    inner: Node
+    inner: MatchExpression
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (Kind.NOT, "", (self.inner.order,))
+        return (MatchType.NOT, "", (self.inner.order,))
 
     def compiled(self) -> DocumentTest:
         return _negated(self.inner.compiled())
 
-    def single(self) -> Test:
+    def single(self) -> ValueTest:
         return _negated(self.inner.single())
 
     def fields(self) -> set[str] | None:
         return self.inner.fields()
 
-    def simplified(self) -> Node:
-        inner = self.inner.simplified()
-        if isinstance(inner, Always):
-            return Always(not inner.value)
-        return Negation(inner)
+    def optimized(self) -> MatchExpression:
+        inner = self.inner.optimized()
+        if isinstance(inner, AlwaysBoolean):
+            return AlwaysBoolean(not inner.value)
+        return Not(inner)
 
 
 @dataclass(frozen=True, slots=True)
-class Computed(Node):
-    """A condition over the whole document: `$expr`, `$jsonSchema`. `names` are the fields it reads (None: any)."""
+class DocumentMatchExpression(MatchExpression):
+    """A condition on the document as such: `$expr`, `$jsonSchema`. `names` are the fields it reads (None: any)."""
 
-    kind: Kind
+    kind: MatchType
     test: DocumentTest
     names: frozenset[str] | None = None
 
@@ -316,42 +320,42 @@ class Computed(Node):
     def compiled(self) -> DocumentTest:
         return self.test
 
-    def single(self) -> Test:
+    def single(self) -> ValueTest:
         return lambda value: type(value) is dict and self.test(value)
 
     def fields(self) -> set[str] | None:
         return None if self.names is None else set(self.names)
 
 
-def _flat(parts: tuple[Node, ...], kind: type[Both] | type[Either]) -> Iterator[Node]:
-    """The parts simplified, with those of nested lists of the same kind taken in."""
-    for part in parts:
-        simple = part.simplified()
+def _flat(children: tuple[MatchExpression, ...], kind: type[And] | type[Or]) -> Iterator[MatchExpression]:
+    """The children optimized; those of nested lists of the same type are inlined."""
+    for child in children:
+        simple = child.optimized()
         if isinstance(simple, kind):
-            yield from simple.parts
+            yield from simple.children
         else:
             yield simple
 
 
-def _ordered(parts: list[Node]) -> tuple[Node, ...]:
-    return tuple(sorted(parts, key=lambda part: part.order))
+def _ordered(children: list[MatchExpression]) -> tuple[MatchExpression, ...]:
+    return tuple(sorted(children, key=lambda child: child.order))
 
 
-def _fields_of(parts: tuple[Node, ...]) -> set[str] | None:
-    found: set[str] = set()
-    for part in parts:
-        fields = part.fields()
+def _fields_of(children: tuple[MatchExpression, ...]) -> set[str] | None:
+    names: set[str] = set()
+    for child in children:
+        fields = child.fields()
         if fields is None:
             return None
-        found |= fields
-    return found
+        names |= fields
+    return names
 
 
-def _negated(test: Test) -> Test:
+def _negated(test: ValueTest) -> ValueTest:
     return lambda value: not test(value)
 
 
-def _all(tests: list[Test]) -> Test:
+def _all(tests: list[ValueTest]) -> ValueTest:
     if len(tests) == 1:
         return tests[0]
     if len(tests) == 2:
@@ -367,7 +371,7 @@ def _all(tests: list[Test]) -> Test:
     return every
 
 
-def _any(tests: list[Test]) -> Test:
+def _any(tests: list[ValueTest]) -> ValueTest:
     if len(tests) == 1:
         return tests[0]
 

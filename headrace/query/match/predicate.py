@@ -1,20 +1,20 @@
-"""A parsed filter: call it with a document; it also tells what it looks at and what it demands."""
+"""A parsed filter: a callable on documents that also reports the fields it reads and the equalities it requires."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from headrace.query.match.match_expression import Both, DocumentTest, Leaf, Node
+from headrace.query.match.match_expression import And, DocumentTest, LeafMatchExpression, MatchExpression
 from headrace.values.bson import MISSING
 
 
 class Predicate:
-    """Whether a document matches. Hot loops bind `test`, which is the same function without the call."""
+    """Whether a document matches. Hot loops use `test`, the same function without the cost of `__call__`."""
 
     __slots__ = ("_node", "test")
 
-    def __init__(self, node: Node) -> None:
-        """`node` is simplified already."""
+    def __init__(self, node: MatchExpression) -> None:
+        """`node` must be optimized."""
         self._node = node
         self.test: DocumentTest = node.compiled()
 
@@ -22,29 +22,33 @@ class Predicate:
         return self.test(document)
 
     @property
-    def node(self) -> Node:
-        """The tree, for those who compile it to something else."""
+    def node(self) -> MatchExpression:
+        """The match expression, for code that compiles it to something else than closures."""
         return self._node
 
     def fields(self) -> set[str] | None:
-        """Top-level fields of the document it looks at; None if it may look at any."""
+        """Names of the top-level fields that it reads; None if it may read any."""
         return self._node.fields()
 
     def conjuncts(self) -> list[Predicate]:
-        """Predicates that hold together exactly when this one does."""
-        if isinstance(self._node, Both):
-            return [Predicate(part) for part in self._node.parts]
+        """Predicates whose conjunction is equivalent to this one."""
+        if isinstance(self._node, And):
+            return [Predicate(child) for child in self._node.children]
         return [self]
 
     def equality_pairs(self) -> list[tuple[str, Any]]:
-        """(path, value) of every equality that must hold; the same path may be there twice."""
-        parts = self._node.parts if isinstance(self._node, Both) else (self._node,)
-        return [(part.path, part.wanted) for part in parts if isinstance(part, Leaf) and part.wanted is not MISSING]
+        """(path, value) of every equality that a matching document must fulfil; a path may occur twice."""
+        children = self._node.children if isinstance(self._node, And) else (self._node,)
+        return [
+            (child.path, child.wanted)
+            for child in children
+            if isinstance(child, LeafMatchExpression) and child.wanted is not MISSING
+        ]
 
     def equalities(self) -> dict[str, Any]:
-        """`equality_pairs` as a dict; of two values demanded for one path the last."""
+        """`equality_pairs` as a dict; the last value of a path wins."""
         return dict(self.equality_pairs())
 
     def matched_index(self, document: dict[str, Any]) -> str | None:
-        """The array index that the positional operator `$` stands for; None if no array was matched into."""
-        return self._node.find(document)[1]
+        """The array index for the positional operator `$`; None if no array element was matched."""
+        return self._node.find_match(document)[1]

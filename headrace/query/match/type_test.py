@@ -1,4 +1,4 @@
-"""`$type`: from the names and numbers of BSON types to a test of a value."""
+"""`$type`: parses names and numbers of BSON types to a test of a value."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any, Final
 from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
-from headrace.query.match.value_tests import Test, whole_number
+from headrace.query.match.value_tests import truncated_int64
 from headrace.values.bson import MISSING, type_number
+from headrace.values.paths import ValueTest
 
 NUMBERS: Final = frozenset({1, 16, 18, 19})
 ALIASES: Final = {
@@ -19,7 +20,10 @@ ALIASES: Final = {
 
 
 def parse_types(value: Any, operator: str = "$type") -> frozenset[int]:
-    """The type numbers that the argument of `$type` names (one, or an array of them)."""
+    """The BSON type numbers of the argument of `$type`: one type, or an array of them.
+
+    Raises 9 for an empty array, 2 for an unknown name or number, 14 for a value of another type.
+    """
     if type(value) is not list:
         return _parse_type(value)
     if not value:
@@ -36,7 +40,7 @@ def _parse_type(value: Any) -> frozenset[int]:
         return frozenset({ALIASES[value]})
     if type(value) not in (int, Int64, float, Decimal128):
         raise CommandError(14, "type must be represented as a number or a string")
-    number = whole_number(value)
+    number = truncated_int64(value)
     if number == 0:
         raise CommandError(2, "Invalid numerical type code: 0. Instead use {$exists:false}.")
     if (
@@ -48,6 +52,6 @@ def _parse_type(value: Any) -> frozenset[int]:
     return frozenset({number})
 
 
-def has_type(numbers: frozenset[int]) -> Test:
-    """The test of `$type`."""
+def has_type(numbers: frozenset[int]) -> ValueTest:
+    """The test of `$type`: whether the BSON type of a value is one of `numbers`; False for MISSING."""
     return lambda value: value is not MISSING and type_number(value) in numbers

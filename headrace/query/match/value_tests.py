@@ -1,7 +1,7 @@
-"""Tests of one value: what `$eq`, `$gt`, `$in`, a regular expression... say about a value on a path.
+"""Tests of one value on a path: `$eq`, `$gt`, `$in`, regular expressions, ...
 
-Rule: comparisons stay within a type (type bracketing); null also means missing; NaN equals NaN only;
-minKey and maxKey compare with everything. A test never looks into an array: the path does that.
+Rule: comparisons are bracketed by type; null also matches a missing field; NaN equals only NaN; minKey and maxKey
+compare with values of all types. A test never enters an array: walking the path does.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from headrace.query.collation import Collation
 from headrace.query.patterns import compile_pattern
 from headrace.values.bson import MISSING
 from headrace.values.order import NAN_KEY, RANK_NUMBER, equal, hash_key, number_key, rank, regex_options, sort_key
+from headrace.values.paths import ValueTest
 
-Test = Callable[[Any], bool]
 NATIVE_NUMBERS: Final = frozenset({int, float, Int64})
 ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "$gt": operator.gt, "$gte": operator.ge, "$lt": operator.lt, "$lte": operator.le,
@@ -25,12 +25,12 @@ ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 def never(value: Any) -> bool:
-    """The test no value passes."""
+    """A test that is always False."""
     return False
 
 
-def equals(wanted: Any, collation: Collation | None = None) -> Test:
-    """The test of `$eq`, for any value but a pattern that should match (see `matches_pattern`)."""
+def equals(wanted: Any, collation: Collation | None = None) -> ValueTest:
+    """The test of `$eq`. A regular expression is compared as a value; for matching see `matches_regex`."""
     kind = type(wanted)
     if wanted is None:
         return lambda value: value is None or value is MISSING
@@ -46,7 +46,7 @@ def equals(wanted: Any, collation: Collation | None = None) -> Test:
     return lambda value: type(value) is not dict and equal(value, wanted)
 
 
-def _equals_number(wanted: Any) -> Test:
+def _equals_number(wanted: Any) -> ValueTest:
     if wanted is NAN_KEY:
         return lambda value: rank(value) == RANK_NUMBER and number_key(value) is NAN_KEY
 
@@ -59,8 +59,8 @@ def _equals_number(wanted: Any) -> Test:
     return test
 
 
-def ordered(name: str, bound: Any, collation: Collation | None = None) -> Test:
-    """The test of `$gt`, `$gte`, `$lt` or `$lte`."""
+def ordered(name: str, bound: Any, collation: Collation | None = None) -> ValueTest:
+    """The test of `$gt`, `$gte`, `$lt` or `$lte` (`name`) with the operand `bound`."""
     holds = ORDERS[name]
     kind = type(bound)
     inclusive = name in ("$gte", "$lte")
@@ -78,7 +78,7 @@ def ordered(name: str, bound: Any, collation: Collation | None = None) -> Test:
     return lambda value: rank(value) == bound_rank and holds(sort_key(value, collation), key)
 
 
-def _ordered_number(holds: Callable[[Any, Any], bool], bound: Any, inclusive: bool) -> Test:
+def _ordered_number(holds: Callable[[Any, Any], bool], bound: Any, inclusive: bool) -> ValueTest:
     if bound is NAN_KEY:
         return _equals_number(NAN_KEY) if inclusive else never
     plain = type(bound) in NATIVE_NUMBERS  # comparing a NaN with a Decimal raises, with others it is False
@@ -95,10 +95,10 @@ def _ordered_number(holds: Callable[[Any, Any], bool], bound: Any, inclusive: bo
     return test
 
 
-def is_in(wanted: list[Any], collation: Collation | None = None) -> Test:
-    """The test of `$in`: equal to one of the values, or matched by one of the patterns among them."""
+def is_in(wanted: list[Any], collation: Collation | None = None) -> ValueTest:
+    """The test of `$in`: the value equals one of `wanted`, or matches a regular expression among them."""
     keys = frozenset(hash_key(item, collation) for item in wanted)
-    patterns = [matches_pattern(item.pattern, regex_options(item)) for item in wanted if type(item) is Regex]
+    patterns = [matches_regex(item.pattern, regex_options(item)) for item in wanted if type(item) is Regex]
     if None in wanted:
         keys |= {hash_key(MISSING)}
     if patterns:
@@ -106,8 +106,11 @@ def is_in(wanted: list[Any], collation: Collation | None = None) -> Test:
     return lambda value: hash_key(value, collation) in keys
 
 
-def matches_pattern(pattern: str, options: str = "") -> Test:
-    """The test of a regular expression: strings it matches, and the same regular expression as a value."""
+def matches_regex(pattern: str, options: str = "") -> ValueTest:
+    """The test of a regular expression: strings that match it, and equal regular expressions.
+
+    Raises 51091 for an invalid pattern, 51108 for an unknown option.
+    """
     search = compile_pattern(pattern, options).search
 
     def test(value: Any) -> bool:
@@ -123,26 +126,26 @@ def exists(value: Any) -> bool:
     return value is not MISSING
 
 
-def has_size(size: int) -> Test:
-    """The test of `$size`."""
+def has_size(size: int) -> ValueTest:
+    """The test of `$size`: an array of exactly `size` elements."""
     return lambda value: type(value) is list and len(value) == size
 
 
-def leaves_remainder(divisor: int, remainder: int) -> Test:
-    """The test of `$mod`; the remainder has the sign of the value, fractions are cut off."""
+def leaves_remainder(divisor: int, remainder: int) -> ValueTest:
+    """The test of `$mod`; the remainder has the sign of the value, fractions are truncated."""
 
     def test(value: Any) -> bool:
-        whole = whole_number(value)
-        if whole is None:
+        number = truncated_int64(value)
+        if number is None:
             return False
-        rest = abs(whole) % abs(divisor)
-        return (-rest if whole < 0 else rest) == remainder
+        rest = abs(number) % abs(divisor)
+        return (-rest if number < 0 else rest) == remainder
 
     return test
 
 
-def whole_number(value: Any) -> int | None:
-    """A BSON number cut to a 64-bit integer; None for what is no number or does not fit."""
+def truncated_int64(value: Any) -> int | None:
+    """A BSON number truncated to a 64-bit integer; None for a value that is no number or does not fit."""
     kind = type(value)
     if kind is int or kind is Int64:
         return int(value)
@@ -151,5 +154,5 @@ def whole_number(value: Any) -> int | None:
     key = number_key(value)
     if key is NAN_KEY or key in (float("inf"), float("-inf")) or abs(key) >= 2**64:
         return None
-    whole = int(key)
-    return whole if -(2**63) <= whole < 2**63 else None
+    number = int(key)
+    return number if -(2**63) <= number < 2**63 else None

@@ -1,13 +1,13 @@
-"""Updates: what a client wrote, parsed once, and applied to documents.
+"""Updates: parsed once, then applied to documents.
 
     update = parse_update({"$set": {"a": 1}})
-    applied = update.apply({"_id": 1}, now_ms=0, timestamp=Timestamp(1, 1))
+    applied = update.apply({"_id": 1}, UpdateContext(now_ms=0, timestamp=Timestamp(1, 1)))
     applied.document, applied.change      # {"_id": 1, "a": 1}, Diff({"$v": 2, "diff": {"i": {"a": 1}}})
 
-Pure functions: nothing here reads a clock, makes an oplog entry or knows of a collection.
+Pure functions: nothing here reads a clock, writes an oplog entry or reads a collection.
 """
 
-from headrace.query.update.update import REPLACED, Applied, Diff, Replaced, Update
+from headrace.query.update.update import REPLACED, Applied, Diff, Replaced, Update, UpdateContext
 from headrace.query.update.update_parser import parse_update
 from headrace.query.update.upsert import check_id, check_upsert_filter, upsert_document
 
@@ -17,6 +17,7 @@ __all__ = [
     "Diff",
     "Replaced",
     "Update",
+    "UpdateContext",
     "check_id",
     "check_upsert_filter",
     "parse_update",

@@ -1,8 +1,8 @@
-"""Operators that compute with numbers: $bit, $inc, $mul.
+"""Arithmetic operators: $bit, $inc, $mul.
 
-Rule: the answer has the wider type of the two (int < long < double < decimal); an int that does not fit grows to a
-long, a long that does not fit is an error. A double meets a decimal with 15 digits. Equal in value and type to what
-was there, it is no change, so -0.0 does not replace 0.0.
+Rule: the result has the wider type of the two (int < long < double < decimal). An int that overflows becomes a long; a
+long that overflows is an error. A double is converted to a decimal with 15 digits. A result equal in value and type to
+the old value is a no-op, so -0.0 does not replace 0.0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bson import Decimal128, Int64
 from bson.decimal128 import create_decimal128_context
 
 from headrace.errors import CommandError
-from headrace.query.update.leaf_node import KEEP, Leaf, Moment, Path
+from headrace.query.update.leaf_node import NO_OP, ApplyParams, FieldRef, UpdateLeafNode
 from headrace.query.update.message_text import element_text, id_text, value_text
 from headrace.values.bson import MISSING, type_name
 
@@ -27,7 +27,7 @@ _LONG_MAX: Final = 2**63 - 1
 
 
 def as_decimal(number: Any) -> Decimal:
-    """The number as a decimal; a double with 15 significant digits, as MongoDB takes it."""
+    """The number as a decimal; a double is rounded to 15 significant digits, as in MongoDB."""
     if type(number) is Decimal128:
         return number.to_decimal()
     if type(number) is float:
@@ -42,8 +42,8 @@ def _double_as_decimal(number: float) -> Decimal:
     return exact.quantize(Decimal((0, (1,), exact.adjusted() - 14)), context=_CONTEXT)
 
 
-class Arithmetic(Leaf):
-    """$inc and $mul."""
+class ArithmeticNode(UpdateLeafNode):
+    """$inc and $mul by `by`; `compute` works on Python numbers, `decimal` names the method of a decimal context."""
 
     __slots__ = ("by", "compute", "decimal", "name")
 
@@ -54,25 +54,26 @@ class Arithmetic(Leaf):
         self.compute = compute
         self.decimal = decimal
 
-    def change(self, old: Any, moment: Moment, path: Path) -> Any:
+    def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
         if old is MISSING:
-            return self.by if self.name == "$inc" else self.result(0, moment)
+            return self.by if self.name == "$inc" else self.result(0, params)
         kind = type(old)
         if kind is int and type(self.by) is int:
             value = self.compute(old, self.by)
             if not -_INT_MAX - 1 <= value <= _INT_MAX:
                 return Int64(value)
-            return KEEP if value == old else value
+            return NO_OP if value == old else value
         if kind not in _NUMBERS:
             raise CommandError(
                 14,
-                f"Cannot apply {self.name} to a value of non-numeric type. {{{id_text(moment.document)}}} "
+                f"Cannot apply {self.name} to a value of non-numeric type. {{{id_text(params.document)}}} "
                 f"has the field '{path[-1]}' of non-numeric type {type_name(old)}",
             )
-        value = self.result(old, moment)
-        return KEEP if type(value) is kind and _same_number(value, old) else value
+        value = self.result(old, params)
+        return NO_OP if type(value) is kind and _same_number(value, old) else value
 
-    def result(self, old: Any, moment: Moment) -> Any:
+    def result(self, old: Any, params: ApplyParams) -> Any:
+        """The new value of a field that holds the number `old`. Raises 2 if a long overflows."""
         kinds = {type(old), type(self.by)}
         if Decimal128 in kinds:
             return Decimal128(getattr(_CONTEXT, self.decimal)(as_decimal(old), as_decimal(self.by)))
@@ -86,7 +87,7 @@ class Arithmetic(Leaf):
         raise CommandError(
             2,
             f"Failed to apply {self.name} operations to current value ({_typed(old)}) "
-            f"for document {{{id_text(moment.document)}}}",
+            f"for document {{{id_text(params.document)}}}",
         )
 
 
@@ -100,8 +101,8 @@ def _typed(number: Any) -> str:
     return f"({'NumberLong' if type(number) is Int64 else 'NumberInt'}){value_text(number)}"
 
 
-class Bit(Leaf):
-    """$bit: the operations one after the other; a missing field starts as int 0."""
+class BitNode(UpdateLeafNode):
+    """$bit: applies the operations in order; a missing field counts as int 0."""
 
     __slots__ = ("operations",)
 
@@ -109,12 +110,12 @@ class Bit(Leaf):
         super().__init__()
         self.operations = operations
 
-    def change(self, old: Any, moment: Moment, path: Path) -> Any:
+    def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
         kind = int if old is MISSING else type(old)
         if kind is not int and kind is not Int64:
             raise CommandError(
                 2,
-                f"Cannot apply $bit to a value of non-integral type.{id_text(moment.document)} "
+                f"Cannot apply $bit to a value of non-integral type.{id_text(params.document)} "
                 f"has the field {path[-1]} of non-integer type {type_name(old)}",
             )
         number = 0 if old is MISSING else int(old)
@@ -123,14 +124,15 @@ class Bit(Leaf):
             if type(operand) is Int64:
                 kind = Int64
         if old is not MISSING and kind is type(old) and number == old:
-            return KEEP
+            return NO_OP
         return kind(number)
 
 
 _BITWISE: Final = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 
 
-def parse_bit(field: str, argument: Any, collation: Any) -> Leaf:
+def parse_bit(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$bit: {field: {and | or | xor: integer}}}. Raises 2 for anything else."""
     if type(argument) is not dict:
         raise CommandError(
             2,
@@ -157,16 +159,18 @@ def parse_bit(field: str, argument: Any, collation: Any) -> Leaf:
             2,
             "You must pass in at least one bitwise operation. The format is: {$bit: {field: {and/or/xor: #}}",
         )
-    return Bit(tuple(operations))
+    return BitNode(tuple(operations))
 
 
-def parse_inc(field: str, argument: Any, collation: Any) -> Leaf:
+def parse_inc(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$inc: {field: number}}. Raises 14 for an argument that is no number."""
     if type(argument) not in _NUMBERS:
         raise CommandError(14, f"Cannot increment with non-numeric argument: {{{element_text(field, argument)}}}")
-    return Arithmetic("$inc", argument, operator.add, "add")
+    return ArithmeticNode("$inc", argument, operator.add, "add")
 
 
-def parse_mul(field: str, argument: Any, collation: Any) -> Leaf:
+def parse_mul(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$mul: {field: number}}. Raises 14 for an argument that is no number."""
     if type(argument) not in _NUMBERS:
         raise CommandError(14, f"Cannot multiply with non-numeric argument: {{{element_text(field, argument)}}}")
-    return Arithmetic("$mul", argument, operator.mul, "multiply")
+    return ArithmeticNode("$mul", argument, operator.mul, "multiply")

@@ -1,6 +1,6 @@
-"""`arrayFilters`: which elements `$[identifier]` stands for.
+"""`arrayFilters`: the elements that `$[identifier]` selects.
 
-Each is a filter whose fields all begin with one identifier, which means the element: {"i.a": {$gt: 1}}.
+Each filter has fields that all begin with the same identifier, which denotes the element: {"i.a": {$gt: 1}}.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ _LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
 
 
 def parse_array_filters(filters: list[dict[str, Any]], collation: Any, variables: Any) -> ArrayFilters:
-    """By identifier the test of `{identifier: element}`."""
+    """The predicates on `{identifier: element}`, by identifier.
+
+    Raises 9 for a filter without exactly one identifier and for a repeated one, 2 for an invalid identifier, and what
+    the filters raise.
+    """
     from headrace.query.match import parse_filter
 
     tests: ArrayFilters = {}

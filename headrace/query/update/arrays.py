@@ -1,4 +1,4 @@
-"""Operators that take values out of an array or keep it a set: $addToSet, $pop, $pull, $pullAll."""
+"""Operators on arrays: $addToSet, $pop, $pull, $pullAll. $push is in `push.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from bson import Decimal128, Int64, Regex
 
 from headrace.errors import CommandError
-from headrace.query.update.leaf_node import KEEP, Appended, Leaf, Moment, Path, depth
+from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode, depth
 from headrace.query.update.message_text import document_text, element_text
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import equal, hash_key
@@ -18,13 +18,13 @@ CONDITIONS: Final = frozenset({
     "$geoIntersects", "$geoNear", "$geoWithin", "$gt", "$gte", "$in", "$lt", "$lte", "$maxDistance",
     "$minDistance", "$mod", "$ne", "$near", "$nearSphere", "$nin", "$options", "$regex", "$size", "$type", "$within",
 })  # fmt: skip
-"""Operators that, standing first, make the argument of $pull a condition on the value rather than on its fields."""
+"""Operators that, as the first name, make the argument of $pull a condition on the element, not on its fields."""
 
 
-class AddToSet(Leaf):
-    """Adds at the end those of the values that no element equals.
+class AddToSetNode(UpdateLeafNode):
+    """$addToSet: appends those of the values that equal no element.
 
-    As MongoDB 8 does, the oplog keeps just what was added (before it kept the whole array: reference §3.4).
+    As in MongoDB 8, the diff has only the added values (before MongoDB 8, the complete array: reference §3.4).
     """
 
     __slots__ = ("collation", "values")
@@ -37,7 +37,7 @@ class AddToSet(Leaf):
         self.collation = collation
         self.depth = 1 + max(map(depth, values), default=0)
 
-    def change(self, old: Any, moment: Moment, path: Path) -> Any:
+    def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
         if old is MISSING:
             return list(self.values)
         if type(old) is not list:
@@ -47,11 +47,11 @@ class AddToSet(Leaf):
                 f"has non-array type {type_name(old)}",
             )
         added = [value for value in self.values if not any(equal(value, has, self.collation) for has in old)]
-        return Appended([*old, *added], len(added)) if added else KEEP
+        return Appended([*old, *added], len(added)) if added else NO_OP
 
 
-class Pop(Leaf):
-    """Removes the first element (`first`) or the last."""
+class PopNode(UpdateLeafNode):
+    """$pop: removes the first element (`first`) or the last."""
 
     __slots__ = ("first",)
     creates = False
@@ -60,19 +60,19 @@ class Pop(Leaf):
         super().__init__()
         self.first = first
 
-    def change(self, old: Any, moment: Moment, path: Path) -> Any:
+    def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
         if type(old) is not list:
             raise CommandError(
                 14,
                 f"Path '{'.'.join(map(str, path))}' contains an element of non-array type '{type_name(old)}'",
             )
         if not old:
-            return KEEP
+            return NO_OP
         return old[1:] if self.first else old[:-1]
 
 
-class Pull(Leaf):
-    """Removes the elements that `takes` says true of: $pull and $pullAll."""
+class PullNode(UpdateLeafNode):
+    """$pull and $pullAll: removes the elements for which `takes` is true."""
 
     __slots__ = ("takes",)
     creates = False
@@ -81,16 +81,17 @@ class Pull(Leaf):
         super().__init__()
         self.takes = takes
 
-    def change(self, old: Any, moment: Moment, path: Path) -> Any:
+    def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
         if type(old) is not list:
             raise CommandError(2, "Cannot apply $pull to a non-array value")
-        kept = [value for value in old if not self.takes(value)]
-        return KEEP if len(kept) == len(old) else kept
+        remaining = [value for value in old if not self.takes(value)]
+        return NO_OP if len(remaining) == len(old) else remaining
 
 
-def parse_add_to_set(field: str, argument: Any, collation: Any) -> Leaf:
+def parse_add_to_set(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$addToSet: {field: value | {$each: [value, ...]}}}. Raises 2 or 14 for an invalid $each."""
     if type(argument) is not dict or next(iter(argument), None) != "$each":
-        return AddToSet([argument], collation)
+        return AddToSetNode([argument], collation)
     values = argument["$each"]
     if type(values) is not list:
         raise CommandError(
@@ -99,49 +100,55 @@ def parse_add_to_set(field: str, argument: Any, collation: Any) -> Leaf:
         )
     if len(argument) > 1:
         raise CommandError(2, f"Found unexpected fields after $each in $addToSet: {document_text(argument)}")
-    return AddToSet(values, collation)
+    return AddToSetNode(values, collation)
 
 
-def parse_pop(field: str, argument: Any, collation: Any) -> Leaf:
-    number = whole_number(argument)
+def parse_pop(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$pop: {field: 1 | -1}}. Raises 9 for anything else."""
+    number = exact_int64(argument)
     if number is None:
         wanted = "an integer" if type(argument) in (float, Decimal128) else "a number in"
         raise CommandError(9, f"Expected {wanted}: {element_text(field, argument)}")
     if number not in (1, -1):
         raise CommandError(9, f"$pop expects 1 or -1, found: {number}")
-    return Pop(number == -1)
+    return PopNode(number == -1)
 
 
-def parse_pull(field: str, argument: Any, collation: Any) -> Leaf:
-    """An object without a condition first is a filter of objects; conditions and regexes test each value."""
+def parse_pull(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$pull: {field: argument}}. Raises what a filter raises.
+
+    An object that does not begin with one of `CONDITIONS` filters elements that are objects; a condition or a regular
+    expression tests each element; any other value removes its equals.
+    """
     from headrace.query.match import parse_filter
 
     if type(argument) is dict:
         if next(iter(argument), None) not in CONDITIONS:
             of_object = parse_filter(argument, collation=collation)
-            return Pull(lambda value: type(value) is dict and of_object(value))
+            return PullNode(lambda value: type(value) is dict and of_object(value))
     elif type(argument) is not Regex:
-        return Pull(lambda value: equal(value, argument, collation))
+        return PullNode(lambda value: equal(value, argument, collation))
     of_value = parse_filter({"value": argument}, collation=collation)
-    return Pull(lambda value: of_value({"value": value}))
+    return PullNode(lambda value: of_value({"value": value}))
 
 
-def parse_pull_all(field: str, argument: Any, collation: Any) -> Leaf:
+def parse_pull_all(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$pullAll: {field: [value, ...]}}. Raises 2 for an argument that is no array."""
     if type(argument) is not list:
         raise CommandError(2, f"$pullAll requires an array argument but was given a {type_name(argument)}")
     keys = frozenset(hash_key(value, collation) for value in argument)
-    return Pull(lambda value: hash_key(value, collation) in keys)
+    return PullNode(lambda value: hash_key(value, collation) in keys)
 
 
-def whole_number(value: Any) -> int | None:
-    """The integer a number of any type is, if it is one and fits 64 bits."""
+def exact_int64(value: Any) -> int | None:
+    """The number of any BSON type as an integer if it is integral and fits 64 bits, else None."""
     if type(value) is int or type(value) is Int64:
         return int(value)
     if type(value) is Decimal128:
         number = value.to_decimal()
-        whole = int(number) if number.is_finite() and number == number.to_integral_value() else None
+        integral = int(number) if number.is_finite() and number == number.to_integral_value() else None
     elif type(value) is float:
-        whole = int(value) if value.is_integer() else None
+        integral = int(value) if value.is_integer() else None
     else:
         return None
-    return whole if whole is not None and -(2**63) <= whole < 2**63 else None
+    return integral if integral is not None and -(2**63) <= integral < 2**63 else None

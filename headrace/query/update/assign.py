@@ -1,18 +1,20 @@
-"""Operators that put a value in a field or take it away: $currentDate, $max, $min, $set, $setOnInsert, $unset."""
+"""Operators that set or remove a field: $currentDate, $max, $min, $set, $setOnInsert, $unset."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from bson.datetime_ms import DatetimeMS
+
 from headrace.errors import CommandError
 from headrace.query.diff import identical
-from headrace.query.update.leaf_node import KEEP, Leaf, Moment, Path, depth
+from headrace.query.update.leaf_node import NO_OP, ApplyParams, FieldRef, UpdateLeafNode, depth
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare
 
 
-class Set(Leaf):
-    """The value itself; nothing changes if the field holds the same bytes already."""
+class SetNode(UpdateLeafNode):
+    """$set: sets the value; a no-op if the field has identical BSON already."""
 
     __slots__ = ("value",)
 
@@ -20,30 +22,30 @@ class Set(Leaf):
         self.value = value
         self.depth = depth(value)
 
-    def change(self, old: Any, moment: Moment, path: Path) -> Any:
-        return KEEP if identical(old, self.value) else self.value
+    def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
+        return NO_OP if identical(old, self.value) else self.value
 
 
-class SetOnInsert(Set):
-    """The value, if an upsert is making the document."""
+class SetOnInsertNode(SetNode):
+    """$setOnInsert: as $set, if an upsert inserts the document."""
 
     __slots__ = ()
     insert_only = True
 
 
-class Unset(Leaf):
-    """Removes the field; an element of an array becomes null, which the walk sees to."""
+class UnsetNode(UpdateLeafNode):
+    """$unset: removes the field; an array element becomes null (see `Walk`)."""
 
     __slots__ = ()
     creates = False
     lenient = True
 
-    def change(self, old: Any, moment: Moment, path: Path) -> Any:
+    def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
         return MISSING
 
 
-class Extreme(Leaf):
-    """$min and $max: the value if it is less (`sign` -1) or greater (1) than what is there."""
+class CompareNode(UpdateLeafNode):
+    """$min and $max: sets the value if it is less (`sign` -1) or greater (1) than the old one."""
 
     __slots__ = ("collation", "sign", "value")
 
@@ -53,14 +55,14 @@ class Extreme(Leaf):
         self.collation = collation
         self.depth = depth(value)
 
-    def change(self, old: Any, moment: Moment, path: Path) -> Any:
+    def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
         if old is MISSING:
             return self.value
-        return self.value if compare(self.value, old, self.collation) == self.sign else KEEP
+        return self.value if compare(self.value, old, self.collation) == self.sign else NO_OP
 
 
-class CurrentDate(Leaf):
-    """The time of the update as a date or a timestamp; always a change."""
+class CurrentDateNode(UpdateLeafNode):
+    """$currentDate: sets the time of the update as a date or a timestamp; never a no-op."""
 
     __slots__ = ("as_timestamp",)
 
@@ -68,14 +70,14 @@ class CurrentDate(Leaf):
         super().__init__()
         self.as_timestamp = as_timestamp
 
-    def change(self, old: Any, moment: Moment, path: Path) -> Any:
-        return moment.timestamp if self.as_timestamp else moment.now()
+    def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
+        return params.context.timestamp if self.as_timestamp else DatetimeMS(params.context.now_ms)
 
 
-def parse_current_date(field: str, argument: Any, collation: Any) -> Leaf:
-    """A bool of either value means a date; otherwise {$type: "date" | "timestamp"}."""
+def parse_current_date(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$currentDate: {field: bool | {$type: "date" | "timestamp"}}}; a bool means a date. Raises 2."""
     if type(argument) is bool:
-        return CurrentDate(False)
+        return CurrentDateNode(False)
     if type(argument) is not dict:
         raise CommandError(
             2,
@@ -93,24 +95,29 @@ def parse_current_date(field: str, argument: Any, collation: Any) -> Leaf:
             "The '$type' string field is required to be 'date' or 'timestamp': "
             "{$currentDate: {field : {$type: 'date'}}}",
         )
-    return CurrentDate(kind == "timestamp")
+    return CurrentDateNode(kind == "timestamp")
 
 
-def parse_max(field: str, argument: Any, collation: Any) -> Leaf:
-    return Extreme(argument, 1, collation)
+def parse_max(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$max: {field: argument}}."""
+    return CompareNode(argument, 1, collation)
 
 
-def parse_min(field: str, argument: Any, collation: Any) -> Leaf:
-    return Extreme(argument, -1, collation)
+def parse_min(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$min: {field: argument}}."""
+    return CompareNode(argument, -1, collation)
 
 
-def parse_set(field: str, argument: Any, collation: Any) -> Leaf:
-    return Set(argument)
+def parse_set(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$set: {field: argument}}."""
+    return SetNode(argument)
 
 
-def parse_set_on_insert(field: str, argument: Any, collation: Any) -> Leaf:
-    return SetOnInsert(argument)
+def parse_set_on_insert(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$setOnInsert: {field: argument}}."""
+    return SetOnInsertNode(argument)
 
 
-def parse_unset(field: str, argument: Any, collation: Any) -> Leaf:
-    return Unset()
+def parse_unset(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$unset: {field: argument}}; the argument is ignored."""
+    return UnsetNode()

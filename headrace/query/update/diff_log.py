@@ -1,46 +1,47 @@
-"""The diff that operators write down as they change a document.
+"""Records the $v: 2 diff of an update by operators while it changes a document.
 
-Rule (reference: change-streams.md §3.4): a changed leaf is `u`, a new field `i` at the first component that was
-made, a removed one `d`; what happens in an array is told by index. Fields stand in the order in which they were
-changed, sections in the order d, u, i, sub-diffs. Nothing changed leaves no sub-diff behind.
+Rule (reference: change-streams.md §3.4): a changed field goes to section `u`, a new one to `i` at its first created
+component, a removed one to `d`; changes within arrays are recorded by index. Fields are in the order in which they
+changed, sections in the order d, u, i, sub-diffs. There are no empty sub-diffs.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from headrace.query.update.leaf_node import Path
+from headrace.query.update.leaf_node import FieldRef
 
 
 class DiffLog:
-    """Collects changes by path; an int in a path says that its container is an array."""
+    """Collects changes by path; an int in a path means that its container is an array."""
 
     __slots__ = ("_root",)
 
     def __init__(self) -> None:
         self._root = _Document()
 
-    def updated(self, path: Path, value: Any) -> None:
-        """The existing field, or the place in an array, has a new value."""
+    def updated(self, path: FieldRef, value: Any) -> None:
+        """Record a new value of an existing field or array index."""
         self._section(path, "u")[path[-1]] = value
 
-    def inserted(self, path: Path, value: Any) -> None:
-        """The field is new. `value` may still grow until the diff is read."""
+    def inserted(self, path: FieldRef, value: Any) -> None:
+        """Record a new field. `value` may still be extended until the diff is read."""
         self._section(path, "i")[path[-1]] = value
 
-    def deleted(self, path: Path) -> None:
+    def deleted(self, path: FieldRef) -> None:
+        """Record the removal of a field of an object."""
         self._section(path, "d")[path[-1]] = False
 
     def diff(self) -> dict[str, Any]:
-        """The diff so far; {} if nothing changed."""
+        """The diff recorded so far; {} if nothing changed."""
         return self._root.diff()
 
-    def _section(self, path: Path, section: str) -> dict[Any, Any]:
+    def _section(self, path: FieldRef, section: str) -> dict[Any, Any]:
         node: _Document | _Array = self._root
-        for at, part in enumerate(path[:-1]):
-            child = node.children.get(part)
+        for at, component in enumerate(path[:-1]):
+            child = node.children.get(component)
             if child is None:
-                child = node.children[part] = _Array() if type(path[at + 1]) is int else _Document()
+                child = node.children[component] = _Array() if type(path[at + 1]) is int else _Document()
             node = child
         if type(node) is _Array:
             return node.values
@@ -55,10 +56,10 @@ class _Document:
         self.children: dict[Any, Any] = {}
 
     def diff(self) -> dict[str, Any]:
-        found: dict[str, Any] = {section: fields for section, fields in self.sections.items() if fields}
+        diff: dict[str, Any] = {section: fields for section, fields in self.sections.items() if fields}
         for name, child in self.children.items():
-            found["s" + name] = child.diff()
-        return found
+            diff["s" + name] = child.diff()
+        return diff
 
 
 class _Array:
@@ -69,10 +70,10 @@ class _Array:
         self.children: dict[Any, Any] = {}
 
     def diff(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"a": True}
+        diff: dict[str, Any] = {"a": True}
         for index in sorted({*self.values, *self.children}):
             if index in self.values:
-                found[f"u{index}"] = self.values[index]
+                diff[f"u{index}"] = self.values[index]
             else:
-                found[f"s{index}"] = self.children[index].diff()
-        return found
+                diff[f"s{index}"] = self.children[index].diff()
+        return diff

@@ -1,7 +1,7 @@
-"""The paths an update names its fields by: `a.b.0`, positional `a.$`, `a.$[]` and `a.$[identifier]`.
+"""Paths in updates: `a.b.0`, positional `a.$`, `a.$[]` and `a.$[identifier]`.
 
-Rule: no part is empty, none begins with a dollar sign unless it is positional or one of a DBRef's, there is at most
-one `$`, and a path does not begin with a positional part.
+Rule: no component is empty; none begins with a dollar sign unless it is positional or a field of a DBRef; there is at
+most one `$`; the first component is not positional.
 """
 
 from __future__ import annotations
@@ -10,39 +10,44 @@ from functools import lru_cache
 
 from headrace.errors import CommandError
 
-_DBREF_PARTS = frozenset({"$db", "$id", "$ref"})
+_DBREF_FIELDS = frozenset({"$db", "$id", "$ref"})
 
 
 @lru_cache(maxsize=8192)
 def parse_field_path(path: str) -> tuple[str, ...]:
-    """The parts of a valid path; raises what MongoDB says of an invalid one."""
+    """The components of a path. Raises 56 for an empty one, 52 for a dollar sign, 2 for a misplaced positional one."""
     if not path:
         raise CommandError(56, "An empty update path is not valid.")
-    parts = tuple(path.split("."))
-    for part in parts:
-        if not part:
+    components = tuple(path.split("."))
+    for component in components:
+        if not component:
             raise CommandError(56, f"The update path '{path}' contains an empty field name, which is not allowed.")
-        if part[0] == "$" and part != "$" and not is_array_part(part) and part not in _DBREF_PARTS:
-            raise CommandError(52, f"The dollar ($) prefixed field '{part}' in '{path}' is not valid for storage.")
-    if parts[0] in _DBREF_PARTS:
-        raise CommandError(52, f"The dollar ($) prefixed field '{parts[0]}' in '{path}' is not valid for storage.")
-    if parts.count("$") > 1:
+        if (
+            component[0] == "$"
+            and component != "$"
+            and not is_array_component(component)
+            and component not in _DBREF_FIELDS
+        ):
+            raise CommandError(52, f"The dollar ($) prefixed field '{component}' in '{path}' is not valid for storage.")
+    if components[0] in _DBREF_FIELDS:
+        raise CommandError(52, f"The dollar ($) prefixed field '{components[0]}' in '{path}' is not valid for storage.")
+    if components.count("$") > 1:
         raise CommandError(2, f"Too many positional (i.e. '$') elements found in path '{path}'")
-    if parts[0] == "$":
+    if components[0] == "$":
         raise CommandError(2, f"Cannot have positional (i.e. '$') element in the first position in path '{path}'")
-    if is_array_part(parts[0]):
+    if is_array_component(components[0]):
         raise CommandError(
             2,
             f"Cannot have array filter identifier (i.e. '$[<id>]') element in the first position in path '{path}'",
         )
-    return parts
+    return components
 
 
-def is_array_part(part: str) -> bool:
-    """Whether a part is `$[]` or `$[identifier]`."""
-    return part.startswith("$[") and part.endswith("]")
+def is_array_component(component: str) -> bool:
+    """Whether a component is `$[]` or `$[identifier]`."""
+    return component.startswith("$[") and component.endswith("]")
 
 
-def is_dynamic(parts: tuple[str, ...]) -> bool:
-    """Whether any part depends on the document: `$`, `$[]`, `$[identifier]`."""
-    return any(part == "$" or is_array_part(part) for part in parts)
+def is_dynamic(components: tuple[str, ...]) -> bool:
+    """Whether any component depends on the document: `$`, `$[]`, `$[identifier]`."""
+    return any(component == "$" or is_array_component(component) for component in components)

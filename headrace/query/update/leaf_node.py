@@ -1,7 +1,7 @@
 """What one operator does to one field: the contract of the leaves of an update.
 
 Rule: a leaf is parsed once, holds no state, and never changes a value in place: `change` gets the field's old value
-(MISSING if there is none) and gives the new one, MISSING to remove it, KEEP to leave it, or `Appended`.
+(MISSING if there is none) and gives the new one, MISSING to remove it, NO_OP to leave it, or `Appended`.
 """
 
 from __future__ import annotations
@@ -9,55 +9,49 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from bson import Timestamp
-from bson.datetime_ms import DatetimeMS
+from headrace.query.update.update import UpdateContext
 
-Path = tuple[str | int, ...]
-"""Where a field is: names, and int for places in arrays that exist."""
+FieldRef = tuple[str | int, ...]
+"""The path of a field: names, and ints for indexes in existing arrays."""
 
 
-class Kept:
-    """The type of `KEEP`."""
+class NoOp:
+    """The type of `NO_OP`."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return "KEEP"
+        return "NO_OP"
 
 
-KEEP: Final = Kept()
-"""A leaf's answer when the field stays as it is."""
+NO_OP: Final = NoOp()
+"""Returned by a leaf that does not change the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """An array that only grew at its end, by `count` values: the oplog keeps just those."""
+    """An array that only grew at its end, by `count` values: the oplog records only those."""
 
     array: list[Any]
     count: int
 
 
-class Moment:
-    """What a run of an update knows besides the field: the document (for messages) and the time."""
+class ApplyParams:
+    """What one run of an update passes to its leaves: the document before the update (for messages) and the context."""
 
-    __slots__ = ("document", "inserting", "now_ms", "timestamp")
+    __slots__ = ("context", "document")
 
-    def __init__(self, document: dict[str, Any], now_ms: int, timestamp: Timestamp, inserting: bool) -> None:
+    def __init__(self, document: dict[str, Any], context: UpdateContext) -> None:
         self.document = document
-        self.now_ms = now_ms
-        self.timestamp = timestamp
-        self.inserting = inserting
-
-    def now(self) -> DatetimeMS:
-        return DatetimeMS(self.now_ms)
+        self.context = context
 
 
-class Leaf:
+class UpdateLeafNode:
     """One operator on one path.
 
-    `creates`: a missing field is made (`change` is asked with MISSING). If not, nothing happens to it, but a path
-    that could never lead anywhere is an error, unless `lenient`. `insert_only`: does nothing in a real update.
-    `depth` is how many levels of objects and arrays the new value may add below the field.
+    `creates`: a missing field is created (`change` is called with MISSING). If False, a missing field is ignored, but
+    a path that is not viable is an error unless `lenient`. `insert_only`: ignored unless an upsert inserts.
+    `depth` is the number of levels of objects and arrays that the new value may add below the field.
     """
 
     __slots__ = ("depth",)
@@ -68,13 +62,13 @@ class Leaf:
     def __init__(self) -> None:
         self.depth = 0
 
-    def change(self, old: Any, moment: Moment, path: Path) -> Any:
-        """The new value; `path` is that of the field, for messages."""
+    def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
+        """The new value; `path` is the field's, for messages. Raises 2 or 14 for an old value of a wrong type."""
         raise NotImplementedError
 
 
 def depth(value: Any) -> int:
-    """How many objects and arrays lie one within another in a value; 0 for a scalar."""
+    """The nesting depth of objects and arrays in a value; 0 for a scalar."""
     if type(value) is dict:
         return 1 + max(map(depth, value.values()), default=0)
     if type(value) is list:

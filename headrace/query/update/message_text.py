@@ -1,7 +1,4 @@
-"""Values as MongoDB writes them in the messages of failed updates: `{a: 5, b: [ "x", true ]}`.
-
-Not JSON, and never read back: only for people.
-"""
+"""Values as text in MongoDB's messages of failed updates: `{a: 5, b: [ "x", true ]}`. Not JSON, never parsed."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from headrace.values.bson import MISSING
 
 
 def value_text(value: Any) -> str:
-    """The value alone: objects as `{ a: 1 }`, arrays as `[ 1, 2 ]`, doubles always with a point."""
+    """A value: objects as `{ a: 1 }`, arrays as `[ 1, 2 ]`, doubles always with a decimal point."""
     return _WRITERS[type(value)](value)
 
 
@@ -26,7 +23,7 @@ def element_text(name: str, value: Any) -> str:
 
 
 def id_text(document: dict[str, Any]) -> str:
-    """How messages name the document: its `_id` as an element, or `no id`."""
+    """The document's `_id` as an element, or `no id`, to identify it in messages."""
     value = document.get("_id", MISSING)
     return "no id" if value is MISSING else element_text("_id", value)
 

@@ -1,4 +1,4 @@
-"""The operators of updates: from a field and an argument to a leaf. $rename is parsed apart, for it has two paths."""
+"""The parsers of update operators, by name. $rename has two paths and is parsed by `operator_update.py`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headrace.query.update.assign import (
     parse_set_on_insert,
     parse_unset,
 )
-from headrace.query.update.leaf_node import Leaf
+from headrace.query.update.leaf_node import UpdateLeafNode
 from headrace.query.update.push import parse_push
 
-MODIFIERS: Final[dict[str, Callable[[str, Any, Any], Leaf]]] = {
+MODIFIERS: Final[dict[str, Callable[[str, Any, Any], UpdateLeafNode]]] = {
     "$addToSet": parse_add_to_set,
     "$bit": parse_bit,
     "$currentDate": parse_current_date,

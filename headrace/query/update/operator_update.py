@@ -1,33 +1,33 @@
-"""Updates by operators: {$set: …, $inc: …}. The diff is written while applying, never computed from documents."""
+"""Updates by operators: {$set: …, $inc: …}. The diff is recorded while applying, never computed from documents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from bson import Timestamp
-
 from headrace.errors import CommandError
 from headrace.query.update.field_path import parse_field_path
-from headrace.query.update.leaf_node import KEEP, Appended, Leaf, Moment
+from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, UpdateLeafNode
 from headrace.query.update.message_text import element_text, value_text
 from headrace.query.update.modifiers import MODIFIERS
-from headrace.query.update.rename import Rename, parse_rename
-from headrace.query.update.update import Applied, Diff, Update
-from headrace.query.update.update_tree import ArrayFilters, Fields, add
+from headrace.query.update.rename import RenameNode, parse_rename
+from headrace.query.update.update import Applied, Diff, Update, UpdateContext
+from headrace.query.update.update_tree import ArrayFilters, UpdateObjectNode, add
 from headrace.query.update.walk import DOCUMENT_DEPTH_MAX, Walk
 from headrace.values.bson import MISSING, type_name
 
-Flat = tuple[tuple[str, Leaf, tuple[str]], ...]
+TopLevelLeaves = tuple[tuple[str, UpdateLeafNode, tuple[str]], ...]
 
 
 class OperatorUpdate(Update):
-    """`_flat` is the same as the tree where all leaves are top-level fields that the short way can do; else None."""
+    """An update tree. `_flat` lists its leaves if all are top-level fields that `_apply_flat` can handle; else None."""
 
     __slots__ = ("_flat", "_has_rename", "_needs_position", "_tree")
     kind = "operators"
 
-    def __init__(self, tree: Fields, flat: Flat | None, has_rename: bool, needs_position: bool) -> None:
+    def __init__(
+        self, tree: UpdateObjectNode, flat: TopLevelLeaves | None, has_rename: bool, needs_position: bool
+    ) -> None:
         self._tree = tree
         self._flat = flat
         self._has_rename = has_rename
@@ -37,26 +37,18 @@ class OperatorUpdate(Update):
     def needs_position(self) -> bool:
         return self._needs_position
 
-    def apply(
-        self,
-        document: dict[str, Any],
-        *,
-        positional: str | None = None,
-        now_ms: int,
-        timestamp: Timestamp,
-        inserting: bool = False,
-    ) -> Applied:
-        moment = Moment(document, now_ms, timestamp, inserting)
+    def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:
+        params = ApplyParams(document, context)
         if self._flat is not None:
-            return _apply_flat(self._flat, document, moment)
-        walk = Walk(document, moment, positional, self._has_rename)
+            return _apply_flat(self._flat, document, params)
+        walk = Walk(document, params, self._has_rename)
         if not walk.fields(self._tree, walk.document, ()):
             return Applied(document, None)
         return Applied(walk.document, Diff({"$v": 2, "diff": walk.log.diff() if walk.log is not None else {}}))
 
 
-def _apply_flat(flat: Flat, document: dict[str, Any], moment: Moment) -> Applied:
-    """The walk, where every leaf is a top-level field other than `_id`."""
+def _apply_flat(flat: TopLevelLeaves, document: dict[str, Any], params: ApplyParams) -> Applied:
+    """The fast path of `Walk`, for leaves that are all top-level fields other than `_id`."""
     new = document.copy()
     diff: dict[str, Any] = {}
     deletes: dict[str, Any] = {}
@@ -65,14 +57,14 @@ def _apply_flat(flat: Flat, document: dict[str, Any], moment: Moment) -> Applied
     arrays: dict[str, Any] = {}
     for name, leaf, path in flat:
         old = document.get(name, MISSING)
-        if leaf.insert_only and not moment.inserting:
+        if leaf.insert_only and not params.context.inserting:
             continue
         if old is MISSING:
             if leaf.creates:
-                new[name] = inserts[name] = leaf.change(MISSING, moment, path)
+                new[name] = inserts[name] = leaf.change(MISSING, params, path)
             continue
-        value = leaf.change(old, moment, path)
-        if value is KEEP:
+        value = leaf.change(old, params, path)
+        if value is NO_OP:
             continue
         if value is MISSING:
             del new[name]
@@ -95,8 +87,11 @@ def _apply_flat(flat: Flat, document: dict[str, Any], moment: Moment) -> Applied
 
 
 def parse_operators(update: Mapping[str, Any], filters: ArrayFilters, collation: Any) -> OperatorUpdate:
-    """Raises 9, 40, 52, 56 and what the operators raise, in the order in which the client wrote them."""
-    tree = Fields()
+    """The update of `{$operator: {path: argument}}`; `filters` are its parsed arrayFilters.
+
+    Raises 9, 40, 52, 56 and what the operators raise; the first error in the order of the document.
+    """
+    tree = UpdateObjectNode()
     used: set[str] = set()
     for operator, fields in update.items():
         parse = MODIFIERS.get(operator)
@@ -126,33 +121,38 @@ def parse_operators(update: Mapping[str, Any], filters: ArrayFilters, collation:
     return _closed(tree)
 
 
-def _add_rename(tree: Fields, path: str, argument: Any, filters: ArrayFilters, used: set[str]) -> None:
-    """A rename takes up two paths; the source's leaf only keeps others away and is taken out of the tree again."""
-    add(tree, parse_field_path(path), Source(), filters, used)
+def _add_rename(tree: UpdateObjectNode, path: str, argument: Any, filters: ArrayFilters, used: set[str]) -> None:
+    """A $rename occupies two paths; the placeholder at its source only reveals conflicts with other operators."""
+    add(tree, parse_field_path(path), ConflictPlaceholderNode(), filters, used)
     if type(argument) is not str:
         raise CommandError(2, f"The 'to' field for $rename must be a string: {element_text(path, argument)}")
     target = parse_field_path(argument)
     add(tree, target, parse_rename(path, argument), filters, used)
 
 
-class Source(Leaf):
-    """Keeps the source of a $rename for it, so that no other operator may touch it; does nothing."""
+class ConflictPlaceholderNode(UpdateLeafNode):
+    """Occupies the source path of a $rename, so that no other operator may use it; does nothing itself."""
 
     __slots__ = ()
     creates = False
     insert_only = True
     lenient = True
 
-    def change(self, old: Any, moment: Moment, path: Any) -> Any:
-        return KEEP
+    def change(self, old: Any, params: ApplyParams, path: Any) -> Any:
+        return NO_OP
 
 
-def _closed(tree: Fields) -> OperatorUpdate:
+def _closed(tree: UpdateObjectNode) -> OperatorUpdate:
     tree.close()
-    flat: list[tuple[str, Leaf, tuple[str]]] = []
+    flat: list[tuple[str, UpdateLeafNode, tuple[str]]] = []
     short = True
     for name, node in tree.ordered:
-        if not isinstance(node, Leaf) or type(node) is Rename or name == "_id" or node.depth >= DOCUMENT_DEPTH_MAX:
+        if (
+            not isinstance(node, UpdateLeafNode)
+            or type(node) is RenameNode
+            or name == "_id"
+            or node.depth >= DOCUMENT_DEPTH_MAX
+        ):
             short = False
             break
         flat.append((name, node, (name,)))
@@ -164,11 +164,11 @@ def _closed(tree: Fields) -> OperatorUpdate:
 
 def _features(node: Any) -> tuple[bool, bool]:
     """Whether there is a $rename below, and whether there is a `$`."""
-    if isinstance(node, Leaf):
-        return type(node) is Rename, False
+    if isinstance(node, UpdateLeafNode):
+        return type(node) is RenameNode, False
     children = list(node.children.values())
     position = getattr(node, "positional", None)
     if position is not None:
         children.append(position)
-    found = [_features(child) for child in children]
-    return any(rename for rename, _ in found), position is not None or any(needs for _, needs in found)
+    features = [_features(child) for child in children]
+    return any(rename for rename, _ in features), position is not None or any(needs for _, needs in features)

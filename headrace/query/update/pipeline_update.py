@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from bson import Timestamp
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.query.diff import compute_diff, identical
 from headrace.query.update.replacement_update import check_depth, with_old_id
-from headrace.query.update.update import REPLACED, Applied, Diff, Update
+from headrace.query.update.update import REPLACED, Applied, Diff, Update, UpdateContext
 
 ALLOWED_STAGES: Final = frozenset({"$addFields", "$project", "$replaceRoot", "$replaceWith", "$set", "$unset"})
 
 
 class PipelineUpdate(Update):
-    """`_bound` holds the variables that differ from run to run, written just before each: only NOW and CLUSTER_TIME.
+    """`_bound` holds NOW and CLUSTER_TIME, which are set before each run.
 
-    So two threads may not apply one `PipelineUpdate` at the same time.
+    So one `PipelineUpdate` may not be applied by two threads at the same time.
     """
 
     __slots__ = ("_bound", "_steps")
@@ -29,17 +28,9 @@ class PipelineUpdate(Update):
         self._steps = steps
         self._bound = bound
 
-    def apply(
-        self,
-        document: dict[str, Any],
-        *,
-        positional: str | None = None,
-        now_ms: int,
-        timestamp: Timestamp,
-        inserting: bool = False,
-    ) -> Applied:
-        self._bound["NOW"] = DatetimeMS(now_ms)
-        self._bound["CLUSTER_TIME"] = timestamp
+    def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:
+        self._bound["NOW"] = DatetimeMS(context.now_ms)
+        self._bound["CLUSTER_TIME"] = context.timestamp
         new = document
         for step in self._steps:
             new = step(new)
@@ -47,14 +38,14 @@ class PipelineUpdate(Update):
         if identical(document, new):
             return Applied(document, None)
         check_depth(new)
-        if inserting:
+        if context.inserting:
             return Applied(new, REPLACED)
         diff = compute_diff(document, new)
         return Applied(new, REPLACED if diff is None else Diff({"$v": 2, "diff": diff}))
 
 
 def parse_pipeline_update(pipeline: list[Any], variables: Mapping[str, Any] | None, collation: Any) -> PipelineUpdate:
-    """Raises what the stages raise, and 72 for a stage that updates do not allow."""
+    """The update of a list of stages. Raises what the stages raise, and 72 for a stage not allowed in updates."""
     from headrace.query.pipeline import PipelineContext, parse_pipeline
 
     bound: dict[str, Any] = {"NOW": None, "CLUSTER_TIME": None}

@@ -1,7 +1,7 @@
-"""$push: values into an array, at a place, then sorted, then cut.
+"""$push: inserts values into an array, then sorts it, then slices it.
 
-Rule: only an array that grew at its end and was not touched otherwise is logged by what was appended; with $sort,
-with $slice that cut something, or values put before others, the oplog keeps the whole array.
+Rule: if values were only appended, the diff has just those. With $sort, a $slice that removed elements, or values
+inserted before others, the diff has the complete array.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.update.arrays import whole_number
-from headrace.query.update.leaf_node import KEEP, Appended, Leaf, Moment, Path, depth
+from headrace.query.update.arrays import exact_int64
+from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode, depth
 from headrace.query.update.message_text import id_text
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import sort_key
@@ -22,8 +22,8 @@ Sorter = Callable[[list[Any]], None]
 _CLAUSES: Final = frozenset({"$each", "$position", "$slice", "$sort"})
 
 
-class Push(Leaf):
-    """`sort` orders an array in place; `position` and `slice` may be None."""
+class PushNode(UpdateLeafNode):
+    """Inserts `values` at `position` (None: at the end), then sorts with `sort` (in place), then cuts to `slice`."""
 
     __slots__ = ("position", "slice", "sort", "values")
 
@@ -34,23 +34,23 @@ class Push(Leaf):
         self.slice = cut
         self.depth = 1 + max(map(depth, values), default=0)
 
-    def change(self, old: Any, moment: Moment, path: Path) -> Any:
+    def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
         if old is MISSING:
             return self._changed([])[0]
         if type(old) is not list:
             raise CommandError(
                 2,
                 f"The field '{'.'.join(map(str, path))}' must be an array but is of type {type_name(old)} "
-                f"in document {{{id_text(moment.document)}}}",
+                f"in document {{{id_text(params.document)}}}",
             )
         array, kind = self._changed(old)
-        if kind is KEEP:
-            return KEEP
+        if kind is NO_OP:
+            return NO_OP
         return Appended(array, len(self.values)) if kind is Appended else array
 
     def _changed(self, old: list[Any]) -> tuple[list[Any], Any]:
-        """The new array, and how it came about: KEEP, Appended or None for anything else."""
-        kind: Any = KEEP
+        """The new array, and how it came about: NO_OP, Appended or None for anything else."""
+        kind: Any = NO_OP
         array = list(old)
         if self.values:
             if self.position is None or self.position > len(array):
@@ -68,10 +68,13 @@ class Push(Leaf):
         return array, kind
 
 
-def parse_push(field: str, argument: Any, collation: Any) -> Leaf:
-    """Clauses count only beside `$each`; without it the object itself is pushed."""
+def parse_push(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
+    """The leaf of {$push: {field: value | {$each: [...], $position, $sort, $slice}}}. Raises 2 for an invalid clause.
+
+    An object without `$each` is itself the value.
+    """
     if type(argument) is not dict or "$each" not in argument:
-        return Push([argument], None, None, None)
+        return PushNode([argument], None, None, None)
     for name in argument:
         if name not in _CLAUSES:
             raise CommandError(2, f"Unrecognized clause in $push: {name}")
@@ -82,13 +85,13 @@ def parse_push(field: str, argument: Any, collation: Any) -> Leaf:
         )
     cut = _clause(argument, "$slice")
     sort = _parse_sort(argument["$sort"], collation) if "$sort" in argument else None
-    return Push(values, _clause(argument, "$position"), sort, cut)
+    return PushNode(values, _clause(argument, "$position"), sort, cut)
 
 
 def _clause(argument: dict[str, Any], name: str) -> int | None:
     if name not in argument:
         return None
-    number = whole_number(argument[name])
+    number = exact_int64(argument[name])
     if number is None:
         raise CommandError(
             2,
@@ -99,23 +102,23 @@ def _clause(argument: dict[str, Any], name: str) -> int | None:
 
 def _parse_sort(pattern: Any, collation: Any) -> Sorter:
     if type(pattern) is not dict:
-        if whole_number(pattern) not in (1, -1):
+        if exact_int64(pattern) not in (1, -1):
             raise CommandError(
                 2,
                 "The $sort is invalid: use 1/-1 to sort the whole element, or {field:1/-1} to sort embedded fields",
             )
-        return _by_value(whole_number(pattern) == -1, collation)
+        return _by_value(exact_int64(pattern) == -1, collation)
     if not pattern:
         raise CommandError(2, "The $sort pattern is empty when it should be a set of fields.")
     fields = []
     for path, direction in pattern.items():
-        if whole_number(direction) not in (1, -1):
+        if exact_int64(direction) not in (1, -1):
             raise CommandError(2, "The $sort element value must be either 1 or -1")
         if not path:
             raise CommandError(2, "The $sort field cannot be empty")
         if "" in path.split("."):
             raise CommandError(2, f"The $sort field is a dotted field but has an empty part: {path}")
-        fields.append((tuple(path.split(".")), whole_number(direction) == -1))
+        fields.append((tuple(path.split(".")), exact_int64(direction) == -1))
     return _by_fields(fields, collation)
 
 
@@ -127,22 +130,22 @@ def _by_value(descending: bool, collation: Any) -> Sorter:
 
 
 def _by_fields(fields: list[tuple[tuple[str, ...], bool]], collation: Any) -> Sorter:
-    """Sorts by the last field first, so that stable sorting by the others comes out right."""
+    """Sorts by the last field first; the sorts are stable."""
 
     def sort(array: list[Any]) -> None:
-        for parts, descending in reversed(fields):
-            array.sort(key=lambda value, parts=parts: sort_key(_field(value, parts), collation), reverse=descending)  # type: ignore[misc]
+        for path, descending in reversed(fields):
+            array.sort(key=lambda value, path=path: sort_key(_field(value, path), collation), reverse=descending)  # type: ignore[misc]
 
     return sort
 
 
-def _field(value: Any, parts: tuple[str, ...]) -> Any:
-    """The value at a path that enters arrays by index only; null where there is none."""
-    for part in parts:
+def _field(value: Any, components: tuple[str, ...]) -> Any:
+    """The value at a path, which enters arrays by index only; None if there is none."""
+    for component in components:
         if type(value) is dict:
-            value = value.get(part)
+            value = value.get(component)
         elif type(value) is list:
-            index = array_index(part)
+            index = array_index(component)
             value = value[index] if index is not None and index < len(value) else None
         else:
             return None

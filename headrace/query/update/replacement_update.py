@@ -1,4 +1,4 @@
-"""Updates by a whole new document, and the rule for `_id` that pipelines share."""
+"""Replacement updates, and the rule for `_id` that they share with pipeline updates."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from headrace.errors import CommandError
 from headrace.query.diff import identical
 from headrace.query.update.leaf_node import depth
 from headrace.query.update.message_text import element_text
-from headrace.query.update.update import REPLACED, Applied, Update
+from headrace.query.update.update import REPLACED, Applied, Update, UpdateContext
 from headrace.query.update.walk import DOCUMENT_DEPTH_MAX
 from headrace.values.bson import MISSING
 from headrace.values.order import equal
 
 
 class Replacement(Update):
-    """The old `_id` stays if the new document has none; Timestamp(0, 0) at the top becomes the time of the update.
+    """A new document. It gets the old `_id` if it has none; a top-level Timestamp(0, 0) becomes the cluster time.
 
-    Only a replacement that names the `_id` can be no change: MongoDB compares it as the client sent it.
+    Only a replacement with an `_id` can be a no-op: MongoDB compares the document as the client sent it.
     """
 
     __slots__ = ("_document", "_stamped")
@@ -29,18 +29,10 @@ class Replacement(Update):
         self._document = document
         self._stamped = any(value == Timestamp(0, 0) for value in document.values() if type(value) is Timestamp)
 
-    def apply(
-        self,
-        document: dict[str, Any],
-        *,
-        positional: str | None = None,
-        now_ms: int,
-        timestamp: Timestamp,
-        inserting: bool = False,
-    ) -> Applied:
+    def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:
         new = self._document
         if self._stamped:
-            new = {name: timestamp if _is_blank(name, value) else value for name, value in new.items()}
+            new = {name: context.timestamp if _is_blank(name, value) else value for name, value in new.items()}
         if identical(document, new):
             return Applied(document, None)
         return Applied(with_old_id(document, new), REPLACED)
@@ -51,7 +43,7 @@ def _is_blank(name: str, value: Any) -> bool:
 
 
 def parse_replacement(document: dict[str, Any]) -> Replacement:
-    """Raises 52 for a top-level name with a dollar sign, 15 for one nested too deep."""
+    """The replacement. Raises 52 for a top-level name with a dollar sign, 15 for a document nested too deeply."""
     for name in document:
         if name.startswith("$"):
             raise CommandError(
@@ -64,13 +56,13 @@ def parse_replacement(document: dict[str, Any]) -> Replacement:
 
 
 def check_depth(document: dict[str, Any]) -> None:
-    """`depth` counts the document itself, which is level 0."""
+    """Raises 15 for a document nested deeper than `DOCUMENT_DEPTH_MAX`; the document itself is level 0."""
     if depth(document) - 1 > DOCUMENT_DEPTH_MAX:
         raise CommandError(15, f"Document exceeds maximum nesting depth of {DOCUMENT_DEPTH_MAX}")
 
 
 def with_old_id(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The new document with `_id` first, the old one's if it has none; error 66 if it has another."""
+    """The new document with `_id` first: its own or else the old one's. Raises 66 if the `_id` changed."""
     before, after = old.get("_id", MISSING), new.get("_id", MISSING)
     if before is MISSING and after is MISSING:
         return new

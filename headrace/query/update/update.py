@@ -1,7 +1,7 @@
-"""What an update is once parsed, and what applying it to a document gives.
+"""The interface of a parsed update, and the result of applying it to a document.
 
-Rule: an `Update` is never changed by being applied, so that one may be kept and used for many documents and
-commands. The document given to `apply` is not changed either; the new one shares what was not touched with it.
+Rule: applying an `Update` does not change it, so it can be cached and used for many documents and commands. The
+document passed to `apply` is not changed either; the new document shares the unchanged values with it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,39 @@ from typing import Any, ClassVar, Final, Literal
 
 from bson import Timestamp
 
-Kind = Literal["operators", "pipeline", "replacement"]
+UpdateKind = Literal["operators", "pipeline", "replacement"]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateContext:
+    """What an update depends on besides the document.
+
+    `now_ms` is the wall clock in milliseconds since the epoch ($currentDate as a date, NOW). `timestamp` is the cluster
+    time ($currentDate as a timestamp, CLUSTER_TIME). `positional` is the array index that the filter matched, for `$`
+    in paths; needed if `Update.needs_position`. `inserting`: the document is made by an upsert ($setOnInsert applies).
+    """
+
+    now_ms: int
+    timestamp: Timestamp
+    positional: str | None = None
+    inserting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """The oplog keeps a difference: `entry` is the whole `o`, {$v: 2, diff: {…}}."""
+    """The oplog entry is a difference: `entry` is its complete `o`, {$v: 2, diff: {…}}."""
 
     entry: dict[str, Any]
 
     @property
     def diff(self) -> dict[str, Any]:
+        """The diff without `$v`; see `query/diff.py` for its format."""
         return self.entry["diff"]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The oplog keeps the whole new document."""
+    """The oplog entry is the complete new document."""
 
 
 REPLACED: Final = Replaced()
@@ -35,9 +51,9 @@ REPLACED: Final = Replaced()
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The new document, and how the oplog tells of it; `change` None means that nothing changed.
+    """The new document, and what the oplog records of the change; `change` is None if nothing changed.
 
-    For a document that is being inserted `change` means nothing.
+    When inserting, `change` is undefined.
     """
 
     document: dict[str, Any]
@@ -45,28 +61,20 @@ class Applied:
 
 
 class Update:
-    """A parsed update of one of three kinds."""
+    """A parsed update: by operators, by a pipeline, or a replacement."""
 
     __slots__ = ()
-    kind: ClassVar[Kind]
+    kind: ClassVar[UpdateKind]
 
     @property
     def needs_position(self) -> bool:
-        """Whether `apply` wants `positional`: the array index that the filter matched, for `$` in paths."""
+        """Whether a path contains `$`, so that `apply` needs `UpdateContext.positional`."""
         return False
 
-    def apply(
-        self,
-        document: dict[str, Any],
-        *,
-        positional: str | None = None,
-        now_ms: int,
-        timestamp: Timestamp,
-        inserting: bool = False,
-    ) -> Applied:
-        """The document after the update, `_id` first. `inserting`: an upsert is making it ($setOnInsert counts).
+    def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:
+        """The document after the update, with `_id` first.
 
-        Raises `CommandError`: 2, 14, 28, 34, 40, 66 and what expressions raise. Checks the depth of what it makes
-        (15); whoever encodes the new document checks its size.
+        Raises `CommandError` 2, 14, 28, 34, 40, 66, 15 for a document nested too deeply, and what expressions raise.
+        The size of the new document is checked by the caller, which encodes it.
         """
         raise NotImplementedError

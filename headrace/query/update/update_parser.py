@@ -1,6 +1,6 @@
-"""From what a client sent as an update to an `Update`.
+"""Parses the update of a command.
 
-Rule: a document whose first field begins with a dollar sign holds operators, any other is a replacement, a list is a
+Rule: a document whose first field begins with a dollar sign has operators, any other is a replacement; a list is a
 pipeline.
 """
 
@@ -26,9 +26,10 @@ def parse_update(
     multi: bool = False,
     upsert: bool = False,
 ) -> Update:
-    """The update, reusable as long as the arguments are the same; keeps references to `update`.
+    """The parsed update. It can be reused for the same arguments, and references values of `update`.
 
-    Raises `CommandError` for everything that is wrong whatever the document: 2, 9, 14, 40, 52, 56, 72, ….
+    `variables` are those that pipelines and filters may refer to. Raises `CommandError` for every error that does not
+    depend on a document: 2, 9, 14, 40, 52, 56, 72, ….
     """
     if type(update) is list:
         if array_filters:

@@ -1,7 +1,8 @@
-"""The fields an update touches, as a tree: inner nodes by name, leaves with operators; conflicts are found here.
+"""The tree of the fields that an update changes: object and array nodes, and leaves with operators.
 
-Rule: no two operators may touch one path, or a path and one inside it (error 40). Siblings are applied in order of
-their names, digits by number; with `$` the index that the filter found takes its place among them.
+Rule: two operators with the same path, or with one path inside the other's, conflict (error 40). Siblings are applied
+in the order of their names, numbers by value; `$` is ordered by the index that it stands for.
+Source: MongoDB's manual, "Update Operators Behavior".
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import CommandError
-from headrace.query.update.field_path import is_array_part
-from headrace.query.update.leaf_node import Leaf
+from headrace.query.update.field_path import is_array_component
+from headrace.query.update.leaf_node import UpdateLeafNode
 from headrace.values.paths import is_index
 
 ArrayFilters = dict[str, Callable[[dict[str, Any]], bool]]
 
 
-class Fields:
-    """Children by field name or index; `positional` is what stands under `$`."""
+class UpdateObjectNode:
+    """Children by field name or array index; `positional` is the child under `$`."""
 
     __slots__ = ("_merged", "children", "ordered", "positional")
 
@@ -29,14 +30,14 @@ class Fields:
         self._merged: dict[str, tuple[tuple[str, Any], ...]] = {}
 
     def close(self) -> None:
-        """Fix the order of the children, once all are known."""
+        """Sort the children; to be called once, when all are added."""
         self.ordered = tuple((name, self.children[name]) for name in sorted(self.children, key=sibling_key))
         for child in (*self.children.values(), self.positional):
-            if child is not None and not isinstance(child, Leaf):
+            if child is not None and not isinstance(child, UpdateLeafNode):
                 child.close()
 
     def in_order(self, positional: str | None) -> tuple[tuple[str, Any], ...]:
-        """The children in order; `positional` is the index `$` stands for in this document."""
+        """The children in order; `positional` is the index that `$` stands for. Raises 2 if it is needed but None."""
         if self.positional is None:
             return self.ordered
         if positional is None:
@@ -50,13 +51,13 @@ class Fields:
 
     def _with_positional(self, positional: str) -> tuple[tuple[str, Any], ...]:
         children = dict(self.children)
-        own = children.get(positional)
-        children[positional] = self.positional if own is None else merge(own, self.positional, positional)
+        existing = children.get(positional)
+        children[positional] = self.positional if existing is None else merge(existing, self.positional, positional)
         return tuple((name, children[name]) for name in sorted(children, key=sibling_key))
 
 
-class Elements:
-    """Children by array filter identifier; the empty one is `$[]`, all elements."""
+class UpdateArrayNode:
+    """Children by array filter identifier; the empty identifier is `$[]`, all elements."""
 
     __slots__ = ("_merged", "children", "filters", "ordered")
 
@@ -67,14 +68,14 @@ class Elements:
         self._merged: dict[tuple[str, ...], Any] = {}
 
     def close(self) -> None:
-        """Fix the order of the children, once all are known."""
+        """Sort the children; to be called once, when all are added."""
         self.ordered = tuple((name, self.children[name], self.filters.get(name)) for name in sorted(self.children))
         for child in self.children.values():
-            if not isinstance(child, Leaf):
+            if not isinstance(child, UpdateLeafNode):
                 child.close()
 
     def matching(self, element: Any) -> Any:
-        """What is to be done to this element: a node, or None."""
+        """The node to apply to this element, or None if no filter matches it. Raises 40 where nodes conflict."""
         names = [name for name, _, test in self.ordered if test is None or test({name: element})]
         if len(names) < 2:
             return self.children[names[0]] if names else None
@@ -89,20 +90,22 @@ class Elements:
 
 
 def sibling_key(name: str) -> tuple[bytes, int, bytes]:
-    """Orders siblings: names by their bytes, numbers among each other by value, starting where digits stand."""
+    """The sort key of siblings: names by their bytes; numbers by value, sorted where "0" would be."""
     text = name.encode()
     return (b"0", len(text), text) if is_index(name) else (text, 0, text)
 
 
 def merge(left: Any, right: Any, where: str) -> Any:
-    """One node that does what both do; raises where both change the same."""
-    if isinstance(left, Leaf) or type(left) is not type(right):
+    """One node that applies both. Raises 40 where they conflict; `where` is the path, for the message."""
+    if isinstance(left, UpdateLeafNode) or type(left) is not type(right):
         raise CommandError(40, f"Update created a conflict at '{where}'")
-    merged: Any = Fields() if type(left) is Fields else Elements({**left.filters, **right.filters})
+    merged: Any = (
+        UpdateObjectNode() if type(left) is UpdateObjectNode else UpdateArrayNode({**left.filters, **right.filters})
+    )
     for name in {**left.children, **right.children}:
         both = [side.children[name] for side in (left, right) if name in side.children]
         merged.children[name] = both[0] if len(both) == 1 else merge(both[0], both[1], f"{where}.{name}")
-    if type(merged) is Fields:
+    if type(merged) is UpdateObjectNode:
         ends = [side.positional for side in (left, right) if side.positional is not None]
         if ends:
             merged.positional = ends[0] if len(ends) == 1 else merge(ends[0], ends[1], f"{where}.$")
@@ -110,41 +113,41 @@ def merge(left: Any, right: Any, where: str) -> Any:
     return merged
 
 
-def add(root: Fields, parts: tuple[str, ...], leaf: Any, filters: ArrayFilters, used: set[str]) -> None:
-    """Put a leaf at a path; records in `used` the identifiers the path names."""
+def add(root: UpdateObjectNode, components: tuple[str, ...], leaf: Any, filters: ArrayFilters, used: set[str]) -> None:
+    """Add a leaf at a path, and its identifiers to `used`. Raises 40 for a conflict, 2 for an unknown identifier."""
     node: Any = root
-    last = len(parts) - 1
-    for at, part in enumerate(parts):
-        name = _child_name(part, parts, filters, used) if part[0] == "$" else part
-        child = node.positional if part == "$" else node.children.get(name)
+    last = len(components) - 1
+    for at, component in enumerate(components):
+        name = _child_name(component, components, filters, used) if component[0] == "$" else component
+        child = node.positional if component == "$" else node.children.get(name)
         if at == last:
             if child is not None:
-                raise _conflict(parts, last)
+                raise _conflict(components, last)
             child = leaf
         elif child is None:
-            child = Elements(filters) if is_array_part(parts[at + 1]) else Fields()
-        elif type(child) is not (Elements if is_array_part(parts[at + 1]) else Fields):
-            raise _conflict(parts, at)
-        if part == "$":
+            child = UpdateArrayNode(filters) if is_array_component(components[at + 1]) else UpdateObjectNode()
+        elif type(child) is not (UpdateArrayNode if is_array_component(components[at + 1]) else UpdateObjectNode):
+            raise _conflict(components, at)
+        if component == "$":
             node.positional = child
         else:
             node.children[name] = child
         node = child
 
 
-def _conflict(parts: tuple[str, ...], at: int) -> CommandError:
-    path, place = ".".join(parts), ".".join(parts[: at + 1])
-    return CommandError(40, f"Updating the path '{path}' would create a conflict at '{place}'")
+def _conflict(components: tuple[str, ...], at: int) -> CommandError:
+    path, conflict_at = ".".join(components), ".".join(components[: at + 1])
+    return CommandError(40, f"Updating the path '{path}' would create a conflict at '{conflict_at}'")
 
 
-def _child_name(part: str, parts: tuple[str, ...], filters: ArrayFilters, used: set[str]) -> str:
-    if not is_array_part(part):
-        return part
-    identifier = part[2:-1]
+def _child_name(component: str, components: tuple[str, ...], filters: ArrayFilters, used: set[str]) -> str:
+    if not is_array_component(component):
+        return component
+    identifier = component[2:-1]
     if identifier and identifier not in filters:
         raise CommandError(
             2,
-            f"No array filter found for identifier '{identifier}' in path '{'.'.join(parts)}'",
+            f"No array filter found for identifier '{identifier}' in path '{'.'.join(components)}'",
         )
     used.add(identifier)
     return identifier

@@ -1,8 +1,9 @@
 """The document an upsert inserts when its filter matched nothing.
 
-Rule: fields that the filter says are equal to one value are put in first, in the order of their paths: `{a: 1}`,
-`$eq`, an `$in` or `$all` of one, under `$and` or an `$or` of one. Two such for a path, or for one inside another,
-are error 54 (NotSingleValueField). Then the update is applied. A replacement takes nothing but `_id` from the filter.
+Rule: the document starts with the fields for which the filter implies equality with one value, in the order of their
+paths: `{a: 1}`, `$eq`, an `$in` or `$all` of one value, also under `$and` or an `$or` of one branch. Two values for one
+path, or paths inside each other, are error 54 (NotSingleValueField). Then the update is applied. With a replacement,
+only `_id` is taken from the filter.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bson import ObjectId, Regex, Timestamp
+from bson import ObjectId, Regex
 
 from headrace.errors import CommandError
-from headrace.query.update.update import Update
+from headrace.query.update.update import Update, UpdateContext
 from headrace.values.order import hash_key
 
 
 def check_upsert_filter(filter_document: dict[str, Any]) -> None:
-    """To be called for every upsert whether or not the filter will match, after the update is parsed: error 224."""
+    """Raises 224 for `$expr`. To be called for every upsert, after the update is parsed, even if the filter matches."""
     if _names_expr(filter_document):
         raise CommandError(224, "$expr is not allowed in the query predicate for an upsert")
 
@@ -26,17 +27,16 @@ def check_upsert_filter(filter_document: dict[str, Any]) -> None:
 def upsert_document(
     update: Update,
     filter_document: dict[str, Any],
+    context: UpdateContext,
     *,
-    now_ms: int,
-    timestamp: Timestamp,
     new_id: Callable[[], Any] = ObjectId,
 ) -> dict[str, Any]:
-    """The new document, `_id` first, made by `new_id` if neither filter nor update gives one.
+    """The document to insert, with `_id` first, which is `new_id()` if neither filter nor update sets it.
 
-    Raises 54, 66, 53 for an `_id` that may not be one, 111, and what applying the update raises.
+    `context.inserting` must be True. Raises 54, 66, 53 for an invalid `_id`, 111, and what applying the update raises.
     """
     document = _from_filter(filter_document, only_id=update.kind == "replacement")
-    new = update.apply(document, now_ms=now_ms, timestamp=timestamp, inserting=True).document
+    new = update.apply(document, context).document
     if "_id" not in new:
         return {"_id": new_id(), **new}
     check_id(new["_id"])
@@ -46,7 +46,7 @@ def upsert_document(
 
 
 def check_id(value: Any) -> None:
-    """Error 53 for an array or a regex as `_id`, 52 for an object with a dollar sign in a name."""
+    """Raises 53 for an array or a regular expression as `_id`, 52 for an object with a name that begins with `$`."""
     if type(value) is list or type(value) is Regex:
         kind = "array" if type(value) is list else "regex"
         raise CommandError(53, f"The '_id' value cannot be of type {kind}")
@@ -59,28 +59,28 @@ def check_id(value: Any) -> None:
 
 
 def _from_filter(filter_document: dict[str, Any], *, only_id: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for path, value in _equalities(filter_document) or ():
         if only_id and path != "_id":
             if path.startswith("_id."):
                 raise CommandError(111, f"field at '_id' must be exactly specified, field at sub-path '{path}'found")
             continue
-        _check_conflict(found, path)
-        found[path] = value
+        _check_conflict(fields, path)
+        fields[path] = value
     document: dict[str, Any] = {}
-    for path in sorted(found, key=str.encode):
+    for path in sorted(fields, key=str.encode):
         *above, name = path.split(".")
         container = document
-        for part in above:
-            container = container.setdefault(part, {})
-        container[name] = found[path]
+        for step in above:
+            container = container.setdefault(step, {})
+        container[name] = fields[path]
     return document
 
 
-def _check_conflict(found: dict[str, Any], path: str) -> None:
-    if path in found:
+def _check_conflict(fields: dict[str, Any], path: str) -> None:
+    if path in fields:
         raise CommandError(54, f"cannot infer query fields to set, path '{path}' is matched twice")
-    for other in found:
+    for other in fields:
         if other.startswith(path + ".") or path.startswith(other + "."):
             raise CommandError(54, f"cannot infer query fields to set, both paths '{path}' and '{other}' are matched")
 
@@ -89,61 +89,61 @@ Equalities = list[tuple[str, Any]]
 
 
 def _equalities(filter_document: dict[str, Any]) -> Equalities | None:
-    """Path and value of every equality that must hold for the filter to hold; None if it can never hold."""
-    found: Equalities = []
+    """Path and value of every equality that the filter implies; None if the filter can never match."""
+    equalities: Equalities = []
     for name, value in filter_document.items():
         if name == "$and":
-            part = _all(value)
+            implied = _all(value)
         elif name == "$or":
-            part = _any(value)
+            implied = _any(value)
         elif name == "$alwaysFalse":
-            part = None
+            implied = None
         elif name.startswith("$") or type(value) is Regex:
             continue
         elif type(value) is dict and next(iter(value), "").startswith("$") and "$ref" not in value:
-            part = _conditions(name, value)
+            implied = _conditions(name, value)
         else:
-            part = [(name, value)]
-        if part is None:
+            implied = [(name, value)]
+        if implied is None:
             return None
-        found += part
-    return found
+        equalities += implied
+    return equalities
 
 
 def _all(filters: list[dict[str, Any]]) -> Equalities | None:
-    found: Equalities = []
-    for part in map(_equalities, filters):
-        if part is None:
+    equalities: Equalities = []
+    for branch in map(_equalities, filters):
+        if branch is None:
             return None
-        found += part
-    return found
+        equalities += branch
+    return equalities
 
 
 def _any(filters: list[dict[str, Any]]) -> Equalities | None:
-    """An $or says what its only branch says that can hold; with several, nothing."""
-    possible = [part for part in map(_equalities, filters) if part is not None]
+    """The equalities of an $or: those of its only branch that can match; none if several can."""
+    possible = [branch for branch in map(_equalities, filters) if branch is not None]
     if not possible:
         return None
     return possible[0] if len(possible) == 1 else []
 
 
 def _conditions(path: str, conditions: dict[str, Any]) -> Equalities | None:
-    """What conditions on one path say it is equal to; an $in or $all of nothing can never hold."""
-    found: Equalities = []
+    """The equalities that the conditions on one path imply; None for an empty $in or $all, which never match."""
+    equalities: Equalities = []
     for name, value in conditions.items():
         if name == "$eq":
-            found.append((path, value))
+            equalities.append((path, value))
         elif name in ("$all", "$in"):
             if not value:
                 return None
             values = value if name == "$all" else _distinct(value)
             if name == "$all" or len(values) == 1:
-                found += [(path, item) for item in values if type(item) is not Regex and not _is_elem_match(item)]
-    return found
+                equalities += [(path, item) for item in values if type(item) is not Regex and not _is_elem_match(item)]
+    return equalities
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    """The values of an $in, of equal ones the first."""
+    """The distinct values of an $in; of equal values the first."""
     distinct: dict[Any, Any] = {}
     for value in values:
         distinct.setdefault(hash_key(value), value)
@@ -155,11 +155,11 @@ def _is_elem_match(value: Any) -> bool:
 
 
 def _names_expr(filter_document: Any) -> bool:
-    """Whether `$expr` stands at the top or under `$and`, `$or`, `$nor`."""
+    """Whether the filter has `$expr` at the top level or under `$and`, `$or`, `$nor`."""
     for name, value in filter_document.items():
         if name == "$expr":
             return True
-        parts = value if name in ("$and", "$nor", "$or") and type(value) is list else []
-        if any(type(item) is dict and _names_expr(item) for item in parts):
+        branches = value if name in ("$and", "$nor", "$or") and type(value) is list else []
+        if any(type(item) is dict and _names_expr(item) for item in branches):
             return True
     return False

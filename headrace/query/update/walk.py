@@ -1,10 +1,10 @@
-"""An update's tree applied to a document: finds each field, asks its leaf, puts the answer in, writes the log.
+"""Applies an update tree to a document: finds each field, calls its leaf, stores the result and records the diff.
 
-Rule: the document given is not changed. Containers on a touched path are copied before they are entered (all of them
-at once if a $rename may come back to one); everything else is shared between the old and the new document.
+Rule: the given document is not changed. Containers on an updated path are copied before they are entered (all of them
+in advance if there is a $rename, which may reach any); all other values are shared between the old and new document.
 
-A path that leads nowhere is made, objects all the way, if a leaf wants to put something there; in an array it
-may begin past the end, with nulls between. Where a scalar stands in the way that is error 28 (PathNotViable).
+If a leaf creates a field, the missing part of its path is created as nested objects. An index past the end of an
+array pads it with nulls. A scalar on the path is error 28 (PathNotViable).
 """
 
 from __future__ import annotations
@@ -13,121 +13,123 @@ from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.query.update.diff_log import DiffLog
-from headrace.query.update.leaf_node import KEEP, Appended, Leaf, Moment, Path
+from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode
 from headrace.query.update.message_text import element_text, value_text
-from headrace.query.update.rename import Rename
-from headrace.query.update.update_tree import Elements, Fields
+from headrace.query.update.rename import RenameNode
+from headrace.query.update.update_tree import UpdateArrayNode, UpdateObjectNode
 from headrace.values.bson import MISSING
 from headrace.values.order import equal
 
 ARRAY_PADDING_MAX: Final = 1_500_000
-"""How far past its end an array may be written to."""
+"""The largest index past the end of an array that an update may set."""
 
 DOCUMENT_DEPTH_MAX: Final = 180
-"""How deep users' documents may nest; MongoDB keeps 20 of its 200 levels for what it wraps around them."""
+"""The maximal nesting depth of users' documents; MongoDB reserves 20 of its 200 levels for its own wrapping."""
 
 
 class Walk:
-    """One run over one document. `document` is the new one; `log` is None while nobody writes down."""
+    """One run over one document. `document` is the new one; `log` is None while changes are not recorded."""
 
-    __slots__ = ("_moved", "copies", "document", "log", "moment", "positional")
+    __slots__ = ("_moved", "copies", "document", "log", "params", "positional")
 
-    def __init__(self, document: dict[str, Any], moment: Moment, positional: str | None, has_rename: bool) -> None:
+    def __init__(self, document: dict[str, Any], params: ApplyParams, has_rename: bool) -> None:
         self.copies = not has_rename
         self.document = copied(document) if has_rename else dict(document)
-        self.log: DiffLog | None = None if moment.inserting else DiffLog()
-        self.moment = moment
-        self.positional = positional
-        self._moved: list[Rename] = []
+        self.log: DiffLog | None = None if params.context.inserting else DiffLog()
+        self.params = params
+        self.positional = params.context.positional
+        self._moved: list[RenameNode] = []
 
-    def fields(self, node: Fields, container: Any, path: Path) -> bool:
-        """Apply a node to an object or array that may be written to; whether anything changed."""
+    def fields(self, node: UpdateObjectNode, container: Any, path: FieldRef) -> bool:
+        """Apply a node to an object or array that may be modified; returns whether anything changed."""
         changed = False
         for name, child in node.in_order(self.positional):
             if type(container) is dict:
-                part: str | int = name
+                component: str | int = name
                 old = container.get(name, MISSING)
             else:
                 index = _index(name)
-                part = name if index is None else index
+                component = name if index is None else index
                 old = container[index] if index is not None and index < len(container) else MISSING
             if old is MISSING:
-                changed |= self._create(child, container, part, name, path)
+                changed |= self._create(child, container, component, name, path)
             else:
-                changed |= self._existing(child, container, part, old, path)
+                changed |= self._existing(child, container, component, old, path)
         return changed
 
-    # ---------------------------------------------------------------- what is there
+    # ---------------------------------------------------------------- existing fields
 
-    def _existing(self, node: Any, container: Any, part: Any, old: Any, path: Path) -> bool:
-        here = (*path, part)
-        if isinstance(node, Leaf):
-            return self._change(node, container, part, old, here)
-        if type(node) is Elements:
+    def _existing(self, node: Any, container: Any, component: Any, old: Any, path: FieldRef) -> bool:
+        here = (*path, component)
+        if isinstance(node, UpdateLeafNode):
+            return self._change(node, container, component, old, here)
+        if type(node) is UpdateArrayNode:
             if type(old) is not list:
-                raise CommandError(2, f"Cannot apply array updates to non-array element {element_text(str(part), old)}")
-            return self._elements(node, self._writable(container, part, old), here)
+                raise CommandError(
+                    2, f"Cannot apply array updates to non-array element {element_text(str(component), old)}"
+                )
+            return self._elements(node, self._writable(container, component, old), here)
         if type(old) is dict or type(old) is list:
-            return self.fields(node, self._writable(container, part, old), here)
+            return self.fields(node, self._writable(container, component, old), here)
         for name, child in node.in_order(self.positional):
             self._made(child, old, here, (name,))
         return False
 
-    def _writable(self, container: Any, part: Any, old: Any) -> Any:
+    def _writable(self, container: Any, component: Any, old: Any) -> Any:
         if not self.copies:
             return old
-        container[part] = fresh = old.copy()
+        container[component] = fresh = old.copy()
         return fresh
 
-    def _change(self, leaf: Leaf, container: Any, part: Any, old: Any, here: Path) -> bool:
-        moment = self.moment
-        if leaf.insert_only and not moment.inserting:
+    def _change(self, leaf: UpdateLeafNode, container: Any, component: Any, old: Any, here: FieldRef) -> bool:
+        params = self.params
+        if leaf.insert_only and not params.context.inserting:
             return False
-        if type(leaf) is Rename:
-            return self._rename_over(leaf, container, part, old, here)
-        new = leaf.change(old, moment, here)
-        if new is KEEP:
+        if type(leaf) is RenameNode:
+            return self._rename_over(leaf, container, component, old, here)
+        new = leaf.change(old, params, here)
+        if new is NO_OP:
             return False
         self._check_depth(leaf, here)
         if new is MISSING:
-            self._remove(container, part, old, here)
+            self._remove(container, component, old, here)
             return True
         if type(new) is Appended:
-            self._append(container, part, new, here)
+            self._append(container, component, new, here)
             return True
-        self._put(container, part, old, new, here)
+        self._put(container, component, old, new, here)
         return True
 
-    def _put(self, container: Any, part: Any, old: Any, new: Any, here: Path) -> None:
+    def _put(self, container: Any, component: Any, old: Any, new: Any, here: FieldRef) -> None:
         _check_immutable(here, old, new)
-        container[part] = new
+        container[component] = new
         if self.log is not None:
             self.log.updated(here, new)
 
-    def _append(self, container: Any, part: Any, new: Appended, here: Path) -> None:
-        _check_immutable(here, container[part], new.array)
-        array = container[part] = new.array
+    def _append(self, container: Any, component: Any, new: Appended, here: FieldRef) -> None:
+        _check_immutable(here, container[component], new.array)
+        array = container[component] = new.array
         if self.log is not None:
             for index in range(len(array) - new.count, len(array)):
                 self.log.updated((*here, index), array[index])
 
-    def _remove(self, container: Any, part: Any, old: Any, here: Path) -> None:
+    def _remove(self, container: Any, component: Any, old: Any, here: FieldRef) -> None:
         if type(container) is list:
-            self._put(container, part, old, None, here)
+            self._put(container, component, old, None, here)
             return
         _check_immutable(here, old, MISSING)
-        del container[part]
+        del container[component]
         if self.log is not None:
             self.log.deleted(here)
 
-    def _elements(self, node: Elements, array: list[Any], path: Path) -> bool:
-        """Apply to the elements that match; with several, the log has the one that changed, or the whole array."""
-        found = [(index, child) for index, child in enumerate(map(node.matching, array)) if child is not None]
-        if len(found) == 1:
-            index, child = found[0]
+    def _elements(self, node: UpdateArrayNode, array: list[Any], path: FieldRef) -> bool:
+        """Apply to the matching elements. If several match, the diff has the one that changed or the complete array."""
+        matching = [(index, child) for index, child in enumerate(map(node.matching, array)) if child is not None]
+        if len(matching) == 1:
+            index, child = matching[0]
             return self._existing(child, array, index, array[index], path)
         log, self.log = self.log, None
-        changed = [index for index, child in found if self._existing(child, array, index, array[index], path)]
+        changed = [index for index, child in matching if self._existing(child, array, index, array[index], path)]
         self.log = log
         if log is not None and len(changed) == 1:
             log.updated((*path, changed[0]), array[changed[0]])
@@ -135,24 +137,24 @@ class Walk:
             log.updated(path, array)
         return bool(changed)
 
-    # ---------------------------------------------------------------- what is to be made
+    # ---------------------------------------------------------------- missing fields
 
-    def _create(self, node: Any, container: Any, part: Any, name: str, path: Path) -> bool:
-        """Make the missing field `part` of a container if a leaf below wants it; whether one did."""
+    def _create(self, node: Any, container: Any, component: Any, name: str, path: FieldRef) -> bool:
+        """Create the missing field `component` of a container if a leaf below creates it; returns whether one did."""
         value = self._made(node, container, path, (name,))
         if value is MISSING:
             return False
         if type(container) is list:
-            if part > ARRAY_PADDING_MAX:
+            if component > ARRAY_PADDING_MAX:
                 raise CommandError(34, f"can't backfill more than {ARRAY_PADDING_MAX} elements")
-            container.extend([None] * (part - len(container)))
+            container.extend([None] * (component - len(container)))
             container.append(value)
         else:
-            container[part] = value
+            container[component] = value
         if path and path[0] == "_id":
-            raise _immutable((*path, part))
+            raise _immutable((*path, component))
         if self.log is not None:
-            here = (*path, part)
+            here = (*path, component)
             if type(container) is list:
                 self.log.updated(here, value)
             else:
@@ -161,30 +163,30 @@ class Walk:
             self._remove_source(self._moved.pop(0))
         return True
 
-    def _made(self, node: Any, container: Any, path: Path, rest: tuple[str, ...]) -> Any:
-        """The new value for `rest` below an existing container of any type, or MISSING if nothing is to be made."""
-        if type(node) is Fields:
+    def _made(self, node: Any, container: Any, path: FieldRef, rest: tuple[str, ...]) -> Any:
+        """The new value for `rest` below an existing container of any type, or MISSING if nothing is created."""
+        if type(node) is UpdateObjectNode:
             children: dict[str, Any] = {}
             for name, child in node.in_order(self.positional):
                 value = self._made(child, container, path, (*rest, name))
                 if value is not MISSING:
                     children[name] = value
             return children or MISSING
-        if type(node) is Elements:
+        if type(node) is UpdateArrayNode:
             raise CommandError(
                 2,
                 f"The path '{_dotted((*path, *rest))}' must exist in the document in order to apply array updates.",
             )
-        if node.insert_only and not self.moment.inserting:
+        if node.insert_only and not self.params.context.inserting:
             return MISSING
         if not node.creates:
             if not node.lenient and not _viable(container, rest[0]):
                 raise _not_traversable(container, path, rest)
             return MISSING
-        if type(node) is Rename:
+        if type(node) is RenameNode:
             value = self._renamed(node, container, path)
         else:
-            value = node.change(MISSING, self.moment, (*path, *rest))
+            value = node.change(MISSING, self.params, (*path, *rest))
         if value is MISSING:
             return MISSING
         if not _viable(container, rest[0]):
@@ -194,8 +196,8 @@ class Walk:
 
     # ---------------------------------------------------------------- $rename
 
-    def _renamed(self, leaf: Rename, container: Any, path: Path) -> Any:
-        """The value to put at a target that does not exist, or MISSING if there is no source."""
+    def _renamed(self, leaf: RenameNode, container: Any, path: FieldRef) -> Any:
+        """The value for a target that does not exist, or MISSING if there is no source."""
         value = leaf.value(self.document)
         if value is not MISSING:
             leaf.check_target(self.document, path, type(container) is list)
@@ -203,29 +205,29 @@ class Walk:
             self._moved.append(leaf)
         return value
 
-    def _rename_over(self, leaf: Rename, container: Any, part: Any, old: Any, here: Path) -> bool:
+    def _rename_over(self, leaf: RenameNode, container: Any, component: Any, old: Any, here: FieldRef) -> bool:
         value = leaf.value(self.document)
         if value is MISSING:
             return False
         leaf.check_target(self.document, here, False)
         leaf.check_depth(value, DOCUMENT_DEPTH_MAX)
-        self._put(container, part, old, value, here)
+        self._put(container, component, old, value, here)
         self._remove_source(leaf)
         return True
 
-    def _remove_source(self, leaf: Rename) -> None:
+    def _remove_source(self, leaf: RenameNode) -> None:
         container: Any = self.document
         for name in leaf.source[:-1]:
             container = container[name]
         self._remove(container, leaf.source[-1], container[leaf.source[-1]], leaf.source)
 
-    def _check_depth(self, leaf: Leaf, here: Path) -> None:
+    def _check_depth(self, leaf: UpdateLeafNode, here: FieldRef) -> None:
         if leaf.depth + len(here) > DOCUMENT_DEPTH_MAX:
             raise CommandError(15, f"Document exceeds maximum nesting depth of {DOCUMENT_DEPTH_MAX}")
 
 
 def copied(value: Any) -> Any:
-    """The value with every object and array in it copied."""
+    """A deep copy of the objects and arrays of a value; scalars are shared."""
     if type(value) is dict:
         return {name: copied(item) for name, item in value.items()}
     if type(value) is list:
@@ -234,7 +236,7 @@ def copied(value: Any) -> Any:
 
 
 def _index(name: str) -> int | None:
-    """The place in an array that a part of an update's path means; leading zeros are let pass."""
+    """The array index of a path component, or None; leading zeros are allowed."""
     return int(name) if name.isascii() and name.isdigit() and len(name) < 20 else None
 
 
@@ -242,33 +244,33 @@ def _viable(container: Any, name: str) -> bool:
     return type(container) is dict or (type(container) is list and _index(name) is not None)
 
 
-def _dotted(path: Path) -> str:
+def _dotted(path: FieldRef) -> str:
     return ".".join(map(str, path))
 
 
-def _shown(container: Any, path: Path) -> str:
+def _element_message(container: Any, path: FieldRef) -> str:
     return element_text(str(path[-1]), container) if path else value_text(container)
 
 
-def _not_creatable(container: Any, path: Path, rest: tuple[str, ...]) -> CommandError:
-    return CommandError(28, f"Cannot create field '{rest[0]}' in element {{{_shown(container, path)}}}")
+def _not_creatable(container: Any, path: FieldRef, rest: tuple[str, ...]) -> CommandError:
+    return CommandError(28, f"Cannot create field '{rest[0]}' in element {{{_element_message(container, path)}}}")
 
 
-def _not_traversable(container: Any, path: Path, rest: tuple[str, ...]) -> CommandError:
+def _not_traversable(container: Any, path: FieldRef, rest: tuple[str, ...]) -> CommandError:
     return CommandError(
         28,
         f"Cannot use the part ({rest[0]}) of ({_dotted((*path, *rest))}) "
-        f"to traverse the element ({{{_shown(container, path)}}})",
+        f"to traverse the element ({{{_element_message(container, path)}}})",
     )
 
 
-def _check_immutable(here: Path, old: Any, new: Any) -> None:
-    """`_id` may change its type as long as it stays equal; nothing inside it may change."""
+def _check_immutable(here: FieldRef, old: Any, new: Any) -> None:
+    """Raises 66 if `_id` changes. It may change its type if it compares equal; nothing inside it may change."""
     if here[0] == "_id" and (len(here) > 1 or new is MISSING or not equal(old, new)):
         raise _immutable(here)
 
 
-def _immutable(here: Path) -> CommandError:
+def _immutable(here: FieldRef) -> CommandError:
     return CommandError(
         66, f"Performing an update on the path '{_dotted(here)}' would modify the immutable field '_id'"
     )

@@ -21,15 +21,15 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.query.match import Predicate
 from headrace.query.match.match_expression import (
-    Always,
-    Both,
-    Either,
-    ElementMatch,
-    Kind,
-    Leaf,
-    Negation,
-    Neither,
-    Node,
+    AlwaysBoolean,
+    And,
+    ElemMatchExpression,
+    LeafMatchExpression,
+    MatchExpression,
+    MatchType,
+    Nor,
+    Not,
+    Or,
 )
 from headrace.spark.pipelines.canonical_text import canonical_texts
 from headrace.spark.pipelines.conditions import (
@@ -53,10 +53,10 @@ from headrace.spark.rows.extjson import dumps
 from headrace.values.bson import MISSING
 from headrace.values.paths import is_index, split_path
 
-_ORDERS: Final = {Kind.GREATER: ">", Kind.GREATER_OR_EQUAL: ">=", Kind.LESS: "<", Kind.LESS_OR_EQUAL: "<="}
+_ORDERS: Final = {MatchType.GT: ">", MatchType.GTE: ">=", MatchType.LT: "<", MatchType.LTE: "<="}
 _BY_TYPE: Final = frozenset(
-    {Kind.BITS_ALL_CLEAR, Kind.BITS_ALL_SET, Kind.BITS_ANY_CLEAR, Kind.BITS_ANY_SET, Kind.EXISTS, Kind.MOD, Kind.SIZE,
-     Kind.TYPE}
+    {MatchType.BITS_ALL_CLEAR, MatchType.BITS_ALL_SET, MatchType.BITS_ANY_CLEAR, MatchType.BITS_ANY_SET,
+     MatchType.EXISTS, MatchType.MOD, MatchType.SIZE, MatchType.TYPE}
 )  # fmt: skip
 _DOCUMENTS: Final = ("documentKey", "fullDocument", "fullDocumentBeforeChange", "lsid", "updateDescription")
 _DATE_LIMIT: Final = 1 << 52
@@ -85,24 +85,24 @@ class MatchCompiler:
         """The predicate as conditions on columns."""
         return self._node(predicate.node)
 
-    def _node(self, node: Node) -> FilterApproximation:
-        if isinstance(node, Always):
+    def _node(self, node: MatchExpression) -> FilterApproximation:
+        if isinstance(node, AlwaysBoolean):
             return FilterApproximation.decided(ConstantCondition(node.value))
-        if isinstance(node, Both):
-            return all_of(map(self._node, node.parts))
-        if isinstance(node, Either):
-            return any_of(map(self._node, node.parts))
-        if isinstance(node, Neither):
-            return any_of(map(self._node, node.parts)).opposite()
-        if isinstance(node, Negation):
+        if isinstance(node, And):
+            return all_of(map(self._node, node.children))
+        if isinstance(node, Or):
+            return any_of(map(self._node, node.children))
+        if isinstance(node, Nor):
+            return any_of(map(self._node, node.children)).opposite()
+        if isinstance(node, Not):
             return self._node(node.inner).opposite()
-        if isinstance(node, Leaf):
+        if isinstance(node, LeafMatchExpression):
             return self._leaf(node)
-        if isinstance(node, ElementMatch):
+        if isinstance(node, ElemMatchExpression):
             return self._by_text(node.path, absent=False)
         return UNKNOWN
 
-    def _leaf(self, leaf: Leaf) -> FilterApproximation:
+    def _leaf(self, leaf: LeafMatchExpression) -> FilterApproximation:
         if leaf.path in _SCALARS:
             name, sample, compare = _SCALARS[leaf.path]
             decided = self._scalar(leaf, sample, compare)
@@ -116,21 +116,30 @@ class MatchCompiler:
             return _or_absent(by_key, absent) if by_key else self._by_text(leaf.path, absent=absent)
         return self._by_text(leaf.path, absent=absent)
 
-    def _scalar(self, leaf: Leaf, sample: Any, compare: Callable[[str, Any], Condition | None]) -> Condition | None:
+    def _scalar(
+        self, leaf: LeafMatchExpression, sample: Any, compare: Callable[[str, Any], Condition | None]
+    ) -> Condition | None:
         """The condition where the column is not NULL; None if columns cannot decide it."""
-        if leaf.kind is Kind.EQUAL:
+        if leaf.kind is MatchType.EQ:
             return self._compared(leaf, "=", leaf.wanted, sample, compare)
         if leaf.kind in _ORDERS:
             return self._compared(leaf, _ORDERS[leaf.kind], leaf.argument, sample, compare)
-        if leaf.kind is Kind.IN and type(leaf.argument) is list:
+        if leaf.kind is MatchType.IN and type(leaf.argument) is list:
             equal = [self._equal_to(item, sample, compare) for item in leaf.argument]
             return None if None in equal else some(each for each in equal if each is not None)
-        if leaf.kind in _BY_TYPE and (type(sample) is not Int64 or leaf.kind in (Kind.EXISTS, Kind.SIZE, Kind.TYPE)):
+        if leaf.kind in _BY_TYPE and (
+            type(sample) is not Int64 or leaf.kind in (MatchType.EXISTS, MatchType.SIZE, MatchType.TYPE)
+        ):
             return ConstantCondition(bool(leaf.test(sample)))
         return None
 
     def _compared(
-        self, leaf: Leaf, order: str, argument: Any, sample: Any, compare: Callable[[str, Any], Condition | None]
+        self,
+        leaf: LeafMatchExpression,
+        order: str,
+        argument: Any,
+        sample: Any,
+        compare: Callable[[str, Any], Condition | None],
     ) -> Condition | None:
         if not _comparable(argument, sample):
             return ConstantCondition(bool(leaf.test(sample)))
@@ -174,7 +183,7 @@ def _comparable(argument: Any, sample: Any) -> bool:
     return type(argument) is type(sample)
 
 
-def _where_present(leaf: Leaf, names: tuple[str, ...], decided: Condition) -> FilterApproximation:
+def _where_present(leaf: LeafMatchExpression, names: tuple[str, ...], decided: Condition) -> FilterApproximation:
     """The condition where a column is not NULL, otherwise the test's answer for a missing value."""
     nowhere = every(map(IsNull, names))
     here = negated(nowhere) if decided == TRUE else decided  # a comparison with NULL is false by itself
