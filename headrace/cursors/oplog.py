@@ -13,9 +13,9 @@ from bson import Binary, Int64, Timestamp
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
-from headrace.store.view import POSITION_MAX, View
+from headrace.store.view import View
 from headrace.values.bson import decode, encode
-from headrace.values.position import from_timestamp
+from headrace.values.position import LAST, from_key, from_timestamp, to_timestamp
 
 
 class OplogScan:
@@ -23,9 +23,7 @@ class OplogScan:
 
     __slots__ = ("_backward", "_buffer", "_first", "_last", "_view")
 
-    def __init__(
-        self, view: Callable[[], View], *, first: int = 0, last: int = POSITION_MAX, backward: bool = False
-    ) -> None:
+    def __init__(self, view: Callable[[], View], *, first: int = 0, last: int = LAST, backward: bool = False) -> None:
         self._view = view
         self._first = first
         self._last = last
@@ -58,7 +56,7 @@ class OplogScan:
 def time_bounds(spec: dict[str, Any]) -> tuple[int, int]:
     """First and last position that a filter's conditions on `ts` leave, so that the scan begins there."""
     condition = spec.get("ts")
-    first, last = 0, POSITION_MAX
+    first, last = 0, LAST
     if type(condition) is Timestamp:
         return from_timestamp(condition), from_timestamp(condition)
     if type(condition) is not dict:
@@ -78,13 +76,12 @@ def pre_images(view: View) -> Iterator[bytes]:
     """The documents of `config.system.preimages`, made from the images table."""
     with view.kv.cursor(view.tables["images"]) as cursor:
         for key, value in cursor.iternext(keys=True, values=True):
-            position = int.from_bytes(key[16:24], "big")
             yield encode({
                 "_id": {
-                    "nsUUID": Binary(bytes(key[:16]), 4),
-                    "ts": Timestamp(position >> 32, position & 0xFFFFFFFF),
+                    "nsUUID": Binary(key[:16], 4),
+                    "ts": to_timestamp(from_key(key[16:24])),
                     "applyOpsIndex": Int64(int.from_bytes(key[24:28], "big")),
                 },
                 "operationTime": DatetimeMS(int.from_bytes(value[:8], "big", signed=True)),
-                "preImage": decode(bytes(value[8:])),
+                "preImage": decode(value[8:]),
             })  # fmt: skip

@@ -15,9 +15,9 @@ from headrace.changes.rows import Entry, ReadBounds, RowCollector
 from headrace.changes.stream import StreamSpec
 from headrace.cursors.changes import ChangeCursor, Source, check_read
 from headrace.cursors.feed import Feeds
-from headrace.store.view import POSITION_MAX
 from headrace.values.arrow import Gathered
 from headrace.values.bson import encode
+from headrace.values.position import LAST
 
 _TIME_END: Final = 18
 """Where a token's cluster time ends."""
@@ -55,7 +55,7 @@ class RowCursor(ChangeCursor):
         """Takes the rows up to and including the token `until`, or as many as it may."""
         view = source.view
         check_read(view, self._read_from)
-        end = POSITION_MAX if until is None else int(until[2:_TIME_END], 16)
+        end = LAST if until is None else int(until[2:_TIME_END], 16)
         entries = self._entries(view)
         looked_at = 0
         while True:

@@ -79,7 +79,7 @@ class Finder:
         if self._id_keys is not None:
             found_all = [view.by_id(self._collection, key) for key in self._id_keys]
             return iter([item for item in found_all if item is not None])
-        if self._id_range is not None and view.has_id_order:
+        if self._id_range is not None:
             walk = view.scan_ids(self._collection, *self._id_range)
             return ((record, raw) for _, record, raw in walk)
         return view.scan(self._collection, backward=backward)

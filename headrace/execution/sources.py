@@ -99,7 +99,7 @@ def stored(
     if finder.has_id_keys:
         candidates = [raw for _, raw in finder.candidates(engine.view, backward=backward)]
         return finder.narrowed(lambda: iter(candidates))
-    if finder.id_range is not None and not backward and engine.view.has_id_order:
+    if finder.id_range is not None and not backward:
         bounds = finder.id_range
         return finder.narrowed(lambda: IdScan(lambda: engine.view, collection, bounds))
     return finder.narrowed(lambda: Scan(lambda: engine.view, collection, backward=backward))
@@ -110,7 +110,7 @@ def in_id_order(
     variables: dict[str, Any] | None = None,
 ) -> Iterator[bytes] | None:  # fmt: skip
     """Matching raw documents sorted by `_id`, read in that order; None where that cannot be had."""
-    if collation is not None or collection.long_ids or not engine.view.has_id_order:
+    if collation is not None or collection.long_ids:
         return None
     finder = Finder(collection, spec, collation, variables)
     if finder.is_by_id or finder.has_id_keys:

@@ -1,1 +1,1 @@
-"""What is kept: documents, indexes, catalog, images and the oplog, changed in one key-value transaction."""
+"""The store: documents, indexes, catalog, pre-images and the oplog, changed in one key-value transaction."""

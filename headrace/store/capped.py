@@ -1,6 +1,6 @@
 """Capped collections: the oldest documents make room for the newest.
 
-What goes this way has no oplog entry and no event, as in MongoDB: every member of a set would cap by itself.
+These deletions have no oplog entry and no event, as in MongoDB, where every member of a set caps by itself.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def enforce(txn: WriteTransaction, collection: Collection) -> None:
     bytes_max = int(collection.options.get("size", 0)) or None
     sizes = [(record, len(document)) for record, document in txn.scan(collection)]
     total = sum(size for _, size in sizes)
-    for gone, (record, size) in enumerate(sizes):
-        over_count = count_max is not None and len(sizes) - gone > count_max
+    for removed, (record, size) in enumerate(sizes):
+        over_count = count_max is not None and len(sizes) - removed > count_max
         over_bytes = bytes_max is not None and total > bytes_max
-        if not (over_count or over_bytes) or gone == len(sizes) - 1:
+        if not (over_count or over_bytes) or removed == len(sizes) - 1:
             return
         _remove(txn, collection, record)
         total -= size
@@ -36,4 +36,4 @@ def _remove(txn: WriteTransaction, collection: Collection, record: bytes) -> Non
         unique.change(txn, collection, record, document, None)
     txn.kv.delete(bounded_key(collection.number_key, identify(document)[0]), db=txn.tables["ids"])
     txn.kv.delete(collection.number_key + record, db=txn.tables["documents"])
-    txn.forget(collection)
+    txn.add_count(collection, -1)

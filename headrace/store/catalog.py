@@ -1,10 +1,10 @@
-"""The catalog: which collections, views and indexes exist, held in memory and kept in the `catalog` table.
+"""The catalog: which collections, views and indexes exist, in memory and in the `catalog` table.
 
     catalog   namespace (UTF-8)            → {number, uuid, kind, options, longIds, indexes: [{number, spec}]}   (BSON)
     topics    namespace (UTF-8)            → number, 4 bytes big-endian
     meta      "next-number"                → 4 bytes big-endian
 
-A collection's *number* is its place in the keys of documents and ids and never changes; a rename moves the
+A collection's *number* begins the keys of its documents and ids and never changes; a rename moves the
 name, not the documents. A *topic* is a name as the oplog's index knows it; it outlives the collection.
 
 Rule: the tables are changed through a write transaction and the memory with them; if that transaction is
@@ -19,12 +19,12 @@ from typing import Any
 from bson import Binary
 
 from headrace.store.entries import crud_head
-from headrace.store.lmdb import Transaction
+from headrace.store.kv import Table, Transaction
 from headrace.values.bson import decode, encode
 
 
 class Index:
-    """One index of a collection. Entries are kept for unique ones; the others are listed."""
+    """One index of a collection. Only unique ones have keys in the tables; the others are listed."""
 
     __slots__ = ("number", "partial", "spec")
 
@@ -35,10 +35,12 @@ class Index:
 
     @property
     def name(self) -> str:
+        """Its name in the collection."""
         return str(self.spec["name"])
 
     @property
     def unique(self) -> bool:
+        """Whether it is a unique index other than that of `_id`."""
         return bool(self.spec.get("unique")) and self.spec["name"] != "_id_"
 
 
@@ -59,7 +61,7 @@ class Collection:
         self.uuid = uuid
         self.kind = kind
         self.indexes = indexes
-        self.next_record: int | None = None  # found at the first insert
+        self.next_record: int | None = None  # read from the table at the first insert
         self.document_count: int | None = None  # counted when first asked for
         self.topic = 0
         self.long_ids = False  # whether an `_id` was ever stored whose key is cut, so that the ids are not in order
@@ -68,6 +70,7 @@ class Collection:
         self.set_namespace(namespace)
 
     def set_namespace(self, namespace: str) -> None:
+        """Set the name, and what is derived from it."""
         self.namespace = namespace
         self.database, _, self.name = namespace.partition(".")
         self.insert_head = crud_head("i", namespace, self.uuid)
@@ -75,19 +78,22 @@ class Collection:
         self.delete_head = crud_head("d", namespace, self.uuid)
 
     def set_options(self, options: dict[str, Any]) -> None:
+        """Set the options, as `listCollections` shows them."""
         self.options = options
         self.images = bool(options.get("changeStreamPreAndPostImages", {}).get("enabled"))
 
     def set_indexes(self, indexes: list[Index]) -> None:
+        """Set all indexes, that of `_id` among them."""
         self.indexes = indexes
         self.unique_indexes = [index for index in indexes if index.unique]
 
     @property
     def is_view(self) -> bool:
+        """Whether it is a view, which has no documents."""
         return self.kind == "view"
 
     def record(self) -> bytes:
-        """What the `catalog` table keeps."""
+        """Its value in the `catalog` table, BSON."""
         return encode({
             "number": self.number,
             "uuid": None if self.uuid is None else Binary(self.uuid, 4),
@@ -101,7 +107,7 @@ class Collection:
 class Catalog:
     """All collections by namespace, and all topics."""
 
-    def __init__(self, tables: dict[str, Any]) -> None:
+    def __init__(self, tables: dict[str, Table]) -> None:
         self._tables = tables
         self.collections: dict[str, Collection] = {}
         self.topics: dict[str, int] = {}
@@ -111,12 +117,12 @@ class Catalog:
     def load(self, txn: Transaction) -> None:
         """Read everything again, at open and after a write transaction was given up."""
         self.topics = {
-            bytes(key).decode(): int.from_bytes(value, "big") for key, value in txn.cursor(self._tables["topics"])
+            key.decode(): int.from_bytes(value, "big") for key, value in txn.cursor(self._tables["topics"]).iternext()
         }
         self.collections = {}
-        for key, value in txn.cursor(self._tables["catalog"]):
+        for key, value in txn.cursor(self._tables["catalog"]).iternext():
             record = decode(value)
-            namespace = bytes(key).decode()
+            namespace = key.decode()
             indexes = [Index(item["number"], item["spec"]) for item in record["indexes"]]
             uuid = None if record["uuid"] is None else bytes(record["uuid"])
             collection = Collection(namespace, record["number"], uuid, record["kind"], record["options"], indexes)
@@ -124,6 +130,10 @@ class Catalog:
             collection.long_ids = record.get("longIds", False)
             self.collections[namespace] = collection
         self.version += 1
+
+    def collection(self, namespace: str) -> Collection | None:
+        """A collection or view by its namespace."""
+        return self.collections.get(namespace)
 
     def create(
         self, txn: Transaction, namespace: str, kind: str, options: dict[str, Any], id_index: dict[str, Any] | None,
@@ -143,10 +153,12 @@ class Catalog:
         return collection
 
     def save(self, txn: Transaction, collection: Collection) -> None:
+        """Write a collection that has changed."""
         txn.put(collection.namespace.encode(), collection.record(), db=self._tables["catalog"])
         self._note(collection.namespace)
 
     def remove(self, txn: Transaction, collection: Collection) -> None:
+        """Remove a collection or view from the catalog; its documents and keys are the caller's."""
         del self.collections[collection.namespace]
         txn.delete(collection.namespace.encode(), db=self._tables["catalog"])
         self._note(collection.namespace)
@@ -156,6 +168,7 @@ class Catalog:
         self.changed[namespace] = self.version
 
     def rename(self, txn: Transaction, collection: Collection, namespace: str) -> None:
+        """Give a collection another namespace, which is free."""
         self.remove(txn, collection)
         collection.set_namespace(namespace)
         collection.topic = self.topic(txn, namespace)
@@ -172,8 +185,9 @@ class Catalog:
         return number
 
     def new_number(self, txn: Transaction) -> int:
-        found = txn.get(b"next-number", db=self._tables["meta"])
-        number = int.from_bytes(found, "big") if found else 1
+        """A number that no collection, index or topic has had."""
+        stored = txn.get(b"next-number", db=self._tables["meta"])
+        number = int.from_bytes(stored, "big") if stored else 1
         txn.put(b"next-number", (number + 1).to_bytes(4, "big"), db=self._tables["meta"])
         return number
 

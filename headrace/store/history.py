@@ -1,14 +1,14 @@
 """What keys held before: how a client's transaction reads as of its start while others go on writing.
 
-While transactions are open, every write transaction (a *sequence* of its own) notes what a key of documents, ids and
-indexes held before its first change of it. A transaction that started after sequence s reads, for each key, the
-oldest note later than s, and where there is none what the tables hold.
+While transactions are open, every write transaction gets a number (its *sequence*) and records what a key of documents,
+ids and indexes held before its first change of it. A transaction that started after sequence s reads, for each key,
+the oldest value recorded later than s, and where there is none what the tables hold.
 
-    sequence   1 ──────── 2 ──────── 3 ─────▶        notes of key k:  (2, old)  (3, older is not needed twice)
+    sequence   1 ──────── 2 ──────── 3 ─────▶        values of key k:  (2, old)  (3, newer)
                     ▲ a transaction starts: it reads k as `old`
 
-Rule: no transaction starts while a write transaction is open, so that a sequence is wholly before or wholly after it.
-What this does not do: survive a restart. A client's transaction does not either.
+Rule: no transaction starts while a write transaction is open, so that all of a sequence is before or after it.
+Nothing of this survives a restart, and no client's transaction does.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from headrace.store.lmdb import Transaction
+from headrace.store.kv import Cursor, Table, TableKey, Transaction
 
 TRACKED: Final = ("documents", "ids", "indexes")
 ORDERED: Final = ("documents", "ids")  # those of them that are walked
@@ -34,160 +34,202 @@ class KeyOrder:
         self._sorted: list[bytes] | None = None
 
     def add(self, key: bytes) -> None:
+        """Add a key, if it is not in the set."""
         if key not in self._keys:
             self._keys.add(key)
             self._sorted = None
 
     def discard(self, key: bytes) -> None:
+        """Remove a key, if it is in the set."""
         if key in self._keys:
             self._keys.remove(key)
             self._sorted = None
 
-    def walk(self, after: bytes | None, *, backward: bool) -> Iterator[bytes]:
-        """The keys strictly past `after`, in order or backward; as they are now, whatever is added meanwhile."""
+    def walk(self, start: bytes | None, *, backward: bool) -> Iterator[bytes]:
+        """The keys from `start` on, included, in order or backward; as they are now, whatever is added meanwhile."""
         if self._sorted is None:
             self._sorted = sorted(self._keys)
         keys = self._sorted
         if backward:
-            for place in range(len(keys) if after is None else bisect_left(keys, after), 0, -1):
-                yield keys[place - 1]
+            for index in range(len(keys) if start is None else bisect_right(keys, start), 0, -1):
+                yield keys[index - 1]
             return
-        for place in range(0 if after is None else bisect_right(keys, after), len(keys)):
-            yield keys[place]
+        for index in range(0 if start is None else bisect_left(keys, start), len(keys)):
+            yield keys[index]
+
+
+class ChangedKeys:
+    """The changed keys of the tables that are walked, in order; sorted one collection at a time."""
+
+    __slots__ = ("_orders",)
+
+    def __init__(self, tables: dict[str, Table]) -> None:
+        self._orders: dict[Table, dict[bytes, KeyOrder]] = {tables[name]: {} for name in ORDERED}
+
+    def add(self, key: TableKey) -> None:
+        """Add a key, if its table is walked."""
+        orders = self._orders.get(key[0])
+        if orders is not None:
+            orders.setdefault(key[1][:4], KeyOrder()).add(key[1])
+
+    def discard(self, key: TableKey) -> None:
+        """Remove a key."""
+        orders = self._orders.get(key[0])
+        if orders is not None:
+            orders[key[1][:4]].discard(key[1])
+
+    def clear(self) -> None:
+        """Remove all keys."""
+        for orders in self._orders.values():
+            orders.clear()
+
+    def walk(self, table: Table, start: bytes | None, *, backward: bool) -> Iterator[bytes]:
+        """The keys of a table from `start` on, included, in order or backward; None: all."""
+        orders = self._orders.get(table, {})
+        for prefix in sorted(orders, reverse=backward):
+            if start is None or (prefix <= start[:4] if backward else prefix >= start[:4]):
+                yield from orders[prefix].walk(start, backward=backward)
+
+    def by_collection(self, table: Table) -> list[tuple[bytes, list[bytes]]]:
+        """(number key, the keys in order) of each collection."""
+        orders = self._orders.get(table, {})
+        return [(prefix, list(order.walk(None, backward=False))) for prefix, order in orders.items()]
 
 
 class History:
-    """The notes of one store, from the first open transaction's start to the last one's end."""
+    """Earlier values of one store's keys, from the first open transaction's start to the last one's end."""
 
-    def __init__(self, tables: dict[str, Any]) -> None:
+    def __init__(self, tables: dict[str, Table]) -> None:
         self.sequence = 0
-        """The last write transaction that took notes."""
-        self.order: dict[tuple[str, bytes], KeyOrder] = {}
-        """The keys that have notes, by table and collection."""
-        self._ordered = {tables[name]: name for name in ORDERED}
-        self._notes: dict[tuple[Any, bytes], list[tuple[int, bytes | None]]] = {}
-        self._journal: deque[tuple[int, tuple[Any, bytes]]] = deque()
+        """That of the last write transaction that was recorded."""
+        self.changed = ChangedKeys(tables)
+        """The keys that have earlier values."""
+        self._values: dict[TableKey, list[tuple[int, bytes | None]]] = {}
+        self._journal: deque[tuple[int, TableKey]] = deque()
 
     def __len__(self) -> int:
         return len(self._journal)
 
-    def noted(self, place: tuple[Any, bytes], sequence: int) -> bool:
-        notes = self._notes.get(place)
-        return notes is not None and notes[-1][0] == sequence
+    def has_recorded(self, key: TableKey, sequence: int) -> bool:
+        """Whether the write transaction of this sequence, the last one, has recorded the key already."""
+        values = self._values.get(key)
+        return values is not None and values[-1][0] == sequence
 
-    def note(self, place: tuple[Any, bytes], sequence: int, before: bytes | None) -> None:
+    def record(self, key: TableKey, sequence: int, before: bytes | None) -> None:
         """A write transaction is about to change a key for the first time; it held `before`, None: nothing."""
-        self._notes.setdefault(place, []).append((sequence, before))
-        self._journal.append((sequence, place))
-        db, key = place
-        if db in self._ordered:
-            self.order.setdefault((self._ordered[db], key[:4]), KeyOrder()).add(key)
+        self._values.setdefault(key, []).append((sequence, before))
+        self._journal.append((sequence, key))
+        self.changed.add(key)
 
-    def before(self, place: tuple[Any, bytes], snapshot: int) -> tuple[bytes | None] | None:
+    def before(self, key: TableKey, snapshot: int) -> tuple[bytes | None] | None:
         """(what the key held) after sequence `snapshot`; None where it has not changed since."""
-        notes = self._notes.get(place)
-        if notes is None or notes[-1][0] <= snapshot:
+        values = self._values.get(key)
+        if values is None or values[-1][0] <= snapshot:
             return None
-        return next((value,) for sequence, value in notes if sequence > snapshot)
+        return next((value,) for sequence, value in values if sequence > snapshot)
 
     def forget(self, through: int) -> None:
         """No transaction reads as of a sequence before `through` any more."""
         while self._journal and self._journal[0][0] <= through:
-            _, place = self._journal.popleft()
-            self._drop(place, 0)
+            _, key = self._journal.popleft()
+            self._drop(key, 0)
 
-    def take_back(self, sequence: int) -> None:
-        """The write transaction of this sequence, the last one, was given up."""
+    def undo(self, sequence: int) -> None:
+        """The write transaction of this sequence, the last one, was abandoned."""
         while self._journal and self._journal[-1][0] == sequence:
-            _, place = self._journal.pop()
-            self._drop(place, -1)
+            _, key = self._journal.pop()
+            self._drop(key, -1)
 
-    def _drop(self, place: tuple[Any, bytes], which: int) -> None:
-        notes = self._notes[place]
-        del notes[which]
-        if notes:
-            return
-        del self._notes[place]
-        db, key = place
-        if db in self._ordered:
-            self.order[self._ordered[db], key[:4]].discard(key)
+    def _drop(self, key: TableKey, which: int) -> None:
+        values = self._values[key]
+        del values[which]
+        if not values:
+            del self._values[key]
+            self.changed.discard(key)
 
     def clear(self) -> None:
-        self._notes.clear()
+        """No transaction is open any more."""
+        self._values.clear()
         self._journal.clear()
-        self.order.clear()
+        self.changed.clear()
 
 
-class NotingTransaction:
-    """A KV write transaction that notes what it overwrites; in everything else the one it wraps."""
+class RecordingTransaction:
+    """A KV write transaction that records what it overwrites; in everything else the one it wraps."""
 
-    __slots__ = ("_history", "_kv", "_sequence", "_tracked")
+    __slots__ = ("_base", "_history", "_sequence", "_tracked")
 
-    def __init__(self, kv: Transaction, history: History, tables: dict[str, Any]) -> None:
+    def __init__(self, base: Transaction, history: History, tables: dict[str, Table]) -> None:
         history.sequence += 1
-        self._kv = kv
+        self._base = base
         self._history = history
         self._sequence = history.sequence
-        self._tracked = {id(tables[name]) for name in TRACKED}
+        self._tracked = {tables[name] for name in TRACKED}
 
-    def get(self, key: bytes, *, db: Any) -> bytes | None:
-        found: bytes | None = self._kv.get(key, db=db)
-        return found
+    def get(self, key: bytes, *, db: Table) -> bytes | None:
+        """The value of a key."""
+        return self._base.get(key, db=db)
 
-    def put(self, key: bytes, value: bytes, *, db: Any) -> bool:
-        if id(db) in self._tracked:
-            self._note(db, key)
-        return bool(self._kv.put(key, value, db=db))
+    def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
+        """Record and put."""
+        if db in self._tracked:
+            self._record(db, key)
+        return self._base.put(key, value, db=db)
 
-    def delete(self, key: bytes, *, db: Any) -> bool:
-        if id(db) in self._tracked:
-            self._note(db, key)
-        return bool(self._kv.delete(key, db=db))
+    def delete(self, key: bytes, *, db: Table) -> bool:
+        """Record and delete."""
+        if db in self._tracked:
+            self._record(db, key)
+        return self._base.delete(key, db=db)
 
-    def cursor(self, db: Any) -> Any:
-        cursor = self._kv.cursor(db)
-        return _NotingCursor(self, cursor, db) if id(db) in self._tracked else cursor
+    def drop(self, db: Table, *, delete: bool) -> None:
+        """Not recorded: only the oplog's tables are dropped, before any transaction is open."""
+        self._base.drop(db, delete=delete)
 
-    def _note(self, db: Any, key: bytes) -> None:
-        place = (db, key)
-        if not self._history.noted(place, self._sequence):
-            self._history.note(place, self._sequence, self._kv.get(key, db=db))
+    def cursor(self, db: Table) -> Cursor:
+        """A cursor whose `putmulti` is recorded."""
+        cursor = self._base.cursor(db)
+        return cast("Cursor", _RecordingCursor(self, cursor, db)) if db in self._tracked else cursor
+
+    def stat(self, db: Table) -> dict[str, int]:
+        """The sizes of a table."""
+        return self._base.stat(db)
 
     def commit(self) -> None:
-        self._kv.commit()
+        """Commit; what was recorded stays."""
+        self._base.commit()
 
     def abort(self) -> None:
-        self._history.take_back(self._sequence)
-        self._kv.abort()
+        """Abort, and forget what was recorded."""
+        self._history.undo(self._sequence)
+        self._base.abort()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kv, name)
+    def _record(self, db: Table, key: bytes) -> None:
+        if not self._history.has_recorded((db, key), self._sequence):
+            self._history.record((db, key), self._sequence, self._base.get(key, db=db))
 
 
-class _NotingCursor:
-    """A cursor whose `putmulti` is noted. Its `delete` is not: only what nobody can see any more goes that way."""
+class _RecordingCursor:
+    """A cursor whose `putmulti` is recorded. Its `delete` is not: only what nobody can see any more goes that way."""
 
     __slots__ = ("_cursor", "_db", "_txn")
 
-    def __init__(self, txn: NotingTransaction, cursor: Any, db: Any) -> None:
+    def __init__(self, txn: RecordingTransaction, cursor: Cursor, db: Table) -> None:
         self._txn = txn
         self._cursor = cursor
         self._db = db
 
-    def putmulti(self, items: list[tuple[bytes, bytes]], **options: Any) -> Any:
+    def putmulti(self, items: list[tuple[bytes, bytes]], **options: bool) -> tuple[int, int]:
         for key, _ in items:
-            self._txn._note(self._db, key)
+            self._txn._record(self._db, key)
         return self._cursor.putmulti(items, **options)
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> _RecordingCursor:
         self._cursor.__enter__()
         return self
 
-    def __exit__(self, *failure: Any) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._cursor.__exit__(*failure)
-
-    def __iter__(self) -> Any:
-        return iter(self._cursor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cursor, name)

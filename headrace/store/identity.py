@@ -1,4 +1,4 @@
-"""The `_id` of a raw document: found, checked, put first or made, without decoding the rest.
+"""The `_id` of a raw document: located, checked, put first or made, without decoding the rest.
 
 Source of the rules: MongoDB puts `_id` first in what it stores, makes an ObjectId where a client sent none,
 and refuses arrays, regular expressions and undefined (error 2).
@@ -15,18 +15,12 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.values.bson import find_element, iter_elements, value_size
 from headrace.values.keystring import encode_element
+from headrace.values.position import to_bson_value
 
 _INT32 = Struct("<i")
 _REFUSED: Final = {0x04: "an array", 0x0B: "a regex", 0x06: "an undefined"}
 _ID_NAME: Final = b"_id\x00"
 _ZERO_TIMESTAMP: Final = bytes(8)
-
-
-def id_key_of_element(kind: int, value: bytes) -> bytes:
-    """The key under which the `ids` table holds an `_id` of this raw type and value."""
-    if kind == 0x07:
-        return b"\x64" + value
-    return encode_element(kind, value)
 
 
 def identify(document: bytes) -> tuple[bytes, bytes]:
@@ -71,11 +65,11 @@ def _check_id_object(document: bytes) -> None:
 
 
 def _moved_or_made(document: bytes) -> bytes:
-    found = find_element(document, b"_id")
-    if found is None:
-        made = b"\x07_id\x00" + ObjectId().binary
-        return _INT32.pack(len(document) + len(made)) + made + document[4:]
-    kind, start, end = found
+    field = find_element(document, b"_id")
+    if field is None:
+        new = b"\x07_id\x00" + ObjectId().binary
+        return _INT32.pack(len(document) + len(new)) + new + document[4:]
+    kind, start, end = field
     name_start = start - 5
     element = bytes((kind,)) + _ID_NAME + document[start:end]
     return document[:4] + element + document[4:name_start] + document[end:]
@@ -89,5 +83,5 @@ def with_timestamps(document: bytes, position: int) -> bytes:
     for kind, name, start, end in iter_elements(document):
         if kind == 0x11 and name != b"_id" and document[start:end] == _ZERO_TIMESTAMP:
             changed = changed or bytearray(document)
-            changed[start:end] = position.to_bytes(8, "little")
+            changed[start:end] = to_bson_value(position)
     return document if changed is None else bytes(changed)

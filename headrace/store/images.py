@@ -1,4 +1,4 @@
-"""Pre-images: the document as it was before a change, kept where a collection asks for it.
+"""Pre-images: documents as they were before a change, stored for collections that ask for it.
 
     images   collection UUID (16) + position (8) + index in a transaction (4)   → wall ms (8, signed) + document
 
@@ -22,13 +22,13 @@ def _key(uuid: bytes, position: int, index: int) -> bytes:
 
 
 def put(txn: WriteTransaction, collection: Collection, position: int, index: int, wall_ms: int, old: bytes) -> None:
-    """Keep `old`, as it was before the change logged at `position` (and `index` inside its transaction)."""
+    """Store `old`, the document before the change logged at `position` (and `index` inside its transaction)."""
     assert collection.uuid is not None
     value = wall_ms.to_bytes(8, "big", signed=True) + old
     txn.kv.put(_key(collection.uuid, position, index), value, db=txn.tables["images"])
 
 
 def get(view: View, uuid: bytes, position: int, index: int) -> bytes | None:
-    """The document before that change, or None where no image was kept or it has expired."""
-    found = view.kv.get(_key(uuid, position, index), db=view.tables["images"])
-    return None if found is None else bytes(found[8:])
+    """The document before that change, or None where no image was stored or it has expired."""
+    value = view.kv.get(_key(uuid, position, index), db=view.tables["images"])
+    return None if value is None else value[8:]

@@ -1,4 +1,4 @@
-"""The key-value floor: one LMDB environment, its tables, and the right to be its only process.
+"""The LMDB environment behind `kv.py`, and the lock that makes this the only process that has it open.
 
 Rules:
 - One process opens a directory; a second is refused with `DirectoryInUse` (an advisory lock, freed by
@@ -21,17 +21,17 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final, cast
 
 import lmdb
 
 from headrace import limits
+from headrace.store.kv import Table, Transaction
 
 TABLES: Final = ("catalog", "documents", "ids", "images", "indexes", "meta", "oplog", "runs", "sessions", "topics")
 
 MapFull = lmdb.MapFullError
 _DISK_ERRORS: Final = frozenset({errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
-Transaction = Any  # lmdb.Transaction: the package has no type hints
 
 
 class DirectoryInUse(Exception):
@@ -44,7 +44,7 @@ def is_disk_failure(error: BaseException) -> bool:
     return number in _DISK_ERRORS
 
 
-class Environment:
+class LmdbEnvironment:
     """An open data directory. `path=None` is a throw-away one that is removed by `close`, and not synced."""
 
     def __init__(self, path: str | os.PathLike[str] | None, *, map_bytes: int = limits.MAP_BYTES_START) -> None:
@@ -55,7 +55,7 @@ class Environment:
         try:
             self._open(map_bytes)
         except BaseException:
-            self._let_go()
+            self._release()
             raise
 
     def _open(self, map_bytes: int) -> None:
@@ -66,7 +66,7 @@ class Environment:
             str(self.path), map_size=map_bytes, max_dbs=len(TABLES), lock=False, sync=not self.temporary,
             metasync=not self.temporary, readahead=False, max_spare_txns=8,
         )  # fmt: skip
-        self.tables: dict[str, Any] = {name: self._lmdb.open_db(name.encode()) for name in TABLES}
+        self.tables: dict[str, Table] = {name: Table(self._lmdb.open_db(name.encode())) for name in TABLES}
 
     def _file_bytes(self) -> int:
         try:
@@ -81,14 +81,15 @@ class Environment:
 
     def begin_read(self) -> Transaction:
         """A read transaction on the last commit; the caller ends it before it returns to the loop."""
-        return self._lmdb.begin(buffers=False)
+        return cast("Transaction", self._lmdb.begin(buffers=False))
 
     def begin_write(self) -> Transaction:
-        """The write transaction. The caller keeps to one at a time."""
-        return self._lmdb.begin(write=True, buffers=False)
+        """The write transaction. The caller sees to it that there is one at a time."""
+        return cast("Transaction", self._lmdb.begin(write=True, buffers=False))
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Transaction]:
+        """A read transaction for the length of a `with`."""
         transaction = self.begin_read()
         try:
             yield transaction
@@ -105,10 +106,11 @@ class Environment:
         return int(stat["psize"] * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]))
 
     def close(self) -> None:
+        """Close the directory and free it for other processes; remove a throw-away one."""
         self._lmdb.close()
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Free the directory for others; a throw-away one is removed."""
         os.close(self._lock_file)
         if self.temporary:

@@ -1,6 +1,6 @@
-"""Who may write what while clients' transactions are open: the locks they hold, and how others find them.
+"""Who may write what while clients' transactions are open: the locks they hold, and what others do about them.
 
-A place (a key of documents, ids, indexes or the catalog) that an open transaction wrote is locked until it ends.
+A key of documents, ids, indexes or the catalog that an open transaction wrote is locked until it ends.
 
     another transaction writes there              → `Conflict`: it is aborted, its client begins anew
     a transaction writes what others have changed
@@ -13,9 +13,12 @@ Source: MongoDB's write conflicts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from headrace.store.buffered import BufferedView, Overlay
+from headrace.store.change_log import NO_LOG
+from headrace.store.kv import TableKey
+from headrace.store.overlay import Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalRecords
 from headrace.store.writes import WriteTransaction
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ class Conflict(Exception):
 
 
 class Locked(Exception):
-    """A write outside transactions met what an open transaction wrote."""
+    """A write outside transactions needs a key that an open transaction wrote."""
 
     def __init__(self, holder: ClientTransaction) -> None:
         super().__init__(f"locked by transaction {holder.number}")
@@ -40,6 +43,7 @@ class Locked(Exception):
 
 
 def write_conflict() -> Conflict:
+    """Error 112, in MongoDB's words."""
     return Conflict(
         112,
         "WriteConflict error: this operation conflicted with another operation. Please retry your operation or "
@@ -47,16 +51,24 @@ def write_conflict() -> Conflict:
     )
 
 
-class TrialView(BufferedView):
-    """A write tried out inside a write transaction. Raises `Locked` at the first key that somebody holds."""
+class TrialView(WriteTransaction):
+    """A write tried out over a write transaction `txn`. Raises `Locked` at the first key that somebody holds."""
 
-    __slots__ = ("_txn",)
+    __slots__ = ()
 
     def __init__(self, txn: WriteTransaction) -> None:
-        super().__init__(txn, Overlay(txn.tables))
-        self._txn = txn
+        store, claim = txn.store, partial(_check_lock, txn)
+        super().__init__(
+            store,
+            OverlayTransaction(txn.kv, Overlay(txn.tables), claim),
+            catalog=ProvisionalCatalog(txn.catalog, {}, claim, store.transactions),
+            changes=NO_LOG,
+            records=ProvisionalRecords(store.transactions),
+        )
+        self.clock_position = txn.clock_position
 
-    def claim(self, place: tuple[Any, bytes]) -> None:
-        holder = self.store.transactions.locks.get(place)
-        if holder is not None and holder.committing is not self._txn:
-            raise Locked(holder)
+
+def _check_lock(txn: WriteTransaction, key: TableKey) -> None:
+    holder = txn.store.transactions.locks.get(key)
+    if holder is not None and holder.committing is not txn:
+        raise Locked(holder)

@@ -1,4 +1,4 @@
-"""How much history is kept: the oplog pruned by time, size and number, with its runs and images.
+"""How much history is retained: the oplog pruned by time, size and number, with its runs and images.
 
 Pruning is a write of its own, outside every client's write: the server runs `prune` in the background, a
 bounded piece in each transaction, and it can be called with any `now_ms`. The newest entry always stays,
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from headrace.store.view import View
 from headrace.store.writes import WriteTransaction
-from headrace.values.bson import decode
+from headrace.values.position import from_key, position
 
 HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Bounds of the oplog; whichever is passed first takes the oldest entries. None or 0: no such bound."""
+    """Bounds of the oplog; the oldest entries go by whichever is exceeded first. None or 0: no such bound."""
 
     hours: float | None
     bytes_max: int | None
@@ -26,14 +26,14 @@ class Retention:
 
 
 def first_to_keep(view: View, retention: Retention, now_ms: int) -> int:
-    """The position of the oldest entry that no bound takes away."""
+    """The position of the oldest entry within all bounds."""
     newest = view.newest()
     if newest is None:
         return 0
     keep = 0
     if retention.hours:
         limit_ms = now_ms - int(retention.hours * HOUR_MS)
-        keep = max(keep, min((limit_ms // 1000) << 32, newest[0]))
+        keep = max(keep, min(position(limit_ms // 1000, 0), newest[0]))
     count = view.kv.stat(view.tables["oplog"])["entries"]
     too_many = count - retention.entries_max if retention.entries_max else 0
     if retention.bytes_max:
@@ -46,11 +46,11 @@ def first_to_keep(view: View, retention: Retention, now_ms: int) -> int:
 
 
 def _position_after(view: View, count: int, newest: int) -> int:
-    """The position of the entry that is the oldest one after `count` were taken."""
+    """The position of the entry that is the oldest when `count` are removed."""
     with view.kv.cursor(view.tables["oplog"]) as cursor:
         for index, key in enumerate(cursor.iternext(keys=True, values=False)):
             if index == count:
-                return int.from_bytes(key, "big")
+                return from_key(key)
     return newest
 
 
@@ -58,16 +58,16 @@ def prune(txn: WriteTransaction, keep: int, count_max: int) -> int:
     """Delete up to `count_max` entries older than `keep`, with what belongs to them; returns how many."""
     removed, last = 0, b""
     with txn.kv.cursor(txn.tables["oplog"]) as cursor:
-        found = cursor.first()
-        while found and removed < count_max and int.from_bytes(cursor.key(), "big") < keep:
-            last = bytes(cursor.key())
+        moved = cursor.first()
+        while moved and removed < count_max and from_key(cursor.key()) < keep:
+            last = cursor.key()
             cursor.delete()
             removed += 1
-            found = bool(cursor.key())
-        oldest = int.from_bytes(cursor.key(), "big") if found else keep
+            moved = bool(cursor.key())
+        oldest = from_key(cursor.key()) if moved else keep
     if removed:
         txn.kv.put(b"pruned", last, db=txn.tables["meta"])
-        txn.store.pruned_through = int.from_bytes(last, "big")
+        txn.store.pruned_through = from_key(last)
         _prune_runs(txn, oldest)
         _prune_images(txn, oldest)
     return removed
@@ -76,27 +76,27 @@ def prune(txn: WriteTransaction, keep: int, count_max: int) -> int:
 def _prune_runs(txn: WriteTransaction, oldest: int) -> None:
     """Delete the runs that end before `oldest`, topic by topic."""
     with txn.kv.cursor(txn.tables["runs"]) as cursor:
-        found = cursor.first()
-        while found:
-            if int.from_bytes(cursor.value(), "big") < oldest:
+        moved = cursor.first()
+        while moved:
+            if from_key(cursor.value()) < oldest:
                 cursor.delete()
-                found = bool(cursor.key())
+                moved = bool(cursor.key())
                 continue
             topic = int.from_bytes(cursor.key()[:4], "big")
-            found = cursor.set_range((topic + 1).to_bytes(4, "big"))
+            moved = cursor.set_range((topic + 1).to_bytes(4, "big"))
 
 
 def _prune_images(txn: WriteTransaction, oldest: int) -> None:
     """Delete the images of entries before `oldest`."""
     with txn.kv.cursor(txn.tables["images"]) as cursor:
-        found = cursor.first()
-        while found:
+        moved = cursor.first()
+        while moved:
             key = cursor.key()
-            if int.from_bytes(key[16:24], "big") < oldest:
+            if from_key(key[16:24]) < oldest:
                 cursor.delete()
-                found = bool(cursor.key())
+                moved = bool(cursor.key())
             else:
-                found = cursor.set_range(_past_collection(key))
+                moved = cursor.set_range(_past_collection(key))
 
 
 def _past_collection(key: bytes) -> bytes:
@@ -109,14 +109,14 @@ def expired_images(view: View, seconds: int, now_ms: int, count_max: int) -> lis
     limit_ms = now_ms - seconds * 1000
     keys: list[bytes] = []
     with view.kv.cursor(view.tables["images"]) as cursor:
-        found = cursor.first()
-        while found and len(keys) < count_max:
+        moved = cursor.first()
+        while moved and len(keys) < count_max:
             key, value = cursor.item()
             if int.from_bytes(value[:8], "big", signed=True) < limit_ms:
-                keys.append(bytes(key))
-                found = cursor.next()
+                keys.append(key)
+                moved = cursor.next()
             else:
-                found = cursor.set_range(_past_collection(key))
+                moved = cursor.set_range(_past_collection(key))
     return keys
 
 
@@ -124,14 +124,3 @@ def remove_images(txn: WriteTransaction, keys: list[bytes]) -> None:
     """Delete these images; those that are gone already do no harm."""
     for key in keys:
         txn.kv.delete(key, db=txn.tables["images"])
-
-
-def oplog_window(view: View) -> dict[str, object]:
-    """What the oplog holds, for `serverStatus` and `replSetGetStatus`."""
-    oldest, newest = view.oldest(), view.newest()
-    return {
-        "entries": view.kv.stat(view.tables["oplog"])["entries"],
-        "bytes": view.store.environment.table_bytes(view.kv, "oplog"),
-        "oldest": decode(oldest[1])["ts"] if oldest else None,
-        "newest": decode(newest[1])["ts"] if newest else None,
-    }

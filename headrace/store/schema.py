@@ -97,15 +97,15 @@ def collect_garbage(txn: WriteTransaction, count_max: int) -> bool:
     with txn.kv.cursor(txn.tables["meta"]) as cursor:
         if not cursor.set_range(_GARBAGE) or not cursor.key().startswith(_GARBAGE):
             return False
-        number = bytes(cursor.key()[len(_GARBAGE) :])
+        number = cursor.key()[len(_GARBAGE) :]
     left = count_max
     for table in ("documents", "ids"):
         with txn.kv.cursor(txn.tables[table]) as cursor:
-            found = cursor.set_range(number)
-            while found and left and cursor.key()[:4] == number:
+            moved = cursor.set_range(number)
+            while moved and left and cursor.key()[:4] == number:
                 cursor.delete()
                 left -= 1
-                found = bool(cursor.key())
+                moved = bool(cursor.key())
     if left:
         txn.kv.delete(_GARBAGE + number, db=txn.tables["meta"])
     return True

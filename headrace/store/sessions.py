@@ -1,6 +1,6 @@
-"""The records of sessions that nobody uses any more: found in pieces, and deleted.
+"""The records of logical sessions that are not used any more: listed and deleted in bounded pieces.
 
-The records themselves are `dispatch/retryable_writes`'s; what is known of them here is `usedAt`.
+The records are written for retryable writes; here only their `usedAt` is read.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from headrace.values.bson import decode
 
 def unused(view: View, start: bytes, before_ms: int, count_max: int) -> tuple[list[bytes], bytes]:
     """The sessions last used before `before_ms` among `count_max` from the key `start` on, and where to go on."""
-    found_unused: list[bytes] = []
+    unused_keys: list[bytes] = []
     with view.kv.cursor(view.tables["sessions"]) as cursor:
-        found = cursor.set_range(start) if start else cursor.first()
+        moved = cursor.set_range(start) if start else cursor.first()
         for _ in range(count_max):
-            if not found:
-                return found_unused, b""
+            if not moved:
+                return unused_keys, b""
             if _used_ms(cursor.value()) < before_ms:
-                found_unused.append(bytes(cursor.key()))
-            found = cursor.next()
-        return found_unused, bytes(cursor.key()) if found else b""
+                unused_keys.append(cursor.key())
+            moved = cursor.next()
+        return unused_keys, cursor.key() if moved else b""
 
 
 def forget(txn: WriteTransaction, sessions: list[bytes], before_ms: int) -> None:

@@ -2,8 +2,8 @@
 
 Life of a write: `begin` → commands change documents and stage entries → `prepare` writes the staged entries
 into the same KV transaction → `sync` commits it (the only slow step; it may run on another thread) →
-`publish` makes the result the store's memory and tells the listeners. `abandon` instead of `prepare` or
-after a failed `sync` forgets everything, in the tables and in memory.
+`publish` makes it the state in memory and calls the listeners. `abandon` instead of `prepare` or
+after a failed `sync` undoes everything, in the tables and in memory.
 
     meta   "format"         → b"1"
            "history-lost"   → b"1" once changes were made without an oplog: older positions are gone
@@ -24,7 +24,8 @@ from headrace import limits
 from headrace.clock import SystemClock
 from headrace.store.catalog import Catalog
 from headrace.store.entries import noop_entry
-from headrace.store.lmdb import Environment, MapFull, Transaction
+from headrace.store.kv import Environment, Transaction
+from headrace.store.lmdb import LmdbEnvironment, MapFull
 from headrace.store.transactions import Transactions
 from headrace.store.view import View
 from headrace.store.writes import WriteTransaction
@@ -63,7 +64,7 @@ class Store:
         """Open `path`, made if it is not there; None is a throw-away store. Raises `DirectoryInUse`."""
         self.clock = clock or SystemClock()
         self.oplog_enabled = oplog
-        self.environment = Environment(path, map_bytes=map_bytes)
+        self.environment: Environment = LmdbEnvironment(path, map_bytes=map_bytes)
         self.tables = self.environment.tables
         self.catalog = Catalog(self.tables)
         self.last_position = 0
@@ -82,25 +83,27 @@ class Store:
 
     def _start(self) -> None:
         with self.environment.reading() as kv:
-            found = kv.get(b"format", db=self.tables["meta"])
-            if found not in (None, FORMAT):
-                raise IncompatibleFormat(f"{self.environment.path} has format {found.decode()}, not {FORMAT.decode()}")
+            version = kv.get(b"format", db=self.tables["meta"])
+            if version is not None and version != FORMAT:
+                raise IncompatibleFormat(
+                    f"{self.environment.path} has format {version.decode()}, not {FORMAT.decode()}"
+                )
             self._load(kv)
             newest = View(self, kv).newest()
             dropped_at = kv.get(b"last-position", db=self.tables["meta"])
-            lost = kv.get(b"history-lost", db=self.tables["meta"]) is not None
+            history_lost = kv.get(b"history-lost", db=self.tables["meta"]) is not None
         if dropped_at is not None:
             self.last_position = int.from_bytes(dropped_at, "big")
         if newest is not None:
             self.last_position = newest[0]
-            self.last_wall_ms = decode(newest[1])["wall"].__int__()
+            self.last_wall_ms = int(decode(newest[1])["wall"])
         begins = self.oplog_enabled and newest is None
-        ends = not self.oplog_enabled and (newest is not None or not lost)
-        if found is None or begins or ends:
-            self._prepare_tables(new=found is None)
+        ends = not self.oplog_enabled and (newest is not None or not history_lost)
+        if version is None or begins or ends:
+            self._prepare_tables(new=version is None)
 
     def _load(self, kv: Transaction) -> None:
-        """Read into memory what is kept there, at open and after a transaction was given up."""
+        """Read what is held in memory, at open and after a transaction was abandoned."""
         self.catalog.load(kv)
         parameters = kv.get(b"parameters", db=self.tables["meta"])
         self.cluster_parameters = decode(parameters) if parameters else {}
@@ -112,19 +115,20 @@ class Store:
         txn = self.begin()
         txn.kv.put(b"format", FORMAT, db=self.tables["meta"])
         if self.oplog_enabled:
-            lost = txn.kv.get(b"history-lost", db=self.tables["meta"]) is not None
-            if new and not lost:
+            history_lost = txn.kv.get(b"history-lost", db=self.tables["meta"]) is not None
+            if new and not history_lost:
                 self.log_noop(txn, INITIATING)
             self.log_noop(txn, "new primary")
         else:
             txn.kv.put(b"history-lost", b"1", db=self.tables["meta"])
-            told = self.last_position + 1  # the furthest place that a token can name: what follows it is lost
-            txn.kv.put(b"last-position", told.to_bytes(8, "big"), db=self.tables["meta"])
+            last = self.last_position + 1  # the greatest position that a token can have: what follows it is lost
+            txn.kv.put(b"last-position", last.to_bytes(8, "big"), db=self.tables["meta"])
             for table in ("oplog", "runs", "images"):
                 txn.kv.drop(self.tables[table], delete=False)
         self.commit(txn)
 
     def close(self) -> None:
+        """Abandon what is open, and close the directory."""
         if self._open_transaction is not None:
             with contextlib.suppress(Exception):  # after a failed disk the memory need not be right any more
                 self.abandon(self._open_transaction)
@@ -144,11 +148,12 @@ class Store:
     # Writing.
 
     def begin(self) -> WriteTransaction:
+        """Open the write transaction; one at a time."""
         if self._open_transaction is not None:
             raise RuntimeError("a write transaction is open already")
         kv = self.environment.begin_write()
         if self.transactions.open:
-            kv = self.transactions.noting(kv)
+            kv = self.transactions.recording(kv)
         self._open_transaction = WriteTransaction(self, kv)
         return self._open_transaction
 
@@ -180,7 +185,7 @@ class Store:
         txn.kv.commit()
 
     def publish(self, txn: WriteTransaction) -> None:
-        """After `sync`: the commit becomes what the store knows, and the listeners hear of it."""
+        """After `sync`: the commit becomes the state in memory, and the listeners are called."""
         self._open_transaction = None
         if txn.commits or self.transactions.awaited:
             self.transactions.published(txn)
@@ -208,7 +213,7 @@ class Store:
         self.publish(txn)
 
     def abandon(self, txn: WriteTransaction) -> None:
-        """Give the transaction up: nothing it did is left, in the tables or in memory."""
+        """Abandon the transaction: nothing it did is left, in the tables or in memory."""
         self._open_transaction = None
         with contextlib.suppress(Exception):  # a failed commit has ended the KV transaction already
             txn.kv.abort()
@@ -221,12 +226,13 @@ class Store:
         self.environment.grow()
 
     def log_noop(self, txn: WriteTransaction, message: str) -> int:
-        """Stage a `n` entry, which moves the tokens of quiet streams on; returns its position."""
+        """Stage a `n` entry, which advances the tokens of idle streams; returns its position."""
         position = txn.reserve(1)
         txn.log(position, noop_entry(message, position, txn.wall_ms), _NOOP_TOPICS)
         return position
 
     def set_cluster_parameter(self, txn: WriteTransaction, name: str, value: dict[str, Any]) -> None:
+        """Store a cluster parameter, as `setClusterParameter` does."""
         parameters = {**self.cluster_parameters, name: value}
         txn.kv.put(b"parameters", encode(parameters), db=self.tables["meta"])
         self.cluster_parameters = parameters

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bson import Binary
@@ -18,9 +19,10 @@ from bson import Binary
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store import entries
-from headrace.store.buffered import BufferedView, Overlay, Place
 from headrace.store.catalog import Collection
-from headrace.store.locks import Conflict, write_conflict
+from headrace.store.kv import TableKey
+from headrace.store.locks import Conflict
+from headrace.store.overlay import Claim, Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalRecords
 from headrace.store.view import View
 from headrace.store.writes import RetryableWrite, WriteTransaction
 from headrace.values.bson import encode
@@ -30,14 +32,16 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
+    """Where a transaction is in its life."""
+
     IN_PROGRESS = "in progress"
     COMMITTED = "committed"
     ABORTED = "aborted"
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One change: an element of `applyOps`, raw; the namespace under which it is found; its pre-image if kept."""
+class AppliedOperation:
+    """One change: its raw element of `applyOps`, the namespace it is indexed under, its pre-image if that is stored."""
 
     item: bytes
     topic: str
@@ -59,7 +63,7 @@ class ClientTransaction:
         self.started_ms = now_ms
         self.ended_ms = now_ms
         self.key = f"\x00transaction {session.hex()} {number}"
-        """What those wait for who wait for its end."""
+        """The wake-up key of those who wait for its end."""
         self.committing: WriteTransaction | None = None
         """The write transaction that holds its writes; they count once that one is published."""
         self.snapshot = store.transactions.history.sequence
@@ -70,83 +74,102 @@ class ClientTransaction:
     def empty(self, store: Store) -> None:
         """Forget all it did."""
         self.overlay = Overlay(store.tables)
-        self.operations: list[Operation] = []
+        self.operations: list[AppliedOperation] = []
         self.bytes = 0
-        self.claims: list[Place] = []
+        self.claims: list[TableKey] = []
         self.created: dict[str, Collection] = {}
         self.touched: dict[str, bytes] = {}  # namespace → number key, of all it looked at
 
     @property
     def has_ended(self) -> bool:
+        """Whether it was committed or aborted."""
         return self.state is not State.IN_PROGRESS
 
     def over(self) -> bool:
+        """As `has_ended`, for those who wait."""
         return self.has_ended
 
 
-class TransactionView(BufferedView):
+class TransactionView(WriteTransaction):
     """What a statement of a transaction reads and writes. As short-lived as any view; what it did stays."""
 
-    __slots__ = ("_transaction",)
+    __slots__ = ()
 
     def __init__(self, base: View, transaction: ClientTransaction) -> None:
-        history = base.store.transactions.history
-        super().__init__(base, transaction.overlay, history, transaction.snapshot)
-        self.created = transaction.created
+        """`base` is a view of the last commit."""
+        store = base.store
+        claim = partial(store.transactions.claim, transaction)
+        super().__init__(
+            store,
+            OverlayTransaction(base.kv, transaction.overlay, claim, store.transactions.history, transaction.snapshot),
+            catalog=TransactionCatalog(store, transaction, claim),
+            changes=TransactionLog(transaction),
+            records=ProvisionalRecords(store.transactions),
+        )
+
+
+class TransactionCatalog(ProvisionalCatalog):
+    """The catalog as it was at a transaction's start, with what the transaction has created."""
+
+    def __init__(self, store: Store, transaction: ClientTransaction, claim: Claim) -> None:
+        super().__init__(store.catalog, transaction.created, claim, store.transactions)
         self._transaction = transaction
 
     def collection(self, namespace: str) -> Collection | None:
-        """A collection or view as it was at the start; raises `Conflict` 246 where it has changed since."""
+        """A collection or view; raises `Conflict` 246 where it has changed since the start."""
         transaction = self._transaction
-        made = transaction.created.get(namespace)
-        if made is not None:
-            return made
-        catalog = self.store.catalog
-        if catalog.changed.get(namespace, 0) > transaction.catalog_version:
+        created = transaction.created.get(namespace)
+        if created is not None:
+            return created
+        if self.changed.get(namespace, 0) > transaction.catalog_version:
             raise Conflict(
                 246,
                 "Unable to read from a snapshot due to pending collection catalog changes to collection "
                 f"'{namespace}'; please retry the operation.",
             )
-        found = catalog.collections.get(namespace)
-        if found is not None:
-            transaction.touched[namespace] = found.number_key
-        return found
+        collection = self.collections.get(namespace)
+        if collection is not None:
+            transaction.touched[namespace] = collection.number_key
+        return collection
 
-    def claim(self, place: Place) -> None:
-        """Lock a key; raises `Conflict` 112 where somebody else holds it, or has changed it since the start."""
-        transaction, transactions = self._transaction, self.store.transactions
-        holder = transactions.locks.get(place)
-        if holder is transaction:
-            return
-        if holder is not None or transactions.history.before(place, transaction.snapshot) is not None:
-            raise write_conflict()
-        transactions.locks[place] = transaction
-        transaction.claims.append(place)
 
-    def log_command(
-        self, database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None = None,
-        *, also: tuple[str, ...] = (),
+class TransactionLog:
+    """A change log that collects the elements of the transaction's `applyOps`."""
+
+    def __init__(self, transaction: ClientTransaction) -> None:
+        self._transaction = transaction
+
+    def insert(
+        self, txn: WriteTransaction, collection: Collection, document: bytes, key: bytes, position: int,
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        self._add(AppliedOperation(entries.operation(collection.insert_head, document, None), collection.namespace))
+
+    def insert_many(
+        self, txn: WriteTransaction, collection: Collection, documents: list[bytes], keys: list[bytes], first: int,
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        for position, (document, key) in enumerate(zip(documents, keys), first):
+            self.insert(txn, collection, document, key, position, retryable)
+
+    def change(
+        self, txn: WriteTransaction, collection: Collection, head: bytes, o: bytes, o2: bytes | None, old: bytes,
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        image = (collection, old) if collection.images else None
+        self._add(AppliedOperation(entries.operation(head, o, o2), collection.namespace, image))
+
+    def command(
+        self, txn: WriteTransaction, database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None,
+        also: tuple[str, ...],
     ) -> int:  # fmt: skip
         item: dict[str, Any] = {"op": "c", "ns": f"{database}.$cmd"}
         if uuid is not None:
             item["ui"] = Binary(uuid, 4)
-        self._keep(Operation(encode({**item, "o": o}), f"{database}.$cmd"))
+        self._add(AppliedOperation(encode({**item, "o": o}), f"{database}.$cmd"))
         return 0
 
-    def _log_insert(
-        self, collection: Collection, document: bytes, key: bytes, position: int, retryable: RetryableWrite | None
-    ) -> None:  # fmt: skip
-        self._keep(Operation(entries.operation(collection.insert_head, document, None), collection.namespace))
-
-    def _log_change(
-        self, collection: Collection, head: bytes, o: bytes, o2: bytes | None, old: bytes,
-        retryable: RetryableWrite | None,
-    ) -> None:  # fmt: skip
-        image = (collection, old) if collection.images else None
-        self._keep(Operation(entries.operation(head, o, o2), collection.namespace, image))
-
-    def _keep(self, operation: Operation) -> None:
+    def _add(self, operation: AppliedOperation) -> None:
         transaction = self._transaction
         transaction.bytes += len(operation.item)
         if transaction.bytes > limits.TRANSACTION_BYTES_MAX:

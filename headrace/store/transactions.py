@@ -6,18 +6,23 @@ Nothing of this survives a restart but what a commit has written: an open transa
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from headrace.store.buffered import NUMBER_START, RECORD_START
-from headrace.store.history import History, NotingTransaction
+from headrace.store.history import History, RecordingTransaction
+from headrace.store.kv import TableKey, Transaction
+from headrace.store.locks import write_conflict
 from headrace.store.transaction import ClientTransaction, State
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
     from headrace.store.writes import WriteTransaction
 
+RECORD_START: Final = 1 << 63
+NUMBER_START: Final = 1 << 31
+"""Provisional records, and numbers of collections and indexes, begin here; see `overlay.py`."""
+
 SETTLED: Final = "\x00settled"
-"""What those wait for who cannot start while a commit is on its way to the disk."""
+"""The wake-up key of those who cannot start while a commit is on its way to the disk."""
 
 
 class Transactions:
@@ -29,19 +34,19 @@ class Transactions:
         """Those in progress, by session."""
         self.latest: dict[bytes, ClientTransaction] = {}
         """The last one of each session, emptied once it has ended."""
-        self.locks: dict[tuple[Any, bytes], ClientTransaction] = {}
+        self.locks: dict[TableKey, ClientTransaction] = {}
         self.history = History(store.tables)
-        self.record = RECORD_START  # the next provisional record
-        self.number = NUMBER_START  # the last provisional number of a collection or index
+        self._next_record = RECORD_START
+        self._last_number = NUMBER_START
         self.listeners: list[Callable[[ClientTransaction], None]] = []
-        """Hear of each transaction that ended."""
+        """Called with each transaction that ended."""
         self.wake: Callable[[str], None] = _nobody
         """Run again what waits for a key; set by the shell."""
         self.awaited = False
         """Somebody waits for the write transaction of the moment to be settled."""
 
     def start(self, session: bytes, number: int, now_ms: float) -> ClientTransaction:
-        """Begin one. The caller has seen to it that the session's last has ended, and that nothing is being written."""
+        """Begin one. The session's last one has ended, and no write transaction is open."""
         if self._store.writing is not None:
             raise RuntimeError("a transaction may not start while a write transaction is open")
         transaction = ClientTransaction(self._store, session, number, now_ms)
@@ -49,14 +54,14 @@ class Transactions:
         return transaction
 
     def end(self, transaction: ClientTransaction, state: State, now_ms: float) -> None:
-        """Let go of all it holds; those who wait for it are run again. An ended one stays as it is."""
+        """Release all it holds; those who wait for it are run again. An ended one stays as it is."""
         if transaction.has_ended:
             return
         transaction.state = state
         transaction.ended_ms = now_ms
         del self.open[transaction.session]
-        for place in transaction.claims:
-            del self.locks[place]
+        for key in transaction.claims:
+            del self.locks[key]
         transaction.empty(self._store)
         if self.open:
             self.history.forget(min(other.snapshot for other in self.open.values()))
@@ -83,16 +88,39 @@ class Transactions:
         return True
 
     def forget(self, ended_before_ms: float) -> None:
-        """Forget how the transactions of sessions that have long been quiet ended."""
-        quiet = [key for key, item in self.latest.items() if item.has_ended and item.ended_ms < ended_before_ms]
-        for session in quiet:
+        """Forget how the transactions of long unused sessions ended."""
+        unused = [key for key, item in self.latest.items() if item.has_ended and item.ended_ms < ended_before_ms]
+        for session in unused:
             del self.latest[session]
+
+    # What views call.
+
+    def claim(self, transaction: ClientTransaction, key: TableKey) -> None:
+        """Lock a key for a transaction; raises `Conflict` 112 where another holds it, or it has changed since."""
+        holder = self.locks.get(key)
+        if holder is transaction:
+            return
+        if holder is not None or self.history.before(key, transaction.snapshot) is not None:
+            raise write_conflict()
+        self.locks[key] = transaction
+        transaction.claims.append(key)
+
+    def new_records(self, count: int) -> int:
+        """The first of `count` provisional records, unlike all others that were given out."""
+        first = self._next_record
+        self._next_record += count
+        return first
+
+    def new_number(self) -> int:
+        """A provisional number of a collection or index; they begin again after 2^31 of them."""
+        self._last_number = self._last_number + 1 if self._last_number < 2 * NUMBER_START - 1 else NUMBER_START
+        return self._last_number
 
     # What the store calls.
 
-    def noting(self, kv: Any) -> NotingTransaction:
-        """A KV write transaction that keeps for the open ones what it overwrites."""
-        return NotingTransaction(kv, self.history, self._store.tables)
+    def recording(self, kv: Transaction) -> RecordingTransaction:
+        """A KV write transaction that records for the open ones what it overwrites."""
+        return RecordingTransaction(kv, self.history, self._store.tables)
 
     def published(self, txn: WriteTransaction) -> None:
         """The write transaction is on disk, and with it the commits it holds."""
@@ -108,15 +136,15 @@ class Transactions:
 
     def holder_of(self, namespace: str, txn: WriteTransaction) -> ClientTransaction | None:
         """An open transaction that has looked at or made a collection; `namespace` may be a database with its dot."""
-        whole = namespace.endswith(".")
+        is_database = namespace.endswith(".")
         for transaction in self.open.values():
             names = (*transaction.touched, *transaction.created)
             if transaction.committing is not txn and any(
-                name.startswith(namespace) if whole else name == namespace for name in names
+                name.startswith(namespace) if is_database else name == namespace for name in names
             ):
                 return transaction
         return None
 
 
 def _nobody(key: str) -> None:
-    """No shell is there, and nobody waits."""
+    """The default of `wake`: nobody waits where there is no shell."""

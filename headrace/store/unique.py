@@ -94,7 +94,7 @@ def keys_to_add(txn: WriteTransaction, collection: Collection, document: bytes, 
     for index in collection.unique_indexes:
         for key, row in _keys(index, decoded).items():
             holder = txn.kv.get(key, db=txn.tables["indexes"])
-            if holder is not None and bytes(holder) != record:
+            if holder is not None and holder != record:
                 raise _duplicate(collection, index.name, index.spec["key"], dict(zip(index.spec["key"], row)))
             added.append(key)
     return added

@@ -5,7 +5,7 @@
     oplog      position (8)                         → the entry's BSON
     runs       topic (4) + first position (8)       → last position (8)
 
-A *record* numbers documents in the order they were inserted, MongoDB's natural order. A *run* says that
+A *record* (MongoDB: RecordId) numbers documents in the order of their insertion, the natural order. A *run* says that
 the oplog from its first to its last position, both inclusive, holds entries of that topic and no other.
 All numbers are big-endian, so that keys sort as numbers do.
 """
@@ -15,60 +15,101 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace import limits
-from headrace.store.catalog import Collection
-from headrace.store.lmdb import Transaction
+from headrace.store.catalog import Catalog, Collection
+from headrace.store.kv import Cursor, Transaction
+from headrace.values import position as positions
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
 
-POSITION_MAX: Final = 2**64 - 1
-
-
 KEY_CUT: Final = limits.KEY_BYTES_MAX - 32
+"""Bytes that stay of a key too long for LMDB; a SHA-256 digest of all of it follows."""
 
 
 def id_bounds(low: bytes | None, high: bytes | None) -> tuple[bytes, bytes]:
-    """Bounds for `scan_ids` that let nothing out between two keys; None is no bound."""
+    """Bounds for `scan_ids` that leave out no key between `low` and `high`, both inclusive; None: no bound."""
     return (low or b"")[:KEY_CUT], (b"\xff" if high is None else high[:KEY_CUT]) + b"\xff" * 40
 
 
 def bounded_key(prefix: bytes, key: bytes) -> bytes:
-    """`prefix + key`, or where that is too long for LMDB a key as unique (but not as ordered) in its stead."""
+    """`prefix + key`, or where that is too long for LMDB a key that is as unique, but not as ordered."""
     if len(key) <= limits.KEY_BYTES_MAX:
         return prefix + key
     return prefix + key[:KEY_CUT] + hashlib.sha256(key).digest()
 
 
+class DocumentRecords(Protocol):
+    """Gives out the records of new documents, and counts documents."""
+
+    def next_record(self, view: View, collection: Collection, count: int) -> int:
+        """The first of `count` consecutive new records."""
+
+    def add(self, collection: Collection, change: int) -> None:
+        """The collection has `change` more documents."""
+
+    def count(self, view: View, collection: Collection) -> int:
+        """How many documents the view shows of a collection."""
+
+
+class StoredRecords:
+    """Records and counts of what the tables hold: read from them once, then held in memory with the collection."""
+
+    def next_record(self, view: View, collection: Collection, count: int) -> int:
+        if collection.next_record is None:
+            last = next(view.scan(collection, backward=True), None)
+            collection.next_record = int.from_bytes(last[0], "big") + 1 if last else 1
+        first = collection.next_record
+        collection.next_record = first + count
+        return first
+
+    def add(self, collection: Collection, change: int) -> None:
+        if collection.document_count is not None:
+            collection.document_count += change
+
+    def count(self, view: View, collection: Collection) -> int:
+        """A count made while a write transaction is on its way to the disk is not stored: it lacks its changes."""
+        if collection.document_count is not None:
+            return collection.document_count
+        count = sum(1 for _ in view.scan(collection))
+        if view.store.writing in (None, view):
+            collection.document_count = count
+        return count
+
+
+STORED: Final = StoredRecords()
+
+
 class View:
     """One KV transaction, read. Short-lived: it never outlives the function that opened it."""
 
-    __slots__ = ("catalog", "kv", "store", "tables")
+    __slots__ = ("_records", "catalog", "kv", "store", "tables")
 
-    has_id_order = True
-    """Whether `scan_ids` may be asked; a view that shows more than the tables hold says no."""
-
-    def __init__(self, store: Store, kv: Transaction) -> None:
+    def __init__(
+        self, store: Store, kv: Transaction, *, catalog: Catalog | None = None, records: DocumentRecords = STORED
+    ) -> None:
+        """`catalog` and `records`: those of a client's transaction, where the view is one's."""
         self.store = store
         self.kv = kv
-        self.catalog = store.catalog
+        self.catalog = catalog or store.catalog
         self.tables = store.tables
+        self._records = records
 
     def collection(self, namespace: str) -> Collection | None:
-        return self.catalog.collections.get(namespace)
+        """A collection or view by its namespace, as this view may see it."""
+        return self.catalog.collection(namespace)
 
     # Documents.
 
     def record_of(self, collection: Collection, id_key: bytes) -> bytes | None:
         """The record (8 bytes) of the document whose `_id` has this key."""
-        found = self.kv.get(bounded_key(collection.number_key, id_key), db=self.tables["ids"])
-        return found if found is None else bytes(found)
+        return self.kv.get(bounded_key(collection.number_key, id_key), db=self.tables["ids"])
 
     def by_record(self, collection: Collection, record: bytes) -> bytes | None:
-        found: bytes | None = self.kv.get(collection.number_key + record, db=self.tables["documents"])
-        return found
+        """The document of a record, raw, or None."""
+        return self.kv.get(collection.number_key + record, db=self.tables["documents"])
 
     def by_id(self, collection: Collection, id_key: bytes) -> tuple[bytes, bytes] | None:
         """(record, document) of an `_id`, or None."""
@@ -77,7 +118,7 @@ class View:
             return None
         document = self.by_record(collection, record)
         if document is None:
-            raise RuntimeError(f"the id index of {collection.namespace} names a record that is not there")
+            raise RuntimeError(f"the id index of {collection.namespace} names a record that does not exist")
         return record, document
 
     def scan(
@@ -87,8 +128,7 @@ class View:
         prefix = collection.number_key
         with self.kv.cursor(self.tables["documents"]) as cursor:
             if backward:
-                limit = prefix + (after if after is not None else b"\xff" * 9)
-                moved = cursor.prev() if cursor.set_range(limit) else cursor.last()
+                moved = _seek_before(cursor, prefix + (after if after is not None else b"\xff" * 9))
                 walk = cursor.iterprev(keys=True, values=True)
             else:
                 moved = cursor.set_range(prefix + (after + b"\x00" if after is not None else b""))
@@ -111,16 +151,12 @@ class View:
         prefix = collection.number_key
         with self.kv.cursor(self.tables["ids"]) as cursor:
             if backward:
-                found = cursor.set_range(prefix + high)
-                if not found:
-                    found = cursor.last()
-                elif cursor.key() != prefix + high:
-                    found = cursor.prev()
+                moved = _seek_through(cursor, prefix + high)
                 walk = cursor.iterprev(keys=True, values=True)
             else:
-                found = cursor.set_range(prefix + low)
+                moved = cursor.set_range(prefix + low)
                 walk = cursor.iternext(keys=True, values=True)
-            if not found:
+            if not moved:
                 return
             for key, record in walk:
                 id_key = key[4:]
@@ -131,34 +167,21 @@ class View:
                     yield id_key, record, document
 
     def count(self, collection: Collection) -> int:
-        """How many documents the collection holds; counted once, then kept in memory.
-
-        What is counted beside a write transaction that is on its way to the disk is not kept: it lacks its changes.
-        """
-        if collection.document_count is not None:
-            return collection.document_count
-        count = sum(1 for _ in self.scan(collection))
-        if self.store.writing in (None, self):
-            collection.document_count = count
-        return count
+        """How many documents the view shows of a collection; cheap but for the first time."""
+        return self._records.count(self, collection)
 
     # The oplog.
 
     def entry(self, position: int) -> bytes | None:
-        found: bytes | None = self.kv.get(position.to_bytes(8, "big"), db=self.tables["oplog"])
-        return found
+        """The raw entry at exactly this position, or None."""
+        return self.kv.get(positions.to_key(position), db=self.tables["oplog"])
 
-    def entries(self, first: int, last: int = POSITION_MAX, *, backward: bool = False) -> Iterator[tuple[int, bytes]]:
+    def entries(self, first: int, last: int = positions.LAST, *, backward: bool = False) -> Iterator[tuple[int, bytes]]:
         """(position, entry) of every entry from `first` to `last`, both inclusive; backward begins at `last`."""
         low, high = first.to_bytes(8, "big"), last.to_bytes(8, "big")
         with self.kv.cursor(self.tables["oplog"]) as cursor:
             if backward:
-                found = cursor.set_range(high)
-                if found and cursor.key() != high:
-                    found = cursor.prev()
-                elif not found:
-                    found = cursor.last()
-                if not found:
+                if not _seek_through(cursor, high):
                     return
                 for key, value in cursor.iterprev(keys=True, values=True):
                     if key < low:
@@ -178,32 +201,19 @@ class View:
         return next(self.entries(0), None)
 
     def newest(self) -> tuple[int, bytes] | None:
+        """The last entry of the oplog."""
         return next(self.entries(0, backward=True), None)
 
     def runs(self, topic: int, first: int) -> Iterator[tuple[int, int]]:
         """(first, last) of the topic's runs that hold a position of `first` or later, in order."""
         prefix = topic.to_bytes(4, "big")
         with self.kv.cursor(self.tables["runs"]) as cursor:
-            if not self._seek_run(cursor, prefix, first):
+            if not _seek_run(cursor, prefix, first):
                 return
             for key, value in cursor.iternext(keys=True, values=True):
                 if key[:4] != prefix:
                     return
                 yield int.from_bytes(key[4:], "big"), int.from_bytes(value, "big")
-
-    @staticmethod
-    def _seek_run(cursor: Any, prefix: bytes, first: int) -> bool:
-        """Put the cursor on the run that holds `first`, else on the next one; False where there is none."""
-        key = prefix + first.to_bytes(8, "big")
-        found = cursor.set_range(key)
-        if found and cursor.key() == key:
-            return True
-        before = cursor.prev() if found else cursor.last()
-        if not before:
-            return bool(found and cursor.first())
-        if cursor.key()[:4] == prefix and int.from_bytes(cursor.value(), "big") >= first:
-            return True
-        return bool(cursor.next())
 
     def entries_of(self, topics: Iterable[int], first: int) -> Iterator[tuple[int, bytes]]:
         """(position, entry) from `first` on, of these topics only, in order and each once."""
@@ -213,3 +223,28 @@ class View:
                 continue
             yield from self.entries(max(run_first, done + 1), run_last)
             done = run_last
+
+
+def _seek_through(cursor: Cursor, key: bytes) -> bool:
+    """Move to the last item whose key is `key` or less; False where there is none."""
+    if not cursor.set_range(key):
+        return cursor.last()
+    return cursor.key() == key or cursor.prev()
+
+
+def _seek_before(cursor: Cursor, key: bytes) -> bool:
+    """Move to the last item whose key is less than `key`; False where there is none."""
+    return cursor.prev() if cursor.set_range(key) else cursor.last()
+
+
+def _seek_run(cursor: Cursor, prefix: bytes, first: int) -> bool:
+    """Move to the topic's run that holds `first`, else to the next run; False where there is none."""
+    key = prefix + first.to_bytes(8, "big")
+    after = cursor.set_range(key)
+    if after and cursor.key() == key:
+        return True
+    if not (cursor.prev() if after else cursor.last()):
+        return after and cursor.first()
+    if cursor.key()[:4] == prefix and int.from_bytes(cursor.value(), "big") >= first:
+        return True
+    return cursor.next()

@@ -2,6 +2,9 @@
 
 Rule: no document changes without its entry. `insert`, `replace` and `delete` write both; the bare puts are
 private. Nothing is visible to others, in the tables or in memory, before `Store.commit`.
+
+The same code runs a statement of a client's transaction: there the KV transaction is an overlay in memory, and the
+catalog, the records and the change log are provisional (`overlay.py`, `client_transaction.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.store import entries, images, unique
-from headrace.store.catalog import Collection
+from headrace.store import entries, unique
+from headrace.store.catalog import Catalog, Collection
+from headrace.store.change_log import NO_LOG, OPLOG, ChangeLog
 from headrace.store.identity import identify, with_id_first, with_timestamps
-from headrace.store.lmdb import Transaction
-from headrace.store.view import View, bounded_key
+from headrace.store.kv import Transaction
+from headrace.store.view import STORED, DocumentRecords, View, bounded_key
+from headrace.values import position as positions
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
@@ -36,10 +41,10 @@ class RetryableWrite:
         self._previous = 0
 
     def logged(self, last: int) -> tuple[int, int]:
-        """What the next entry tells, as `entries.entry` takes it; `last` is its position, or the last one's of many."""
-        told = self.statement, self._previous
+        """The `retried` of `entries.entry` for the next entry; `last` is its position, or the last one's of many."""
+        retried = self.statement, self._previous
         self._previous = last
-        return told
+        return retried
 
 
 class Staged:
@@ -52,6 +57,7 @@ class Staged:
         self.runs: list[tuple[tuple[str, ...], int, int]] = []  # (topics, first, last), ascending
 
     def add_run(self, topics: tuple[str, ...], first: int, last: int) -> None:
+        """Positions `first` to `last`, both inclusive, are entries of these topics; joined to the run before it."""
         if self.runs:
             before_topics, before_first, before_last = self.runs[-1]
             if before_topics == topics and before_last == first - 1:
@@ -63,10 +69,15 @@ class Staged:
 class WriteTransaction(View):
     """The one write transaction. Commands of several clients share it; the shell commits them together."""
 
-    __slots__ = ("clock_position", "commits", "staged", "wall_ms")
+    __slots__ = ("_changes", "clock_position", "commits", "staged", "wall_ms")
 
-    def __init__(self, store: Store, kv: Transaction) -> None:
-        super().__init__(store, kv)
+    def __init__(
+        self, store: Store, kv: Transaction, *, catalog: Catalog | None = None, changes: ChangeLog | None = None,
+        records: DocumentRecords = STORED,
+    ) -> None:  # fmt: skip
+        """`catalog` and `changes` None: the store's catalog, and its oplog if it has one."""
+        super().__init__(store, kv, catalog=catalog, records=records)
+        self._changes: ChangeLog = changes or (OPLOG if store.oplog_enabled else NO_LOG)
         self.staged = Staged()
         self.clock_position = store.last_position
         self.wall_ms = store.clock.now_ms()
@@ -77,16 +88,15 @@ class WriteTransaction(View):
     def reserve(self, count: int) -> int:
         """The first of `count` consecutive new positions: seconds of the wall clock, then a counter.
 
-        Who reserves and then logs nothing gives them back: a position that was told to a client (operationTime, a
-        high-water mark) but is not in the oplog could be handed out again after a restart, and be missed.
+        Who reserves and then logs nothing gives them back: a position that a client has seen (operationTime, a
+        high-water mark) but that is not in the oplog could be given out again after a restart, and be skipped.
         """
-        now = (self.wall_ms // 1000) << 32
-        first = max(now, self.clock_position) + 1
+        first = max(positions.position(self.wall_ms // 1000, 0), self.clock_position) + 1
         self.clock_position = first + count - 1
         return first
 
     def log(self, position: int, entry: bytes, topics: tuple[str, ...]) -> None:
-        """Stage an entry at a reserved position; `topics` are the namespaces under which it is found."""
+        """Stage an entry at a reserved position; `topics` are the namespaces under which it is indexed."""
         if self.store.oplog_enabled:
             self.staged.entries.append((position.to_bytes(8, "big"), entry))
             self.staged.add_run(topics, position, position)
@@ -95,21 +105,14 @@ class WriteTransaction(View):
         self, database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None = None,
         *, also: tuple[str, ...] = (),
     ) -> int:  # fmt: skip
-        """Stage a `c` entry under `<database>.$cmd` and the databases `also`; returns its position."""
-        position = self.reserve(1)
-        entry = entries.command_entry(database, uuid, o, o2, position, self.wall_ms)
-        self.log(position, entry, tuple(f"{name}.$cmd" for name in dict.fromkeys((database, *also))))
-        return position
+        """Stage a `c` entry under `<database>.$cmd` and the databases `also`; returns its position, 0: none yet."""
+        return self._changes.command(self, database, uuid, o, o2, also)
 
     # Documents.
 
     def next_record(self, collection: Collection, count: int = 1) -> int:
-        if collection.next_record is None:
-            last = next(self.scan(collection, backward=True), None)
-            collection.next_record = int.from_bytes(last[0], "big") + 1 if last else 1
-        first = collection.next_record
-        collection.next_record = first + count
-        return first
+        """The first of `count` consecutive new records."""
+        return self._records.next_record(self, collection, count)
 
     def insert(self, collection: Collection, document: bytes, retryable: RetryableWrite | None = None) -> bytes:
         """Store one new document and its entry; returns it as stored. Raises 11000 and what `_id` rules raise."""
@@ -133,17 +136,9 @@ class WriteTransaction(View):
         self.kv.put(collection.number_key + record, document, db=self.tables["documents"])
         for index_key in index_keys:
             self.kv.put(index_key, record, db=self.tables["indexes"])
-        self.counted(collection, 1)
-        if self.store.oplog_enabled:
-            self._log_insert(collection, document, key_document, position, retryable)
+        self._records.add(collection, 1)
+        self._changes.insert(self, collection, document, key_document, position, retryable)
         return document
-
-    def _log_insert(
-        self, collection: Collection, document: bytes, key: bytes, position: int, retryable: RetryableWrite | None
-    ) -> None:  # fmt: skip
-        head, retried = _head(collection.insert_head, retryable, position)
-        entry = entries.entry(head, document, key, entries.tail(position, self.wall_ms), retried)
-        self.log(position, entry, (collection.namespace,))
 
     def insert_many(
         self, collection: Collection, documents: Sequence[bytes], retryable: RetryableWrite | None = None
@@ -176,9 +171,8 @@ class WriteTransaction(View):
             return None
         with self.kv.cursor(self.tables["documents"]) as cursor:
             cursor.putmulti([(prefix + number, document) for number, document in zip(records, ready)])
-        self.counted(collection, len(ready))
-        if self.store.oplog_enabled:
-            self._log_inserts(collection, ready, [key for _, key in identities], first, retryable)
+        self._records.add(collection, len(ready))
+        self._changes.insert_many(self, collection, ready, [key for _, key in identities], first, retryable)
         return len(ready)
 
     def _add_ids(self, items: list[tuple[bytes, bytes]]) -> bool:
@@ -192,29 +186,18 @@ class WriteTransaction(View):
                 self.kv.delete(key, db=self.tables["ids"])
         return False
 
-    def _log_inserts(
-        self, collection: Collection, documents: list[bytes], keys: list[bytes], first: int,
-        retryable: RetryableWrite | None,
-    ) -> None:  # fmt: skip
-        last = first + len(documents) - 1
-        head, retried = _head(collection.insert_head, retryable, last)
-        made = entries.insert_entries(head, documents, keys, first, self.wall_ms, retried)
-        self.staged.entries += [(position.to_bytes(8, "big"), entry) for position, entry in enumerate(made, first)]
-        self.staged.add_run((collection.namespace,), first, last)
-
     def replace(
         self, collection: Collection, record: bytes, old: bytes, new: bytes, logged: bytes,
         retryable: RetryableWrite | None = None,
     ) -> None:  # fmt: skip
-        """Put `new` in the place of `old`; `logged` is the entry's `o`: the whole document, or a `$v: 2` diff.
+        """Replace `old` by `new`; `logged` is the entry's `o`: the new document, or a `$v: 2` diff.
 
         Both documents begin with the same `_id`. Raises 11000 where a unique index is in the way.
         """
         if collection.unique_indexes:
             unique.change(self, collection, record, old, new)
         self.kv.put(collection.number_key + record, new, db=self.tables["documents"])
-        if self.store.oplog_enabled:
-            self._log_change(collection, collection.update_head, logged, identify(old)[1], old, retryable)
+        self._changes.change(self, collection, collection.update_head, logged, identify(old)[1], old, retryable)
 
     def delete(
         self, collection: Collection, record: bytes, old: bytes, retryable: RetryableWrite | None = None
@@ -225,40 +208,18 @@ class WriteTransaction(View):
             unique.change(self, collection, record, old, None)
         self.kv.delete(bounded_key(collection.number_key, key), db=self.tables["ids"])
         self.kv.delete(collection.number_key + record, db=self.tables["documents"])
-        self.counted(collection, -1)
-        if self.store.oplog_enabled:
-            self._log_change(collection, collection.delete_head, key_document, None, old, retryable)
-
-    def _log_change(
-        self, collection: Collection, head: bytes, o: bytes, o2: bytes | None, old: bytes,
-        retryable: RetryableWrite | None,
-    ) -> None:  # fmt: skip
-        position = self.reserve(1)
-        head, retried = _head(head, retryable, position)
-        entry = entries.entry(head, o, o2, entries.tail(position, self.wall_ms), retried)
-        self.log(position, entry, (collection.namespace,))
-        if collection.images:
-            images.put(self, collection, position, 0, self.wall_ms, old)
+        self._records.add(collection, -1)
+        self._changes.change(self, collection, collection.delete_head, key_document, None, old, retryable)
 
     def is_locked(self, collection: Collection, record: bytes) -> bool:
         """Whether an open transaction has written the document, so that nobody else may."""
         locks = self.store.transactions.locks
         return bool(locks) and (self.tables["documents"], collection.number_key + record) in locks
 
-    def forget(self, collection: Collection) -> None:
-        """One document went that no entry tells of (a capped collection's)."""
-        self.counted(collection, -1)
-
-    def counted(self, collection: Collection, change: int) -> None:
-        """Keep the number of documents in memory, once it is known."""
-        if collection.document_count is not None:
-            collection.document_count += change
-
-
-def _head(head: bytes, retryable: RetryableWrite | None, last: int) -> tuple[bytes, tuple[int, int] | None]:
-    """An entry's head, and what else it tells if it is a retryable write's; `last` as in `RetryableWrite.logged`."""
-    return (head, None) if retryable is None else (retryable.head + head, retryable.logged(last))
+    def add_count(self, collection: Collection, change: int) -> None:
+        """The number of documents has changed by other ways than `insert` and `delete`."""
+        self._records.add(collection, change)
 
 
 def _has_empty_timestamp(document: bytes) -> bool:
-    return 0x11 in document and bytes(8) in document  # the first is looked for ten times as fast, and seldom found
+    return 0x11 in document and bytes(8) in document  # the first test is ten times as fast, and mostly False

@@ -45,27 +45,27 @@ def ids(view: WriteTransaction, *, backward: bool = False) -> list[int]:
     return [decode(document)["_id"] for _, document in view.scan(collection, backward=backward)]
 
 
-def test_keys_are_walked_in_order_and_backward_strictly_past_a_bound() -> None:
+def test_keys_are_walked_in_order_and_backward_from_a_bound() -> None:
     order = KeyOrder()
     for key in (b"c", b"a", b"d", b"a"):
         order.add(key)
     assert list(order.walk(None, backward=False)) == [b"a", b"c", b"d"]
-    assert list(order.walk(b"a", backward=False)) == [b"c", b"d"]
-    assert list(order.walk(b"d", backward=True)) == [b"c", b"a"]
+    assert list(order.walk(b"b", backward=False)) == [b"c", b"d"]
+    assert list(order.walk(b"c", backward=True)) == [b"c", b"a"]
     order.discard(b"c")
     assert list(order.walk(b"b", backward=False)) == [b"d"]
 
 
 def test_the_oldest_note_after_a_snapshot_is_what_it_reads(store: Store) -> None:
     table = store.tables["documents"]
-    history, place = History(store.tables), (table, b"0001key")
-    history.note(place, 1, b"one")
-    history.note(place, 3, b"three")
-    assert [history.before(place, snapshot) for snapshot in (0, 1, 2, 3)] == [(b"one",), (b"three",), (b"three",), None]
+    history, key = History(store.tables), (table, b"0001key")
+    history.record(key, 1, b"one")
+    history.record(key, 3, b"three")
+    assert [history.before(key, snapshot) for snapshot in (0, 1, 2, 3)] == [(b"one",), (b"three",), (b"three",), None]
     history.forget(1)
-    assert history.before(place, 2) == (b"three",) and len(history) == 1
-    history.take_back(3)
-    assert history.before(place, 2) is None and len(history) == 0
+    assert history.before(key, 2) == (b"three",) and len(history) == 1
+    history.undo(3)
+    assert history.before(key, 2) is None and len(history) == 0
 
 
 def test_nothing_is_noted_while_no_transaction_is_open(store: Store) -> None:

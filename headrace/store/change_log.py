@@ -1,0 +1,123 @@
+"""Where the changes of documents are recorded: as oplog entries, in a client's transaction, or nowhere.
+
+OPLOG     entries staged in the write transaction, put into the tables with its commit
+NO_LOG    nothing: a store without an oplog, and a write that is only tried
+client_transaction.TransactionLog   elements of the `applyOps` that the client's commit writes
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from headrace.store import entries, images
+
+if TYPE_CHECKING:
+    from headrace.store.catalog import Collection
+    from headrace.store.writes import RetryableWrite, WriteTransaction
+
+
+class ChangeLog(Protocol):
+    """What a write transaction calls for each change; documents are raw BSON."""
+
+    def insert(
+        self, txn: WriteTransaction, collection: Collection, document: bytes, key: bytes, position: int,
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        """A document was inserted at a reserved position; `key` is its `{_id}`."""
+
+    def insert_many(
+        self, txn: WriteTransaction, collection: Collection, documents: list[bytes], keys: list[bytes], first: int,
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        """The same of several, at the positions from `first` on."""
+
+    def change(
+        self, txn: WriteTransaction, collection: Collection, head: bytes, o: bytes, o2: bytes | None, old: bytes,
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        """A document, `old` before, was changed or deleted; `head`, `o` and `o2` as `entries.entry` takes them."""
+
+    def command(
+        self, txn: WriteTransaction, database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None,
+        also: tuple[str, ...],
+    ) -> int:  # fmt: skip
+        """A command changed the catalog; returns the position of its entry, 0 where it has none yet."""
+
+
+class Oplog:
+    """Oplog entries, staged."""
+
+    def insert(
+        self, txn: WriteTransaction, collection: Collection, document: bytes, key: bytes, position: int,
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        head, retried = _head(collection.insert_head, retryable, position)
+        entry = entries.entry(head, document, key, entries.tail(position, txn.wall_ms), retried)
+        txn.log(position, entry, (collection.namespace,))
+
+    def insert_many(
+        self, txn: WriteTransaction, collection: Collection, documents: list[bytes], keys: list[bytes], first: int,
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        last = first + len(documents) - 1
+        head, retried = _head(collection.insert_head, retryable, last)
+        raw = entries.insert_entries(head, documents, keys, first, txn.wall_ms, retried)
+        txn.staged.entries += [(position.to_bytes(8, "big"), entry) for position, entry in enumerate(raw, first)]
+        txn.staged.add_run((collection.namespace,), first, last)
+
+    def change(
+        self, txn: WriteTransaction, collection: Collection, head: bytes, o: bytes, o2: bytes | None, old: bytes,
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        position = txn.reserve(1)
+        head, retried = _head(head, retryable, position)
+        entry = entries.entry(head, o, o2, entries.tail(position, txn.wall_ms), retried)
+        txn.log(position, entry, (collection.namespace,))
+        if collection.images:
+            images.put(txn, collection, position, 0, txn.wall_ms, old)
+
+    def command(
+        self, txn: WriteTransaction, database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None,
+        also: tuple[str, ...],
+    ) -> int:  # fmt: skip
+        position = txn.reserve(1)
+        entry = entries.command_entry(database, uuid, o, o2, position, txn.wall_ms)
+        txn.log(position, entry, tuple(f"{name}.$cmd" for name in dict.fromkeys((database, *also))))
+        return position
+
+
+class NoLog:
+    """Records nothing."""
+
+    def insert(
+        self, txn: WriteTransaction, collection: Collection, document: bytes, key: bytes, position: int,
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        pass
+
+    def insert_many(
+        self, txn: WriteTransaction, collection: Collection, documents: list[bytes], keys: list[bytes], first: int,
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        pass
+
+    def change(
+        self, txn: WriteTransaction, collection: Collection, head: bytes, o: bytes, o2: bytes | None, old: bytes,
+        retryable: RetryableWrite | None,
+    ) -> None:  # fmt: skip
+        pass
+
+    def command(
+        self, txn: WriteTransaction, database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None,
+        also: tuple[str, ...],
+    ) -> int:  # fmt: skip
+        return 0
+
+
+OPLOG: Final = Oplog()
+NO_LOG: Final = NoLog()
+
+
+def _head(head: bytes, retryable: RetryableWrite | None, last: int) -> tuple[bytes, tuple[int, int] | None]:
+    """An entry's head, and the `retried` of `entries.entry`; `last` as in `RetryableWrite.logged`."""
+    return (head, None) if retryable is None else (retryable.head + head, retryable.logged(last))

@@ -1,0 +1,126 @@
+"""The key-value interface that the store is written against: what it asks of an environment and its transactions.
+
+`lmdb.py` opens the real one; `history.RecordingTransaction` and `overlay.OverlayTransaction` wrap a transaction in the
+same interface. Keys and values are bytes, keys of at most 511; a table is ordered by its keys as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal, NewType, Protocol, TypeAlias, overload
+
+Table = NewType("Table", object)
+"""The handle of an open table: opaque, compared by identity, good for every transaction of its environment."""
+
+TableKey: TypeAlias = tuple[Table, bytes]
+"""A table and a key of it: what is locked, overlaid and recorded."""
+
+
+class Cursor(Protocol):
+    """A position in a table. Moves answer whether there is an item there; without one `key()` is b"".
+
+    After `delete` it is on the item that followed, if there is one.
+    """
+
+    def __enter__(self) -> Cursor: ...
+
+    def __exit__(self, *failure: object) -> Any: ...
+
+    def first(self) -> bool: ...
+
+    def last(self) -> bool: ...
+
+    def next(self) -> bool: ...
+
+    def prev(self) -> bool: ...
+
+    def set_range(self, key: bytes, /) -> bool:
+        """Move to the first key that is `key` or greater."""
+
+    def key(self) -> bytes: ...
+
+    def value(self) -> bytes: ...
+
+    def item(self) -> tuple[bytes, bytes]: ...
+
+    def delete(self) -> bool: ...
+
+    def putmulti(
+        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
+    ) -> tuple[int, int]:
+        """Put many: (items read, items added). Without `overwrite` keys that are there stay as they are.
+
+        `append`: the keys are ascending, and all greater than the table's last.
+        """
+
+    @overload
+    def iternext(
+        self, *, keys: Literal[True] = True, values: Literal[True] = True
+    ) -> Iterator[tuple[bytes, bytes]]: ...
+
+    @overload
+    def iternext(self, *, keys: Literal[True] = True, values: Literal[False]) -> Iterator[bytes]: ...
+
+    def iternext(self, *, keys: Literal[True] = True, values: bool = True) -> Iterator[Any]:
+        """(key, value), or keys alone, from the item it is on, included; from the first, if it was not moved yet."""
+
+    def iterprev(self, *, keys: bool = True, values: bool = True) -> Iterator[tuple[bytes, bytes]]:
+        """The same backward."""
+
+
+class Transaction(Protocol):
+    """A consistent view of all tables; a write transaction sees its own changes."""
+
+    def get(self, key: bytes, *, db: Table) -> bytes | None: ...
+
+    def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
+        """Raises `MapFull` where the environment has no room left, as every other write."""
+
+    def delete(self, key: bytes, *, db: Table) -> bool:
+        """Whether the key was there."""
+
+    def drop(self, db: Table, *, delete: bool) -> None:
+        """Remove all items of a table; with `delete` the table too."""
+
+    def cursor(self, db: Table) -> Cursor: ...
+
+    def stat(self, db: Table) -> dict[str, int]:
+        """`entries`, `psize` (bytes of a page) and the numbers of the table's pages, as LMDB counts them."""
+
+    def commit(self) -> None:
+        """When it returns, the changes are on disk (at default settings)."""
+
+    def abort(self) -> None: ...
+
+
+class Environment(Protocol):
+    """An open data directory."""
+
+    temporary: bool
+    """Removed by `close`, and never synced."""
+    path: Path
+    tables: dict[str, Table]
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the data file on disk."""
+
+    def begin_read(self) -> Transaction:
+        """A read transaction on the last commit; the caller ends it before it returns to the loop."""
+
+    def begin_write(self) -> Transaction:
+        """The write transaction. The caller sees to it that there is one at a time."""
+
+    def reading(self) -> AbstractContextManager[Transaction]:
+        """A read transaction for the length of a `with`."""
+
+    def grow(self) -> None:
+        """Double the map, after `MapFull` and with no transaction open."""
+
+    def table_bytes(self, transaction: Transaction, name: str) -> int:
+        """Bytes of a table's pages."""
+
+    def close(self) -> None:
+        """Close the directory and free it for other processes."""

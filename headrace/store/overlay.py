@@ -1,0 +1,284 @@
+"""Writes in memory over the tables: a KV transaction in which a client's statements read and write.
+
+    a key      the write in the overlay, else what the key held at the snapshot, else what the tables hold
+    a record   8 bytes from 2^63 on: provisional, sorted behind all that are stored
+    a number   4 bytes from 2^31 on: that of a collection or an index which exists nowhere else yet
+
+`WriteTransaction` runs on it as on any other, with a catalog, records and a change log to match. What becomes of the
+writes is the caller's: `client_transaction.TransactionView` stores them until the client commits, `locks.TrialView`
+throws them away.
+"""
+
+from __future__ import annotations
+
+import heapq
+import uuid as uuids
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from headrace.store.catalog import Catalog, Collection, Index
+from headrace.store.history import ChangedKeys, History
+from headrace.store.kv import Cursor, Table, TableKey, Transaction
+
+if TYPE_CHECKING:
+    from headrace.store.transactions import Transactions
+    from headrace.store.view import View
+
+_ABSENT: Any = object()
+
+Claim = Callable[[TableKey], None]
+"""Called before a key is written; raises what stands against it."""
+
+
+class Overlay:
+    """Values by table and key, None for a deletion; and the keys that are walked in order."""
+
+    __slots__ = ("changed", "values")
+
+    def __init__(self, tables: dict[str, Table]) -> None:
+        self.values: dict[TableKey, bytes | None] = {}
+        self.changed = ChangedKeys(tables)
+
+    def put(self, key: TableKey, value: bytes | None) -> None:
+        """Set a key's value; None deletes it."""
+        self.values[key] = value
+        self.changed.add(key)
+
+
+class OverlayTransaction:
+    """A KV transaction that reads `base` through an overlay and a history, and writes into the overlay.
+
+    With a `history` it reads as of the sequence `snapshot`; without one, what `base` holds.
+    """
+
+    __slots__ = ("_base", "_claim", "_history", "_overlay", "_snapshot")
+
+    def __init__(
+        self, base: Transaction, overlay: Overlay, claim: Claim, history: History | None = None, snapshot: int = 0
+    ) -> None:
+        self._base = base
+        self._overlay = overlay
+        self._claim = claim
+        self._history = history
+        self._snapshot = snapshot
+
+    def get(self, key: bytes, *, db: Table) -> bytes | None:
+        """The value of a key, None where it is not or no longer there."""
+        value: bytes | None = self._overlay.values.get((db, key), _ABSENT)
+        if value is not _ABSENT:
+            return value
+        if self._history is not None:
+            before = self._history.before((db, key), self._snapshot)
+            if before is not None:
+                return before[0]
+        return self._base.get(key, db=db)
+
+    def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
+        """Claim and write a key."""
+        self._claim((db, key))
+        self._overlay.put((db, key), value)
+        return True
+
+    def delete(self, key: bytes, *, db: Table) -> bool:
+        """Claim and delete a key; False, and no claim, where it is not there."""
+        exists = self.get(key, db=db) is not None
+        if exists:
+            self._claim((db, key))
+            self._overlay.put((db, key), None)
+        return exists
+
+    def drop(self, db: Table, *, delete: bool) -> None:
+        """Not done in memory: no client's transaction empties a table."""
+        raise NotImplementedError("a table is not dropped in a client's transaction")
+
+    def cursor(self, db: Table) -> Cursor:
+        """A cursor over the table as this transaction sees it; of the tables that are walked, see `ORDERED`."""
+        changed = [self._overlay.changed] if self._history is None else [self._overlay.changed, self._history.changed]
+        return _OverlayCursor(self, self._base.cursor(db), db, changed)
+
+    def stat(self, db: Table) -> dict[str, int]:
+        """The sizes of the table without the overlay."""
+        return self._base.stat(db)
+
+    def commit(self) -> None:
+        """Not done here: `transaction_commit` writes the overlay in a write transaction."""
+        raise NotImplementedError("an overlay is committed by a write transaction")
+
+    def abort(self) -> None:
+        """End the read of the tables; the overlay stays."""
+        self._base.abort()
+
+
+class _OverlayCursor:
+    """A cursor that merges a table with the keys that are changed; it holds the item it is on."""
+
+    __slots__ = ("_base", "_changed_keys", "_db", "_item", "_txn")
+
+    def __init__(self, txn: OverlayTransaction, base: Cursor, db: Table, changed_keys: list[ChangedKeys]) -> None:
+        self._txn = txn
+        self._base = base
+        self._db = db
+        self._changed_keys = changed_keys
+        self._item: tuple[bytes, bytes] | None = None
+
+    def __enter__(self) -> Cursor:
+        self._base.__enter__()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._base.__exit__(*failure)
+
+    def first(self) -> bool:
+        return self._move(self._forward(None))
+
+    def last(self) -> bool:
+        return self._move(self._backward(None))
+
+    def next(self) -> bool:
+        return self._item is not None and self.set_range(self._item[0] + b"\0")
+
+    def prev(self) -> bool:
+        at = self.key()
+        return self._move(item for item in self._backward(at) if item[0] != at)
+
+    def set_range(self, key: bytes, /) -> bool:
+        return self._move(self._forward(key))
+
+    def key(self) -> bytes:
+        return b"" if self._item is None else self._item[0]
+
+    def value(self) -> bytes:
+        return b"" if self._item is None else self._item[1]
+
+    def item(self) -> tuple[bytes, bytes]:
+        return self.key(), self.value()
+
+    def delete(self) -> bool:
+        at = self.key()
+        deleted = self._txn.delete(at, db=self._db)
+        self.set_range(at)
+        return deleted
+
+    def putmulti(
+        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
+    ) -> tuple[int, int]:
+        """Nothing is added: each key has to be claimed by the statement that it belongs to, one after the other."""
+        return 0, 0
+
+    def iternext(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
+        items = self._forward(None if self._item is None else self._item[0])
+        return items if values else (key for key, _ in items)
+
+    def iterprev(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
+        return self._backward(None if self._item is None else self._item[0])
+
+    def _move(self, items: Iterator[tuple[bytes, bytes]]) -> bool:
+        self._item = next(items, None)
+        return self._item is not None
+
+    def _forward(self, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """The items from `start` on, included; None: from the first."""
+        base = self._base
+        there = base.first() if start is None else base.set_range(start)
+        return self._merged(base.iternext() if there else iter(()), start, backward=False)
+
+    def _backward(self, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """The items from `start` on backward, included; None: from the last."""
+        base = self._base
+        if start is None or not base.set_range(start):
+            there = base.last()
+        else:
+            there = base.key() == start or base.prev()
+        return self._merged(base.iterprev() if there else iter(()), start, backward=True)
+
+    def _merged(
+        self, stored: Iterator[tuple[bytes, bytes]], start: bytes | None, *, backward: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """What is stored, with the values that the transaction sees under the changed keys."""
+        changed = merged_keys([keys.walk(self._db, start, backward=backward) for keys in self._changed_keys], backward)
+        pending = next(changed, None)
+        for item in stored:
+            while pending is not None and (pending > item[0] if backward else pending < item[0]):
+                yield from self._changed_item(pending)
+                pending = next(changed, None)
+            if pending is None:
+                yield item
+                yield from stored
+                return
+            if pending == item[0]:
+                yield from self._changed_item(pending)
+                pending = next(changed, None)
+            else:
+                yield item
+        while pending is not None:
+            yield from self._changed_item(pending)
+            pending = next(changed, None)
+
+    def _changed_item(self, key: bytes) -> tuple[tuple[bytes, bytes], ...]:
+        value = self._txn.get(key, db=self._db)
+        return () if value is None else ((key, value),)
+
+
+class ProvisionalCatalog(Catalog):
+    """The catalog with collections and indexes that exist in a client's transaction only."""
+
+    def __init__(self, base: Catalog, created: dict[str, Collection], claim: Claim, transactions: Transactions) -> None:
+        """`created`: where the new collections are, by namespace."""
+        self._tables = base._tables
+        self.collections = base.collections
+        self.topics = base.topics
+        self.version = base.version
+        self.changed = base.changed
+        self._created = created
+        self._claim = claim
+        self._transactions = transactions
+
+    def collection(self, namespace: str) -> Collection | None:
+        """A collection or view by its namespace."""
+        return self._created.get(namespace) or self.collections.get(namespace)
+
+    def create(
+        self, txn: Transaction, namespace: str, kind: str, options: dict[str, Any], id_index: dict[str, Any] | None,
+        *, uuid: bytes | None = None,
+    ) -> Collection:  # fmt: skip
+        """Add a collection to `created`; raises what stands against its name."""
+        self._claim((self._tables["catalog"], namespace.encode()))
+        collection = Collection(namespace, self.new_number(txn), uuid or uuids.uuid4().bytes, kind, options, [])
+        if id_index is not None:
+            collection.set_indexes([Index(self.new_number(txn), id_index)])
+        self._created[namespace] = collection
+        return collection
+
+    def save(self, txn: Transaction, collection: Collection) -> None:
+        """What was added stays in memory: there is nothing to do."""
+
+    def new_number(self, txn: Transaction) -> int:
+        """A provisional number of a collection or an index."""
+        return self._transactions.new_number()
+
+
+class ProvisionalRecords:
+    """Records for documents that a client's transaction inserts; nothing of it changes a collection's own counters."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    def next_record(self, view: View, collection: Collection, count: int) -> int:
+        """The first of `count` records that no other view has."""
+        return self._transactions.new_records(count)
+
+    def add(self, collection: Collection, change: int) -> None:
+        """The counts in memory are those of what is committed."""
+
+    def count(self, view: View, collection: Collection) -> int:
+        """How many documents the view shows."""
+        return sum(1 for _ in view.scan(collection))
+
+
+def merged_keys(walks: list[Iterator[bytes]], backward: bool) -> Iterator[bytes]:
+    """The keys of all walks in order, each once."""
+    last = None
+    for key in walks[0] if len(walks) == 1 else heapq.merge(*walks, reverse=backward):
+        if key != last:
+            yield key
+        last = key
