@@ -7,6 +7,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import Event
@@ -33,6 +34,7 @@ class Figures:
 
     def __init__(self) -> None:
         self.started = Event()
+        self.reported = Event()
         self.event_count = 0
         self.lags_ms: list[int] = []
 
@@ -41,6 +43,12 @@ class Figures:
         if report.first_event_ms is not None:
             self.lags_ms.append(report.committed_ms - report.first_event_ms)
         self.started.set()
+        self.reported.set()
+
+    def wait_for(self, event_count: int) -> None:
+        """Waits until so many events were counted, or no batch came for five seconds."""
+        while self.event_count < event_count and self.reported.wait(5):
+            self.reported.clear()
 
     @property
     def lag(self) -> str:
@@ -73,10 +81,25 @@ def run(mirror: Mirror, planned: list[Write], days: int, seconds: float) -> int:
     figures = Figures()
     client: MongoClient[dict[str, object]] = MongoClient(mirror.uri)
     client.drop_database(mirror.database)
-    query = follow(mirror, session=session, listener=figures)
-    while not figures.started.wait(0.1):
-        if not query.isActive:
-            query.awaitTermination()
+    stop = Event()
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(follow, mirror, stop, session=session, listener=figures)
+        while not figures.started.wait(0.1):
+            if job.done():
+                job.result()
+        try:
+            took_s = write(client, mirror, planned, seconds, figures)
+            figures.wait_for(len(planned))
+        finally:
+            stop.set()
+        job.result()
+    return tell(mirror, figures, len(planned), took_s, days)
+
+
+def write(
+    client: MongoClient[dict[str, object]], mirror: Mirror, planned: list[Write], seconds: float, figures: Figures
+) -> float:
+    """Writes the flights in about so many seconds, with a bar of the progress; returns the seconds that it took."""
     flights = sum(write.kind == "insert" for write in planned)
     with tqdm(total=len(planned), unit=" events", desc=f"{flights} flights", mininterval=0.25) as bar:
 
@@ -84,12 +107,9 @@ def run(mirror: Mirror, planned: list[Write], days: int, seconds: float) -> int:
             bar.set_postfix_str(f"in the table {figures.event_count}, lag {figures.lag}", refresh=False)
             bar.update()
 
-        took_s = replay(
+        return replay(
             client[mirror.database][mirror.collection], planned, a_second=len(planned) / seconds, written=written
         )
-    query.processAllAvailable()
-    query.stop()
-    return tell(mirror, figures, len(planned), took_s, days)
 
 
 def tell(mirror: Mirror, figures: Figures, event_count: int, took_s: float, days: int) -> int:

@@ -23,7 +23,8 @@ from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import server_stages, through
 from headrace.spark.jobs.metrics import Figures, serve
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
-from headrace.spark.sinks.foreach_batch import for_each_batch
+from headrace.spark.sinks.contract import FOLDED_COLUMNS
+from headrace.spark.sinks.foreach_batch import Listener, for_each_batch, wait_for_sinks
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.query_id import query_of
 from headrace.spark.source.options import parse_options
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_LOOK_S: Final = 0.2
+_LOOK_S: Final = 0.1
 _TOLD_S: Final = 10
-_SETTLE_S: Final = 20
 
 Document = dict[str, Any]
 Report = Callable[[str], None]
@@ -54,15 +54,21 @@ class _Stopping(RuntimeError):
 
 
 def run_job(
-    job: Job, *, stop: threading.Event | None = None, report: Report = print, session: SparkSession | None = None
-) -> Figures:
-    """Runs the job to its end, or until `stop` is set; the figures it ended with. Raises what stopped it."""
+    job: Job, *, stop: threading.Event | None = None, report: Report = print, session: SparkSession | None = None,
+    listener: Listener | None = None,
+) -> Figures:  # fmt: skip
+    """Runs the job to its end, or until `stop` is set, and returns the figures it ended with.
+
+    `report` is called with a line for people every `report_seconds` and at the end, `listener` after each sink's
+    commit. Without a `session` the process's own is used, or one started as the job says. Raises what stopped the
+    job: what a sink raised, JobRunning, SparkEnded, or Spark's StreamingQueryException.
+    """
     stop = stop or threading.Event()
     figures = Figures(job.name)
     with locked(job), serve(figures, job.metrics) as port:
         if port is not None:
             report(f"{job.name}: figures at http://{(job.metrics or ('',))[0]}:{port}/metrics")
-        running = _Run(job, figures, stop)
+        running = _Run(job, figures, stop, listener)
         try:
             session = session or session_of(job)
             running.start(session)
@@ -83,14 +89,16 @@ def run_job(
 class _Run:
     """One query from its start to its end."""
 
-    def __init__(self, job: Job, figures: Figures, stop: threading.Event) -> None:
+    def __init__(self, job: Job, figures: Figures, stop: threading.Event, listener: Listener | None = None) -> None:
         self._job = job
+        self._batch_listener = listener
         self._figures = figures
         self._stop = stop
         self._writing = threading.Lock()
         self.failure: Exception | None = None
         """What a sink raised."""
         self._query: StreamingQuery
+        self._query_id = ""
         self._options = source_options(job)
 
     def start(self, session: SparkSession) -> None:
@@ -101,6 +109,8 @@ class _Run:
         register(in_this_process(session, "a job"))
         rows = session.readStream.format("headrace").options(**self._options).load()
         rows = through(job, rows, session)
+        if all(sink.folds for sink in job.sinks):
+            rows = rows.select(*(name for name in rows.columns if name in FOLDED_COLUMNS))
         self._listener = FiguresListener(self._figures)
         self._session = session
         session.streams.addListener(self._listener)
@@ -108,10 +118,11 @@ class _Run:
         self._logs = [sink for sink in sinks if isinstance(sink, LogSink)]
         for log in self._logs:
             log.source = stream_fingerprint(parse_options(self._options), job.stages)
-        writer = rows.writeStream.foreachBatch(self._gated(for_each_batch(*sinks)))
+        writer = rows.writeStream.foreachBatch(self._gated(for_each_batch(*sinks, listener=self._batch_listener)))
         writer = writer.option("checkpointLocation", str(job.checkpoint)).queryName(job.name)
         self._query = writer.trigger(**job.trigger).start()
-        self._listener.query = str(self._query.id)
+        self._query_id = str(self._query.id)
+        self._listener.query = self._query_id
 
     def watch(self, report: Report) -> None:
         """Reports now and then, until the query ends; stops it when told to."""
@@ -139,9 +150,9 @@ class _Run:
         return self._job.every is None and not self._stop.is_set() and not took_all(self._query)
 
     def settle(self) -> None:
-        """Waits for the sink that is at work when Spark is gone: a process that ends amid native code may crash."""
-        if self._writing.acquire(timeout=_SETTLE_S):
-            self._writing.release()
+        """Waits for the sink that is writing: the job's lock is not released before it has finished."""
+        if self._query_id:
+            wait_for_sinks(query=self._query_id)
 
     def _gated(self, apply: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
         """The function, not begun any more once the job is to stop, and never interrupted by that."""
@@ -183,7 +194,7 @@ class _Run:
 
 def source_options(job: Job) -> dict[str, str]:
     """The source's options as the job needs them: its own, its pipeline, and the most exact descriptions of updates."""
-    from headrace.spark.mirror import description_option
+    from headrace.spark.mongodb.update_descriptions import description_option
     from headrace.spark.rows.extjson import dumps, loads
 
     options = dict(job.source)

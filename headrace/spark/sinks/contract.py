@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+_ROW_COLUMNS: Final = (
+    "token", "operationType", "database", "collection", "documentKey", "fullDocument", "updateDescription", "other",
+    "server",
+)  # fmt: skip
+"""The columns that say what a row does; the others say when, or are only recorded."""
+FOLDED_COLUMNS: Final = (*_ROW_COLUMNS, "wallTime")
+"""The columns that a sink reads which folds events into documents, and needs no others."""
+
 
 class SeveralServers(ValueError):
     """Rows of several servers came to a sink that follows a collection of one."""
@@ -35,7 +43,7 @@ class Batch:
 
     def rows(self) -> list[Row]:
         """The rows in the order of their tokens, without the times; columns that the batch lacks are None."""
-        names = [name for name in _FOLDED if name in self.table.column_names]
+        names = [name for name in _ROW_COLUMNS if name in self.table.column_names]
         columns = [self.table.column(name).to_pylist() for name in names]
         rows = [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
         return sorted(rows, key=lambda row: row.token)
@@ -55,13 +63,6 @@ class Batch:
             return None
         times = [moment for moment in self.table.column("wallTime").to_pylist() if moment is not None]
         return round(min(times).timestamp() * 1000) if times else None
-
-
-# The columns that say what a row does; the others say when, or are kept as they are.
-_FOLDED: Final = (
-    "token", "operationType", "database", "collection", "documentKey", "fullDocument", "updateDescription", "other",
-    "server",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

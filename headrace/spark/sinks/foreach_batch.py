@@ -14,10 +14,13 @@ the other is given to both again.
 
 from __future__ import annotations
 
+import atexit
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.clock import SystemClock
 from headrace.spark.sinks.contract import Batch, BatchReport, FrameSink, Sink, taken
@@ -29,7 +32,67 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+EXIT_WAIT_S: Final = 20.0
+"""How long a process that ends waits for the sinks that are writing."""
+
 Listener = Callable[[BatchReport], None]
+
+
+class ProcessEnding(RuntimeError):
+    """A batch came while the process ends; the next run repeats it."""
+
+
+class _ActiveBatches:
+    """The batches that this process's sinks are writing, by their queries.
+
+    Spark calls sinks on daemon threads, which Python abandons at its end. One that is amid native code (Delta's, say)
+    may then crash the process, so its end waits for them: a driver's end usually, unless Spark's JVM has died first.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queries: list[str] = []
+        self._ending = False
+
+    def begin(self, query: str) -> None:
+        with self._changed:
+            if self._ending:
+                raise ProcessEnding("the process ends; the next run of the query repeats this batch")
+            self._queries.append(query)
+
+    def finish(self, query: str) -> None:
+        with self._changed:
+            self._queries.remove(query)
+            self._changed.notify_all()
+
+    def wait(self, query: str | None, timeout_s: float, *, ending: bool = False) -> bool:
+        with self._changed:
+            self._ending = self._ending or ending
+            return self._changed.wait_for(
+                lambda: query not in self._queries if query is not None else not self._queries, timeout_s
+            )
+
+
+_ACTIVE: Final = _ActiveBatches()
+atexit.register(_ACTIVE.wait, None, EXIT_WAIT_S, ending=True)
+
+
+@contextmanager
+def _writing(query: str) -> Iterator[None]:
+    """Inside, a batch of the query is being written. (A function, since `_ACTIVE` cannot be pickled by Connect.)"""
+    _ACTIVE.begin(query)
+    try:
+        yield
+    finally:
+        _ACTIVE.finish(query)
+
+
+def wait_for_sinks(*, query: str | None = None, timeout_s: float = EXIT_WAIT_S) -> bool:
+    """Waits until no sink of this process is writing a batch (of the query, if given); False if the time is up.
+
+    For whoever has lost Spark and cannot stop the query. At the process's end it happens by itself.
+    """
+    return _ACTIVE.wait(query, timeout_s)
 
 
 def for_each_batch(
@@ -45,9 +108,10 @@ def for_each_batch(
     def apply(frame: DataFrame, number: int) -> None:
         query = query_of(frame, None if checkpoint is None else str(checkpoint))
         whole = len(spread) == len(sinks)
-        for report in _spread(spread, frame, query, number) if whole else collected(frame, query, number):
-            if report and listener:
-                listener(report)
+        with _writing(query):
+            for report in _spread(spread, frame, query, number) if whole else collected(frame, query, number):
+                if report and listener:
+                    listener(report)
 
     def collected(frame: DataFrame, query: str, number: int) -> Iterator[BatchReport | None]:
         batch = Batch(query, number, frame.toArrow())

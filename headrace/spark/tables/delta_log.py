@@ -8,11 +8,11 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
+from headrace.spark.tables.delta_commits import commit_properties, progress_of
 from headrace.spark.tables.delta_files import add_files, files_between, fits
-from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
 from headrace.spark.tables.open_table import KeptTable
 from headrace.spark.tables.progress import IDENTITY, Identity, Progress
 from headrace.spark.tables.staged_files import StagedFile
@@ -20,43 +20,6 @@ from headrace.spark.tables.table_location import place_of
 
 # So many commits add about as many small files; then those files are made one.
 COMPACT_COMMITS: Final = 100
-
-
-def committed_text(table: DeltaTable) -> str | None:
-    """What the last commit of ours kept; None if none did. Others (an OPTIMIZE, say) may have committed since."""
-    for depth in (1, None):
-        for commit in table.history(depth):
-            if STATE_KEY in commit:
-                return str(commit[STATE_KEY])
-    return None
-
-
-def properties(text: str, query: str, batch: int) -> CommitProperties:
-    """A commit's metadata. The transaction says the same to other writers of Delta; we go by the text."""
-    transactions = [Transaction(query, batch)] if query else None
-    return CommitProperties(custom_metadata={STATE_KEY: text}, app_transactions=transactions)
-
-
-def kept_progress(path: str | Path) -> Progress:
-    """The progress kept in the newest commit of the Delta table at `path`; none where there is no table yet."""
-    return progress_of(KeptTable(place_of(path)))
-
-
-def progress_of(kept: KeptTable) -> Progress:
-    """The same, of a table that is open."""
-    table = kept.now()
-    if table is None:
-        return Progress()
-    progress = committed_progress(table)
-    if progress is None:
-        raise NotAMirror(f"the Delta table {kept.place} has no commit of this program")
-    return progress
-
-
-def committed_progress(table: DeltaTable) -> Progress | None:
-    """The progress in the table's newest commit of ours; None if there is none."""
-    text = committed_text(table)
-    return None if text is None else Progress.of(text)
 
 
 class DeltaLog:
@@ -71,7 +34,7 @@ class DeltaLog:
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
         self.place.make()
-        kept = properties(progress.text(), progress.query, progress.batch)
+        kept = commit_properties(progress.text(), progress.query, progress.batch)
         # A later release, or another option of the source, may bring columns that the table has not yet.
         into = self._kept.now() or self.place.url
         write_deltalake(into, rows, mode="append", schema_mode="merge", commit_properties=kept)
@@ -79,7 +42,7 @@ class DeltaLog:
 
     def note(self, progress: Progress) -> None:
         table = self._table()
-        kept = properties(progress.text(), progress.query, progress.batch)
+        kept = commit_properties(progress.text(), progress.query, progress.batch)
         nothing = pa.schema(table.schema().to_arrow()).empty_table()
         write_deltalake(table, nothing, mode="append", commit_properties=kept)
 
@@ -88,7 +51,7 @@ class DeltaLog:
         return table is None or fits(table, schema)
 
     def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
-        kept = properties(progress.text(), progress.query, progress.batch)
+        kept = commit_properties(progress.text(), progress.query, progress.batch)
         add_files(self._kept, files, schema, kept)
         self._compact(kept)
 

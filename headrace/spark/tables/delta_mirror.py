@@ -15,8 +15,9 @@ from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from headrace.spark.tables.delta_commits import commit_properties, newest_commit
 from headrace.spark.tables.fold import Changes, State, Stored
 from headrace.spark.tables.mirror_table import (
     STATE_KEY,
@@ -48,13 +49,11 @@ class DeltaMirror:
         table = self._kept.now()
         if table is None:
             return State()
-        # The last commit has it, unless somebody else (an OPTIMIZE, say) has committed since.
-        for depth in (1, None):
-            for commit in table.history(depth):
-                if STATE_KEY in commit:
-                    self._check_buckets(int(commit.get(_BUCKETS_KEY, "0")))
-                    return state_of(commit[STATE_KEY])
-        raise NotAMirror(f"the Delta table {self._place} has no commit of a mirror")
+        commit = newest_commit(table)
+        if commit is None:
+            raise NotAMirror(f"the Delta table {self._place} has no commit of a mirror")
+        self._check_buckets(int(commit.get(_BUCKETS_KEY, "0")))
+        return state_of(commit[STATE_KEY])
 
     def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
         wanted = pa.array(list(keys), pa.large_string())
@@ -123,7 +122,5 @@ class DeltaMirror:
             raise NotAMirror(f"the Delta table {self._place} has {buckets} buckets, not {self._buckets}")
 
     def _properties(self, state: State) -> CommitProperties:
-        # The transaction says the same to other writers of Delta; what this program goes by is the state.
-        transactions = [Transaction(state.query, state.batch)] if state.query else None
-        told = {STATE_KEY: state_text(state)} | ({_BUCKETS_KEY: str(self._buckets)} if self._buckets else {})
-        return CommitProperties(custom_metadata=told, app_transactions=transactions)
+        buckets = {_BUCKETS_KEY: str(self._buckets)} if self._buckets else {}
+        return commit_properties(state_text(state), state.query, state.batch, buckets)

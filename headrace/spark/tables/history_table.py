@@ -22,7 +22,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.spark.rows.tokens import Token
-from headrace.spark.tables.delta_log import progress_of, properties
+from headrace.spark.tables.delta_commits import commit_properties, progress_of
 from headrace.spark.tables.open_table import KeptTable
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import place_of
@@ -73,7 +73,7 @@ class HistoryTable:
 
     def commit(self, changed: list[Version], progress: Progress) -> None:
         """Writes new versions and changed ones, and keeps the progress: both, durably, or neither."""
-        kept = properties(progress.text(), progress.query, progress.batch)
+        kept = commit_properties(progress.text(), progress.query, progress.batch)
         rows = table_of(changed)
         table = self._kept.now()
         if table is None:

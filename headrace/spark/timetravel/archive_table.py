@@ -152,7 +152,7 @@ def _contents(path: str, version: int) -> ArchiveContents:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from headrace.spark.tables.delta_log import committed_progress
+    from headrace.spark.tables.delta_commits import committed_progress
     from headrace.spark.tables.table_location import place_of
 
     place = place_of(path)

@@ -17,11 +17,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from headrace.spark.mirror import description_option
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
+from headrace.spark.mongodb.update_descriptions import description_option
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
@@ -31,9 +31,6 @@ from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
 from headrace.values.order import sort_key
-
-if TYPE_CHECKING:
-    from headrace.spark.mirror import Mirror
 
 NAMED_MAX: Final = 10
 RANGE_ROWS: Final = 10_000
@@ -105,7 +102,7 @@ class Comparison:
         return f"{self.unequal_count} unequal of {self.row_count} rows and {self.document_count} documents: {told}"
 
 
-def compare(mirror: Mirror | Mirrored) -> Comparison:
+def compare(mirror: Mirrored) -> Comparison:
     """Compares at the server's present; two documents are equal when their BSON is, type by type.
 
     A mirror that is behind is compared as it will be when it has caught up, unless a drop or a rename lies between:

@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from headrace.spark.jobs.runner import (
     running_in,
     source_options,
 )
+from headrace.spark.sinks import foreach_batch
+from headrace.spark.sinks.foreach_batch import wait_for_sinks
 from headrace.spark.sinks.sink_options import KINDS, SinkError
 
 GIVEN = """
@@ -336,23 +339,30 @@ def test_a_job_whose_spark_is_gone_ends_behind_the_sink_that_is_at_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
+    writing, awaited = threading.Event(), threading.Event()
 
-    class Awaited:
-        """The lock of a sink at work, which goes on when somebody waits for it."""
+    def write() -> None:
+        with foreach_batch._writing("q"):
+            writing.set()
+            awaited.wait()
+            written.append("the batch")
 
-        def acquire(self, timeout: float) -> bool:
-            written.append(f"waited up to {timeout:.0f} s")
-            return False
+    def wait(*, query: str) -> None:
+        awaited.set()
+        wait_for_sinks(query=query)
 
     class Running(_Run):
         def start(self, session: Any) -> None:
-            self._writing = Awaited()  # type: ignore[assignment]
+            self._query_id = "q"
+            threading.Thread(target=write, daemon=True).start()
+            writing.wait()
 
         def watch(self, report: Any) -> None:
             raise ConnectionResetError
 
     monkeypatch.setattr("headrace.spark.jobs.runner._Run", Running)
+    monkeypatch.setattr("headrace.spark.jobs.runner.wait_for_sinks", wait)
     job = job_of(GIVEN, tmp_path)
     with pytest.raises(SparkEnded):
         run_job(job, session=object(), report=lambda _: None)  # type: ignore[arg-type]
-    assert written == ["waited up to 20 s"]
+    assert written == ["the batch"]

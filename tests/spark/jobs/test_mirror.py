@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,8 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 import headrace
-from headrace.spark.mirror import BatchReport, Mirror, catch_up, description_option, follow
+from headrace.spark.mirror import BatchReport, Mirror, catch_up, follow
+from headrace.spark.mongodb.update_descriptions import description_option
 from headrace.spark.verify.compare_mirror import compare
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ def test_fields_that_an_update_moves_are_where_the_collection_has_them(
 def test_however_updates_are_described_the_table_is_the_collection(
     spark: SparkSession, uri: str, database: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
-    monkeypatch.setattr("headrace.spark.mirror._DESCRIPTIONS", (option,))
+    monkeypatch.setattr("headrace.spark.mongodb.update_descriptions._DESCRIPTION_OPTIONS", (option,))
     assert description_option(uri, database.name, "c") == {option: "true"}
     mirror = mirror_of(uri, database, tmp_path)
     for seed in (20, 21):
@@ -137,7 +139,8 @@ def test_a_running_job_follows_drops_and_renames_between_the_writes(
 ) -> None:
     mirror = mirror_of(uri, database, tmp_path, rows_max=30)
     choose = random.Random(11)
-    query = follow(mirror, session=spark)
+    stop = threading.Event()
+    job = ThreadPoolExecutor(1).submit(follow, mirror, stop, session=spark)
     for seed in range(200, 225):
         scribble(database, seed, 25)
         match choose.randrange(5):
@@ -149,8 +152,8 @@ def test_a_running_job_follows_drops_and_renames_between_the_writes(
             case 2:
                 database.c.insert_one({"_id": ObjectId()})
                 database.c.rename(f"old{seed}")
-    query.processAllAvailable()
-    query.stop()
+    stop.set()
+    job.result()
     catch_up(mirror, session=spark)
     assert compare(mirror).equal, compare(mirror)
     assert compare(mirror).row_count > 5

@@ -10,10 +10,10 @@ from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
 from pymongo.database import Database
 
-from headrace.spark.mirror import description_option
 from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.mongodb.update_descriptions import description_option
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.stream.read_ahead import read_ahead

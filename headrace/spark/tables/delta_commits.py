@@ -1,0 +1,60 @@
+"""What a Delta commit of this program records beside its rows, in the commit's own metadata, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
+from headrace.spark.tables.open_table import KeptTable
+from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.table_location import place_of
+
+
+def commit_properties(text: str, query: str, batch: int, others: Mapping[str, str] | None = None) -> CommitProperties:
+    """The metadata of a commit: `text`, the table's state or progress, under `STATE_KEY`, and `others` as they are.
+
+    The transaction tells other writers of Delta the query and its batch; this program reads the text only.
+    """
+    transactions = [Transaction(query, batch)] if query else None
+    return CommitProperties(custom_metadata={STATE_KEY: text, **(others or {})}, app_transactions=transactions)
+
+
+def newest_commit(table: DeltaTable) -> dict[str, Any] | None:
+    """The metadata of the newest commit of this program; None if none is in the table's history.
+
+    It is the last one unless others (an OPTIMIZE, say) have committed since.
+    """
+    for depth in (1, None):
+        for commit in table.history(depth):
+            if STATE_KEY in commit:
+                return dict(commit)
+    return None
+
+
+def committed_progress(table: DeltaTable) -> Progress | None:
+    """The progress in the newest commit of this program; None if there is none."""
+    commit = newest_commit(table)
+    return None if commit is None else Progress.of(str(commit[STATE_KEY]))
+
+
+def progress_of(open_table: KeptTable) -> Progress:
+    """The progress of a log or a history; `Progress()` if there is no table yet.
+
+    Raises NotAMirror if no commit in the table's history is of this program.
+    """
+    table = open_table.now()
+    if table is None:
+        return Progress()
+    progress = committed_progress(table)
+    if progress is None:
+        raise NotAMirror(f"the Delta table {open_table.place} has no commit of this program")
+    return progress
+
+
+def progress_at(path: str | Path) -> Progress:
+    """The same, of the table at a path or URL."""
+    return progress_of(KeptTable(place_of(path)))
