@@ -10,16 +10,16 @@ STAMP := $(VENV)/.headrace-installed
 WARM := $(VENV)/cache/.warm
 TESTED := XDG_CACHE_HOME=$(CURDIR)/$(VENV)/cache $(BIN)/python
 DAYS ?= 1
-# The fast tests run in so many processes. The slow ones start processes themselves, some with times of their own.
-PROCESSES ?= 2
-FAST := --numprocesses $(PROCESSES) --dist loadfile -m 'not slow'
+# The fast tests run in so many processes; tests/lanes.py says what else runs side by side.
+export PROCESSES ?= 2
 
-.PHONY: help setup check test demo bench docs warm clean
+.PHONY: help setup check test soak demo bench docs warm clean
 
 help:
 	@echo 'make setup   .venv with headrace and its tools; does nothing the second time'
 	@echo 'make check   style, types, import rules and the fast tests: under a minute'
-	@echo 'make test    everything, with servers, Spark and kill -9'
+	@echo 'make test    everything, with servers, Spark and kill -9: a quarter of an hour'
+	@echo 'make soak    random and repeated tests for longer: half an hour'
 	@echo 'make demo    DAYS=1 of flights through a server, its change stream and Spark into a table'
 	@echo 'make bench   measures the server'
 	@echo 'make docs    the documentation as a site, in site/'
@@ -34,19 +34,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 check: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
-	$(BIN)/mypy headrace
-	$(BIN)/python -m pytest $(FAST)
+	$(BIN)/python tests/lanes.py check
 
 test: setup $(WARM)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
-	$(BIN)/mypy headrace
-	$(TESTED) -m pytest $(FAST)
-	$(TESTED) -m pytest -m slow
+	$(TESTED) tests/lanes.py test
+
+soak: setup $(WARM)
+	$(TESTED) tests/lanes.py soak
 
 $(WARM): $(STAMP)
 	@mkdir -p $(@D)

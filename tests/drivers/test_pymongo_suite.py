@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pymongo
@@ -23,21 +25,23 @@ from tests.drivers.serving import serving
 pytestmark = [pytest.mark.network, pytest.mark.process]
 
 SUITES = {
-    "test/asynchronous/test_change_stream.py": 120,
-    "test/test_change_stream.py": 125,
-    "test/test_client_bulk_write.py": 15,
     "test/test_crud_unified.py": 300,
-    "test/test_retryable_writes_unified.py": 105,
-    "test/test_sessions_unified.py": 20,
     "test/test_transactions_unified.py": 140,
+    "test/test_client_bulk_write.py": 15,
+    "test/test_change_stream.py": 125,
+    "test/test_retryable_writes_unified.py": 105,
+    "test/asynchronous/test_change_stream.py": 120,
+    "test/test_sessions_unified.py": 20,
 }
-"""Files of tests, and how many tests at least must have been run in each: a suite that skips itself shows nothing."""
+"""Files of tests, longest first, and how many tests must have been run in each: one that skips itself shows nothing."""
 NOT_RUN = {
     "secondary_read": "needs a set with a secondary",
 }
 """Tests left out, by a part of their names, and why."""
 ALONE_MAX = 2
 """So many that failed may pass alone: some give the server 100 ms for an answer that waits for the disk."""
+AT_A_TIME = 3
+"""So many files are run side by side."""
 
 
 @pytest.fixture(scope="session")
@@ -74,9 +78,9 @@ def _unpacked(package: Path, folder: Path) -> Path:
     return next(folder.iterdir())
 
 
-@pytest.mark.parametrize("name", SUITES)
-def test_none_of_pymongos_own_tests_fails(name: str, suite: Path, tmp_path: Path) -> None:
-    with serving(tmp_path) as address:
+def _run(folder: Path, suite: Path, name: str) -> str:
+    """What a file of tests printed, run against a server of its own; raises AssertionError if one of them failed."""
+    with serving(folder) as address:
         host, _, port = address.rpartition(":")
         pytest_line = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", "--tb=short"]
         left_out = " and ".join(f"not {part}" for part in NOT_RUN)
@@ -99,5 +103,23 @@ def test_none_of_pymongos_own_tests_fails(name: str, suite: Path, tmp_path: Path
             assert again.returncode == 0, run.stdout[-20000:] + again.stdout[-20000:]
         else:
             assert run.returncode == 0, run.stdout[-20000:] + run.stderr[-2000:]
-    passed = re.search(r"(\d+) passed", run.stdout)
-    assert passed is not None and int(passed[1]) >= SUITES[name], run.stdout[-2000:]
+        return run.stdout
+
+
+@pytest.fixture(scope="module")
+def runs(
+    suite: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, Future[str]]]:
+    """The runs of all files that were asked for, some at a time: most of their time is the driver's waiting."""
+    chosen = [item for item in request.session.items if item.path == request.path]
+    names = [item.callspec.params["name"] for item in chosen if isinstance(item, pytest.Function)]
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        yield {name: pool.submit(_run, tmp_path_factory.mktemp("data"), suite, name) for name in names}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_none_of_pymongos_own_tests_fails(name: str, runs: Mapping[str, Future[str]]) -> None:
+    """The first takes over a minute on a busy machine: it waits for its file, beside which others are run."""
+    told = runs[name].result()
+    passed = re.search(r"(\d+) passed", told)
+    assert passed is not None and int(passed[1]) >= SUITES[name], told[-2000:]

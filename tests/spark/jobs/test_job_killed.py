@@ -1,7 +1,7 @@
 """A job whose processes are killed, again and again, in its snapshot and its stream, while writers write.
 
-In turn: all of them at once, the driver, Spark's JVM, the workers; now and then the server. HEADRACE_KILLS says how
-often, HEADRACE_SEED when.
+In turn: all of them at once, the driver, Spark's JVM, the workers; now and then the server. When is random: the seed
+is printed, and HEADRACE_SEED gives it again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the job's processes in /proc"),
 ]
 
-KILLS = int(os.environ.get("HEADRACE_KILLS", "20"))
 KINDS = ("all", "driver", "jvm", "workers")
 DOCUMENTS = 3000
 JOB = """
@@ -187,8 +186,21 @@ def run_and_kill(job: Path, choose: random.Random, kind: str) -> str:
     return told
 
 
+def test_a_job_killed_in_each_way_ends_right(tmp_path: Path) -> None:
+    """Takes one to two minutes: Spark is started five times."""
+    kill_again_and_again(tmp_path, len(KINDS))
+
+
+@pytest.mark.soak
 def test_a_job_killed_again_and_again_ends_right(tmp_path: Path) -> None:
-    choose = random.Random(int(os.environ.get("HEADRACE_SEED", "1")))
+    """Takes several minutes: Spark is started 21 times."""
+    kill_again_and_again(tmp_path, 5 * len(KINDS))
+
+
+def kill_again_and_again(tmp_path: Path, kills: int) -> None:
+    seed = int(os.environ.get("HEADRACE_SEED") or random.randrange(10**6))
+    print(f"HEADRACE_SEED={seed}", flush=True)
+    choose = random.Random(seed)
     server = Server(tmp_path / "data")
     job = tmp_path / "job.toml"
     job.write_text(JOB.format(uri=server.uri))
@@ -196,10 +208,10 @@ def test_a_job_killed_again_and_again_ends_right(tmp_path: Path) -> None:
         with MongoClient[Any](server.uri) as client:
             client.shop.orders.insert_many([{"_id": number, "list": [], "n": 0} for number in range(DOCUMENTS)])
         with writers(server.uri, 2) as done:
-            for number in range(KILLS):
+            for number in range(kills):
                 kind = KINDS[number % len(KINDS)]
                 told = run_and_kill(job, choose, kind)
-                print(f"killed {number + 1} of {KILLS}, {kind}: {told}", flush=True)
+                print(f"killed {number + 1} of {kills}, {kind}: {told}", flush=True)
                 if number % 5 == 1:
                     server.restart_killed()
         assert min(done) > 10

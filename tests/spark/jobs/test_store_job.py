@@ -66,6 +66,7 @@ def run(folder: Path, name: str) -> None:
     subprocess.run(command, cwd=folder, check=True, timeout=300)
 
 
+@pytest.mark.process
 @pytest.mark.spark
 def test_tasks_write_to_a_store_and_what_they_wrote_is_an_archive(tmp_path: Path, store: ObjectStore) -> None:
     with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:

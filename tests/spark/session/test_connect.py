@@ -20,7 +20,7 @@ import headrace
 from headrace.spark.session.java import find_java, home_for_spark
 from headrace.spark.session.jvm import spark_home
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.process, pytest.mark.spark]
 
 PROGRAM: Final = Path(__file__).with_name("connected.py")
 _STARTED: Final = "Spark Connect server started"

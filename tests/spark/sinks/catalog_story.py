@@ -1,8 +1,9 @@
 """A mirror in a table of Spark's catalogs, crashed at each step of each batch and applied again: run as a program.
 
-    python -m tests.spark.sinks.catalog_story delta|iceberg PACKAGE FOLDER
+    python -m tests.spark.sinks.catalog_story delta|iceberg PACKAGE IVY FOLDER
 
-It starts a Spark of its own, with the jars of the package. It ends with status 0 and `right`, or with an error.
+It starts a Spark of its own, with the jars of the package, which are downloaded once into the
+folder IVY. It ends with status 0 and `right`, or with an error.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def contents(sink: Sink) -> dict[str, str]:
     return dict(zip(table["_id"].to_pylist(), table["document"].to_pylist(), strict=True))
 
 
-def main(kind: str, package: str, folder: Path) -> None:
+def main(kind: str, package: str, ivy: str, folder: Path) -> None:
     place = {"spark.sql.catalog.lake.warehouse": str(folder / "lake")} if kind == "iceberg" else {}
-    spark = get_session(quick=True, conf={"spark.jars.packages": package} | CONF[kind] | place)
+    spark = get_session(quick=True, conf={"spark.jars.packages": package, "spark.jars.ivy": ivy} | CONF[kind] | place)
     name, located = NAMES[kind], f"LOCATION '{folder / 'kept'}'" if kind == "delta" else ""
     spark.sql(f"CREATE TABLE {name} ({COLUMNS}) USING {kind} {located}")
     told = Story(3)
@@ -80,4 +81,4 @@ def main(kind: str, package: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from headrace.spark.sinks.sink_options import SinkError, parse_sink
-from tests.spark.support.other_pyspark import pyspark_of
+from tests.spark.support.other_pyspark import cache, environment_with_pyspark
 
 # The format, a PySpark, and the jars for it.
 TESTED: Final = [
@@ -30,9 +30,9 @@ TESTED: Final = [
 def test_a_batch_crashed_at_any_step_of_spark_s_merge_ends_as_if_nothing_had_been(
     kind: str, pyspark: str, jars: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "tests.spark.sinks.catalog_story", kind, jars, str(tmp_path)]
-    with pyspark_of(pyspark) as environ:
-        done = subprocess.run(command, check=False, env=environ, cwd=tmp_path, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.spark.sinks.catalog_story", kind, jars, str(cache() / "ivy"), str(tmp_path)]
+    environ = environment_with_pyspark(pyspark)
+    done = subprocess.run(command, check=False, env=environ, cwd=tmp_path, capture_output=True, text=True)
     if "unresolved dependency" in done.stdout + done.stderr:
         pytest.skip(f"Maven Central did not give {jars}")
     assert (done.returncode, done.stdout.split()[-1:]) == (0, ["right"]), done.stderr[-5000:]

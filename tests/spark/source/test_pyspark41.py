@@ -1,16 +1,15 @@
-"""The source's own tests with PySpark 4.1, which pip installs beside this one for as long as they run."""
+"""The source's own tests with PySpark 4.1, which pip installs once beside this one."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.spark.support.other_pyspark import pyspark_of
+from tests.spark.support.other_pyspark import environment_with_pyspark
 
 pytestmark = [pytest.mark.network, pytest.mark.spark]
 
@@ -19,9 +18,8 @@ _HERE: Final = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def older() -> Iterator[dict[str, str]]:
-    with pyspark_of(VERSION) as environ:
-        yield environ
+def older() -> dict[str, str]:
+    return environment_with_pyspark(VERSION)
 
 
 def test_the_version_is_that_one_and_has_no_admission_control(older: dict[str, str]) -> None:
@@ -31,6 +29,7 @@ def test_the_version_is_that_one_and_has_no_admission_control(older: dict[str, s
 
 
 def test_the_sources_tests_pass(older: dict[str, str]) -> None:
+    """May take over a minute: a session of that Spark, and all that the tests of the source do in it."""
     # One way of reading is enough here: how events come from a server has nothing to do with Spark.
     tests = [str(_HERE / name) for name in ("test_source.py", "test_source_options.py")]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "not bson", *tests]
