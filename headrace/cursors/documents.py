@@ -79,16 +79,19 @@ class DocumentCursor:
     """Batches of raw documents from an iterator."""
 
     __slots__ = (
-        "_documents", "_held", "_left", "awaits", "exhausted", "id", "left_ms", "namespace", "no_timeout", "session",
-        "tails", "used_ms",
+        "_documents", "_held", "_left", "awaits", "context", "exhausted", "id", "left_ms", "namespace", "no_timeout",
+        "session", "tails", "used_ms",
     )  # fmt: skip
 
     is_change_stream = False
 
     def __init__(
-        self, namespace: str, documents: Iterator[bytes], *, no_timeout: bool = False, limit: int | None = None
-    ) -> None:
+        self, namespace: str, documents: Iterator[bytes], context: Any = None, *, no_timeout: bool = False,
+        limit: int | None = None,
+    ) -> None:  # fmt: skip
+        """`context`: what `documents` reads through, for whoever asks for the next batch to prepare."""
         self.namespace = namespace
+        self.context = context
         self.id = 0
         self.session: bytes | None = None
         self.used_ms = 0.0

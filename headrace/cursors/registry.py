@@ -14,13 +14,6 @@ from headrace.clock import SystemClock
 from headrace.errors import CommandError
 
 
-class Timed(Protocol):
-    """What the registry asks of the engine: a clock, for when a cursor was last read."""
-
-    @property
-    def clock(self) -> SystemClock: ...
-
-
 class Cursor(Protocol):
     """What every kind of cursor has; how it is read differs and is known to `commands/reading/get_more.py`."""
 
@@ -37,11 +30,11 @@ class Cursor(Protocol):
 class Cursors:
     """All open cursors by id."""
 
-    def __init__(self, engine: Timed) -> None:
-        self._engine = engine
+    def __init__(self, clock: SystemClock, killed: Callable[[Any], None]) -> None:
+        """`clock`: for when a cursor was last read. `killed`: called with each that is killed: one may wait for it."""
+        self._clock = clock
+        self._killed = killed
         self._open: dict[int, Any] = {}
-        self.killed: Callable[[Any], None] = lambda cursor: None
-        """Told of each cursor that was killed: somebody may be waiting for it."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -53,7 +46,7 @@ class Cursors:
         """Give the cursor an id, a random positive 63-bit number, and keep it."""
         cursor.id = secrets.randbits(62) + 1
         cursor.session = session
-        cursor.used_ms = self._engine.clock.monotonic_ms()
+        cursor.used_ms = self._clock.monotonic_ms()
         self._open[cursor.id] = cursor
         return int(cursor.id)
 
@@ -71,7 +64,7 @@ class Cursors:
                 f"Requested getMore on namespace '{namespace}', but cursor belongs to a different namespace "
                 f"{cursor.namespace}",
             )
-        cursor.used_ms = self._engine.clock.monotonic_ms()
+        cursor.used_ms = self._clock.monotonic_ms()
         return cursor
 
     def remove(self, cursor_id: int) -> bool:
@@ -88,7 +81,7 @@ class Cursors:
         if cursor is None:
             return False
         self.remove(cursor_id)
-        self.killed(cursor)
+        self._killed(cursor)
         return True
 
     def sessions(self) -> list[bytes]:

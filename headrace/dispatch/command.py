@@ -1,6 +1,6 @@
 """What the table of commands holds of one command: the function that answers it, and what the shell must know before.
 
-A command is a plain function `run(engine, request)`. It returns a dict or BSON bytes (the reply, to which
+A command is a plain function `run(context, request)`. It returns a dict or BSON bytes (the reply, to which
 the shell adds `ok`, `$clusterTime` and `operationTime`), or a `Wait` (call me again later), or raises
 `CommandError`. It never awaits, and it never keeps the request.
 """
@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 
 Reply = dict[str, Any] | bytes | Wait
-Run = Callable[[Any, Request], Reply]
+Run = Callable[[CommandContext, Request], Reply]
 
 
 @dataclass(frozen=True, slots=True)

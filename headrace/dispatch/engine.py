@@ -10,7 +10,7 @@ runs the others again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId, Timestamp
@@ -33,8 +33,10 @@ from headrace.dispatch import (
     transactions,
 )
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import Request
+from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.values.bson import encode
@@ -42,7 +44,6 @@ from headrace.values.bson import encode
 if TYPE_CHECKING:
     from headrace.store.store import Store
     from headrace.store.transaction import ClientTransaction
-    from headrace.store.view import View
     from headrace.store.writes import WriteTransaction
 
 
@@ -51,16 +52,20 @@ class Engine:
 
     def __init__(
         self, store: Store, options: ServerOptions, commands: Mapping[str, Command], parameters: dict[str, Any],
-        clock: SystemClock | None = None,
+        shell: Shell | None = None, clock: SystemClock | None = None,
     ) -> None:  # fmt: skip
-        """`commands`: by every spelling. `parameters`: the first values, which setParameter then changes in place."""
+        """`commands`: by every spelling. `parameters`: the first values, which setParameter then changes in place.
+
+        `shell`: what is around the engine; None where nothing is.
+        """
         self.store = store
         self.options = options
         self.clock = clock or store.clock
         self.commands = commands
         self.channels = Channels()
         self.feeds = Feeds(self.channels, store)
-        self.cursors = Cursors(self)
+        self.shell = shell or NoShell()
+        self.cursors = Cursors(self.clock, self.shell.cursor_killed)
         self.parameters = parameters
         self.fail_points = fail_points.FailPoints()
         self.snapshots = snapshots.Snapshots(store)
@@ -71,47 +76,11 @@ class Engine:
         self.started_ms = self.clock.now_ms()
         self.connections_open = 0
         self.connections_created = 0
-        self.waiting: Callable[[], Sequence[Request]] = tuple
-        """The requests that wait; set by the shell, as the next."""
-        self.interrupt: Callable[[int], None] = _nobody
-        """End what a connection, by its number, waits for."""
-        self.shut_down: Callable[[], None] | None = None
-        """End the server cleanly, once the answer is out; None where the process that it is in decides."""
-        self.log: Sequence[str] = ()
-        """The last lines of the server's log; set by the shell."""
-        self.transaction: ClientTransaction | None = None
-        """The client's transaction of which the command that runs is a statement."""
-        self._view: View | None = None
-        self.deadline_ms: float | None = None
-        """When the time of the command that runs is over, on the monotonic clock; a getMore has its cursor's."""
         store.listeners.append(self.channels.publish)
         store.transactions.listeners.append(self._transaction_ended)
+        store.transactions.wake_listeners.append(self.shell.wake)
 
     # What commands use.
-
-    @property
-    def view(self) -> View:
-        """The view of the command that runs: the last commit for a read, the transaction for a write.
-
-        Walks ask for it every few hundred documents, and raise 50 with it when `maxTimeMS` is over.
-        """
-        if self.deadline_ms is not None and self.clock.monotonic_ms() > self.deadline_ms:
-            raise CommandError(50, "operation exceeded time limit")
-        if self._view is None:
-            from headrace.store.view import View
-
-            self._view = View(self.store, self.store.environment.begin_read())
-        return self._view
-
-    @property
-    def txn(self) -> WriteTransaction:
-        """The write transaction of the command that runs."""
-        return self._view  # type: ignore[return-value]  # run_write has put it there
-
-    def enter(self, view: View, transaction: ClientTransaction | None = None) -> None:
-        """Let the command that runs see `view`, and write to it."""
-        self._view = view
-        self.transaction = transaction
 
     def end_sessions(self, sessions: list[bytes] | None) -> None:
         """Sessions have ended, None: all of them: their transactions are aborted and their cursors closed."""
@@ -159,9 +128,9 @@ class Engine:
 
     def run_read(self, command: Command, request: Request) -> bytes | Wait:
         """Run a command that changes nothing; every `CommandError` becomes a reply."""
-        self.deadline_ms = request.deadline_ms
+        context = CommandContext(self, request.deadline_ms)
         try:
-            answer = command.run(self, request)
+            answer = command.run(context, request)
             if self.fail_points.active:
                 answer = self.fail_points.after_reply(self, command, request, answer)
             if type(answer) is Wait:
@@ -173,21 +142,17 @@ class Engine:
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
         finally:
-            self.deadline_ms = None
-            if self._view is not None:
-                self._view.kv.abort()
-                self._view = None
+            context.close()
 
     def run_write(self, command: Command, request: Request, txn: WriteTransaction) -> bytes | Wait:
         """Run a command that writes, inside `txn`; the reply counts once `txn` is committed."""
-        self._view = txn
-        self.deadline_ms = request.deadline_ms
+        context = CommandContext(self, request.deadline_ms, txn)
         try:
             if self.store.transactions.open:
                 waits = lock_waits.wait_for_locks(self, command, request, txn)
                 if waits is not None:
                     return waits
-            answer = retryable_writes.run_once(self, command, request)
+            answer = retryable_writes.run_once(context, command, request)
             if self.fail_points.active:
                 answer = self.fail_points.after_reply(self, command, request, answer)
             if type(answer) is Wait:
@@ -201,8 +166,7 @@ class Engine:
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
         finally:
-            self.deadline_ms = None
-            self._view = None
+            context.close()
 
     def _close(self, answer: dict[str, Any] | bytes, position: int | None = None) -> bytes:
         if not self.store.oplog_enabled:
@@ -225,7 +189,3 @@ class Engine:
             found = (*error.labels, *retryable_writes.labels_of(self, request, error))
             labels = tuple(dict.fromkeys(found))
         return reply.error_reply(error, labels, self.store.last_position if self.store.oplog_enabled else None)
-
-
-def _nobody(number: int) -> None:
-    """Without a shell nothing waits."""

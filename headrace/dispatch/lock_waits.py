@@ -15,6 +15,7 @@ from bson.errors import BSONError
 
 from headrace import limits
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import TrialContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
@@ -79,15 +80,10 @@ def _try(
     """Whom the write would run into. It is run for nothing, and what it counts is not counted."""
     if command.name == "aggregate" and _output(request.body, request.db):
         return None
-    metrics, engine.metrics = engine.metrics, {}
-    engine.enter(TrialView(txn))
     try:
-        command.run(engine, request)
+        command.run(TrialContext(engine, request.deadline_ms, TrialView(txn)), request)
     except Locked as locked:
         return locked.holder
     except (CommandError, BSONError, UnicodeDecodeError):  # it will be raised again where it is answered
         return None
-    finally:
-        engine.metrics = metrics
-        engine.enter(txn)
     return None

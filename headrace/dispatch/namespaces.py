@@ -6,18 +6,16 @@ Source: MongoDB's restrictions on names; codes as recorded.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace import limits
 from headrace.dispatch.arguments import raw_documents
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode, type_name
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 OPLOG: Final = "local.oplog.rs"
 PRE_IMAGES: Final = "config.system.preimages"
@@ -52,7 +50,7 @@ def target(request: Request) -> str:
     return check_namespace(f"{request.db}.{name}")
 
 
-def for_writing(engine: Engine, namespace: str) -> None:
+def for_writing(context: CommandContext, namespace: str) -> None:
     """Refuse what no client may write: the oplog, and the tables that only look like collections."""
     if "$" in namespace:
         raise CommandError(73, f"Invalid collection name: {namespace.partition('.')[2]}")
@@ -62,10 +60,10 @@ def for_writing(engine: Engine, namespace: str) -> None:
         raise CommandError(73, f"cannot write to '{namespace}'; use create, collMod and drop with the view's name")
 
 
-def writable(engine: Engine, namespace: str) -> Collection | None:
+def writable(context: CommandContext, namespace: str) -> Collection | None:
     """The collection to write to, None if it is not there yet; 166 for a view."""
-    for_writing(engine, namespace)
-    collection = engine.view.collection(namespace)
+    for_writing(context, namespace)
+    collection = context.view.collection(namespace)
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     return collection

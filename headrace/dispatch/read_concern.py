@@ -17,6 +17,7 @@ from bson import Timestamp
 from headrace import limits
 from headrace.dispatch import snapshots
 from headrace.dispatch.command import Command, Reply, Run
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
@@ -129,12 +130,12 @@ def _check_time(engine: Engine, field: str, wanted: int) -> None:
 def _once_there(run: Run, wanted: int) -> Run:
     """`run` once something was committed at the time wanted, or later. Raises 50 where maxTimeMS is over before."""
 
-    def run_then(engine: Engine, request: Request) -> Reply:
-        if engine.store.last_position < wanted:
+    def run_then(context: CommandContext, request: Request) -> Reply:
+        if context.store.last_position < wanted:
             if request.time_is_up:
                 raise CommandError(50, "operation exceeded time limit")
             limit_ms = float(request.body.get("maxTimeMS") or limits.AWAIT_MS_MAX)
-            return Wait(engine.store.last_position, limit_ms, "")
-        return run(engine, request)
+            return Wait(context.store.last_position, limit_ms, "")
+        return run(context, request)
 
     return run_then

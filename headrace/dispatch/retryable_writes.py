@@ -15,6 +15,7 @@ from bson.datetime_ms import DatetimeMS
 from bson.errors import BSONError
 
 from headrace.dispatch.command import Command, Reply
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import lsid_document, session_id
 from headrace.dispatch.wait import Wait
@@ -44,18 +45,18 @@ def is_retryable(command: Command, request: Request) -> bool:
     return "txnNumber" in body and "autocommit" not in body and command.name in RETRYABLE
 
 
-def run_once(engine: Engine, command: Command, request: Request) -> Reply:
+def run_once(context: CommandContext, command: Command, request: Request) -> Reply:
     """Run a write; one that carries a transaction number and was done before answers what it answered then."""
     if not is_retryable(command, request):
-        return command.run(engine, request)
+        return command.run(context, request)
     body = request.body
     session = session_id(request)
     number = body["txnNumber"]
     if session is None or type(number) is not Int64:
         raise CommandError(72, "Transaction number requires a session ID to also be specified")
-    txn = engine.txn
+    engine, txn = context.engine, context.txn
     if engine.store.transactions.latest:
-        _leave_transaction(engine, session, number)
+        _leave_transaction(context, session, number)
     found = txn.kv.get(session, db=txn.tables["sessions"])
     if found is not None:
         record = decode(found)
@@ -67,7 +68,7 @@ def run_once(engine: Engine, command: Command, request: Request) -> Reply:
             raise CommandError(225, f"Cannot start transaction {number} on session: a newer one was started")
     if engine.fail_points.active:
         engine.fail_points.before_retryable_write(request)
-    answer = command.run(engine, request)
+    answer = command.run(context, request)
     if type(answer) is Wait:
         return answer
     elements = answer if type(answer) is bytes else encode(answer)[4:-1]  # type: ignore[arg-type]
@@ -75,9 +76,9 @@ def run_once(engine: Engine, command: Command, request: Request) -> Reply:
     return elements
 
 
-def _leave_transaction(engine: Engine, session: bytes, number: int) -> None:
+def _leave_transaction(context: CommandContext, session: bytes, number: int) -> None:
     """A write of a later number ends the session's transaction. Raises 225 for an earlier one, 72 for its own."""
-    transactions = engine.store.transactions
+    transactions = context.store.transactions
     latest = transactions.latest.get(session)
     if latest is None:
         return
@@ -85,8 +86,8 @@ def _leave_transaction(engine: Engine, session: bytes, number: int) -> None:
         raise _is_a_transactions(number)
     if latest.number > number:
         raise CommandError(225, f"Cannot start transaction {number} on session: a newer one was started")
-    if latest.committing is not engine.txn:
-        transactions.abort(latest, engine.clock.monotonic_ms())
+    if latest.committing is not context.txn:
+        transactions.abort(latest, context.clock.monotonic_ms())
         del transactions.latest[session]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from bson import Int64, ObjectId, Timestamp
 
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo
+from headrace.dispatch.shell import Shell
 
 
 class Clock(Protocol):
@@ -31,10 +32,8 @@ class ServerInfo(Protocol):
     """Current values of the parameters (`commands/server_info/parameters.py` has the table and the first values)."""
     metrics: dict[str, int]
     """Counters since the start by dotted name: `commands.find.total`, `document.inserted`, `network.bytesIn`."""
-    shut_down: Callable[[], None] | None
-    """Ends the server cleanly; None where the process that it is in decides."""
-    log: Sequence[str]
-    """The last lines of the server's log."""
+    shell: Shell
+    """The server of sockets around it."""
     connections_open: int
     connections_created: int
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bson import Binary
 
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.values.bson import encode
-
-if TYPE_CHECKING:
-    pass
-
 
 NO_USER: Final = hashlib.sha256(b"").digest()
 """`lsid.uid` of a server without users: the digest of an empty name."""

@@ -10,26 +10,24 @@ What it does not do: hold back anybody. A collection that is dropped or changed 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bson import Timestamp
 
 from headrace import limits
 from headrace.dispatch import reply
 from headrace.dispatch.command import Command, Reply, Run
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.store.locks import Conflict
 from headrace.store.store import Committed
-from headrace.store.transaction import ClientTransaction, TransactionView
+from headrace.store.transaction import ClientTransaction
 from headrace.store.transactions import SETTLED
 
 if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
     from headrace.store.store import Store
-    from headrace.store.view import View
 
 
 class Snapshots:
@@ -40,8 +38,6 @@ class Snapshots:
         self._held: dict[int, ClientTransaction] = {}
         self.changed_position = store.last_position
         """That of the last commit that changed anything: what only tells that time passes does not count."""
-        self.current: ClientTransaction | None = None
-        """That of the command that runs."""
         store.listeners.append(self._committed)
         store.transactions.listeners.append(self._ended)
 
@@ -80,25 +76,22 @@ class Snapshots:
 def at(command: Command, position: int | None) -> Run:
     """The command's `run` at a snapshot: that of a position, or where that is None of now."""
 
-    def run(engine: Engine, request: Request) -> Reply:
-        snapshots = engine.snapshots
-        transaction = snapshots.get(position, engine.clock.monotonic_ms())
+    def run(context: CommandContext, request: Request) -> Reply:
+        transaction = context.engine.snapshots.get(position, context.clock.monotonic_ms())
         if transaction is None:
             return Wait(None, limits.AWAIT_MS_MAX, SETTLED)
-        snapshots.current = transaction
-        engine.enter(TransactionView(engine.view, transaction))
+        context.enter_snapshot(transaction)
         try:
-            return _told(command.run(engine, request), transaction.number)
+            return _with_cluster_time(command.run(context, request), transaction.number)
         except Conflict as conflict:
             raise CommandError(conflict.code, conflict.message) from None
         finally:
-            snapshots.current = None
             transaction.touched.clear()
 
     return run
 
 
-def _told(answer: Reply, position: int) -> Reply:
+def _with_cluster_time(answer: Reply, position: int) -> Reply:
     """The answer with its `atClusterTime`: of the cursor, or where there is none of the reply."""
     if type(answer) is dict:
         return {**answer, "atClusterTime": Timestamp(position >> 32, position & 0xFFFFFFFF)}
@@ -108,37 +101,3 @@ def _told(answer: Reply, position: int) -> Reply:
     element = b"\x11atClusterTime\x00" + position.to_bytes(8, "little")
     cursor = answer[len(head) + 4 : -1] + element
     return head + reply.document(cursor, b"\x00")
-
-
-class SnapshotDocuments:
-    """Raw documents that are read at a snapshot, whichever command asks for the next. Raises 246 once it is let go."""
-
-    __slots__ = ("_base", "_documents", "_engine", "_transaction", "_view")
-
-    def __init__(self, engine: Engine, transaction: ClientTransaction, documents: Iterator[bytes]) -> None:
-        self._engine = engine
-        self._transaction = transaction
-        self._documents = documents
-        self._base: View | None = None
-        self._view: Any = None
-
-    def __iter__(self) -> SnapshotDocuments:
-        return self
-
-    def __next__(self) -> bytes:
-        engine, transaction = self._engine, self._transaction
-        if engine.snapshots.current is transaction:
-            return next(self._documents)
-        if transaction.has_ended:
-            raise CommandError(246, "the snapshot that the cursor reads is not kept any longer")
-        base = engine.view
-        if base is not self._base:
-            self._base, self._view = base, TransactionView(base, transaction)
-        engine.enter(self._view)
-        try:
-            return next(self._documents)
-        except Conflict as conflict:
-            raise CommandError(conflict.code, conflict.message) from None
-        finally:
-            transaction.touched.clear()
-            engine.enter(base)

@@ -6,19 +6,17 @@ transactions; the order of the checks is the server's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Int64, Timestamp
 
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import namespaces_of
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
 from headrace.values.bson import type_name
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 ALLOWED: Final = frozenset({
     "abortTransaction", "aggregate", "bulkWrite", "commitTransaction", "create", "createIndexes", "delete", "distinct",
@@ -108,7 +106,7 @@ def check_read_concern(body: dict[str, Any], last_position: int) -> None:
         raise CommandError(246, "a snapshot at another cluster time than that of the last write is not kept")
 
 
-def check_statement(engine: Engine, command: Command, request: Request) -> None:
+def check_statement(context: CommandContext, command: Command, request: Request) -> None:
     """What needs a look at the command or at its collection; raises 263, and aborts."""
     body = request.body
     if command.name == "aggregate":
@@ -116,7 +114,7 @@ def check_statement(engine: Engine, command: Command, request: Request) -> None:
     if command.name == "create" and "viewOn" in body:
         raise CommandError(263, "Cannot create a view in a multi-document transaction.")
     for namespace in _written(command, request):
-        collection = engine.view.collection(namespace)
+        collection = context.view.collection(namespace)
         if collection is not None and collection.options.get("capped"):
             raise CommandError(
                 263,
@@ -147,10 +145,10 @@ def _check_stages(pipeline: Any) -> None:
             )
 
 
-def check_cursor(engine: Engine, cursor_id: int) -> None:
+def check_cursor(context: CommandContext, cursor_id: int) -> None:
     """A cursor belongs to the transaction that opened it, or to none. Raises 50739, 50740, 50741."""
-    inside = engine.transaction
-    owner = next((item for item in engine.store.transactions.open.values() if cursor_id in item.cursors), None)
+    inside = context.transaction
+    owner = next((item for item in context.store.transactions.open.values() if cursor_id in item.cursors), None)
     if owner is inside:
         return
     what = f"Cannot run getMore on cursor {cursor_id}, which was"
@@ -161,9 +159,9 @@ def check_cursor(engine: Engine, cursor_id: int) -> None:
     raise CommandError(50741, f"{what} created in another transaction, in transaction {inside.number}")
 
 
-def check_new_indexes(engine: Engine, collection: Collection) -> None:
+def check_new_indexes(context: CommandContext, collection: Collection) -> None:
     """Indexes may be added inside a transaction to a collection that it has made itself, while that is empty."""
-    transaction = engine.transaction
+    transaction = context.transaction
     if transaction is None:
         return
     if collection.namespace not in transaction.created:
@@ -171,7 +169,7 @@ def check_new_indexes(engine: Engine, collection: Collection) -> None:
             263,
             f"Cannot create new indexes on existing collection {collection.namespace} in a multi-document transaction.",
         )
-    if engine.view.count(collection):
+    if context.view.count(collection):
         raise CommandError(
             263,
             f"Cannot create new indexes on non-empty collection {collection.namespace} in a multi-document "

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.dispatch.command import Command, Reply, Run
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.reply import document
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import session_id
@@ -49,22 +50,21 @@ def in_transaction(engine: Engine, command: Command, request: Request) -> Comman
 
 
 def _statement(command: Command) -> Run:
-    def run(engine: Engine, request: Request) -> Reply:
-        transaction = _begin_or_continue(engine, request)
+    def run(context: CommandContext, request: Request) -> Reply:
+        engine = context.engine
+        transaction = _begin_or_continue(context, request)
         if isinstance(transaction, Wait):
             return transaction
         try:
-            engine.enter(TransactionView(engine.view, transaction), transaction)
-            check_statement(engine, command, request)
-            answer = command.run(engine, request)
+            context.enter(TransactionView(context.view, transaction), transaction)
+            check_statement(context, command, request)
+            answer = command.run(context, request)
         except Conflict as conflict:
             abort(engine, transaction)
             raise CommandError(conflict.code, conflict.message) from None
         except BaseException:
             abort(engine, transaction)
             raise
-        finally:
-            engine.transaction = None
         if _has_errors(command, answer):
             abort(engine, transaction)
         return answer
@@ -90,23 +90,24 @@ def identity(request: Request) -> tuple[bytes, int]:
     return session, int(request.body["txnNumber"])
 
 
-def _begin_or_continue(engine: Engine, request: Request) -> ClientTransaction | Wait:
+def _begin_or_continue(context: CommandContext, request: Request) -> ClientTransaction | Wait:
     if request.body.get("startTransaction"):
-        return _begin(engine, request)
+        return _begin(context, request)
     session, number = identity(request)
-    transaction = current(engine, engine.view, session, number)
+    transaction = current(context.engine, context.view, session, number)
     if transaction is None or transaction.state is State.COMMITTED:
         raise committed(number)
     if "readConcern" in request.body:
         raise CommandError(72, "Only the first command in a transaction may specify a readConcern")
-    transactions = engine.store.transactions
+    transactions = context.store.transactions
     return until_ended(transaction) if transactions.is_committing(transaction) else transaction
 
 
-def _begin(engine: Engine, request: Request) -> ClientTransaction | Wait:
+def _begin(context: CommandContext, request: Request) -> ClientTransaction | Wait:
+    engine = context.engine
     session, number = identity(request)
     transactions = engine.store.transactions
-    active = _active_number(engine.view, transactions.latest.get(session), session)
+    active = _active_number(context.view, transactions.latest.get(session), session)
     if number < active:
         raise _too_old(number, active)
     if number == active:

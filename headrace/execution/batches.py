@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace import limits
 from headrace.cursors.documents import DocumentCursor
 from headrace.dispatch import reply
 from headrace.dispatch.arguments import integer_field
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import session_id
-from headrace.dispatch.snapshots import SnapshotDocuments
 from headrace.errors import CommandError
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 
 def batch_size(body: dict[str, Any], command: str) -> int | None:
@@ -27,20 +24,18 @@ def batch_size(body: dict[str, Any], command: str) -> int | None:
 
 
 def open_cursor(
-    engine: Engine, request: Request, namespace: str, documents: Iterator[bytes], size: int | None, *,
+    context: CommandContext, request: Request, namespace: str, documents: Iterator[bytes], size: int | None, *,
     single_batch: bool = False, limit: int | None = None, id_first: bool = False,
 ) -> bytes:  # fmt: skip
     """The reply with the first batch; the cursor is kept if more may come. `id_first`: the order of some replies."""
     no_timeout = bool(request.body.get("noCursorTimeout"))
-    if engine.snapshots.current is not None:
-        documents = SnapshotDocuments(engine, engine.snapshots.current, documents)
-    cursor = DocumentCursor(namespace, documents, no_timeout=no_timeout, limit=limit)
+    cursor = DocumentCursor(namespace, documents, context, no_timeout=no_timeout, limit=limit)
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     keep = not (cursor.exhausted or single_batch)
-    cursor_id = engine.cursors.add(cursor, session_id(request)) if keep else 0
-    if engine.deadline_ms is not None:
-        cursor.left_ms = engine.deadline_ms - engine.clock.monotonic_ms()
-    if cursor_id and engine.transaction is not None:
-        engine.transaction.cursors.add(cursor_id)
+    cursor_id = context.cursors.add(cursor, session_id(request)) if keep else 0
+    if context.deadline_ms is not None:
+        cursor.left_ms = context.deadline_ms - context.clock.monotonic_ms()
+    if cursor_id and context.transaction is not None:
+        context.transaction.cursors.add(cursor_id)
     build = reply.cursor_elements_id_first if id_first else reply.cursor_elements
     return build(b"firstBatch", reply.array(batch), cursor_id, namespace.encode(), None)

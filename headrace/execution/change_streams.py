@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson.datetime_ms import DatetimeMS
 
@@ -12,6 +12,7 @@ from headrace.changes.stream import StreamSpec, parse_stream
 from headrace.cursors.changes import ChangeCursor
 from headrace.dispatch import arguments, reply
 from headrace.dispatch.arguments import object_field
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import check_database, check_namespace
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import session_id
@@ -20,34 +21,40 @@ from headrace.execution.batches import batch_size
 from headrace.execution.let import variables_of
 from headrace.query.pipeline import PipelineContext
 from headrace.store import images
+from headrace.store.store import Store
 from headrace.values.keystring import encode_element
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 STANDALONE: Final = "The $changeStream stage is only supported on replica sets"
 
 
 class Lookup:
-    """What event builders ask of the store: documents as they are, and as they were; and older entries."""
+    """What event builders ask of the store: documents as they are now, as they were, and older entries.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    Builders are shared by all streams of a shape, so that each question is a read transaction of its own.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def current(self, namespace: str, uuid: bytes | None, document_key: bytes) -> bytes | None:
         """The document with this `{_id}` now, or None."""
-        view = self._engine.view
-        collection = view.collection(namespace)
+        collection = self._store.catalog.collections.get(namespace)
         if collection is None or collection.is_view or (uuid is not None and collection.uuid != uuid):
             return None
-        found = view.by_id(collection, encode_element(document_key[4], document_key[9:-1]))
-        return None if found is None else found[1]
+        id_key = encode_element(document_key[4], document_key[9:-1])
+        with self._store.reading() as view:
+            match = view.by_id(collection, id_key)
+        return None if match is None else match[1]
 
     def pre_image(self, uuid: bytes, position: int, index: int) -> bytes | None:
-        return images.get(self._engine.view, uuid, position, index)
+        """The image that was stored with the change at `index` of the entry at `position`, or None."""
+        with self._store.reading() as view:
+            return images.get(view, uuid, position, index)
 
     def entry(self, position: int) -> bytes | None:
-        return self._engine.view.entry(position)
+        """The oplog's entry at a position, or None."""
+        with self._store.reading() as view:
+            return view.entry(position)
 
 
 def opens_a_stream(pipeline: list[dict[str, Any]]) -> bool:
@@ -55,26 +62,26 @@ def opens_a_stream(pipeline: list[dict[str, Any]]) -> bool:
     return bool(pipeline) and "$changeStream" in pipeline[0] and len(pipeline[0]) == 1
 
 
-def open_stream(engine: Engine, request: Request, pipeline: list[dict[str, Any]]) -> bytes:
+def open_stream(context: CommandContext, request: Request, pipeline: list[dict[str, Any]]) -> bytes:
     """Open a stream and answer its first batch, which holds events only if the stream begins in the past."""
     body = request.body
-    spec = stream_spec(engine, request, pipeline)
+    spec = stream_spec(context, request, pipeline)
     cursor_options = body.get("cursor")
     if type(cursor_options) is not dict:
         raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
     arguments.check("aggregate.cursor", cursor_options, arguments.CURSOR)
     size = batch_size(cursor_options, "aggregate.cursor")
-    builder = engine.feeds.builder(spec.share_key)
+    builder = context.engine.feeds.builder(spec.share_key)
     if builder is None:
-        lookup = Lookup(engine)
-        builder = EventBuilder(spec, lookup, lookup, engine.count)
-    cursor = ChangeCursor(spec, builder, engine.feeds, engine, engine.clock.monotonic_ms)
+        lookup = Lookup(context.store)
+        builder = EventBuilder(spec, lookup, lookup, context.engine.count)
+    cursor = ChangeCursor(spec, builder, context.engine.feeds, context, context.clock.monotonic_ms)
     try:
-        batch = cursor.next_batch(engine, limits.FIRST_BATCH_COUNT if size is None else size)
+        batch = cursor.next_batch(context, limits.FIRST_BATCH_COUNT if size is None else size)
     except CommandError:
         cursor.close()
         raise
-    cursor_id = 0 if cursor.closed else engine.cursors.add(cursor, session_id(request))
+    cursor_id = 0 if cursor.closed else context.cursors.add(cursor, session_id(request))
     before, behind = reply.cursor_parts(
         b"firstBatch",
         reply.array(batch.documents),
@@ -85,10 +92,10 @@ def open_stream(engine: Engine, request: Request, pipeline: list[dict[str, Any]]
     return before + cursor_id.to_bytes(8, "little") + behind
 
 
-def stream_spec(engine: Engine, request: Request, pipeline: list[dict[str, Any]]) -> StreamSpec:
+def stream_spec(context: CommandContext, request: Request, pipeline: list[dict[str, Any]]) -> StreamSpec:
     """The stream asked for; raises whatever stands against opening it."""
     body = request.body
-    if not engine.store.oplog_enabled:
+    if not context.store.oplog_enabled:
         raise CommandError(40573, STANDALONE)
     name = body[request.name]
     coll = None
@@ -99,17 +106,20 @@ def stream_spec(engine: Engine, request: Request, pipeline: list[dict[str, Any]]
         check_database(request.db)
         if isinstance(name, bool) or name != 1:
             raise CommandError(9, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
-    variables: dict[str, Any] = {"NOW": DatetimeMS(engine.clock.now_ms()), "CLUSTER_TIME": engine.last_write()[0]}
+    variables: dict[str, Any] = {
+        "NOW": DatetimeMS(context.clock.now_ms()),
+        "CLUSTER_TIME": context.engine.last_write()[0],
+    }
     variables.update(variables_of(body, "aggregate"))
     spec = parse_stream(
         request.db, coll, pipeline, collation=body.get("collation"), api_strict=bool(body.get("apiStrict")),
         context=PipelineContext(database=request.db, collection=coll, variables=variables),
     )  # fmt: skip
-    _check_surroundings(engine, request, coll)
+    _check_surroundings(context, request, coll)
     return spec
 
 
-def _check_surroundings(engine: Engine, request: Request, coll: str | None) -> None:
+def _check_surroundings(context: CommandContext, request: Request, coll: str | None) -> None:
     body = request.body
     if "autocommit" in body:
         raise CommandError(
@@ -124,6 +134,6 @@ def _check_surroundings(engine: Engine, request: Request, coll: str | None) -> N
             "Aggregation stage $changeStream cannot run with a readConcern other than 'majority'. Current readConcern: "
             f"{level}",
         )
-    collection = engine.view.collection(f"{request.db}.{coll}") if coll else None
+    collection = context.view.collection(f"{request.db}.{coll}") if coll else None
     if collection is not None and collection.is_view:
         raise CommandError(166, f"$changeStream is not supported on views: {collection.namespace} is a view")

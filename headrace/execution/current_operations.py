@@ -4,43 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Binary, Int64
 from bson.datetime_ms import DatetimeMS
 
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import host_of
 from headrace.dispatch.sessions import NO_USER, session_id
 from headrace.values.bson import decode
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
-
-
 _KINDS: Final = {"delete": "remove", "find": "query", "getMore": "getmore", "insert": "insert", "update": "update"}
 """`op` of the commands that have one of their own; of all others it is `command`."""
 
 
-def operations(engine: Engine, request: Request, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def operations(context: CommandContext, request: Request, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What goes on, as `$currentOp` tells it: `spec` may ask for cursors and refuse sessions that are idle."""
-    yield _operation(engine, request)
-    for other in engine.waiting():
+    yield _operation(context, request)
+    for other in context.engine.shell.waiting_requests():
         if other is not request:
-            yield _operation(engine, other)
+            yield _operation(context, other)
     if spec.get("idleSessions", True):
-        yield from _transactions(engine)
+        yield from _transactions(context)
     if spec.get("idleCursors"):
-        yield from _cursors(engine)
+        yield from _cursors(context)
 
 
-def _operation(engine: Engine, request: Request) -> dict[str, Any]:
+def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
     client, body = request.client, request.body
-    now_ms = engine.clock.monotonic_ms()
+    now_ms = context.clock.monotonic_ms()
     running_ms = max(0.0, now_ms - getattr(request, "since_ms", now_ms))
     name = body.get(request.name)
     found: dict[str, Any] = {
-        "type": "op", "host": host_of(engine, client), "desc": f"conn{client.connection_id}",
+        "type": "op", "host": host_of(context.engine, client), "desc": f"conn{client.connection_id}",
         "connectionId": client.connection_id, "client": client.address,
     }  # fmt: skip
     if client.metadata is not None:
@@ -51,7 +48,7 @@ def _operation(engine: Engine, request: Request) -> dict[str, Any]:
     if request.name == "getMore":
         name = body.get("collection")
     found |= {
-        "active": True, "currentOpTime": _text(engine.clock.now_ms()), "opid": client.connection_id,
+        "active": True, "currentOpTime": _text(context.clock.now_ms()), "opid": client.connection_id,
         "secs_running": Int64(running_ms // 1000), "microsecs_running": Int64(running_ms * 1000),
         "op": _KINDS.get(request.name, "command"),
         "ns": f"{request.db}.{name}" if type(name) is str else f"{request.db}.$cmd",
@@ -66,9 +63,9 @@ def _text(now_ms: int) -> str:
     return datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _transactions(engine: Engine) -> Iterator[dict[str, Any]]:
-    now_ms = engine.clock.monotonic_ms()
-    for transaction in engine.store.transactions.open.values():
+def _transactions(context: CommandContext) -> Iterator[dict[str, Any]]:
+    now_ms = context.clock.monotonic_ms()
+    for transaction in context.store.transactions.open.values():
         if len(transaction.session) != 16:  # a snapshot's, which is nobody's session
             continue
         yield {
@@ -81,8 +78,8 @@ def _transactions(engine: Engine) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _cursors(engine: Engine) -> Iterator[dict[str, Any]]:
-    for cursor in engine.cursors:
+def _cursors(context: CommandContext) -> Iterator[dict[str, Any]]:
+    for cursor in context.cursors:
         shown = {
             "type": "idleCursor", "ns": cursor.namespace,
             "cursor": {"cursorId": Int64(cursor.id), "noCursorTimeout": cursor.no_timeout},
@@ -96,18 +93,18 @@ def _lsid(session: bytes) -> dict[str, Any]:
     return {"id": Binary(session, 4), "uid": NO_USER}
 
 
-def sessions(engine: Engine, request: Request, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def sessions(context: CommandContext, request: Request, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The sessions that have something open or have written, and the one that asks, with when they were last used."""
-    clock = engine.clock
+    clock = context.clock
     now_ms, monotonic_ms = clock.now_ms(), clock.monotonic_ms()
     used: dict[bytes, int] = {}
-    with engine.view.kv.cursor(engine.view.tables["sessions"]) as cursor:
+    with context.view.kv.cursor(context.view.tables["sessions"]) as cursor:
         for key, record in cursor.iternext(keys=True, values=True):
             used[bytes(key)] = int(decode(record)["usedAt"])
-    for item in engine.cursors:
+    for item in context.cursors:
         if item.session is not None:
             used[item.session] = int(now_ms - (monotonic_ms - item.used_ms))
-    for session in engine.store.transactions.open:
+    for session in context.store.transactions.open:
         if len(session) == 16:
             used[session] = now_ms
     own = session_id(request)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
-
-if TYPE_CHECKING:
-    pass
-
 
 OPTION: Final = "changeStreamPreAndPostImages"
 

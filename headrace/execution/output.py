@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bson import ObjectId, Timestamp
 
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import check_namespace, writable
 from headrace.errors import CommandError
 from headrace.execution.plan import Finder
@@ -15,27 +16,26 @@ from headrace.store import schema
 from headrace.store.catalog import Collection
 from headrace.values.bson import encode
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
-
-def write_output(engine: Engine, namespace: str, stage: Any, documents: Iterator[dict[str, Any]]) -> Iterator[bytes]:
+def write_output(
+    context: CommandContext, namespace: str, stage: Any, documents: Iterator[dict[str, Any]]
+) -> Iterator[bytes]:
     """Write what leaves the pipeline as its last stage says; the command's own answer is empty."""
     writes = stage.writes
     goal = check_namespace(f"{writes.database}.{writes.collection}")
-    collection = writable(engine, goal)
+    collection = writable(context, goal)
     made = list(documents)
     if writes.kind == "out":
-        _out(engine, goal, collection, made)
+        _out(context, goal, collection, made)
     else:
         for document in made:
-            _merge(engine, goal, writes, document)
+            _merge(context, goal, writes, document)
     return iter(())
 
 
-def _out(engine: Engine, goal: str, old: Collection | None, documents: list[dict[str, Any]]) -> None:
+def _out(context: CommandContext, goal: str, old: Collection | None, documents: list[dict[str, Any]]) -> None:
     """Replace the collection: the documents go into a new one that takes the old one's name, options and indexes."""
-    txn = engine.txn
+    txn = context.txn
     temporary = f"{goal.partition('.')[0]}.tmp.agg_out.{ObjectId()}"
     options = {} if old is None else dict(old.options)
     new = schema.create(txn, temporary, options)
@@ -46,8 +46,8 @@ def _out(engine: Engine, goal: str, old: Collection | None, documents: list[dict
     schema.rename(txn, new, goal, old)
 
 
-def _merge(engine: Engine, goal: str, writes: Any, document: dict[str, Any]) -> None:
-    txn = engine.txn
+def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, Any]) -> None:
+    txn = context.txn
     collection = txn.collection(goal) or schema.create(txn, goal, {})
     if "_id" not in document and writes.on == ("_id",):
         document = {"_id": ObjectId(), **document}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bson.datetime_ms import DatetimeMS
 
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.execution import server_stages
 from headrace.execution.let import variables_of
@@ -17,23 +18,23 @@ from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_
 from headrace.query.stages.server_stage import ServerStage
 from headrace.values.bson import decode, encode_in_order
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
-
-def context_of(engine: Engine, namespace: str, body: dict[str, Any]) -> PipelineContext:
+def pipeline_context_of(context: CommandContext, namespace: str, body: dict[str, Any]) -> PipelineContext:
     """What the stages of a command may refer to."""
     database, _, name = namespace.partition(".")
-    collection = engine.view.collection(namespace)
-    variables: dict[str, Any] = {"NOW": DatetimeMS(engine.clock.now_ms()), "CLUSTER_TIME": engine.last_write()[0]}
+    collection = context.view.collection(namespace)
+    variables: dict[str, Any] = {
+        "NOW": DatetimeMS(context.clock.now_ms()),
+        "CLUSTER_TIME": context.engine.last_write()[0],
+    }
     variables.update(variables_of(body, "aggregate"))
 
     def read_collection(other: str | None, coll: str) -> Iterator[dict[str, Any]]:
-        target, pipeline = resolve(engine, f"{other or database}.{coll}")
-        found = (decode(raw) for raw in documents(engine, target, {}, None))
+        target, pipeline = resolve(context, f"{other or database}.{coll}")
+        found = (decode(raw) for raw in documents(context, target, {}, None))
         if not pipeline:
             return found
-        return run_pipeline(parse_pipeline(pipeline, context=context_of(engine, target, {})), found)
+        return run_pipeline(parse_pipeline(pipeline, context=pipeline_context_of(context, target, {})), found)
 
     return PipelineContext(
         database=database, collection=None if name == "$cmd.aggregate" else name,
@@ -43,24 +44,28 @@ def context_of(engine: Engine, namespace: str, body: dict[str, Any]) -> Pipeline
 
 
 def run_pipeline_on(
-    engine: Engine, namespace: str, pipeline: list[dict[str, Any]], body: dict[str, Any], request: Request | None = None
+    context: CommandContext,
+    namespace: str,
+    pipeline: list[dict[str, Any]],
+    body: dict[str, Any],
+    request: Request | None = None,
 ) -> Iterator[bytes]:
     """The raw documents that leave a pipeline over `namespace` (a view's own stages are in it already).
 
     `request`: who asks, where the pipeline may begin with a stage that the server is the source of.
     """
-    context = context_of(engine, namespace, body)
-    stages = parse_pipeline(pipeline, context=context)
+    pipeline_context = pipeline_context_of(context, namespace, body)
+    stages = parse_pipeline(pipeline, context=pipeline_context)
     if request is not None and stages and isinstance(stages[0], ServerStage):
-        made = run_pipeline(stages[1:], server_stages.documents(engine, request, namespace, stages[0]))
+        made = run_pipeline(stages[1:], server_stages.documents(context, request, namespace, stages[0]))
         return map(encode_in_order, made)
-    base, _ = resolve(engine, namespace)
+    base, _ = resolve(context, namespace)
     spec: dict[str, Any] = {}
     if pipeline and "$match" in pipeline[0] and type(pipeline[0]["$match"]) is dict:
         spec, stages = pipeline[0]["$match"], stages[1:]
-    found = documents(engine, base, spec, context.collation, variables=dict(context.variables))
+    found = documents(context, base, spec, pipeline_context.collation, variables=dict(pipeline_context.variables))
     if stages and _writes(stages[-1]):
-        return write_output(engine, namespace, stages[-1], run_pipeline(stages[:-1], map(decode, found)))
+        return write_output(context, namespace, stages[-1], run_pipeline(stages[:-1], map(decode, found)))
     if not stages:
         return found
     return map(encode_in_order, run_pipeline(stages, map(decode, found)))

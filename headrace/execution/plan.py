@@ -6,7 +6,7 @@ Every place that looks for documents (find, update, delete, findAndModify, count
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
@@ -18,9 +18,6 @@ from headrace.store.catalog import Collection
 from headrace.store.view import View, id_bounds
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_values
-
-if TYPE_CHECKING:
-    pass
 
 Found = tuple[bytes, bytes, dict[str, Any]]
 _PLAIN: Final = frozenset({ObjectId, int, Int64, float, Decimal128, bool, bytes, DatetimeMS})

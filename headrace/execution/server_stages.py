@@ -6,11 +6,12 @@ Rule: what is not counted is refused or left out; no number is made up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import host_of
 from headrace.errors import CommandError
@@ -18,22 +19,21 @@ from headrace.execution.current_operations import operations, sessions
 from headrace.execution.storage_stats import storage_stats
 from headrace.query.stages.server_stage import ServerStage
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
-
 UNSUPPORTED: Final = {
     "latencyStats": (115, "$collStats: latencies are not kept by collection"),
     "queryExecStats": (115, "$collStats: scans are not counted by collection"),
 }
 
 
-def documents(engine: Engine, request: Request, namespace: str, stage: ServerStage) -> Iterator[dict[str, Any]]:
+def documents(
+    context: CommandContext, request: Request, namespace: str, stage: ServerStage
+) -> Iterator[dict[str, Any]]:
     """What the stage gives for a namespace. Raises its error where there is nothing of that name."""
-    return _SOURCES[stage.name](engine, request, namespace, stage.spec)
+    return _SOURCES[stage.name](context, request, namespace, stage.spec)
 
 
 def _collection_stats(
-    engine: Engine, request: Request, namespace: str, spec: dict[str, Any]
+    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     for name, (code, message) in UNSUPPORTED.items():
         if name in spec:
@@ -44,26 +44,29 @@ def _collection_stats(
         if type(options) is not dict:
             raise CommandError(14, f"BSON field '$collStats.{name}' is the wrong type, expected type 'object'")
     found: dict[str, Any] = {
-        "ns": namespace, "host": host_of(engine, request.client), "localTime": DatetimeMS(engine.clock.now_ms()),
+        "ns": namespace, "host": host_of(context.engine, request.client),
+        "localTime": DatetimeMS(context.clock.now_ms()),
     }  # fmt: skip
     if "storageStats" in spec:
-        found["storageStats"] = storage_stats(engine, namespace, spec["storageStats"].get("scale", 1))
+        found["storageStats"] = storage_stats(context, namespace, spec["storageStats"].get("scale", 1))
         del found["storageStats"]["ns"]
     if "count" in spec:
-        collection = engine.view.collection(namespace)
+        collection = context.view.collection(namespace)
         if collection is None:
             raise CommandError(
                 26,
                 f"Unable to retrieve count in $collStats stage :: caused by :: Collection [{namespace}] not found.",
             )
-        found["count"] = engine.view.count(collection)
+        found["count"] = context.view.count(collection)
     return iter((found,))
 
 
-def _index_stats(engine: Engine, request: Request, namespace: str, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _index_stats(
+    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Every index. That on `_id` is used and not counted; the others are never used, which is all there is to count."""
-    collection = engine.view.collection(namespace)
-    host, since = host_of(engine, request.client), DatetimeMS(engine.started_ms)
+    collection = context.view.collection(namespace)
+    host, since = host_of(context.engine, request.client), DatetimeMS(context.engine.started_ms)
     for index in [] if collection is None else collection.indexes:
         found = {"name": index.name, "key": index.spec["key"], "host": host, "spec": index.spec}
         if index.name != "_id_":
@@ -71,12 +74,16 @@ def _index_stats(engine: Engine, request: Request, namespace: str, spec: dict[st
         yield found
 
 
-def _operations(engine: Engine, request: Request, namespace: str, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    return operations(engine, request, spec)
+def _operations(
+    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    return operations(context, request, spec)
 
 
-def _sessions(engine: Engine, request: Request, namespace: str, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    return sessions(engine, request, spec)
+def _sessions(
+    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    return sessions(context, request, spec)
 
 
 _SOURCES: Final[dict[str, Callable[..., Iterator[dict[str, Any]]]]] = {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.cursors.documents import IdScan, Scan
 from headrace.cursors.oplog import OplogScan, pre_images, time_bounds
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES
 from headrace.errors import CommandError
 from headrace.execution.plan import Finder
@@ -16,17 +17,14 @@ from headrace.store.catalog import Collection
 from headrace.store.view import View, id_bounds
 from headrace.values.bson import decode
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
-
 VIEW_DEPTH_MAX: Final = 20
 
 
-def resolve(engine: Engine, namespace: str) -> tuple[str, list[dict[str, Any]]]:
+def resolve(context: CommandContext, namespace: str) -> tuple[str, list[dict[str, Any]]]:
     """The namespace a view stands on in the end, and the pipeline of all views on the way; ([] for a collection)."""
     pipeline: list[dict[str, Any]] = []
     for _ in range(VIEW_DEPTH_MAX):
-        collection = engine.view.collection(namespace)
+        collection = context.view.collection(namespace)
         if collection is None or not collection.is_view:
             return namespace, pipeline
         pipeline = [*collection.options.get("pipeline", []), *pipeline]
@@ -34,27 +32,27 @@ def resolve(engine: Engine, namespace: str) -> tuple[str, list[dict[str, Any]]]:
     raise CommandError(165, f"View depth limit exceeded; maximum depth is {VIEW_DEPTH_MAX}")
 
 
-def is_virtual(engine: Engine, namespace: str) -> bool:
+def is_virtual(context: CommandContext, namespace: str) -> bool:
     """The namespaces that are shown as collections and are none."""
     if namespace == OPLOG:
-        return engine.store.oplog_enabled
+        return context.store.oplog_enabled
     return namespace == PRE_IMAGES or namespace.endswith(".system.views")
 
 
 def virtual(
-    engine: Engine, namespace: str, spec: dict[str, Any], collation: Collation | None, backward: bool,
+    context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, backward: bool,
     variables: dict[str, Any] | None = None,
 ) -> Iterator[bytes]:  # fmt: skip
     """Matching raw documents of the oplog or another shown table."""
-    current: Callable[[], View] = lambda: engine.view  # noqa: E731
+    current: Callable[[], View] = lambda: context.view  # noqa: E731
     documents: Iterator[bytes]
     if namespace == OPLOG:
         first, last = time_bounds(spec)
         documents = OplogScan(current, first=first, last=last, backward=backward)
     elif namespace == PRE_IMAGES:
-        documents = iter(list(pre_images(engine.view)))
+        documents = iter(list(pre_images(context.view)))
     else:
-        documents = iter(_views_of(engine, namespace.partition(".")[0]))
+        documents = iter(_views_of(context, namespace.partition(".")[0]))
     if not spec:
         return documents
     predicate = parse_filter(spec, collation=collation, variables=variables)
@@ -80,34 +78,34 @@ class _Matching:
         raise StopIteration
 
 
-def _views_of(engine: Engine, database: str) -> list[bytes]:
+def _views_of(context: CommandContext, database: str) -> list[bytes]:
     from headrace.values.bson import encode
 
-    views = [item for item in engine.view.catalog.in_database(database) if item.is_view]
+    views = [item for item in context.view.catalog.in_database(database) if item.is_view]
     return [encode({"_id": item.namespace, **item.options}) for item in views]
 
 
 def stored(
-    engine: Engine, collection: Collection, spec: dict[str, Any], collation: Collation | None, backward: bool = False,
-    variables: dict[str, Any] | None = None,
+    context: CommandContext, collection: Collection, spec: dict[str, Any], collation: Collation | None,
+    backward: bool = False, variables: dict[str, Any] | None = None,
 ) -> Iterator[bytes]:  # fmt: skip
     """Matching raw documents of a collection in natural order."""
     finder = Finder(collection, spec, collation, variables)
     if finder.is_by_id:
-        found = finder.by_id(engine.view)
+        found = finder.by_id(context.view)
         return iter(() if found is None else (found[1],))
     if finder.has_id_keys:
-        candidates = [raw for _, raw in finder.candidates(engine.view, backward=backward)]
+        candidates = [raw for _, raw in finder.candidates(context.view, backward=backward)]
         return finder.narrowed(lambda: iter(candidates))
     if finder.id_range is not None and not backward:
         bounds = finder.id_range
-        return finder.narrowed(lambda: IdScan(lambda: engine.view, collection, bounds))
-    return finder.narrowed(lambda: Scan(lambda: engine.view, collection, backward=backward))
+        return finder.narrowed(lambda: IdScan(lambda: context.view, collection, bounds))
+    return finder.narrowed(lambda: Scan(lambda: context.view, collection, backward=backward))
 
 
 def in_id_order(
-    engine: Engine, collection: Collection, spec: dict[str, Any], collation: Collation | None, *, backward: bool,
-    variables: dict[str, Any] | None = None,
+    context: CommandContext, collection: Collection, spec: dict[str, Any], collation: Collation | None, *,
+    backward: bool, variables: dict[str, Any] | None = None,
 ) -> Iterator[bytes] | None:  # fmt: skip
     """Matching raw documents sorted by `_id`, read in that order; None where that cannot be had."""
     if collation is not None or collection.long_ids:
@@ -116,19 +114,19 @@ def in_id_order(
     if finder.is_by_id or finder.has_id_keys:
         return None
     bounds = finder.id_range or id_bounds(None, None)
-    return finder.narrowed(lambda: IdScan(lambda: engine.view, collection, bounds, backward=backward))
+    return finder.narrowed(lambda: IdScan(lambda: context.view, collection, bounds, backward=backward))
 
 
 def documents(
-    engine: Engine, namespace: str, spec: dict[str, Any], collation: Collation | None, *, backward: bool = False,
-    variables: dict[str, Any] | None = None,
+    context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, *,
+    backward: bool = False, variables: dict[str, Any] | None = None,
 ) -> Iterator[bytes]:  # fmt: skip
     """Matching raw documents of a namespace that is no view; none where there is nothing of that name."""
-    if is_virtual(engine, namespace):
-        return virtual(engine, namespace, spec, collation, backward, variables)
-    collection = engine.view.collection(namespace)
+    if is_virtual(context, namespace):
+        return virtual(context, namespace, spec, collation, backward, variables)
+    collection = context.view.collection(namespace)
     if collection is None:
         if spec:
             parse_filter(spec, collation=collation, variables=variables)
         return iter(())
-    return stored(engine, collection, spec, collation, backward, variables)
+    return stored(context, collection, spec, collation, backward, variables)

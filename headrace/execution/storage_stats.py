@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.dispatch.context import CommandContext
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
-
-def _size(engine: Engine, collection: Collection) -> int:
+def _size(context: CommandContext, collection: Collection) -> int:
     if collection.is_view:
         return 0
-    return sum(len(document) for _, document in engine.view.scan(collection))
+    return sum(len(document) for _, document in context.view.scan(collection))
 
 
-def storage_stats(engine: Engine, namespace: str, scale: Any) -> dict[str, Any]:
+def storage_stats(context: CommandContext, namespace: str, scale: Any) -> dict[str, Any]:
     """How large a collection is, in units of `scale` bytes. Raises 166 for a view, 2 for a scale below 1."""
     if isinstance(scale, bool) or not isinstance(scale, int | float) or scale < 1:
         raise CommandError(2, "Scale factor must be a number of at least 1")
-    collection = engine.view.collection(namespace)
+    collection = context.view.collection(namespace)
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     if collection is None:
         return {"ns": namespace, "size": 0, "count": 0, "storageSize": 0, "nindexes": 0, "indexSizes": {}}
-    size, count = _size(engine, collection), engine.view.count(collection)
+    size, count = _size(context, collection), context.view.count(collection)
     return {
         "ns": namespace, "size": size // int(scale), "count": count, "avgObjSize": size // count if count else 0,
         "storageSize": size // int(scale), "scaleFactor": int(scale),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Timestamp
 
@@ -15,9 +15,6 @@ from headrace.query.update import Diff, Update, UpdateContext, parse_update, ups
 from headrace.store.catalog import Collection
 from headrace.store.writes import RetryableWrite, WriteTransaction
 from headrace.values.bson import decode, encode
-
-if TYPE_CHECKING:
-    pass
 
 
 def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -> Update:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
-from headrace.dispatch.request import ClientInfo
+from headrace.dispatch.request import ClientInfo, Request
 from headrace.server.background import Background
 from headrace.server.failures import log_failure, printable
 from headrace.server.log_tail import LogTail
@@ -34,29 +34,26 @@ class Core:
 
     def __init__(
         self, options: ServerOptions, *, throw_away: bool = False, clock: SystemClock | None = None,
-        failed: Callable[[str], None] | None = None,
+        shut_down: Callable[[], None] | None = None, failed: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         """Open the store; raises `DirectoryInUse`. `throw_away`: a temporary directory, removed by `stop`.
 
+        `shut_down` ends the process, for the command shutdown; None where the process decides that itself.
         `failed` is called, with the reason, once the server can write no more: it has then dropped its clients.
         """
         self.failure: str | None = None
         """Why the server has ended by itself; None while it has not."""
         self._when_failed = failed
         self.options = options
+        self.shut_down = shut_down
         self.loop = asyncio.get_running_loop()
         self.store = Store(None if throw_away else options.dbpath, oplog=options.oplog, clock=clock)
-        self.engine = Engine(self.store, options, commands_for(options), first_parameters(options))
+        self.engine = Engine(self.store, options, commands_for(options), first_parameters(options), shell=self)
         self.commit_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
         self.writer = Writer(self)
         self.notifier = Notifier(self)
-        self.store.transactions.wake = self.notifier.wake_key
-        self.engine.cursors.killed = self.notifier.cursor_killed
         self._log = LogTail()
         logging.getLogger("headrace").addHandler(self._log)
-        self.engine.log = self._log.lines
-        self.engine.waiting = self.notifier.requests
-        self.engine.interrupt = self.notifier.interrupt
         self.background = Background(self)
         self.peers: set[Peer] = set()
         self.ending = False
@@ -155,6 +152,24 @@ class Core:
                 peer.drop()
         if self._when_failed is not None:
             self._when_failed(self.failure)
+
+    # What the engine calls: `dispatch.shell.Shell`.
+
+    @property
+    def log_lines(self) -> Sequence[str]:
+        return self._log.lines
+
+    def waiting_requests(self) -> Sequence[Request]:
+        return self.notifier.requests()
+
+    def interrupt(self, connection_id: int) -> None:
+        self.notifier.interrupt(connection_id)
+
+    def wake(self, key: str) -> None:
+        self.notifier.wake_key(key)
+
+    def cursor_killed(self, cursor: Any) -> None:
+        self.notifier.cursor_killed(cursor)
 
     # What peers call.
 

@@ -34,8 +34,7 @@ async def _serve(options: ServerOptions, announce: Callable[[str], None]) -> Non
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    core = Core(options, failed=_abort)
-    core.engine.shut_down = ended.set
+    core = Core(options, shut_down=ended.set, failed=_abort)
     await core.start()
     announce(f"headrace listens on {', '.join(core.addresses)}, data in {options.dbpath}")
     await ended.wait()

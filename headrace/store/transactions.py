@@ -40,8 +40,8 @@ class Transactions:
         self._last_number = NUMBER_START
         self.listeners: list[Callable[[ClientTransaction], None]] = []
         """Called with each transaction that ended."""
-        self.wake: Callable[[str], None] = _nobody
-        """Run again what waits for a key; set by the shell."""
+        self.wake_listeners: list[Callable[[str], None]] = []
+        """Called with a key whose waiters may go on: a transaction's that ended, or `SETTLED`."""
         self.awaited = False
         """Somebody waits for the write transaction of the moment to be settled."""
 
@@ -69,7 +69,11 @@ class Transactions:
             self.history.clear()
         for listener in self.listeners:
             listener(transaction)
-        self.wake(transaction.key)
+        self._wake(transaction.key)
+
+    def _wake(self, key: str) -> None:
+        for listener in self.wake_listeners:
+            listener(key)
 
     def is_committing(self, transaction: ClientTransaction) -> bool:
         """Whether its commit is on its way to the disk: then nobody may end it."""
@@ -132,7 +136,7 @@ class Transactions:
         """No write transaction is open any more: who waited for that may start."""
         if self.awaited:
             self.awaited = False
-            self.wake(SETTLED)
+            self._wake(SETTLED)
 
     def holder_of(self, namespace: str, txn: WriteTransaction) -> ClientTransaction | None:
         """An open transaction that has looked at or made a collection; `namespace` may be a database with its dot."""
@@ -144,7 +148,3 @@ class Transactions:
             ):
                 return transaction
         return None
-
-
-def _nobody(key: str) -> None:
-    """The default of `wake`: nobody waits where there is no shell."""

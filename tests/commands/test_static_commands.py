@@ -14,8 +14,10 @@ from headrace.commands.server_info.hello import COMPRESSORS
 from headrace.commands.server_info.parameters import PARAMETERS, first_parameters
 from headrace.commands.server_info.refused import REFUSED
 from headrace.commands.table_static import STATIC_COMMANDS
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.shell import NoShell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.values.bson import encode
@@ -33,6 +35,12 @@ class FixedClock:
 
 
 @dataclass
+class FakeShell(NoShell):
+    shut_down: Any = None
+    log_lines: tuple[str, ...] = ("a line", "another")
+
+
+@dataclass
 class FakeServer:
     options: ServerOptions = OPTIONS
     clock: FixedClock = field(default_factory=FixedClock)
@@ -40,8 +48,7 @@ class FakeServer:
     started_ms: int = 1_700_000_000_000
     parameters: dict[str, Any] = field(default_factory=lambda: first_parameters(OPTIONS))
     metrics: dict[str, int] = field(default_factory=dict)
-    shut_down: Any = None
-    log: tuple[str, ...] = ("a line", "another")
+    shell: FakeShell = field(default_factory=FakeShell)
     connections_open: int = 3
     connections_created: int = 4
     commands: dict[str, Any] = field(default_factory=lambda: STATIC_COMMANDS)
@@ -63,7 +70,7 @@ def ask(
     client = client or ClientInfo(9, "127.0.0.1:5000", ("127.0.0.1", 27018))
     request = Request(name, "admin", encode({**body, "$db": "admin"}), {}, client)
     request.time_is_up = time_is_up
-    return (STATIC_COMMANDS.get(name) or by_alias[name]).run(info or FakeServer(), request)
+    return (STATIC_COMMANDS.get(name) or by_alias[name]).run(CommandContext(info or FakeServer()), request)
 
 
 def refused(body: dict[str, Any], info: FakeServer | None = None, client: ClientInfo | None = None) -> int:
@@ -289,7 +296,8 @@ def test_every_reply_can_be_encoded() -> None:
         value = {"getParameter": "*", "getLog": "*", "endSessions": []}.get(name, 1)
         try:
             reply = command.run(
-                FakeServer(), Request(name, "admin", encode({name: value}), {}, ClientInfo(1, "x", ("h", 1)))
+                CommandContext(FakeServer()),
+                Request(name, "admin", encode({name: value}), {}, ClientInfo(1, "x", ("h", 1))),
             )
         except CommandError:
             continue

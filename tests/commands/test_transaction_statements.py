@@ -308,7 +308,7 @@ def test_while_a_commit_is_on_its_way_to_the_disk_transactions_wait(at: DrivenSe
     seen: list[Any] = []
     at.between = lambda place: seen.extend([two.begin().run({"find": "c"}), one.run({"find": "c"}), one.abort()])
     woken: list[str] = []
-    at.store.transactions.wake = woken.append
+    at.store.transactions.wake_listeners.append(woken.append)
     assert one.commit()["ok"] == 1.0
     assert len(seen) == 6 and all(isinstance(answer, Wait) for answer in seen)
     assert set(woken) == {answer.scope for answer in seen}

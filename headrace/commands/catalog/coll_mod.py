@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Int64
 
 from headrace.commands.catalog.create import OPTIONS, check_view_pipeline
 from headrace.dispatch.arguments import flag
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import for_writing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -17,9 +18,6 @@ from headrace.query.match import parse_filter
 from headrace.store import schema
 from headrace.store.catalog import Collection, Index
 from headrace.values.bson import type_name
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 SECONDS: Final = "expireAfterSeconds"
 _SECONDS_MAX: Final = 2**31 - 1
@@ -30,15 +28,15 @@ _GENERIC: Final = frozenset({
 _CHANGEABLE: Final = frozenset({OPTION, "expireAfterSeconds", "validationAction", "validationLevel", "validator"})
 
 
-def run(engine: Engine, request: Request) -> dict[str, Any]:
+def run(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
-    for_writing(engine, namespace)
+    for_writing(context, namespace)
     change = _change(request.body)
-    collection = engine.txn.collection(namespace)
+    collection = context.txn.collection(namespace)
     if collection is None:
         raise CommandError(26, f"ns does not exist: {namespace}")
     if collection.is_view:
-        return _view(engine, collection, change)
+        return _view(context, collection, change)
     if "viewOn" in change or "pipeline" in change:
         raise CommandError(72, f"'{next(iter(change))}' is not supported on a collection that is no view")
     if change.get(OPTION, {}).get("enabled"):
@@ -52,7 +50,7 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
     reply: dict[str, Any] = {}
     if index_change is not None:
         change["index"], before, reply = _index(collection, index_change)
-    schema.modify(engine.txn, collection, change, options, before)  # also when it changes nothing, as MongoDB does
+    schema.modify(context.txn, collection, change, options, before)  # also when it changes nothing, as MongoDB does
     return reply
 
 
@@ -77,7 +75,7 @@ def _change(body: dict[str, Any]) -> dict[str, Any]:
     return change
 
 
-def _view(engine: Engine, view: Collection, change: dict[str, Any]) -> dict[str, Any]:
+def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> dict[str, Any]:
     if OPTION in change:
         raise CommandError(72, f"option not supported on a view: {OPTION}")
     options = dict(view.options)
@@ -87,7 +85,7 @@ def _view(engine: Engine, view: Collection, change: dict[str, Any]) -> dict[str,
         options[name] = value
     check_view_pipeline(view.database, view.namespace, options["pipeline"])
     if change:
-        schema.modify_view(engine.txn, view, options)
+        schema.modify_view(context.txn, view, options)
     return {}
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.dispatch.arguments import object_field
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import for_writing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -16,9 +17,6 @@ from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.store import schema
 from headrace.values.bson import type_name
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 UNSUPPORTED: Final = {
     "clusteredIndex": (115, "clustered collections are not supported"),
@@ -109,12 +107,12 @@ def options_of(body: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def run(engine: Engine, request: Request) -> dict[str, Any]:
+def run(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
-    for_writing(engine, namespace)
+    for_writing(context, namespace)
     body = request.body
     options = options_of(body)
-    existing = engine.txn.collection(namespace)
+    existing = context.txn.collection(namespace)
     kept = {name: value for name, value in options.items() if name not in ("idIndex", "autoIndexId")}
     if existing is not None:
         if existing.is_view == ("viewOn" in options) and existing.options == kept:
@@ -122,10 +120,10 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
         kind = "view" if existing.is_view else "collection"
         raise CommandError(48, f"Collection {namespace} already exists as a {kind} with other options")
     if "viewOn" in options:
-        _create_view(engine, request, namespace, kept)
+        _create_view(context, request, namespace, kept)
         return {}
     _check(namespace, kept)
-    schema.create(engine.txn, namespace, kept)
+    schema.create(context.txn, namespace, kept)
     return {}
 
 
@@ -142,7 +140,7 @@ def _check(namespace: str, options: dict[str, Any]) -> None:
         parse_collation(options["collation"])
 
 
-def _create_view(engine: Engine, request: Request, namespace: str, options: dict[str, Any]) -> None:
+def _create_view(context: CommandContext, request: Request, namespace: str, options: dict[str, Any]) -> None:
     """A view; its pipeline is checked now and its source may come later."""
     if OPTION in options:
         raise CommandError(72, f"option not supported on a view: {OPTION}")
@@ -154,15 +152,17 @@ def _create_view(engine: Engine, request: Request, namespace: str, options: dict
     made = {"viewOn": options["viewOn"], "pipeline": pipeline}
     if "collation" in options:
         made["collation"] = object_field(options, "collation", "create")
-    schema.create_view(engine.txn, namespace, made)
+    schema.create_view(context.txn, namespace, made)
 
 
 def check_view_pipeline(database: str, namespace: str, pipeline: list[Any]) -> None:
     """Refuse what a view may not be made of."""
     if pipeline and type(pipeline[0]) is dict and "$changeStream" in pipeline[0]:
         raise CommandError(167, "$changeStream cannot be used in a view definition")
-    context = PipelineContext(database=database, collection=namespace.partition(".")[2], read_collection=lambda *_: ())
-    for stage in parse_pipeline(pipeline, context=context):
+    pipeline_context = PipelineContext(
+        database=database, collection=namespace.partition(".")[2], read_collection=lambda *_: ()
+    )
+    for stage in parse_pipeline(pipeline, context=pipeline_context):
         if stage.name in ("$out", "$merge"):
             raise CommandError(167, f"The aggregation stage {stage.name} cannot be used in a view definition")
 

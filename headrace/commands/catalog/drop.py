@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.dispatch.arguments import flag
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import check_database, check_namespace, for_writing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.store import schema
 from headrace.values.bson import type_name
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
-
-def drop(engine: Engine, request: Request) -> dict[str, Any]:
+def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
-    for_writing(engine, namespace)
-    collection = engine.txn.collection(namespace)
+    for_writing(context, namespace)
+    collection = context.txn.collection(namespace)
     if collection is None:
         return {}
     count = len(collection.indexes)
-    schema.drop(engine.txn, collection)
+    schema.drop(context.txn, collection)
     return {"ns": namespace} if collection.is_view else {"nIndexesWas": count, "ns": namespace}
 
 
-def drop_database(engine: Engine, request: Request) -> dict[str, Any]:
+def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
     database = check_database(request.db)
     if database in ("admin", "config", "local"):
         raise CommandError(20, f"Dropping the '{database}' database is prohibited.")
-    if not engine.txn.catalog.in_database(database):
+    if not context.txn.catalog.in_database(database):
         return {}
-    schema.drop_database(engine.txn, database)
+    schema.drop_database(context.txn, database)
     return {"dropped": database}
 
 
-def rename(engine: Engine, request: Request) -> dict[str, Any]:
+def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     body = request.body
     for field in (request.name, "to"):
         if type(body.get(field)) is not str:
@@ -50,8 +48,8 @@ def rename(engine: Engine, request: Request) -> dict[str, Any]:
             )
     source, goal = check_namespace(body[request.name]), check_namespace(body["to"])
     for namespace in (source, goal):
-        for_writing(engine, namespace)
-    txn = engine.txn
+        for_writing(context, namespace)
+    txn = context.txn
     if source == goal:
         raise CommandError(20, "Can't rename a collection to itself")
     collection, existing = txn.collection(source), txn.collection(goal)

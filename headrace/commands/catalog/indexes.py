@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace import limits
 from headrace.dispatch.arguments import object_field
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import target, writable
 from headrace.dispatch.request import Request
 from headrace.dispatch.transaction_statements import check_new_indexes
@@ -17,9 +18,6 @@ from headrace.query.match import parse_filter
 from headrace.store import schema
 from headrace.store.catalog import Collection
 from headrace.values.bson import encode, type_name
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 _SPEC_FIELDS: Final = frozenset({
     "2dsphereIndexVersion", "background", "bits", "bucketSize", "clustered", "collation", "default_language",
@@ -34,13 +32,13 @@ _ADDED: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def create(engine: Engine, request: Request) -> dict[str, Any]:
+def create(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
     specs = [_checked(spec) for spec in _specs(request.body)]
-    collection = writable(engine, namespace)
+    collection = writable(context, namespace)
     made_now = collection is None
     if collection is None:
-        collection = schema.create(engine.txn, namespace, {})
+        collection = schema.create(context.txn, namespace, {})
     if "collation" in collection.options:  # an index has its collection's collation unless it names its own
         specs = [{**spec, "collation": spec.get("collation", collection.options["collation"])} for spec in specs]
     before = len(collection.indexes)
@@ -51,8 +49,8 @@ def create(engine: Engine, request: Request) -> dict[str, Any]:
     if len(collection.indexes) + len(wanted) > limits.INDEX_COUNT_MAX:
         raise CommandError(67, f"add index fails, too many indexes for {namespace}")
     if wanted:
-        check_new_indexes(engine, collection)
-        schema.create_indexes(engine.txn, collection, wanted)
+        check_new_indexes(context, collection)
+        schema.create_indexes(context.txn, collection, wanted)
     reply: dict[str, Any] = {"numIndexesBefore": before, "numIndexesAfter": len(collection.indexes)}
     if not wanted:
         return {**reply, "note": "all indexes already exist"}
@@ -172,33 +170,33 @@ def _identity(spec: dict[str, Any]) -> Any:
     return spec.get("collation"), spec.get("partialFilterExpression")
 
 
-def list_indexes(engine: Engine, request: Request) -> bytes:
+def list_indexes(context: CommandContext, request: Request) -> bytes:
     namespace = target(request)
-    collection = engine.view.collection(namespace)
+    collection = context.view.collection(namespace)
     if collection is None:
         raise CommandError(26, f"ns does not exist: {namespace}")
     if collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     size = batch_size(object_field(request.body, "cursor", "listIndexes"), "listIndexes.cursor")
     specs = iter([encode(index.spec) for index in collection.indexes])
-    return open_cursor(engine, request, namespace, specs, size, id_first=True)
+    return open_cursor(context, request, namespace, specs, size, id_first=True)
 
 
-def drop(engine: Engine, request: Request) -> dict[str, Any]:
+def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
-    collection = writable(engine, namespace)
+    collection = writable(context, namespace)
     if collection is None:
         raise CommandError(26, f"ns not found {namespace}")
     wanted = request.body.get("index")
     count = len(collection.indexes)
     if wanted == "*":
         for index in [item for item in collection.indexes if item.name != "_id_"]:
-            schema.drop_index(engine.txn, collection, index)
+            schema.drop_index(context.txn, collection, index)
         return {"nIndexesWas": count, "msg": "non-_id indexes dropped for collection"}
     names = wanted if type(wanted) is list else [wanted]
     found = [_named(collection, name) for name in names]
     for index in found:
-        schema.drop_index(engine.txn, collection, index)
+        schema.drop_index(context.txn, collection, index)
     return {"nIndexesWas": count}
 
 

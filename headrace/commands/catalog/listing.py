@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Binary, Int64
 
 from headrace.dispatch.arguments import flag, object_field
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, check_database, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -17,9 +18,6 @@ from headrace.execution.storage_stats import _size, storage_stats
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
 from headrace.values.bson import encode
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 OPLOG_UUID: Final = uuid.uuid5(uuid.NAMESPACE_URL, "headrace:local.oplog.rs").bytes
 
@@ -39,12 +37,12 @@ def _shown(collection: Collection) -> dict[str, Any]:
     return shown if id_index is None else {**shown, "idIndex": id_index}
 
 
-def list_collections(engine: Engine, request: Request) -> bytes:
+def list_collections(context: CommandContext, request: Request) -> bytes:
     database = check_database(request.db)
     spec = object_field(request.body, "filter", "listCollections")
-    shown = [_shown(collection) for collection in engine.view.catalog.in_database(database)]
-    if database == "local" and engine.store.oplog_enabled:
-        shown.append(_oplog(engine))
+    shown = [_shown(collection) for collection in context.view.catalog.in_database(database)]
+    if database == "local" and context.store.oplog_enabled:
+        shown.append(_oplog(context))
     if any(item["type"] == "view" for item in shown):
         shown.append(_system_views(database))
     if spec:
@@ -54,11 +52,11 @@ def list_collections(engine: Engine, request: Request) -> bytes:
         shown = [{"name": item["name"], "type": item["type"]} for item in shown]
     size = batch_size(object_field(request.body, "cursor", "listCollections"), "listCollections.cursor")
     namespace = f"{database}.$cmd.listCollections"
-    return open_cursor(engine, request, namespace, iter([encode(item) for item in shown]), size, id_first=True)
+    return open_cursor(context, request, namespace, iter([encode(item) for item in shown]), size, id_first=True)
 
 
-def _oplog(engine: Engine) -> dict[str, Any]:
-    size = engine.parameters["oplogSizeMB"]
+def _oplog(context: CommandContext) -> dict[str, Any]:
+    size = context.engine.parameters["oplogSizeMB"]
     options = {"capped": True, "size": float((size or 1024) * 1024 * 1024), "autoIndexId": False}
     return {
         "name": "oplog.rs", "type": "collection", "options": options,
@@ -76,15 +74,15 @@ def _system_views(database: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def list_databases(engine: Engine, request: Request) -> dict[str, Any]:
-    names = set(engine.view.catalog.databases()) | {"admin", "config"}
-    if engine.store.oplog_enabled:
+def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
+    names = set(context.view.catalog.databases()) | {"admin", "config"}
+    if context.store.oplog_enabled:
         names.add("local")
     name_only = flag(request.body, "nameOnly", False, "listDatabases")
     shown: list[dict[str, Any]] = []
     total = 0
     for name in sorted(names):
-        size = sum(_size(engine, item) for item in engine.view.catalog.in_database(name)) if not name_only else 0
+        size = sum(_size(context, item) for item in context.view.catalog.in_database(name)) if not name_only else 0
         total += size
         shown.append({"name": name} if name_only else {"name": name, "sizeOnDisk": Int64(size), "empty": not size})
     spec = object_field(request.body, "filter", "listDatabases")
@@ -96,15 +94,15 @@ def list_databases(engine: Engine, request: Request) -> dict[str, Any]:
     return {"databases": shown, "totalSize": Int64(total), "totalSizeMb": Int64(total >> 20)}
 
 
-def collection_stats(engine: Engine, request: Request) -> dict[str, Any]:
-    return storage_stats(engine, target(request), request.body.get("scale", 1))
+def collection_stats(context: CommandContext, request: Request) -> dict[str, Any]:
+    return storage_stats(context, target(request), request.body.get("scale", 1))
 
 
-def database_stats(engine: Engine, request: Request) -> dict[str, Any]:
-    found = engine.view.catalog.in_database(check_database(request.db))
+def database_stats(context: CommandContext, request: Request) -> dict[str, Any]:
+    found = context.view.catalog.in_database(check_database(request.db))
     collections = [item for item in found if not item.is_view]
-    size = sum(_size(engine, item) for item in collections)
-    count = sum(engine.view.count(item) for item in collections)
+    size = sum(_size(context, item) for item in collections)
+    count = sum(context.view.count(item) for item in collections)
     return {
         "db": request.db, "collections": Int64(len(collections)), "views": Int64(len(found) - len(collections)),
         "objects": Int64(count), "avgObjSize": size / count if count else 0.0, "dataSize": float(size),
@@ -113,23 +111,23 @@ def database_stats(engine: Engine, request: Request) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def validate(engine: Engine, request: Request) -> dict[str, Any]:
+def validate(context: CommandContext, request: Request) -> dict[str, Any]:
     """Every document is read, decoded and looked up by its `_id`."""
     from headrace.store.identity import identify
     from headrace.values.bson import decode
 
     namespace = target(request)
-    collection = engine.view.collection(namespace)
+    collection = context.view.collection(namespace)
     if collection is None or namespace == OPLOG:
         raise CommandError(26, f"Collection '{namespace}' does not exist to validate.")
     if collection.is_view:
         raise CommandError(166, "Cannot validate a view")
     errors: list[str] = []
     count = 0
-    for record, document in engine.view.scan(collection):
+    for record, document in context.view.scan(collection):
         count += 1
         decode(document)
-        if engine.view.record_of(collection, identify(document)[0]) != record:
+        if context.view.record_of(collection, identify(document)[0]) != record:
             errors.append(f"the id index does not lead to record {int.from_bytes(record, 'big')}")
     return {
         "ns": namespace, "nInvalidDocuments": 0, "nrecords": count, "nIndexes": len(collection.indexes),

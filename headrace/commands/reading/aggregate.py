@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.dispatch import arguments
 from headrace.dispatch.arguments import flag
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import check_database, check_namespace
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -17,25 +18,22 @@ from headrace.execution.plan import check_hint
 from headrace.execution.sources import resolve
 from headrace.values.bson import type_name
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
-
 _WITHOUT_COLLECTION: Final = frozenset(
     {"$documents", "$changeStream", "$currentOp", "$listLocalSessions", "$queryStats"}
 )
 
 
-def run(engine: Engine, request: Request) -> Any:
+def run(context: CommandContext, request: Request) -> Any:
     body = request.body
     pipeline = _pipeline(body)
     name = body[request.name]
     if "explain" not in body and change_streams.opens_a_stream(pipeline):
-        return change_streams.open_stream(engine, request, pipeline)
+        return change_streams.open_stream(context, request, pipeline)
     cursor = body.get("cursor")
     if flag(body, "explain", False, "aggregate"):
         from headrace.commands.reading.explain import explain  # which knows every command that finds
 
-        return explain(engine, request, False)
+        return explain(context, request, False)
     if type(cursor) is not dict:
         if cursor is not None:
             raise CommandError(14, "cursor field must be missing or an object")
@@ -47,11 +45,11 @@ def run(engine: Engine, request: Request) -> Any:
         _check_without_collection(name, pipeline)
     else:
         namespace = check_namespace(f"{request.db}.{name}")
-        check_hint(engine.view.collection(namespace), body.get("hint"))
-        _, of_views = resolve(engine, namespace)
+        check_hint(context.view.collection(namespace), body.get("hint"))
+        _, of_views = resolve(context, namespace)
         pipeline = [*of_views, *pipeline]
-    found = run_pipeline_on(engine, namespace, pipeline, body, request)
-    return open_cursor(engine, request, namespace, found, size)
+    found = run_pipeline_on(context, namespace, pipeline, body, request)
+    return open_cursor(context, request, namespace, found, size)
 
 
 def _pipeline(body: dict[str, Any]) -> list[Any]:

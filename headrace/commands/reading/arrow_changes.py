@@ -33,6 +33,7 @@ from headrace.changes.rows import ReadBounds
 from headrace.cursors.rows import RowCursor
 from headrace.dispatch.arguments import integer_field, object_field
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
@@ -41,7 +42,6 @@ from headrace.values.arrow import COLUMNS, SIZE
 from headrace.values.bson import decode, encode
 
 if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
     from headrace.values.arrow import Gathered
 
 NAME: Final = "headraceChanges"
@@ -66,14 +66,14 @@ class Wanted:
     wait_ms: float
 
 
-def run(engine: Engine, request: Request) -> bytes | Wait:
+def run(context: CommandContext, request: Request) -> bytes | Wait:
     wanted = _wanted(request)
-    cursor = _open(engine, request, wanted)
-    cursor.read(engine, wanted.until)
+    cursor = _open(context, request, wanted)
+    cursor.read(context, wanted.until)
     token = decode(cursor.token)
     reached = wanted.until is not None and token["_data"].upper() >= wanted.until
     if cursor.idle and wanted.wait_ms and not (cursor.moved or reached or cursor.closed or request.time_is_up):
-        return Wait(engine.store.last_position, wanted.wait_ms, cursor.key)
+        return Wait(context.store.last_position, wanted.wait_ms, cursor.key)
     rest = {
         "rows": len(cursor.rows), "token": token, "done": cursor.idle if wanted.until is None else reached,
         "idle": cursor.idle, "closed": cursor.closed,
@@ -83,12 +83,12 @@ def run(engine: Engine, request: Request) -> bytes | Wait:
     return b"".join((b"\x05arrow\0", len(arrow).to_bytes(4, "little"), b"\0", arrow, encode(rest)[4:-1]))
 
 
-def _open(engine: Engine, request: Request, wanted: Wanted) -> RowCursor:
+def _open(context: CommandContext, request: Request, wanted: Wanted) -> RowCursor:
     """The stream, for this one call."""
-    spec = replace(stream_spec(engine, request, wanted.pipeline), unbounded=True)
-    lookup = Lookup(engine)
-    builder = EventBuilder(spec, lookup, lookup, engine.count)
-    return RowCursor(spec, builder, engine.feeds, engine, engine.clock.monotonic_ms, wanted.bounds)
+    spec = replace(stream_spec(context, request, wanted.pipeline), unbounded=True)
+    lookup = Lookup(context.store)
+    builder = EventBuilder(spec, lookup, lookup, context.engine.count)
+    return RowCursor(spec, builder, context.engine.feeds, context, context.clock.monotonic_ms, wanted.bounds)
 
 
 def _arrow(rows: Gathered, columns: tuple[str, ...]) -> bytes | memoryview:

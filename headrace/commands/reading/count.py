@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.dispatch.arguments import integer_field, object_field
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -17,24 +18,21 @@ from headrace.query.collation import Collation
 from headrace.values.bson import decode, type_name
 from headrace.values.order import hash_key
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
-
-def count(engine: Engine, request: Request) -> dict[str, Any]:
+def count(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
     body = request.body
     spec = object_field(body, "query", "count")
     skip, limit = integer_field(body, "skip", "count") or 0, abs(integer_field(body, "limit", "count") or 0)
     if skip < 0:
         raise CommandError(2, f"Skip value must be non-negative, but received: {skip}")
-    collection = engine.view.collection(namespace)
+    collection = context.view.collection(namespace)
     check_hint(collection, body.get("hint"))
     if collection is not None and not collection.is_view and not spec:
-        found = engine.view.count(collection)
+        found = context.view.count(collection)
     else:
         collation = collation_of(collection, body.get("collation"))
-        found = sum(1 for _ in _matches(engine, namespace, spec, collation, body))
+        found = sum(1 for _ in _matches(context, namespace, spec, collation, body))
     found = max(0, found - skip)
     reply: dict[str, Any] = {"n": min(found, limit) if limit else found}
     if collection is not None and collection.is_view:
@@ -43,19 +41,19 @@ def count(engine: Engine, request: Request) -> dict[str, Any]:
 
 
 def _matches(
-    engine: Engine, namespace: str, spec: dict[str, Any], collation: Collation | None, body: dict[str, Any]
+    context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, body: dict[str, Any]
 ) -> Iterator[bytes]:
     """Raw documents of a collection, a view or a shown table that match."""
-    _, pipeline = resolve(engine, namespace)
-    if pipeline and not is_virtual(engine, namespace):
-        return run_pipeline_on(engine, namespace, [*pipeline, {"$match": spec}], body)
-    collection = engine.view.collection(namespace)
+    _, pipeline = resolve(context, namespace)
+    if pipeline and not is_virtual(context, namespace):
+        return run_pipeline_on(context, namespace, [*pipeline, {"$match": spec}], body)
+    collection = context.view.collection(namespace)
     if collection is not None and collection.is_view:
-        return run_pipeline_on(engine, namespace, [{"$match": spec}], body)
-    return documents(engine, namespace, spec, collation)
+        return run_pipeline_on(context, namespace, [{"$match": spec}], body)
+    return documents(context, namespace, spec, collation)
 
 
-def distinct(engine: Engine, request: Request) -> dict[str, Any]:
+def distinct(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
     body = request.body
     key = body.get("key")
@@ -66,9 +64,9 @@ def distinct(engine: Engine, request: Request) -> dict[str, Any]:
             14, f"BSON field 'distinct.key' is the wrong type '{type_name(key)}', expected type 'string'"
         )
     spec = object_field(body, "query", "distinct")
-    collation = collation_of(engine.view.collection(namespace), body.get("collation"))
+    collation = collation_of(context.view.collection(namespace), body.get("collation"))
     values: dict[Any, Any] = {}
-    for raw in _matches(engine, namespace, spec, collation, body):
+    for raw in _matches(context, namespace, spec, collation, body):
         for value in _values(decode(raw), key.split(".")):
             values.setdefault(hash_key(value, collation), value)
     return {"values": list(values.values())}

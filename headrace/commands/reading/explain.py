@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Int64, Timestamp
 
@@ -19,13 +19,14 @@ from headrace.commands.writing import update
 from headrace.dispatch import arguments
 from headrace.dispatch.arguments import integer_field, object_field, raw_documents
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import MONGODB_VERSION_TEXT, host_of
 from headrace.errors import CommandError
 from headrace.execution.explain_plan import CountingView, Stage, access, gives_id_order, parsed_query
 from headrace.execution.let import variables_of
-from headrace.execution.pipelines import context_of
+from headrace.execution.pipelines import pipeline_context_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.sources import documents, resolve
 from headrace.execution.updates import parsed
@@ -33,9 +34,6 @@ from headrace.query.pipeline import parse_pipeline
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.update import UpdateContext
 from headrace.values.bson import decode, encode, type_name
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 VERBOSITIES: Final = ("queryPlanner", "executionStats", "allPlansExecution")
 
@@ -50,7 +48,7 @@ class Plan:
     run: Callable[[], tuple[int, dict[str, int]]]
 
 
-def run(engine: Engine, request: Request) -> dict[str, Any]:
+def run(context: CommandContext, request: Request) -> dict[str, Any]:
     inner = request.body[request.name]
     if type(inner) is not dict:
         raise CommandError(
@@ -61,28 +59,28 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
         raise CommandError(2, f"Enumeration value '{verbosity}' for field 'explain.verbosity' is not a valid value.")
     name = next(iter(inner), "")
     asked = Request(name, request.db, encode(inner), {}, request.client, inner)
-    return explain(engine, asked, verbosity != "queryPlanner")
+    return explain(context, asked, verbosity != "queryPlanner")
 
 
-def explain(engine: Engine, request: Request, with_counts: bool) -> dict[str, Any]:
+def explain(context: CommandContext, request: Request, with_counts: bool) -> dict[str, Any]:
     """The reply for a request that is not to be answered. Raises 59 and 20 for a command that finds nothing, 40415."""
     plans = _PLANS.get(request.name)
     if plans is None and request.name != "aggregate":
-        if request.name in engine.commands:
+        if request.name in context.engine.commands:
             raise CommandError(20, f"Cannot explain the command '{request.name}'")
         raise CommandError(59, f"Explain failed due to unknown command: {request.name}")
     if request.name in arguments.KNOWN:
         arguments.check(request.name, request.body, arguments.KNOWN[request.name])
-    view = CountingView(engine.view)
-    engine.enter(view)
+    view = CountingView(context.view)
+    context.enter(view)
     reply: dict[str, Any] = {"explainVersion": "1"}
-    if request.name == "aggregate" or _is_view(engine, request):
-        reply |= _pipeline(engine, request, view, with_counts)
+    if request.name == "aggregate" or _is_view(context, request):
+        reply |= _pipeline(context, request, view, with_counts)
     else:
         assert plans is not None
-        reply |= _told(engine, plans(engine, request), view, with_counts)
+        reply |= _told(context, plans(context, request), view, with_counts)
     reply["command"] = {**request.body, "$db": request.db}
-    host, _, port = host_of(engine, request.client).rpartition(":")
+    host, _, port = host_of(context.engine, request.client).rpartition(":")
     reply["serverInfo"] = {
         "host": host, "port": int(port) if port.isdigit() else 0, "version": MONGODB_VERSION_TEXT,
         "gitVersion": "unknown",
@@ -90,7 +88,7 @@ def explain(engine: Engine, request: Request, with_counts: bool) -> dict[str, An
     return reply
 
 
-def _told(engine: Engine, plan: Plan, view: CountingView, with_counts: bool) -> dict[str, Any]:
+def _told(context: CommandContext, plan: Plan, view: CountingView, with_counts: bool) -> dict[str, Any]:
     reply: dict[str, Any] = {
         "queryPlanner": {
             "namespace": plan.namespace, "parsedQuery": plan.query, "indexFilterSet": False,
@@ -99,7 +97,7 @@ def _told(engine: Engine, plan: Plan, view: CountingView, with_counts: bool) -> 
     }  # fmt: skip
     if not with_counts:
         return reply
-    began_ms = engine.clock.monotonic_ms()
+    began_ms = context.clock.monotonic_ms()
     stats: dict[str, Any] = {"executionSuccess": True, "nReturned": 0}
     counted: dict[str, int] = {}
     try:
@@ -107,7 +105,7 @@ def _told(engine: Engine, plan: Plan, view: CountingView, with_counts: bool) -> 
     except CommandError as error:
         stats |= {"executionSuccess": False, "errorMessage": error.message, "errorCode": error.code}
     stats |= {
-        "executionTimeMillis": int(engine.clock.monotonic_ms() - began_ms),
+        "executionTimeMillis": int(context.clock.monotonic_ms() - began_ms),
         "totalKeysExamined": view.keys, "totalDocsExamined": view.documents,
         "executionStages": {"stage": plan.stage["stage"], "nReturned": stats["nReturned"], **counted, **plan.stage},
     }  # fmt: skip
@@ -118,11 +116,11 @@ def _told(engine: Engine, plan: Plan, view: CountingView, with_counts: bool) -> 
 # One function a command.
 
 
-def _find(engine: Engine, request: Request) -> Plan:
+def _find(context: CommandContext, request: Request) -> Plan:
     body, namespace = request.body, target(request)
     find.check(body)
     spec, sort = object_field(body, "filter", "find"), object_field(body, "sort", "find")
-    collection = engine.view.collection(namespace)
+    collection = context.view.collection(namespace)
     check_hint(collection, body.get("hint"))
     collation, let = collation_of(collection, body.get("collation")), variables_of(body, request.name) or None
     backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
@@ -139,40 +137,40 @@ def _find(engine: Engine, request: Request) -> Plan:
         stage = {"stage": "PROJECTION_DEFAULT", "transformBy": body["projection"], "inputStage": stage}
 
     def found() -> tuple[int, dict[str, int]]:
-        return _length(find.selected(engine, request, namespace, spec, collection, skip, limit)), {}
+        return _length(find.selected(context, request, namespace, spec, collection, skip, limit)), {}
 
     return Plan(namespace, parsed_query(spec), stage, found)
 
 
-def _count(engine: Engine, request: Request) -> Plan:
+def _count(context: CommandContext, request: Request) -> Plan:
     namespace, spec = target(request), object_field(request.body, "query", "count")
-    collection = engine.view.collection(namespace)
+    collection = context.view.collection(namespace)
     stage: Stage = {"stage": "RECORD_STORE_COUNT"}
     if spec or collection is None:
         collation = collation_of(collection, request.body.get("collation"))
         stage = {"stage": "COUNT", "inputStage": access(collection, spec, collation, None)}
 
     def found() -> tuple[int, dict[str, int]]:
-        return 0, {"nCounted": count.count(engine, request)["n"]}
+        return 0, {"nCounted": count.count(context, request)["n"]}
 
     return Plan(namespace, parsed_query(spec), stage, found)
 
 
-def _distinct(engine: Engine, request: Request) -> Plan:
+def _distinct(context: CommandContext, request: Request) -> Plan:
     namespace, spec = target(request), object_field(request.body, "query", "distinct")
-    collection = engine.view.collection(namespace)
+    collection = context.view.collection(namespace)
     stage = access(collection, spec, collation_of(collection, request.body.get("collation")), None)
 
     def found() -> tuple[int, dict[str, int]]:
-        return len(count.distinct(engine, request)["values"]), {}
+        return len(count.distinct(context, request)["values"]), {}
 
     return Plan(namespace, parsed_query(spec), stage, found)
 
 
-def _writes(engine: Engine, request: Request, statement: dict[str, Any], one: bool, sort: Any) -> Plan:
+def _writes(context: CommandContext, request: Request, statement: dict[str, Any], one: bool, sort: Any) -> Plan:
     """What one statement of a write would find; `u` is in it if it would update."""
     namespace, body = target(request), request.body
-    collection = engine.view.collection(namespace)
+    collection = context.view.collection(namespace)
     check_hint(collection, statement.get("hint"))
     collation, spec = collation_of(collection, statement.get("collation")), statement["q"]
     let = variables_of(body, request.name) or None
@@ -186,14 +184,14 @@ def _writes(engine: Engine, request: Request, statement: dict[str, Any], one: bo
         matches: Iterator[Any] = iter(())
         if collection is not None:
             finder = Finder(collection, spec, collation, let)
-            matches = finder.find(engine.view)
+            matches = finder.find(context.view)
         matched = modified = 0
         for _, _, document in matches:
             matched += 1
             if change is not None:
                 positional = finder.positional(document) if change.needs_position else None
-                context = UpdateContext(engine.clock.now_ms(), Timestamp(0, 0), positional)
-                modified += change.apply(document, context).change is not None
+                update_context = UpdateContext(context.clock.now_ms(), Timestamp(0, 0), positional)
+                modified += change.apply(document, update_context).change is not None
             if one and not sort:
                 break
         if not updates:
@@ -213,28 +211,28 @@ def _statement(request: Request, field: str) -> dict[str, Any]:
     return decode(statements[0])
 
 
-def _update(engine: Engine, request: Request) -> Plan:
+def _update(context: CommandContext, request: Request) -> Plan:
     statement = _statement(request, "updates")
     update.check(statement)
-    return _writes(engine, request, statement, not statement.get("multi"), statement.get("sort"))
+    return _writes(context, request, statement, not statement.get("multi"), statement.get("sort"))
 
 
-def _delete(engine: Engine, request: Request) -> Plan:
+def _delete(context: CommandContext, request: Request) -> Plan:
     statement = _statement(request, "deletes")
-    return _writes(engine, request, statement, bool(statement.get("limit")), None)
+    return _writes(context, request, statement, bool(statement.get("limit")), None)
 
 
-def _find_and_modify(engine: Engine, request: Request) -> Plan:
+def _find_and_modify(context: CommandContext, request: Request) -> Plan:
     body = request.body
     statement = {"q": object_field(body, "query", "findAndModify"), "upsert": body.get("upsert", False)}
     statement |= {name: body[name] for name in ("arrayFilters", "collation", "hint") if name in body}
     if not body.get("remove"):
         statement["u"] = body.get("update")
         update.check(statement)
-    return _writes(engine, request, statement, True, body.get("sort"))
+    return _writes(context, request, statement, True, body.get("sort"))
 
 
-_PLANS: Final[dict[str, Callable[[Engine, Request], Plan]]] = {
+_PLANS: Final[dict[str, Callable[[CommandContext, Request], Plan]]] = {
     "count": _count,
     "delete": _delete,
     "distinct": _distinct,
@@ -252,8 +250,8 @@ def _length(items: Iterator[Any]) -> int:
 # Pipelines.
 
 
-def _is_view(engine: Engine, request: Request) -> bool:
-    collection = engine.view.collection(target(request))
+def _is_view(context: CommandContext, request: Request) -> bool:
+    collection = context.view.collection(target(request))
     if collection is None or not collection.is_view:
         return False
     if request.name != "find":
@@ -261,18 +259,18 @@ def _is_view(engine: Engine, request: Request) -> bool:
     return True
 
 
-def _pipeline(engine: Engine, request: Request, view: CountingView, with_counts: bool) -> dict[str, Any]:
+def _pipeline(context: CommandContext, request: Request, view: CountingView, with_counts: bool) -> dict[str, Any]:
     """The filter that a pipeline begins with as a plan, and its other stages as they are run."""
     body = request.body
     name = body[request.name]
     namespace = f"{request.db}.{name if type(name) is str else '$cmd.aggregate'}"
-    base, of_views = resolve(engine, namespace)
+    base, of_views = resolve(context, namespace)
     asked = find.as_pipeline(body) if request.name == "find" else body.get("pipeline")
     if type(asked) is not list:
         raise CommandError(14, "'pipeline' option must be specified as an array")
     pipeline = [*of_views, *asked]
-    context = context_of(engine, namespace, body)
-    stages = parse_pipeline(pipeline, context=context)
+    pipeline_context = pipeline_context_of(context, namespace, body)
+    stages = parse_pipeline(pipeline, context=pipeline_context)
     if any(stage.name == "$changeStream" for stage in stages):
         raise CommandError(115, "explain of a change stream is not supported")
     if stages and isinstance(stages[0], ServerStage):
@@ -280,11 +278,13 @@ def _pipeline(engine: Engine, request: Request, view: CountingView, with_counts:
     spec: dict[str, Any] = {}
     if pipeline and type(pipeline[0].get("$match")) is dict:
         spec, stages = pipeline[0]["$match"], stages[1:]
-    collection, variables = engine.view.collection(base), dict(context.variables)
+    collection, variables = context.view.collection(base), dict(pipeline_context.variables)
     counts = [0] * (len(stages) + 1)
 
     def found() -> tuple[int, dict[str, int]]:
-        flow: Iterator[Any] = _counted(documents(engine, base, spec, context.collation, variables=variables), counts, 0)
+        flow: Iterator[Any] = _counted(
+            documents(context, base, spec, pipeline_context.collation, variables=variables), counts, 0
+        )
         flow = map(decode, flow)
         for place, stage in enumerate(stages, 1):
             if stage.name not in ("$merge", "$out"):
@@ -292,8 +292,8 @@ def _pipeline(engine: Engine, request: Request, view: CountingView, with_counts:
         _length(flow)
         return counts[0], {}
 
-    below = access(collection, spec, context.collation, variables)
-    told = _told(engine, Plan(base, parsed_query(spec), below, found), view, with_counts)
+    below = access(collection, spec, pipeline_context.collation, variables)
+    told = _told(context, Plan(base, parsed_query(spec), below, found), view, with_counts)
     if not stages:
         return told
     shown: list[dict[str, Any]] = [{"$cursor": told}, *({stage.name: stage.spec} for stage in stages)]

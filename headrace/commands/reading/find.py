@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace import limits
 from headrace.cursors.documents import DocumentCursor
 from headrace.dispatch import reply
 from headrace.dispatch.arguments import flag, integer_field, object_field
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import session_id
@@ -25,9 +26,6 @@ from headrace.query.sort import parse_sort
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode, encode_in_order
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
-
 UNSUPPORTED: Final = {
     "max": (115, "find with 'max' is not supported"),
     "min": (115, "find with 'min' is not supported"),
@@ -36,30 +34,30 @@ UNSUPPORTED: Final = {
 }
 
 
-def run(engine: Engine, request: Request) -> bytes:
+def run(context: CommandContext, request: Request) -> bytes:
     body = request.body
     namespace = target(request)
     check(body)
     spec = object_field(body, "filter", "find")
-    collection = engine.view.collection(namespace)
+    collection = context.view.collection(namespace)
     check_hint(collection, body.get("hint"))
     if _is_plain_by_id(body, collection):
         finder = Finder(collection, spec, None)  # type: ignore[arg-type]
         if finder.is_by_id:
-            found = finder.by_id(engine.view)
+            found = finder.by_id(context.view)
             batch = reply.array([] if found is None else [found[1]])
             return reply.cursor_elements(b"firstBatch", batch, 0, namespace.encode(), None)
     if collection is not None and collection.is_view:
-        return _on_view(engine, request, namespace)
+        return _on_view(context, request, namespace)
     if body.get("tailable"):
-        return _tail(engine, request, namespace, spec, collection)
+        return _tail(context, request, namespace, spec, collection)
     skip, limit = integer_field(body, "skip", "find") or 0, integer_field(body, "limit", "find") or None
-    found_all = selected(engine, request, namespace, spec, collection, skip, limit)
+    found_all = selected(context, request, namespace, spec, collection, skip, limit)
     size = batch_size(body, "find")
     single = flag(body, "singleBatch", False, "find")
-    is_there = collection is not None or is_virtual(engine, namespace)
+    is_there = collection is not None or is_virtual(context, namespace)
     return open_cursor(
-        engine, request, namespace, found_all, size, single_batch=single, limit=limit, id_first=not is_there
+        context, request, namespace, found_all, size, single_batch=single, limit=limit, id_first=not is_there
     )
 
 
@@ -90,8 +88,8 @@ def check(body: dict[str, Any]) -> None:
 
 
 def selected(
-    engine: Engine, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None, skip: int,
-    limit: int | None,
+    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None,
+    skip: int, limit: int | None,
 ) -> Iterator[bytes]:  # fmt: skip
     """The raw documents of the answer: matched, sorted, skipped, projected."""
     body = request.body
@@ -99,11 +97,11 @@ def selected(
     sort = body.get("sort") or {}
     backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
     let = variables_of(body, "find") or None
-    found = _by_id_order(engine, collection, spec, collation, sort, let)
+    found = _by_id_order(context, collection, spec, collation, sort, let)
     if found is not None:
         sort = {}
     else:
-        found = documents(engine, namespace, spec, collation, backward=backward, variables=let)
+        found = documents(context, namespace, spec, collation, backward=backward, variables=let)
     if sort and "$natural" not in sort:
         key = parse_sort(sort, collation)
         found = _sorted(found, key, None if limit is None else skip + limit)
@@ -120,12 +118,17 @@ def selected(
 
 
 def _by_id_order(
-    engine: Engine, collection: Collection | None, spec: dict[str, Any], collation: Any, sort: dict[str, Any], let: Any
+    context: CommandContext,
+    collection: Collection | None,
+    spec: dict[str, Any],
+    collation: Any,
+    sort: dict[str, Any],
+    let: Any,
 ) -> Iterator[bytes] | None:
     """The matches in the order of `_id` where that is the sort asked for, and the ids are kept in it."""
     if collection is None or list(sort) != ["_id"] or sort["_id"] not in (1, -1):
         return None
-    return in_id_order(engine, collection, spec, collation, backward=sort["_id"] == -1, variables=let)
+    return in_id_order(context, collection, spec, collation, backward=sort["_id"] == -1, variables=let)
 
 
 def _sorted(found: Iterator[bytes], key: Any, count_max: int | None) -> Iterator[bytes]:
@@ -156,42 +159,42 @@ def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:
     return [{stage: body[field]} for stage, field in order if body.get(field)]
 
 
-def _on_view(engine: Engine, request: Request, namespace: str) -> bytes:
+def _on_view(context: CommandContext, request: Request, namespace: str) -> bytes:
     """A find on a view is an aggregation on what the view stands on."""
     from headrace.execution.pipelines import run_pipeline_on
 
     body = request.body
-    _, pipeline = resolve(engine, namespace)
-    found = run_pipeline_on(engine, namespace, [*pipeline, *as_pipeline(body)], body)
+    _, pipeline = resolve(context, namespace)
+    found = run_pipeline_on(context, namespace, [*pipeline, *as_pipeline(body)], body)
     single = flag(body, "singleBatch", False, "find")
     limit = integer_field(body, "limit", "find") or None
-    return open_cursor(engine, request, namespace, found, batch_size(body, "find"), single_batch=single, limit=limit)
+    return open_cursor(context, request, namespace, found, batch_size(body, "find"), single_batch=single, limit=limit)
 
 
 def _tail(
-    engine: Engine, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None
+    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None
 ) -> bytes:
     """A tailable cursor, which only the oplog and capped collections have."""
-    is_oplog = namespace == OPLOG and engine.store.oplog_enabled
+    is_oplog = namespace == OPLOG and context.store.oplog_enabled
     if not is_oplog and (collection is None or not collection.options.get("capped")):
         if collection is None:
             return reply.cursor_elements(b"firstBatch", reply.array([]), 0, namespace.encode(), None)
         raise CommandError(
             2, f"error processing query: ns={namespace} tailable cursor requested on non capped collection"
         )
-    found = documents(engine, namespace, spec, collation_of(collection, request.body.get("collation")))
+    found = documents(context, namespace, spec, collation_of(collection, request.body.get("collation")))
     projection = request.body.get("projection")
     if projection:
         project = parse_projection(projection, kind="find")
         found = _Projected(found, project)
-    cursor = DocumentCursor(namespace, found, no_timeout=True)
+    cursor = DocumentCursor(namespace, found, context, no_timeout=True)
     cursor.tails = True
     cursor.awaits = flag(request.body, "awaitData", False, "find")
     size = batch_size(request.body, "find")
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     if request.body.get("singleBatch"):
         return reply.cursor_elements(b"firstBatch", reply.array(batch), 0, namespace.encode(), None)
-    cursor_id = engine.cursors.add(cursor, session_id(request))
+    cursor_id = context.cursors.add(cursor, session_id(request))
     return reply.cursor_elements(b"firstBatch", reply.array(batch), cursor_id, namespace.encode(), None)
 
 

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Int64
 
 from headrace import limits
 from headrace.cursors.changes import ChangeCursor
+from headrace.cursors.documents import DocumentCursor
 from headrace.dispatch import reply
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.repeated_getmore import RepeatedGetMore
 from headrace.dispatch.request import Request
 from headrace.dispatch.transaction_statements import check_cursor
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.execution.batches import batch_size
+from headrace.store.locks import Conflict
 from headrace.values.bson import type_name
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 UNBOUNDED: Final = 1 << 30
 _INT64 = Struct("<q").pack
 
 
-def run(engine: Engine, request: Request) -> bytes | Wait:
-    if request.cursor is not None and engine.cursors.peek(request.cursor.id) is request.cursor:
-        return _changes(engine, request, request.cursor)
+def run(context: CommandContext, request: Request) -> bytes | Wait:
+    if request.cursor is not None and context.cursors.peek(request.cursor.id) is request.cursor:
+        return _changes(context, request, request.cursor)
     body = request.body
     cursor_id = body["getMore"]
     if type(cursor_id) is not Int64:
@@ -42,44 +42,55 @@ def run(engine: Engine, request: Request) -> bytes | Wait:
         raise CommandError(
             14, f"BSON field 'getMore.collection' is the wrong type '{type_name(name)}', expected type 'string'"
         )
-    if request.wait_until_ms is not None and engine.cursors.peek(cursor_id) is None:
+    if request.wait_until_ms is not None and context.cursors.peek(cursor_id) is None:
         raise CommandError(237, f"cursor id {cursor_id} was killed while its next batch was waited for")
-    cursor = engine.cursors.get(cursor_id, f"{request.db}.{name}")
-    if engine.store.transactions.open:
-        check_cursor(engine, cursor_id)
+    cursor = context.cursors.get(cursor_id, f"{request.db}.{name}")
+    if context.store.transactions.open:
+        check_cursor(context, cursor_id)
     size = batch_size(body, "getMore")
-    if engine.fail_points.active:
-        _check_out(engine, request, cursor_id)
+    if context.engine.fail_points.active:
+        _check_out(context, request, cursor_id)
     if cursor.is_change_stream:
         cursor.repeated_getmore = RepeatedGetMore(request, size or UNBOUNDED, _await_ms(body))
         request.cursor = cursor
-        return _changes(engine, request, cursor)
+        return _changes(context, request, cursor)
     if not cursor.awaits and body.get("maxTimeMS") is not None and not cursor.tails:
         _check_time(body)
-    if cursor.left_ms is not None:
-        engine.deadline_ms = engine.clock.monotonic_ms() + cursor.left_ms
-    try:
-        batch = cursor.next_batch(size or None)
-    except BaseException:
-        engine.cursors.remove(cursor_id)
-        raise
-    if engine.deadline_ms is not None:
-        cursor.left_ms = engine.deadline_ms - engine.clock.monotonic_ms()
+    batch = _documents(context, cursor, size or None)
     if not batch and cursor.awaits and not request.time_is_up:
-        return Wait(engine.store.last_position, _await_ms(body), "")
+        return Wait(context.store.last_position, _await_ms(body), "")
     if cursor.exhausted:
-        engine.cursors.remove(cursor_id)
+        context.cursors.remove(cursor_id)
     namespace = cursor.namespace.encode()
     return reply.cursor_elements(
         b"nextBatch", reply.array(batch), 0 if cursor.exhausted else cursor_id, namespace, None
     )
 
 
-def _check_out(engine: Engine, request: Request, cursor_id: int) -> None:
+def _documents(context: CommandContext, cursor: DocumentCursor, count_max: int | None) -> list[bytes]:
+    """The next batch, read as the cursor's own command would read it now. A failure closes the cursor."""
+    clock, reader = context.clock, cursor.context
+    deadline_ms = None if cursor.left_ms is None else clock.monotonic_ms() + cursor.left_ms
     try:
-        engine.fail_points.after_cursor_checkout(engine, request)
+        reader.resume(context, deadline_ms)
+        batch = cursor.next_batch(count_max)
+    except BaseException as error:
+        context.cursors.remove(cursor.id)
+        if reader.snapshot is not None and isinstance(error, Conflict):
+            raise CommandError(error.code, error.message) from None
+        raise
+    finally:
+        reader.pause()
+    if deadline_ms is not None:
+        cursor.left_ms = deadline_ms - clock.monotonic_ms()
+    return batch
+
+
+def _check_out(context: CommandContext, request: Request, cursor_id: int) -> None:
+    try:
+        context.engine.fail_points.after_cursor_checkout(context.engine, request)
     except CommandError:
-        engine.cursors.remove(cursor_id)
+        context.cursors.remove(cursor_id)
         raise
 
 
@@ -97,20 +108,20 @@ def _await_ms(body: dict[str, Any]) -> float:
     return float(value)
 
 
-def _changes(engine: Engine, request: Request, cursor: ChangeCursor) -> bytes | Wait:
+def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) -> bytes | Wait:
     asked = cursor.repeated_getmore
-    cursor.used_ms = engine.clock.monotonic_ms()
+    cursor.used_ms = context.clock.monotonic_ms()
     try:
-        batch = cursor.next_batch(engine, asked.count_max)
+        batch = cursor.next_batch(context, asked.count_max)
     except CommandError:
-        engine.cursors.remove(cursor.id)
+        context.cursors.remove(cursor.id)
         raise
     if not batch.documents and not cursor.closed and not request.time_is_up and cursor.idle:
         cursor.used_ms += asked.wait_ms  # nobody calls it idle while its client waits
-        return Wait(engine.store.last_position, asked.wait_ms, cursor.key)
+        return Wait(context.store.last_position, asked.wait_ms, cursor.key)
     cursor_id = cursor.id
     if cursor.closed:
-        engine.cursors.remove(cursor_id)
+        context.cursors.remove(cursor_id)
         cursor_id = 0
     if batch.kept is None:
         batch.kept = reply.cursor_parts(

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Int64
 
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
-
-def run(engine: Engine, request: Request) -> dict[str, Any]:
+def run(context: CommandContext, request: Request) -> dict[str, Any]:
     name = request.body[request.name]
     if type(name) is not str:
         target(request)
@@ -32,7 +30,7 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
             raise CommandError(
                 14, f"BSON field 'killCursors.cursors.0' is the wrong type '{type_name(item)}', expected type 'long'"
             )
-    killed = [item for item in ids if engine.cursors.kill(int(item))]
+    killed = [item for item in ids if context.cursors.kill(int(item))]
     return {
         "cursorsKilled": killed,
         "cursorsNotFound": [item for item in ids if item not in killed],

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.server_info import ServerInfo
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
 
 
-def profile(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def profile(context: CommandContext, request: Request) -> dict[str, Any]:
     """The profiler is off and stays off; raises 2 for a level that is none and 115 for turning it on."""
     level = request.body["profile"]
     if isinstance(level, bool) or not isinstance(level, int | float):
@@ -23,23 +23,24 @@ def profile(engine: ServerInfo, request: Request) -> dict[str, Any]:
     return {"was": 0, "slowms": 100, "sampleRate": 1.0}
 
 
-def top(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def top(context: CommandContext, request: Request) -> dict[str, Any]:
     """Times are not kept by collection, so there is no collection in it."""
     return {"totals": {"note": "all times in microseconds"}}
 
 
-def fsync(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def fsync(context: CommandContext, request: Request) -> dict[str, Any]:
     """What was acknowledged is on disk already; raises 115 for a lock."""
     if request.body.get("lock"):
         raise CommandError(115, "fsync with lock is not supported: copy the data with the server stopped")
     return {"numFiles": 1}
 
 
-def shut_down(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
     """End as at SIGTERM: what was begun is answered, and nothing more. Raises 115 for a server inside a process."""
-    if engine.shut_down is None:
+    end_server = context.engine.shell.shut_down
+    if end_server is None:
         raise CommandError(115, "this server is embedded in a process, which alone can end it")
-    engine.shut_down()
+    end_server()
     return {}
 
 

@@ -17,15 +17,16 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.server_info import MONGODB_VERSION, MONGODB_VERSION_TEXT, ServerInfo, headrace_version
+from headrace.dispatch.server_info import MONGODB_VERSION, MONGODB_VERSION_TEXT, headrace_version
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
 
 _LOGS: Final = ("global", "startupWarnings")
 
 
-def build_info(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def build_info(context: CommandContext, request: Request) -> dict[str, Any]:
     return {
         "version": MONGODB_VERSION_TEXT,
         "gitVersion": "unknown",
@@ -48,16 +49,16 @@ def build_info(engine: ServerInfo, request: Request) -> dict[str, Any]:
     }
 
 
-def features(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def features(context: CommandContext, request: Request) -> dict[str, Any]:
     return {"js": {"utf8": False}}
 
 
-def host_info(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def host_info(context: CommandContext, request: Request) -> dict[str, Any]:
     memory_mb = _memory_bytes() // (1024 * 1024)
     cores = os.cpu_count() or 1
     return {
         "system": {
-            "currentTime": DatetimeMS(engine.clock.now_ms()),
+            "currentTime": DatetimeMS(context.clock.now_ms()),
             "hostname": platform.node(),
             "cpuAddrSize": 64 if sys.maxsize > 2**32 else 32,
             "memSizeMB": memory_mb,
@@ -76,8 +77,8 @@ def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def get_cmd_line_opts(engine: ServerInfo, request: Request) -> dict[str, Any]:
-    options = engine.options
+def get_cmd_line_opts(context: CommandContext, request: Request) -> dict[str, Any]:
+    options = context.engine.options
     net: dict[str, Any] = {"bindIp": ",".join(options.bind_ips), "port": options.port}
     if options.unix_socket_prefix is not None:
         net["unixDomainSocket"] = {"pathPrefix": str(options.unix_socket_prefix)}
@@ -90,7 +91,7 @@ def get_cmd_line_opts(engine: ServerInfo, request: Request) -> dict[str, Any]:
     return {"argv": list(options.argv) or ["headrace"], "parsed": parsed}
 
 
-def get_log(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def get_log(context: CommandContext, request: Request) -> dict[str, Any]:
     """The last lines of the server's log, as they are in it; raises 14 and 96. There are no warnings of the start."""
     name = request.body["getLog"]
     if not isinstance(name, str):
@@ -99,13 +100,13 @@ def get_log(engine: ServerInfo, request: Request) -> dict[str, Any]:
         return {"names": list(_LOGS)}
     if name not in _LOGS:
         raise CommandError(96, f"No log named '{name}'")
-    lines = list(engine.log) if name == "global" else []
+    lines = list(context.engine.shell.log_lines) if name == "global" else []
     return {"totalLinesWritten": len(lines), "log": lines}
 
 
-def list_commands(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def list_commands(context: CommandContext, request: Request) -> dict[str, Any]:
     listed: dict[str, Any] = {}
-    for command in sorted(set(engine.commands.values()), key=lambda command: command.name):
+    for command in sorted(set(context.engine.commands.values()), key=lambda command: command.name):
         aliases = {"deprecatedAliases": list(command.aliases)} if command.aliases else {}
         listed[command.name] = {
             "help": (command.run.__doc__ or "").strip(),

@@ -5,17 +5,15 @@ Source: MongoDB's `changeStreamPreAndPostImages` and `changeStreamOptions`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Decimal128, Int64, Timestamp
 
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 PARAMETER: Final = "changeStreamOptions"
 _FIELD: Final = f"{PARAMETER}.preAndPostImages"
@@ -42,8 +40,8 @@ def _expire(value: Any) -> Any:
     return Int64(min(value, _SECONDS_MAX))
 
 
-def set_cluster_parameter(engine: Engine, request: Request) -> dict[str, Any]:
-    if not engine.store.oplog_enabled:
+def set_cluster_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
+    if not context.store.oplog_enabled:
         raise CommandError(20, "setClusterParameter cannot be run on standalones")
     wanted = request.body[request.name]
     if type(wanted) is not dict or len(wanted) != 1:
@@ -54,9 +52,9 @@ def set_cluster_parameter(engine: Engine, request: Request) -> dict[str, Any]:
     if type(value) is not dict:
         raise CommandError(2, f"Cluster parameter value must be an object, not {type_name(value)}")
     expire = _expire(_seconds(value))
-    position = engine.store.log_noop(engine.txn, "setClusterParameter")
-    engine.store.set_cluster_parameter(
-        engine.txn,
+    position = context.store.log_noop(context.txn, "setClusterParameter")
+    context.store.set_cluster_parameter(
+        context.txn,
         PARAMETER,
         {
             "clusterParameterTime": Timestamp(position >> 32, position & 0xFFFFFFFF),
@@ -85,7 +83,7 @@ def _seconds(value: dict[str, Any]) -> Any:
     return images["expireAfterSeconds"]
 
 
-def get_cluster_parameter(engine: Engine, request: Request) -> dict[str, Any]:
+def get_cluster_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
     wanted = request.body[request.name]
     names = [wanted] if type(wanted) is str else wanted
     if type(names) is not list or not names:
@@ -95,7 +93,7 @@ def get_cluster_parameter(engine: Engine, request: Request) -> dict[str, Any]:
     for name in names:
         if name != PARAMETER:
             raise CommandError(72, f"Unknown server parameter: {name}")
-    kept = engine.store.cluster_parameters.get(PARAMETER)
+    kept = context.store.cluster_parameters.get(PARAMETER)
     shown = {"_id": PARAMETER, **(kept or {"preAndPostImages": {"expireAfterSeconds": "off"}})}
     return {"clusterParameters": [shown]}
 

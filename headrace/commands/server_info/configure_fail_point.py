@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Int64
 
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.fail_points import NAMES, FailPoint
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
-
-def configure(engine: Engine, request: Request) -> dict[str, Any]:
+def configure(context: CommandContext, request: Request) -> dict[str, Any]:
     """configureFailPoint: set one, or `mode: "off"`. Raises 266 for a name that is none, 2, 9, 14 for a bad mode."""
     body = request.body
     name = body["configureFailPoint"]
@@ -29,7 +27,7 @@ def configure(engine: Engine, request: Request) -> dict[str, Any]:
         raise CommandError(14, "the 'data' option must be an object")
     if "mode" not in body:
         raise CommandError(20, "When setting a failpoint, you must supply a 'mode'")
-    count = engine.fail_points.set(name, _parse_mode(body["mode"], data))
+    count = context.engine.fail_points.set(name, _parse_mode(body["mode"], data))
     return {"count": Int64(count)}
 
 

@@ -8,35 +8,35 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.server_info import ServerInfo
 
 
-def ping(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def ping(context: CommandContext, request: Request) -> dict[str, Any]:
     """Answers; the reply's operationTime is where a stream would start now."""
     return {}
 
 
-def connection_status(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def connection_status(context: CommandContext, request: Request) -> dict[str, Any]:
     information: dict[str, Any] = {"authenticatedUsers": [], "authenticatedUserRoles": []}
     if request.body.get("showPrivileges"):
         information["authenticatedUserPrivileges"] = []
     return {"authInfo": information}
 
 
-def whats_my_uri(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def whats_my_uri(context: CommandContext, request: Request) -> dict[str, Any]:
     return {"you": request.client.address}
 
 
-def logout(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def logout(context: CommandContext, request: Request) -> dict[str, Any]:
     return {}
 
 
-def users_info(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def users_info(context: CommandContext, request: Request) -> dict[str, Any]:
     return {"users": []}
 
 
-def roles_info(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
     return {"roles": []}
 
 

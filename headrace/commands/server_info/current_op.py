@@ -7,9 +7,10 @@ time: its number is the number of its operation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import FIELDS
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -17,27 +18,24 @@ from headrace.execution.current_operations import operations
 from headrace.query.match import parse_filter
 from headrace.values.bson import type_name
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
-
 _NO_FILTER: Final = FIELDS | {"$all", "$clusterTime", "$db", "$ownOps", "$readPreference", "comment", "currentOp"}
 
 
-def current_op(engine: Engine, request: Request) -> dict[str, Any]:
+def current_op(context: CommandContext, request: Request) -> dict[str, Any]:
     """The operations that match the command's other fields."""
     matches = parse_filter({name: value for name, value in request.body.items() if name not in _NO_FILTER})
-    found = operations(engine, request, {"idleSessions": True, "idleCursors": bool(request.body.get("$all"))})
+    found = operations(context, request, {"idleSessions": True, "idleCursors": bool(request.body.get("$all"))})
     return {"inprog": [item for item in found if matches(item)]}
 
 
-def kill_op(engine: Engine, request: Request) -> dict[str, Any]:
+def kill_op(context: CommandContext, request: Request) -> dict[str, Any]:
     """End what waits under a number with error 11601. As MongoDB, it tells only of the attempt."""
     number = request.body.get("op")
     if number is None:
         raise CommandError(4, 'Missing expected field "op"')
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise CommandError(14, f'Expected field "op" to have numeric type, but found {type_name(number)}')
-    engine.interrupt(int(number))
+    context.engine.shell.interrupt(int(number))
     return {"info": "attempting to kill op"}
 
 

@@ -18,8 +18,9 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import ClientInfo, Request
-from headrace.dispatch.server_info import ELECTION_ID, ServerInfo, host_of, op_time, topology_version
+from headrace.dispatch.server_info import ELECTION_ID, host_of, op_time, topology_version
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 
@@ -30,22 +31,22 @@ WIRE_VERSION_MAX: Final = 27
 """MongoDB 8.2."""
 
 
-def run(engine: ServerInfo, request: Request) -> dict[str, Any] | Wait:
+def run(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     body = request.body
-    topology = topology_version(engine)
+    topology = topology_version(context.engine)
     counter = int(topology["counter"])
-    wait_ms = _wait_ms(engine, body, counter)
+    wait_ms = _wait_ms(context, body, counter)
     if wait_ms and not request.time_is_up:
         return Wait(after=None, wait_ms=wait_ms)
     _remember_client(request.client, body)
     reply: dict[str, Any] = {"helloOk": True} if body.get("helloOk") else {}
     reply["topologyVersion"] = topology
     primary_field = "isWritablePrimary" if request.name == "hello" else "ismaster"
-    if engine.options.oplog:
-        reply |= _in_a_set(engine, request.client, primary_field)
+    if context.engine.options.oplog:
+        reply |= _in_a_set(context, request.client, primary_field)
     else:
         reply[primary_field] = True
-    reply |= _for_anybody(engine, request.client)
+    reply |= _for_anybody(context, request.client)
     if request.client.compressors and "compression" in body:
         reply["compression"] = request.client.compressors
     if "saslSupportedMechs" in body:
@@ -53,7 +54,7 @@ def run(engine: ServerInfo, request: Request) -> dict[str, Any] | Wait:
     return reply
 
 
-def _wait_ms(engine: ServerInfo, body: dict[str, Any], counter: int) -> int:
+def _wait_ms(context: CommandContext, body: dict[str, Any], counter: int) -> int:
     """How long this client wants to wait for news; 0 for an answer now. Raises 14, 31368, 31372, 31373, 31382."""
     known = body.get("topologyVersion")
     wait_ms = body.get("maxAwaitTimeMS")
@@ -69,7 +70,7 @@ def _wait_ms(engine: ServerInfo, body: dict[str, Any], counter: int) -> int:
         raise CommandError(14, "'maxAwaitTimeMS' must be a number")
     if wait_ms < 0:
         raise CommandError(31372, "'maxAwaitTimeMS' must be a non-negative integer")
-    if known.get("processId") != engine.process_id or known["counter"] < counter:
+    if known.get("processId") != context.engine.process_id or known["counter"] < counter:
         return 0
     if known["counter"] > counter:
         raise CommandError(
@@ -93,13 +94,13 @@ def _remember_client(info: ClientInfo, body: dict[str, Any]) -> None:
     info.hello_done = True
 
 
-def _in_a_set(engine: ServerInfo, info: ClientInfo, primary_field: str) -> dict[str, Any]:
-    host = host_of(engine, info)
-    timestamp, wall_ms = engine.last_write()
+def _in_a_set(context: CommandContext, info: ClientInfo, primary_field: str) -> dict[str, Any]:
+    host = host_of(context.engine, info)
+    timestamp, wall_ms = context.engine.last_write()
     date = DatetimeMS(wall_ms)
     return {
         "hosts": [host],
-        "setName": engine.options.replica_set,
+        "setName": context.engine.options.replica_set,
         "setVersion": 1,
         primary_field: True,
         "secondary": False,
@@ -115,12 +116,12 @@ def _in_a_set(engine: ServerInfo, info: ClientInfo, primary_field: str) -> dict[
     }
 
 
-def _for_anybody(engine: ServerInfo, info: ClientInfo) -> dict[str, Any]:
+def _for_anybody(context: CommandContext, info: ClientInfo) -> dict[str, Any]:
     return {
         "maxBsonObjectSize": limits.DOCUMENT_BYTES_MAX,
         "maxMessageSizeBytes": limits.MESSAGE_BYTES_MAX,
         "maxWriteBatchSize": limits.WRITE_BATCH_COUNT_MAX,
-        "localTime": DatetimeMS(engine.clock.now_ms()),
+        "localTime": DatetimeMS(context.clock.now_ms()),
         "logicalSessionTimeoutMinutes": limits.SESSION_MINUTES,
         "connectionId": info.connection_id,
         "minWireVersion": WIRE_VERSION_MIN,

@@ -1,6 +1,6 @@
 """Server parameters: the table of all there are, and getParameter and setParameter.
 
-The engine holds their current values in `engine.parameters`, by name; whoever obeys a parameter reads it
+The engine holds their current values in `context.engine.parameters`, by name; whoever obeys a parameter reads it
 there when it is needed, so that a change works at once. A parameter of MongoDB that would change nothing
 here is not in the table.
 """
@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import Request
-from headrace.dispatch.server_info import FEATURE_VERSION, ServerInfo
+from headrace.dispatch.server_info import FEATURE_VERSION
 from headrace.errors import CommandError
 
 _GENERIC: Final = frozenset({"$clusterTime", "$db", "$readPreference", "comment", "lsid", "maxTimeMS"})
@@ -83,11 +84,11 @@ PARAMETERS: Final = {
 
 
 def first_parameters(options: ServerOptions) -> dict[str, Any]:
-    """The values a server starts with: what `engine.parameters` must hold."""
+    """The values a server starts with: what `context.engine.parameters` must hold."""
     return {name: parameter.first(options) for name, parameter in PARAMETERS.items()}
 
 
-def get_parameter(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def get_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
     """The parameters named in the request, or all; raises 72 when none of the names is one."""
     body = request.body
     asked = body["getParameter"]
@@ -97,10 +98,10 @@ def get_parameter(engine: ServerInfo, request: Request) -> dict[str, Any]:
     if not names:
         raise CommandError(72, "no option found to get")
     if not details:
-        return {name: engine.parameters[name] for name in names}
+        return {name: context.engine.parameters[name] for name in names}
     return {
         name: {
-            "value": engine.parameters[name],
+            "value": context.engine.parameters[name],
             "settableAtRuntime": PARAMETERS[name].check is not None,
             "settableAtStartup": False,
         }
@@ -108,14 +109,14 @@ def get_parameter(engine: ServerInfo, request: Request) -> dict[str, Any]:
     }
 
 
-def set_parameter(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def set_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
     """Change parameters, all or none of them; answers what the first was. Raises 2, 20, 72."""
     wanted = [(name, value) for name, value in request.body.items() if name not in _GENERIC][1:]
     if not wanted:
         raise CommandError(72, "no option found to set, use help:true to see options ")
     checked = {name: _checked(name, value) for name, value in wanted}
-    was = engine.parameters[wanted[0][0]]
-    engine.parameters.update(checked)
+    was = context.engine.parameters[wanted[0][0]]
+    context.engine.parameters.update(checked)
     return {"was": was}
 
 
@@ -128,7 +129,7 @@ def _checked(name: str, value: Any) -> Any:
     return parameter.check(name, value)
 
 
-def resize_oplog(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def resize_oplog(context: CommandContext, request: Request) -> dict[str, Any]:
     """replSetResizeOplog: the same bounds under MongoDB's own command; `size` is in megabytes, null for the default."""
     changes: dict[str, Any] = {}
     if "size" in request.body:
@@ -137,12 +138,12 @@ def resize_oplog(engine: ServerInfo, request: Request) -> dict[str, Any]:
         changes["oplogMinRetentionHours"] = _checked("oplogMinRetentionHours", request.body["minRetentionHours"])
     if not changes:
         raise CommandError(2, "replSetResizeOplog needs a size or minRetentionHours")
-    engine.parameters.update(changes)
+    context.engine.parameters.update(changes)
     return {}
 
 
-def get_default_rw_concern(engine: ServerInfo, request: Request) -> dict[str, Any]:
-    if not engine.options.oplog:
+def get_default_rw_concern(context: CommandContext, request: Request) -> dict[str, Any]:
+    if not context.engine.options.oplog:
         raise CommandError(51300, "'getDefaultRWConcern' is not supported on standalone nodes.")
     return {
         "defaultReadConcern": {"level": "local"},
@@ -152,7 +153,7 @@ def get_default_rw_concern(engine: ServerInfo, request: Request) -> dict[str, An
     }
 
 
-def set_feature_version(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def set_feature_version(context: CommandContext, request: Request) -> dict[str, Any]:
     """There is one version, so setting that one changes nothing; any other raises 2."""
     wanted = request.body["setFeatureCompatibilityVersion"]
     if wanted != FEATURE_VERSION:

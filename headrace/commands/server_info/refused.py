@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.server_info import ServerInfo
 from headrace.errors import CommandError
 
 _NO_USERS: Final = "Headrace has no users and no roles: keep its address out of reach instead"
@@ -46,7 +46,7 @@ REFUSED: Final[dict[str, tuple[int, str]]] = {
 
 
 def _refuse(code: int, message: str) -> Any:
-    def run(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    def run(context: CommandContext, request: Request) -> dict[str, Any]:
         raise CommandError(code, message)
 
     run.__doc__ = f"Refused: {message}"

@@ -13,19 +13,20 @@ from bson import Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.server_info import ELECTION_ID, ServerInfo, host_of, op_time
+from headrace.dispatch.server_info import ELECTION_ID, host_of, op_time
 from headrace.errors import CommandError
 
 _PRIMARY: Final = 1
 
 
-def get_status(engine: ServerInfo, request: Request) -> dict[str, Any]:
-    timestamp, wall_ms = engine.last_write()
+def get_status(context: CommandContext, request: Request) -> dict[str, Any]:
+    timestamp, wall_ms = context.engine.last_write()
     where, date = op_time(timestamp), DatetimeMS(wall_ms)
     return {
-        "set": engine.options.replica_set,
-        "date": DatetimeMS(engine.clock.now_ms()),
+        "set": context.engine.options.replica_set,
+        "date": DatetimeMS(context.clock.now_ms()),
         "myState": _PRIMARY,
         "term": Int64(1),
         "syncSourceHost": "",
@@ -47,13 +48,13 @@ def get_status(engine: ServerInfo, request: Request) -> dict[str, Any]:
             "lastWrittenWallTime": date,
         },
         "lastStableRecoveryTimestamp": timestamp,
-        "electionCandidateMetrics": _election(engine),
-        "members": [_member(engine, request)],
+        "electionCandidateMetrics": _election(context),
+        "members": [_member(context, request)],
     }
 
 
-def _election(engine: ServerInfo) -> dict[str, Any]:
-    started = DatetimeMS(engine.started_ms)
+def _election(context: CommandContext) -> dict[str, Any]:
+    started = DatetimeMS(context.engine.started_ms)
     return {
         "lastElectionReason": "electionTimeout",
         "lastElectionDate": started,
@@ -66,16 +67,16 @@ def _election(engine: ServerInfo) -> dict[str, Any]:
     }
 
 
-def _member(engine: ServerInfo, request: Request) -> dict[str, Any]:
-    timestamp, wall_ms = engine.last_write()
+def _member(context: CommandContext, request: Request) -> dict[str, Any]:
+    timestamp, wall_ms = context.engine.last_write()
     date = DatetimeMS(wall_ms)
     return {
         "_id": 0,
-        "name": host_of(engine, request.client),
+        "name": host_of(context.engine, request.client),
         "health": 1.0,
         "state": _PRIMARY,
         "stateStr": "PRIMARY",
-        "uptime": (engine.clock.now_ms() - engine.started_ms) // 1000,
+        "uptime": (context.clock.now_ms() - context.engine.started_ms) // 1000,
         "optime": op_time(timestamp),
         "optimeDate": DatetimeMS(timestamp.time * 1000),
         "optimeWritten": op_time(timestamp),
@@ -87,7 +88,7 @@ def _member(engine: ServerInfo, request: Request) -> dict[str, Any]:
         "syncSourceId": -1,
         "infoMessage": "",
         "electionId": ELECTION_ID,
-        "electionDate": DatetimeMS(engine.started_ms),
+        "electionDate": DatetimeMS(context.engine.started_ms),
         "configVersion": 1,
         "configTerm": 1,
         "self": True,
@@ -95,12 +96,12 @@ def _member(engine: ServerInfo, request: Request) -> dict[str, Any]:
     }
 
 
-def get_config(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def get_config(context: CommandContext, request: Request) -> dict[str, Any]:
     config = {
-        "_id": engine.options.replica_set,
+        "_id": context.engine.options.replica_set,
         "version": 1,
         "term": 1,
-        "members": [_configured_member(engine, request)],
+        "members": [_configured_member(context, request)],
         "protocolVersion": Int64(1),
         "writeConcernMajorityJournalDefault": True,
         "settings": {
@@ -112,7 +113,7 @@ def get_config(engine: ServerInfo, request: Request) -> dict[str, Any]:
             "catchUpTakeoverDelayMillis": 30000,
             "getLastErrorModes": {},
             "getLastErrorDefaults": {"w": 1, "wtimeout": 0},
-            "replicaSetId": _set_id(engine),
+            "replicaSetId": _set_id(context),
         },
     }
     if request.body.get("commitmentStatus"):
@@ -120,10 +121,10 @@ def get_config(engine: ServerInfo, request: Request) -> dict[str, Any]:
     return {"config": config}
 
 
-def _configured_member(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def _configured_member(context: CommandContext, request: Request) -> dict[str, Any]:
     return {
         "_id": 0,
-        "host": host_of(engine, request.client),
+        "host": host_of(context.engine, request.client),
         "arbiterOnly": False,
         "buildIndexes": True,
         "hidden": False,
@@ -134,34 +135,34 @@ def _configured_member(engine: ServerInfo, request: Request) -> dict[str, Any]:
     }
 
 
-def _set_id(engine: ServerInfo) -> ObjectId:
+def _set_id(context: CommandContext) -> ObjectId:
     """The set's id: the same whenever this data is served, without a place to keep it."""
-    named = f"{engine.options.replica_set}\0{engine.options.dbpath.absolute()}"
+    named = f"{context.engine.options.replica_set}\0{context.engine.options.dbpath.absolute()}"
     return ObjectId(sha256(named.encode()).digest()[:12])
 
 
-def initiate(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def initiate(context: CommandContext, request: Request) -> dict[str, Any]:
     raise CommandError(23, "already initialized")
 
 
-def step_down(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def step_down(context: CommandContext, request: Request) -> dict[str, Any]:
     """Nobody could take over: 262 as MongoDB says it after waiting, 115 for stepping down by force."""
     if request.body.get("force"):
         raise CommandError(115, "Headrace is a set of one member and cannot step down")
     raise CommandError(262, "No electable secondaries caught up: the set has one member")
 
 
-def reconfigure(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def reconfigure(context: CommandContext, request: Request) -> dict[str, Any]:
     raise CommandError(103, "Headrace is a set of one member, whose configuration cannot be changed")
 
 
-def rollback_id(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def rollback_id(context: CommandContext, request: Request) -> dict[str, Any]:
     """Nothing was ever rolled back."""
     return {"rbid": 1}
 
 
 def _not_a_secondary(message: str) -> Any:
-    def run(engine: ServerInfo, request: Request) -> dict[str, Any]:
+    def run(context: CommandContext, request: Request) -> dict[str, Any]:
         raise CommandError(95, message)
 
     run.__doc__ = f"Refused: {message}"

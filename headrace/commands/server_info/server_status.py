@@ -17,8 +17,9 @@ from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.server_info import ELECTION_ID, MONGODB_VERSION_TEXT, ServerInfo, headrace_version, host_of
+from headrace.dispatch.server_info import ELECTION_ID, MONGODB_VERSION_TEXT, headrace_version, host_of
 
 _CONNECTION_COUNT_MAX: Final = 65536
 _OPERATIONS: Final = {
@@ -33,11 +34,11 @@ _COUNTED: Final = frozenset({"aggregate", "bulkWrite", "delete", "find", "getMor
 """The commands that opcounters count under a name of their own; all others are under `command`."""
 
 
-def run(engine: ServerInfo, request: Request) -> dict[str, Any]:
-    now_ms = engine.clock.now_ms()
-    uptime_ms = max(0, now_ms - engine.started_ms)
+def run(context: CommandContext, request: Request) -> dict[str, Any]:
+    now_ms = context.clock.now_ms()
+    uptime_ms = max(0, now_ms - context.engine.started_ms)
     reply: dict[str, Any] = {
-        "host": host_of(engine, request.client),
+        "host": host_of(context.engine, request.client),
         "version": MONGODB_VERSION_TEXT,
         "process": "headrace",
         "headraceVersion": headrace_version(),
@@ -49,22 +50,22 @@ def run(engine: ServerInfo, request: Request) -> dict[str, Any]:
     }
     for name, section in _SECTIONS.items():
         if request.body.get(name, True):
-            content = section(engine, request)
+            content = section(context, request)
             if content is not None:
                 reply[name] = content
     return reply
 
 
-def _connections(engine: ServerInfo, request: Request) -> dict[str, Any]:
-    current = engine.connections_open
+def _connections(context: CommandContext, request: Request) -> dict[str, Any]:
+    current = context.engine.connections_open
     return {
         "current": current,
         "available": _CONNECTION_COUNT_MAX - current,
-        "totalCreated": Int64(engine.connections_created),
+        "totalCreated": Int64(context.engine.connections_created),
     }
 
 
-def _process(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def _process(context: CommandContext, request: Request) -> dict[str, Any]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "note": "fields vary by platform",
@@ -82,7 +83,7 @@ def _resident_kb(maximum: int) -> int:
     return maximum // 1024 if platform.system() == "Darwin" else maximum
 
 
-def _memory(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def _memory(context: CommandContext, request: Request) -> dict[str, Any]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "bits": 64 if sys.maxsize > 2**32 else 32,
@@ -91,10 +92,10 @@ def _memory(engine: ServerInfo, request: Request) -> dict[str, Any]:
     }
 
 
-def _metrics(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def _metrics(context: CommandContext, request: Request) -> dict[str, Any]:
     """Every counter but the network's, its dotted name made a path."""
     section: dict[str, Any] = {}
-    for name, count in sorted(engine.metrics.items()):
+    for name, count in sorted(context.engine.metrics.items()):
         *folders, last = name.split(".")
         place = section
         for folder in folders:
@@ -105,41 +106,43 @@ def _metrics(engine: ServerInfo, request: Request) -> dict[str, Any]:
     return section
 
 
-def _network(engine: ServerInfo, request: Request) -> dict[str, Any] | None:
+def _network(context: CommandContext, request: Request) -> dict[str, Any] | None:
     """What is counted of `network.bytesIn` and `.bytesOut`, and the number of commands."""
-    counts = {name.split(".")[1]: count for name, count in engine.metrics.items() if name.startswith("network.")}
-    totals = _totals(engine)
+    counts = {
+        name.split(".")[1]: count for name, count in context.engine.metrics.items() if name.startswith("network.")
+    }
+    totals = _totals(context)
     if totals:
         counts["numRequests"] = sum(totals.values())
     return {name: Int64(count) for name, count in sorted(counts.items())} or None
 
 
-def _opcounters(engine: ServerInfo, request: Request) -> dict[str, Any] | None:
+def _opcounters(context: CommandContext, request: Request) -> dict[str, Any] | None:
     """The commands counted, under the six names of opcounters; none where none is counted."""
-    totals = _totals(engine)
+    totals = _totals(context)
     if not totals:
         return None
-    metrics = engine.metrics
+    metrics = context.engine.metrics
     counts = {name: sum(metrics.get(metric, 0) for metric in of) for name, of in _OPERATIONS.items()}
     counts["command"] = sum(count for name, count in totals.items() if name not in _COUNTED)
     return {name: Int64(count) for name, count in counts.items()}
 
 
-def _totals(engine: ServerInfo) -> dict[str, int]:
+def _totals(context: CommandContext) -> dict[str, int]:
     """Commands answered, by name: the counters called `commands.NAME.total`."""
     return {
         name.split(".")[1]: count
-        for name, count in engine.metrics.items()
+        for name, count in context.engine.metrics.items()
         if name.startswith("commands.") and name.endswith(".total")
     }
 
 
-def _replica_set(engine: ServerInfo, request: Request) -> dict[str, Any] | None:
-    if not engine.options.oplog:
+def _replica_set(context: CommandContext, request: Request) -> dict[str, Any] | None:
+    if not context.engine.options.oplog:
         return None
-    host = host_of(engine, request.client)
+    host = host_of(context.engine, request.client)
     return {
-        "setName": engine.options.replica_set,
+        "setName": context.engine.options.replica_set,
         "setVersion": 1,
         "isWritablePrimary": True,
         "secondary": False,
@@ -151,11 +154,11 @@ def _replica_set(engine: ServerInfo, request: Request) -> dict[str, Any] | None:
     }
 
 
-def _storage_engine(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def _storage_engine(context: CommandContext, request: Request) -> dict[str, Any]:
     return {"name": "lmdb", "supportsCommittedReads": True, "persistent": True, "readOnly": False}
 
 
-_SECTIONS: Final[dict[str, Callable[[ServerInfo, Request], dict[str, Any] | None]]] = {
+_SECTIONS: Final[dict[str, Callable[[CommandContext, Request], dict[str, Any] | None]]] = {
     "connections": _connections,
     "extra_info": _process,
     "mem": _memory,

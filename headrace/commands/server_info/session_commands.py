@@ -13,13 +13,13 @@ from bson.binary import UUID_SUBTYPE, Binary
 
 from headrace import limits
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.server_info import ServerInfo
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
 
 
-def start_session(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def start_session(context: CommandContext, request: Request) -> dict[str, Any]:
     identity = Binary(uuid4().bytes, UUID_SUBTYPE)
     return {"id": {"id": identity}, "timeoutMinutes": limits.SESSION_MINUTES}
 
@@ -41,22 +41,22 @@ def _listed(request: Request) -> list[dict[str, Any]]:
     return sessions
 
 
-def refresh(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def refresh(context: CommandContext, request: Request) -> dict[str, Any]:
     """What a session has open ends by its own time, so there is nothing to put off."""
     _listed(request)
     return {}
 
 
-def end(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def end(context: CommandContext, request: Request) -> dict[str, Any]:
     """endSessions, killSessions: abort what these sessions have open, and close their cursors."""
-    engine.end_sessions(_ids(_listed(request)))
+    context.engine.end_sessions(_ids(_listed(request)))
     return {}
 
 
-def end_all(engine: ServerInfo, request: Request) -> dict[str, Any]:
+def end_all(context: CommandContext, request: Request) -> dict[str, Any]:
     """killAllSessions and ...ByPattern: the sessions that patterns name; as there are no users, any other means all."""
     named = [pattern["lsid"] for pattern in _listed(request) if type(pattern.get("lsid")) is dict]
-    engine.end_sessions(_ids(named) if named else None)
+    context.engine.end_sessions(_ids(named) if named else None)
     return {}
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.commands.writing import delete, insert, update
 from headrace.dispatch.arguments import flag, object_field, raw_documents
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import check_statement
 from headrace.dispatch.namespaces import namespaces_of, writable
 from headrace.dispatch.request import Request
@@ -27,9 +28,6 @@ from headrace.query.expressions.numbers import NUMBERS, to_long
 from headrace.store import schema
 from headrace.store.writes import RetryableWrite
 from headrace.values.bson import check_all, decode, encode, find_element, type_name
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 NAMESPACE: Final = "admin.$cmd.bulkWrite"
 UNBOUNDED: Final = 1 << 30
@@ -92,18 +90,18 @@ class Sums:
         }  # fmt: skip
 
 
-def run(engine: Engine, request: Request) -> bytes:
+def run(context: CommandContext, request: Request) -> bytes:
     body = request.body
     operations = _operations(request)
     ordered = flag(body, "ordered", True, "bulkWrite")
     size = batch_size(object_field(body, "cursor", "bulkWrite"), "bulkWrite.cursor")
     sums = Sums(flag(body, "errorsOnly", False, "bulkWrite"), retryable_of(request))
     for first, group in _groups(operations):
-        _DO[group[0].kind](engine, request, first, group, sums, ordered)
+        _DO[group[0].kind](context, request, first, group, sums, ordered)
         if ordered and sums.errors:
             break
     results = (encode(result) for result in sums.results)
-    cursor = open_cursor(engine, request, NAMESPACE, results, UNBOUNDED if size is None else size)
+    cursor = open_cursor(context, request, NAMESPACE, results, UNBOUNDED if size is None else size)
     return cursor + encode(sums.counts())[4:-1]
 
 
@@ -210,17 +208,17 @@ def _groups(operations: list[Operation]) -> Iterator[tuple[int, list[Operation]]
 
 
 def _insert(
-    engine: Engine, request: Request, first: int, group: list[Operation], sums: Sums, ordered: bool
+    context: CommandContext, request: Request, first: int, group: list[Operation], sums: Sums, ordered: bool
 ) -> None:  # fmt: skip
     try:
-        collection = writable(engine, group[0].namespace) or schema.create(engine.txn, group[0].namespace, {})
+        collection = writable(context, group[0].namespace) or schema.create(context.txn, group[0].namespace, {})
     except CommandError as error:
         for index in range(1 if ordered else len(group)):
             sums.failed(first + index, "insert", error)
         return
     documents = [operation.document for operation in group]
     failures = dict(
-        insert.insert_documents(engine, request, collection, documents, sums.retryable, ordered=ordered, first=first)
+        insert.insert_documents(context, request, collection, documents, sums.retryable, ordered=ordered, first=first)
     )
     for index in range(len(group)):
         if index in failures:
@@ -233,20 +231,20 @@ def _insert(
 
 
 def _update(
-    engine: Engine, request: Request, index: int, group: list[Operation], sums: Sums, ordered: bool
+    context: CommandContext, request: Request, index: int, group: list[Operation], sums: Sums, ordered: bool
 ) -> None:  # fmt: skip
     operation = group[0]
     try:
-        writable(engine, operation.namespace)
+        writable(context, operation.namespace)
         outcome = update.run_statement(
-            engine, request, operation.namespace, operation.statement, sums.retryable_at(index)
+            context, request, operation.namespace, operation.statement, sums.retryable_at(index)
         )
     except CommandError as error:
         sums.failed(index, "update", error)
         return
     sums.matched += outcome.matched
     sums.modified += outcome.modified
-    engine.count("document.updated", outcome.modified)
+    context.count("document.updated", outcome.modified)
     if outcome.upserted is None:
         sums.done(index, {"n": outcome.matched, "nModified": outcome.modified})
         return
@@ -255,20 +253,20 @@ def _update(
 
 
 def _delete(
-    engine: Engine, request: Request, index: int, group: list[Operation], sums: Sums, ordered: bool
+    context: CommandContext, request: Request, index: int, group: list[Operation], sums: Sums, ordered: bool
 ) -> None:  # fmt: skip
     operation = group[0]
     try:
-        collection = writable(engine, operation.namespace)
+        collection = writable(context, operation.namespace)
         removed = 0
         if collection is not None:
             let, retryable = variables_of(request.body, "bulkWrite") or None, sums.retryable_at(index)
-            removed = delete.run_statement(engine, collection, operation.statement, let, retryable)
+            removed = delete.run_statement(context, collection, operation.statement, let, retryable)
     except CommandError as error:
         sums.failed(index, "delete", error)
         return
     sums.deleted += removed
-    engine.count("document.deleted", removed)
+    context.count("document.deleted", removed)
     sums.done(index, {"n": removed})
 
 

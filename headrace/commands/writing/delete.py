@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.dispatch import arguments
 from headrace.dispatch.arguments import flag, integer_field, object_field, raw_documents
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import check_statement
 from headrace.dispatch.namespaces import for_writing, refused, target
 from headrace.dispatch.reply import write_errors
@@ -19,17 +20,14 @@ from headrace.store.catalog import Collection
 from headrace.store.writes import RetryableWrite
 from headrace.values.bson import decode
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
-
-def run(engine: Engine, request: Request) -> dict[str, Any]:
+def run(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
     statements = [decode(raw) for raw in raw_documents(request, "deletes")]
     for statement in statements:
         _check(statement)
-    for_writing(engine, namespace)
-    collection = engine.txn.collection(namespace)
+    for_writing(context, namespace)
+    collection = context.txn.collection(namespace)
     retryable = retryable_of(request)
     ordered = flag(request.body, "ordered", True, "delete")
     errors = refused(collection, len(statements), ordered=ordered)
@@ -43,12 +41,12 @@ def run(engine: Engine, request: Request) -> dict[str, Any]:
             retryable.statement = index
         try:
             if collection is not None:
-                removed += run_statement(engine, collection, statement, let, retryable)
+                removed += run_statement(context, collection, statement, let, retryable)
         except CommandError as error:
             failures.append((index, error))
             if ordered:
                 break
-    engine.count("document.deleted", removed)
+    context.count("document.deleted", removed)
     reply: dict[str, Any] = {"n": removed}
     if failures:
         reply["writeErrors"] = write_errors(failures)
@@ -67,11 +65,15 @@ def _check(statement: dict[str, Any]) -> None:
 
 
 def run_statement(
-    engine: Engine, collection: Collection, statement: dict[str, Any], let: Any, retryable: RetryableWrite | None
+    context: CommandContext,
+    collection: Collection,
+    statement: dict[str, Any],
+    let: Any,
+    retryable: RetryableWrite | None,
 ) -> int:
     """One of the statements of a delete command; returns how many documents went."""
-    txn = engine.txn
-    engine.count("operations.delete")
+    txn = context.txn
+    context.count("operations.delete")
     check_hint(collection, statement.get("hint"))
     finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
     if finder.is_by_id:

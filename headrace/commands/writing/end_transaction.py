@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import lsid_document
 from headrace.dispatch.transactions import abort as abort_transaction
@@ -18,16 +19,13 @@ from headrace.store.transaction import State
 from headrace.store.transaction_commit import commit as write_commit
 from headrace.values.bson import encode
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
-
-def commit(engine: Engine, request: Request) -> dict[str, Any]:
+def commit(context: CommandContext, request: Request) -> dict[str, Any]:
     """commitTransaction: a write. Sent again it answers the same."""
     _check_inside(request)
     session, number = identity(request)
-    txn = engine.txn
-    transaction = current(engine, txn, session, number)
+    txn = context.txn
+    transaction = current(context.engine, txn, session, number)
     if transaction is None or transaction.state is State.COMMITTED or transaction.committing is txn:
         return {}
     write_commit(txn, transaction, lsid_document(session))
@@ -37,14 +35,14 @@ def commit(engine: Engine, request: Request) -> dict[str, Any]:
     return {}
 
 
-def abort(engine: Engine, request: Request) -> dict[str, Any] | Wait:
+def abort(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     """abortTransaction: everything the transaction did is forgotten."""
     _check_inside(request)
     session, number = identity(request)
-    transaction = current(engine, engine.view, session, number)
+    transaction = current(context.engine, context.view, session, number)
     if transaction is None or transaction.state is State.COMMITTED:
         raise committed(number)
-    return {} if abort_transaction(engine, transaction) else until_ended(transaction)
+    return {} if abort_transaction(context.engine, transaction) else until_ended(transaction)
 
 
 def _check_inside(request: Request) -> None:

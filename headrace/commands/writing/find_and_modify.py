@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.dispatch.arguments import flag, object_field
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import target, writable
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import retryable_of
@@ -19,20 +20,17 @@ from headrace.query.update import check_upsert_filter
 from headrace.store import schema
 from headrace.store.catalog import Collection
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
-
-def run(engine: Engine, request: Request) -> dict[str, Any]:
+def run(context: CommandContext, request: Request) -> dict[str, Any]:
     body = request.body
     namespace = target(request)
     _check(body)
-    collection = writable(engine, namespace)
+    collection = writable(context, namespace)
     check_hint(collection, body.get("hint"))
     spec = object_field(body, "query", "findAndModify")
     if flag(body, "remove", False, "findAndModify"):
-        return _remove(engine, request, collection, spec)
-    return _modify(engine, request, namespace, collection, spec)
+        return _remove(context, request, collection, spec)
+    return _modify(context, request, namespace, collection, spec)
 
 
 def _check(body: dict[str, Any]) -> None:
@@ -55,13 +53,13 @@ def _check(body: dict[str, Any]) -> None:
         object_field(body, name, "findAndModify")
 
 
-def _pick(engine: Engine, finder: Finder, collection: Collection, body: dict[str, Any]) -> Any:
+def _pick(context: CommandContext, finder: Finder, collection: Collection, body: dict[str, Any]) -> Any:
     """The document to work on: the first match, by the sort if there is one."""
     sort = body.get("sort")
     if not sort:
-        found = matches(finder, engine.txn, multi=False)
+        found = matches(finder, context.txn, multi=False)
         return found[0] if found else None
-    return first_by(finder, engine.txn, parse_sort(sort, collation_of(collection, body.get("collation"))))
+    return first_by(finder, context.txn, parse_sort(sort, collation_of(collection, body.get("collation"))))
 
 
 def _shown(body: dict[str, Any], document: dict[str, Any] | None, finder: Finder | None) -> dict[str, Any] | None:
@@ -72,22 +70,24 @@ def _shown(body: dict[str, Any], document: dict[str, Any] | None, finder: Finder
     return shown
 
 
-def _remove(engine: Engine, request: Request, collection: Collection | None, spec: dict[str, Any]) -> dict[str, Any]:
+def _remove(
+    context: CommandContext, request: Request, collection: Collection | None, spec: dict[str, Any]
+) -> dict[str, Any]:
     body = request.body
     found, finder = None, None
     if collection is not None:
         collation = collation_of(collection, body.get("collation"))
         finder = Finder(collection, spec, collation, variables_of(body, "findAndModify") or None)
-        found = _pick(engine, finder, collection, body)
+        found = _pick(context, finder, collection, body)
     if found is None or collection is None:
         return {"lastErrorObject": {"n": 0}, "value": None}
     record, raw, document = found
-    engine.txn.delete(collection, record, raw, retryable_of(request))
+    context.txn.delete(collection, record, raw, retryable_of(request))
     return {"lastErrorObject": {"n": 1}, "value": _shown(body, document, finder)}
 
 
 def _modify(
-    engine: Engine, request: Request, namespace: str, collection: Collection | None, spec: dict[str, Any]
+    context: CommandContext, request: Request, namespace: str, collection: Collection | None, spec: dict[str, Any]
 ) -> dict[str, Any]:
     body = request.body
     upsert, new = flag(body, "upsert", False, "findAndModify"), flag(body, "new", False, "findAndModify")
@@ -100,10 +100,10 @@ def _modify(
     if collection is None:
         if not upsert:
             return {"lastErrorObject": {"n": 0, "updatedExisting": False}, "value": None}
-        collection = schema.create(engine.txn, namespace, {})
+        collection = schema.create(context.txn, namespace, {})
     finder = Finder(collection, spec, collation_of(collection, body.get("collation")), let)
-    applier = Applier(engine.txn, collection, statement, update, finder, body, retryable_of(request))
-    found = _pick(engine, finder, collection, body)
+    applier = Applier(context.txn, collection, statement, update, finder, body, retryable_of(request))
+    found = _pick(context, finder, collection, body)
     if found is not None:
         record, raw, document = found
         after = applier.change(record, raw, document) or document

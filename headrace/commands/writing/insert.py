@@ -7,10 +7,11 @@ they can be: a malformed one in the store would be in the way of whoever reads i
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.dispatch.arguments import flag, raw_documents
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import for_writing, refused, target
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
@@ -22,19 +23,16 @@ from headrace.store.catalog import Collection
 from headrace.store.writes import RetryableWrite
 from headrace.values.bson import check_all
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
-
 _INT32 = Struct("<i").pack
 _N: Final = b"\x10n\x00"
 
 
-def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
+def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     namespace = target(request)
     documents = raw_documents(request, "documents")
     check_all(documents)
-    for_writing(engine, namespace)
-    txn = engine.txn
+    for_writing(context, namespace)
+    txn = context.txn
     collection = txn.collection(namespace)
     ordered = flag(request.body, "ordered", True, "insert")
     errors = refused(collection, len(documents), ordered=ordered)
@@ -42,7 +40,7 @@ def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
         return {"n": 0, "writeErrors": errors}
     if collection is None:
         collection = schema.create(txn, namespace, {})
-    failures = insert_documents(engine, request, collection, documents, retryable_of(request), ordered=ordered)
+    failures = insert_documents(context, request, collection, documents, retryable_of(request), ordered=ordered)
     if not failures:
         return _N + _INT32(len(documents))
     done = failures[-1][0] - len(failures) + 1 if ordered else len(documents) - len(failures)
@@ -50,20 +48,20 @@ def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
 
 
 def insert_documents(
-    engine: Engine, request: Request, collection: Collection, documents: list[bytes],
+    context: CommandContext, request: Request, collection: Collection, documents: list[bytes],
     retryable: RetryableWrite | None, *, ordered: bool, first: int = 0,
 ) -> list[tuple[int, CommandError]]:  # fmt: skip
     """Insert raw documents; returns (index, what went wrong) of each that failed, where `ordered` of the one.
 
     `first` is the first document's number among the statements of its command.
     """
-    txn = engine.txn
+    txn = context.txn
     if retryable is not None:
         retryable.statement = first
     options = collection.options
     plain = "validator" not in options and "capped" not in options
-    engine.count("document.inserted", len(documents))
-    engine.count("operations.insert", len(documents))
+    context.count("document.inserted", len(documents))
+    context.count("operations.insert", len(documents))
     if len(documents) > 1 and plain and txn.insert_many(collection, documents, retryable) is not None:
         return []
     check = checker(collection, request.body)

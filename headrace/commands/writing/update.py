@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.dispatch import arguments
 from headrace.dispatch.arguments import flag, object_field, raw_documents
 from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import check_statement
 from headrace.dispatch.namespaces import for_writing, refused, target
 from headrace.dispatch.reply import write_errors
@@ -24,9 +25,6 @@ from headrace.store.catalog import Collection
 from headrace.store.writes import RetryableWrite, WriteTransaction
 from headrace.values.bson import decode, encode, find_element, type_name
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
-
 
 @dataclass(slots=True)
 class Outcome:
@@ -37,20 +35,20 @@ class Outcome:
     upserted: Any = None  # {_id} of the inserted document, if there was one
 
 
-def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
+def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     namespace = target(request)
     raw = raw_documents(request, "updates")
     statements = [decode(item) for item in raw]
-    for_writing(engine, namespace)
+    for_writing(context, namespace)
     retryable = retryable_of(request)
     if len(statements) == 1:
-        answer = _by_id(engine, request, namespace, raw[0], statements[0], retryable)
+        answer = _by_id(context, request, namespace, raw[0], statements[0], retryable)
         if answer is not None:
             return answer
     for statement in statements:
         check(statement)
     ordered = flag(request.body, "ordered", True, "update")
-    errors = refused(engine.txn.collection(namespace), len(statements), ordered=ordered)
+    errors = refused(context.txn.collection(namespace), len(statements), ordered=ordered)
     if errors is not None:
         return {"n": 0, "nModified": 0, "writeErrors": errors}
     matched = modified = 0
@@ -60,7 +58,7 @@ def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
         if retryable is not None:
             retryable.statement = index
         try:
-            outcome = run_statement(engine, request, namespace, statement, retryable)
+            outcome = run_statement(context, request, namespace, statement, retryable)
         except CommandError as error:
             failures.append((index, error))
             if ordered:
@@ -70,7 +68,7 @@ def run(engine: Engine, request: Request) -> bytes | dict[str, Any]:
         if outcome.upserted is not None:
             matched += 1
             upserted.append({"index": index, "_id": outcome.upserted["_id"]})
-    engine.count("document.updated", modified)
+    context.count("document.updated", modified)
     reply: dict[str, Any] = {"n": matched, "nModified": modified}
     if upserted:
         reply["upserted"] = upserted
@@ -85,7 +83,7 @@ _parsed: dict[bytes, Update] = {}
 
 
 def _by_id(
-    engine: Engine, request: Request, namespace: str, raw: bytes, statement: dict[str, Any],
+    context: CommandContext, request: Request, namespace: str, raw: bytes, statement: dict[str, Any],
     retryable: RetryableWrite | None,
 ) -> bytes | None:  # fmt: skip
     """The commonest update, the short way: operators on one plain `_id`. None where it is not that, or not there."""
@@ -94,21 +92,21 @@ def _by_id(
         return None
     if statement.get("multi") or statement.keys() - _PLAIN_FIELDS or "let" in request.body:
         return None
-    collection = engine.txn.collection(namespace)
+    collection = context.txn.collection(namespace)
     if collection is None or collection.options.keys() - _HARMLESS:
         return None
     finder = Finder(collection, spec, None)
-    found = finder.by_id(engine.txn) if finder.is_by_id else None
+    found = finder.by_id(context.txn) if finder.is_by_id else None
     if found is None:
         return None
     try:
         update = _cached(raw, change)
-        applier = Applier(engine.txn, collection, statement, update, finder, request.body, retryable)
+        applier = Applier(context.txn, collection, statement, update, finder, request.body, retryable)
         modified = applier.change(found[0], found[1], decode(found[1])) is not None
     except CommandError:
         return None  # said again, with its place, by the long way
-    engine.count("document.updated", modified)
-    engine.count("operations.update")
+    context.count("document.updated", modified)
+    context.count("operations.update")
     return _ONE_CHANGED if modified else _ONE_MATCHED
 
 
@@ -156,11 +154,15 @@ def check(statement: dict[str, Any]) -> None:
 
 
 def run_statement(
-    engine: Engine, request: Request, namespace: str, statement: dict[str, Any], retryable: RetryableWrite | None
+    context: CommandContext,
+    request: Request,
+    namespace: str,
+    statement: dict[str, Any],
+    retryable: RetryableWrite | None,
 ) -> Outcome:
     """One of the statements of an update command."""
-    txn = engine.txn
-    engine.count("operations.update")
+    txn = context.txn
+    context.count("operations.update")
     collection = txn.collection(namespace)
     let = variables_of(request.body, "update") or None
     update = parsed(statement, collection, let)

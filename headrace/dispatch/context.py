@@ -1,0 +1,125 @@
+"""The context of one run of a command: what it reads and writes, its transaction and its deadline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import CommandError
+from headrace.store.transaction import ClientTransaction, TransactionView
+from headrace.store.view import View
+
+if TYPE_CHECKING:
+    from headrace.clock import SystemClock
+    from headrace.cursors.registry import Cursors
+    from headrace.dispatch.engine import Engine
+    from headrace.store.store import Store
+    from headrace.store.writes import WriteTransaction
+
+
+class CommandContext:
+    """Made by the engine for one run of a command and closed behind it.
+
+    An open cursor reads its documents through the context of the command that opened it; each getMore lends that
+    context its own view, from `resume` to `pause`.
+    """
+
+    __slots__ = ("_began", "_closed", "_lender", "_view", "deadline_ms", "engine", "snapshot", "transaction")
+
+    def __init__(self, engine: Engine, deadline_ms: float | None = None, txn: WriteTransaction | None = None) -> None:
+        self.engine = engine
+        self.deadline_ms = deadline_ms
+        """When the time of the command is over, on the monotonic clock; None: no limit."""
+        self.transaction: ClientTransaction | None = None
+        """The client's transaction of which the command is a statement."""
+        self.snapshot: ClientTransaction | None = None
+        """The snapshot that a command with read concern `snapshot` reads."""
+        self._view: View | None = txn
+        self._began: View | None = None
+        self._lender: CommandContext | None = None
+        self._closed = False
+
+    @property
+    def view(self) -> View:
+        """What the command reads: the last commit, the write transaction, the client's transaction, or a snapshot.
+
+        Scans ask for it every few hundred documents. Raises 50 when the deadline is over.
+        """
+        if self.deadline_ms is not None and self.engine.clock.monotonic_ms() > self.deadline_ms:
+            raise CommandError(50, "operation exceeded time limit")
+        view = self._view
+        return self._begin() if view is None else view
+
+    @property
+    def txn(self) -> WriteTransaction:
+        """The write transaction of a command that writes."""
+        return self._view  # type: ignore[return-value]  # run_write, or a client's transaction, has put it there
+
+    @property
+    def store(self) -> Store:
+        return self.engine.store
+
+    @property
+    def clock(self) -> SystemClock:
+        return self.engine.clock
+
+    @property
+    def cursors(self) -> Cursors:
+        return self.engine.cursors
+
+    def count(self, metric: str, by: int = 1) -> None:
+        """Add to a counter of `serverStatus`, by its dotted name."""
+        metrics = self.engine.metrics
+        metrics[metric] = metrics.get(metric, 0) + by
+
+    def enter(self, view: View, transaction: ClientTransaction | None = None) -> None:
+        """From here on the command reads `view`, and writes to it."""
+        self._view = view
+        self.transaction = transaction
+
+    def enter_snapshot(self, snapshot: ClientTransaction) -> None:
+        """From here on the command reads at a snapshot, and so does the cursor that it may open."""
+        self._view = TransactionView(self.view, snapshot)
+        self.snapshot = snapshot
+
+    def _begin(self) -> View:
+        """The view at the first look: the lender's, at this context's snapshot if it has one, or one of the store."""
+        if self._lender is not None:
+            view = self._lender.view
+            self._view = view if self.snapshot is None else TransactionView(view, self.snapshot)
+        elif self._closed:
+            raise RuntimeError("the command that this context belongs to has returned")
+        else:
+            self._view = self._began = View(self.store, self.store.environment.begin_read())
+        return self._view
+
+    # What happens behind the command.
+
+    def close(self) -> None:
+        """The command has returned: end its read transaction."""
+        self._view = None
+        self._closed = True
+        if self._began is not None:
+            self._began.kv.abort()
+            self._began = None
+
+    def resume(self, lender: CommandContext, deadline_ms: float | None) -> None:
+        """Read through the context of a getMore. Raises 246 where the snapshot is gone."""
+        if self.snapshot is not None and self.snapshot.has_ended:
+            raise CommandError(246, "the snapshot that the cursor reads is not kept any longer")
+        self._lender = lender
+        self.deadline_ms = deadline_ms
+
+    def pause(self) -> None:
+        """The getMore has its batch."""
+        self._lender = self._view = None
+        if self.snapshot is not None:
+            self.snapshot.touched.clear()
+
+
+class TrialContext(CommandContext):
+    """The context of a write that is run for nothing: what it counts is not counted."""
+
+    __slots__ = ()
+
+    def count(self, metric: str, by: int = 1) -> None:
+        """Nothing."""

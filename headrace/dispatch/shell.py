@@ -1,0 +1,51 @@
+"""What the shell around an engine provides: connections that can be interrupted, waiting requests, an end, a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from headrace.dispatch.request import Request
+
+
+class Shell(Protocol):
+    """The server of sockets as its engine sees it; `NoShell` where commands are driven by calling functions."""
+
+    @property
+    def shut_down(self) -> Callable[[], None] | None:
+        """Ends the server cleanly, once the answer is out; None where the process that it is in decides."""
+
+    @property
+    def log_lines(self) -> Sequence[str]:
+        """The last lines of the server's log."""
+
+    def waiting_requests(self) -> Sequence[Request]:
+        """The requests that returned a `Wait`, and were not answered yet."""
+
+    def interrupt(self, connection_id: int) -> None:
+        """End what a connection waits for, with error 11601."""
+
+    def wake(self, key: str) -> None:
+        """Run again what waits for `key`: a transaction that ended, a commit that is settled."""
+
+    def cursor_killed(self, cursor: Any) -> None:
+        """Run again the getMore that waits for this cursor, if there is one."""
+
+
+class NoShell:
+    """Nothing waits, nothing is logged, and nobody can shut it down."""
+
+    shut_down: Callable[[], None] | None = None
+    log_lines: Sequence[str] = ()
+
+    def waiting_requests(self) -> Sequence[Request]:
+        return ()
+
+    def interrupt(self, connection_id: int) -> None:
+        pass
+
+    def wake(self, key: str) -> None:
+        pass
+
+    def cursor_killed(self, cursor: Any) -> None:
+        pass
