@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Batch:
-    """Raw event documents and the token behind the last of them. Nothing in it changes but `kept`."""
+    """Raw event documents and the token behind the last of them. Nothing in it changes but `envelope`."""
 
-    __slots__ = ("closes", "documents", "end", "kept", "last", "read_from", "token")
+    __slots__ = ("closes", "documents", "end", "envelope", "last", "read_from", "token")
 
     def __init__(self, documents: Sequence[bytes], token: bytes) -> None:
         self.documents = documents
@@ -23,5 +23,5 @@ class Batch:
         """From a feed: its last event."""
         self.read_from = 0
         """From a feed: the position from which the oplog has what comes next."""
-        self.kept: Any = None
-        """What the reader has made of it, for whoever is handed it next."""
+        self.envelope: Any = None
+        """The batch as elements of a reply, encoded for its first reader and used by the next."""

@@ -22,7 +22,7 @@ GENERIC: Final = frozenset({
     "txnNumber", "txnRetryCounter", "writeConcern",
 })  # fmt: skip
 
-_OWN: Final = {
+_BY_COMMAND: Final = {
     "aggregate": (
         "allowDiskUse bypassDocumentValidation collation collectionUUID cursor encryptionInformation exchange explain "
         "fromMongos fromRouter hint includeQueryStatsMetrics isMapReduceCommand let needsMerge passthroughToShard "
@@ -54,7 +54,7 @@ _OWN: Final = {
     "renameCollection": "collectionUUID dropTarget encryptionInformation stayTemp to",
     "update": "bypassDocumentValidation collectionUUID encryptionInformation let ordered runtimeConstants updates",
 }
-KNOWN: Final = {name: GENERIC | {name, *fields.split()} for name, fields in _OWN.items()}
+KNOWN: Final = {name: GENERIC | {name, *fields.split()} for name, fields in _BY_COMMAND.items()}
 """The fields of a command, by its name."""
 
 DELETE_STATEMENT: Final = frozenset({"collation", "hint", "limit", "q", "sampleId"})
@@ -64,38 +64,38 @@ UPDATE_STATEMENT: Final = frozenset({
 CURSOR: Final = frozenset({"batchSize"})
 
 
-def check(place: str, body: dict[str, Any], known: Collection[str], alias: str = "") -> None:
+def check(field_path: str, body: dict[str, Any], known: Collection[str], alias: str = "") -> None:
     """Raise 40415 for a field that is not known; `alias` is how the client spelt the command."""
     for name in body:
         if name not in known and name != alias and not name.startswith("$"):
-            raise CommandError(40415, f"BSON field '{place}.{name}' is an unknown field.")
+            raise CommandError(40415, f"BSON field '{field_path}.{name}' is an unknown field.")
 
 
 def raw_documents(request: Request, field: str) -> list[bytes]:
     """The documents of a write, raw: a kind-1 section's, or those of the array in the body."""
-    found = request.sequences.get(field)
-    if found is None:
-        place = find_element(request.raw, field.encode())
-        if place is None:
+    documents = request.sequences.get(field)
+    if documents is None:
+        field_path = find_element(request.raw, field.encode())
+        if field_path is None:
             raise CommandError(40414, f"BSON field '{request.name}.{field}' is missing but a required field")
-        kind, start, _ = place
+        kind, start, _ = field_path
         if kind != 0x04:
             value = request.body.get(field, MISSING)
             raise CommandError(
                 14, f"BSON field '{request.name}.{field}' is the wrong type '{type_name(value)}', expected type 'array'"
             )
-        found = []
+        documents = []
         for kind, name, low, high in iter_elements(request.raw, start):
             if kind != 0x03:
-                place_name = f"{request.name}.{field}.{name.decode()}"
-                raise CommandError(14, f"BSON field '{place_name}' is the wrong type, expected type 'object'")
-            found.append(request.raw[low:high])
-    if not 1 <= len(found) <= limits.WRITE_BATCH_COUNT_MAX:
+                element_path = f"{request.name}.{field}.{name.decode()}"
+                raise CommandError(14, f"BSON field '{element_path}' is the wrong type, expected type 'object'")
+            documents.append(request.raw[low:high])
+    if not 1 <= len(documents) <= limits.WRITE_BATCH_COUNT_MAX:
         raise CommandError(
             16,
-            f"Write batch sizes must be between 1 and {limits.WRITE_BATCH_COUNT_MAX}. Got {len(found)} operations.",
+            f"Write batch sizes must be between 1 and {limits.WRITE_BATCH_COUNT_MAX}. Got {len(documents)} operations.",
         )
-    return found
+    return documents
 
 
 def flag(body: dict[str, Any], name: str, default: bool, command: str) -> bool:

@@ -186,6 +186,6 @@ class Engine:
             self.count(command.total)
             self.count(command.failed)
         if labels is None:
-            found = (*error.labels, *retryable_writes.labels_of(self, request, error))
-            labels = tuple(dict.fromkeys(found))
+            all_labels = (*error.labels, *retryable_writes.labels_of(self, request, error))
+            labels = tuple(dict.fromkeys(all_labels))
         return reply.error_reply(error, labels, self.store.last_position if self.store.oplog_enabled else None)

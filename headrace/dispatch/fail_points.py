@@ -115,8 +115,8 @@ class FailPoints:
         more: dict[str, Any] = {"writeConcernError": wanted}
         labels = _labels(point.data)
         if labels is None:
-            found = retryable_writes.labels_of(engine, request, CommandError(code, ""))
-            labels = tuple(label for label in found if label == "RetryableWriteError")
+            candidates = retryable_writes.labels_of(engine, request, CommandError(code, ""))
+            labels = tuple(label for label in candidates if label == "RetryableWriteError")
         if labels:
             more["errorLabels"] = list(labels)
         elements = answer if type(answer) is bytes else encode(answer)[4:-1]  # type: ignore[arg-type]
@@ -176,9 +176,9 @@ def _namespace(request: Request) -> str:
 def _statement_count(request: Request) -> int:
     """How many statements a write has: its occasions for a fail point that counts them."""
     for name in _STATEMENTS:
-        found = request.sequences.get(name) or request.body.get(name)
-        if type(found) is list:
-            return len(found)
+        candidates = request.sequences.get(name) or request.body.get(name)
+        if type(candidates) is list:
+            return len(candidates)
     return 1
 
 
@@ -207,6 +207,6 @@ def _failure(engine: Engine, request: Request, data: dict[str, Any]) -> Failure:
     error = CommandError(code, "Failing command via 'failCommand' failpoint", extra=extra)
     labels = _labels(data)
     if labels is None:
-        found = retryable_writes.labels_of(engine, request, error)
-        labels = tuple(label for label in found if (label, request.name) != (RESUMABLE, "getMore"))
+        candidates = retryable_writes.labels_of(engine, request, error)
+        labels = tuple(label for label in candidates if (label, request.name) != (RESUMABLE, "getMore"))
     return Failure(block_ms=block_ms, error=error, labels=labels)

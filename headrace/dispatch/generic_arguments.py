@@ -33,11 +33,11 @@ def _hint(command: str, name: str, value: Any) -> None:
 def _time(command: str, name: str, value: Any) -> None:
     if type(value) not in (int, Int64, float):
         raise CommandError(2, f"{name} must be a number")
-    whole = integral(value)
-    if whole is None:
+    milliseconds = integral(value)
+    if milliseconds is None:
         raise CommandError(2, f"{name} has non-integral value")
-    if not 0 <= whole <= 2**31 - 1:
-        raise CommandError(2, f"{whole} value for {name} is out of range [0, 2147483647]")
+    if not 0 <= milliseconds <= 2**31 - 1:
+        raise CommandError(2, f"{milliseconds} value for {name} is out of range [0, 2147483647]")
 
 
 CHECKED: Final[dict[str, Callable[[str, str, Any], None]]] = {

@@ -39,7 +39,7 @@ def wait_for_locks(engine: Engine, command: Command, request: Request, txn: Writ
         raise CommandError(50, "operation exceeded time limit")
     given = request.body.get("maxTimeMS")
     wait_ms = float(given or limits.AWAIT_MS_MAX)
-    return Wait(None, wait_ms, holder.key, over=holder.over)
+    return Wait(wait_ms, holder.key, over=holder.over)
 
 
 def _holder(

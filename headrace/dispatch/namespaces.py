@@ -79,7 +79,7 @@ def refused(collection: Collection | None, count: int, *, ordered: bool) -> list
 
 def namespaces_of(request: Request) -> list[str]:
     """The `nsInfo` of a request, checked. Raises 14, 73, 40414, 40415."""
-    found = []
+    namespaces = []
     for raw in raw_documents(request, "nsInfo"):
         info = decode(raw)
         if "ns" not in info:
@@ -92,5 +92,5 @@ def namespaces_of(request: Request) -> list[str]:
         for name in info:
             if name not in ("ns", "collectionUUID", "encryptionInformation"):
                 raise CommandError(40415, f"BSON field 'bulkWrite.nsInfo.{name}' is an unknown field.")
-        found.append(check_namespace(info["ns"]))
-    return found
+        namespaces.append(check_namespace(info["ns"]))
+    return namespaces

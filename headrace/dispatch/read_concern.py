@@ -135,7 +135,7 @@ def _once_there(run: Run, wanted: int) -> Run:
             if request.time_is_up:
                 raise CommandError(50, "operation exceeded time limit")
             limit_ms = float(request.body.get("maxTimeMS") or limits.AWAIT_MS_MAX)
-            return Wait(context.store.last_position, limit_ms, "")
+            return Wait(limit_ms, "")
         return run(context, request)
 
     return run_then

@@ -38,9 +38,9 @@ class RepeatedGetMore:
         """How long it waits for the first."""
         self.head = body[4:]
         self.tail: bytes | None = None
-        place = find_element(body, b"$clusterTime")
-        if place is not None and place[0] == 3:
-            self.head, self.tail = body[4 : place[1]], body[place[2] :]
+        element = find_element(body, b"$clusterTime")
+        if element is not None and element[0] == 3:
+            self.head, self.tail = body[4 : element[1]], body[element[2] :]
 
     def is_repeated_by(self, body: bytes) -> bool:
         """Whether a message's body is this getMore again."""

@@ -70,8 +70,8 @@ def array(documents: Sequence[bytes]) -> bytes:
     """A BSON array of raw documents."""
     while len(_KEYS) < len(documents):
         _KEYS.append(b"\x03" + str(len(_KEYS)).encode() + b"\x00")
-    parts = [part for pair in zip(_KEYS, documents) for part in pair]
-    body = b"".join(parts)
+    pieces = [part for pair in zip(_KEYS, documents) for part in pair]
+    body = b"".join(pieces)
     return _INT32(len(body) + 5) + body + b"\x00"
 
 
@@ -81,11 +81,11 @@ def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: 
     `batch_name` is `firstBatch` or `nextBatch`, `batch` a raw array, `namespace` UTF-8, `token` the raw
     document of `postBatchResumeToken` or None. Change streams put the token before the id, as MongoDB does.
     """
-    before, behind = cursor_parts(batch_name, batch, namespace, token)
+    before, behind = cursor_envelope(batch_name, batch, namespace, token)
     return before + _INT64(cursor_id) + behind
 
 
-def cursor_parts(
+def cursor_envelope(
     batch_name: bytes, batch: bytes, namespace: bytes, token: bytes | None, *, invalidated: bool = False
 ) -> tuple[bytes, bytes]:
     """`cursor_elements` without the cursor's id, which belongs between: what replies to several cursors share.
@@ -104,11 +104,11 @@ def cursor_elements_id_first(
     batch_name: bytes, batch: bytes, cursor_id: int, namespace: bytes, token: bytes | None
 ) -> bytes:
     """As `cursor_elements`, in the order in which MongoDB answers lists, and a find where there is no collection."""
-    parts = (
+    pieces = (
         b"\x12id\x00", _INT64(cursor_id), b"\x02ns\x00", _INT32(len(namespace) + 1), namespace, b"\x00\x04",
         batch_name, b"\x00", batch, b"\x00",
     )  # fmt: skip
-    body = b"".join(parts)
+    body = b"".join(pieces)
     return b"\x03cursor\x00" + _INT32(len(body) + 4) + body
 
 

@@ -57,9 +57,9 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
     engine, txn = context.engine, context.txn
     if engine.store.transactions.latest:
         _leave_transaction(context, session, number)
-    found = txn.kv.get(session, db=txn.tables["sessions"])
-    if found is not None:
-        record = decode(found)
+    stored = txn.kv.get(session, db=txn.tables["sessions"])
+    if stored is not None:
+        record = decode(stored)
         if record["txnNumber"] == number and "committed" in record:
             raise _is_a_transactions(number)
         if record["txnNumber"] == number:

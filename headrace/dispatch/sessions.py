@@ -20,10 +20,10 @@ def session_id(request: Request) -> bytes | None:
     lsid = request.body.get("lsid")
     if lsid is None:
         return None
-    found = lsid.get("id") if type(lsid) is dict else None
-    if type(found) is not Binary or found.subtype != 4 or len(found) != 16:
+    identity = lsid.get("id") if type(lsid) is dict else None
+    if type(identity) is not Binary or identity.subtype != 4 or len(identity) != 16:
         raise CommandError(14, "BSON field 'lsid.id' is the wrong type, expected a UUID")
-    return bytes(found)
+    return bytes(identity)
 
 
 def lsid_document(session: bytes) -> bytes:

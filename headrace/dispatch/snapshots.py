@@ -79,7 +79,7 @@ def at(command: Command, position: int | None) -> Run:
     def run(context: CommandContext, request: Request) -> Reply:
         transaction = context.engine.snapshots.get(position, context.clock.monotonic_ms())
         if transaction is None:
-            return Wait(None, limits.AWAIT_MS_MAX, SETTLED)
+            return Wait(limits.AWAIT_MS_MAX, SETTLED)
         context.enter_snapshot(transaction)
         try:
             return _with_cluster_time(command.run(context, request), transaction.number)

@@ -43,10 +43,12 @@ def in_transaction(engine: Engine, command: Command, request: Request) -> Comman
         raise CommandError(20, "Transaction numbers are only allowed on a replica set member or mongos")
     if command.name in ENDS:
         return command
-    found = _STATEMENTS.get(command.name)
-    if found is None:
-        found = _STATEMENTS[command.name] = Command(command.name, _statement(command), admin_only=command.admin_only)
-    return found
+    statement = _STATEMENTS.get(command.name)
+    if statement is None:
+        statement = _STATEMENTS[command.name] = Command(
+            command.name, _statement(command), admin_only=command.admin_only
+        )
+    return statement
 
 
 def _statement(command: Command) -> Run:
@@ -117,7 +119,7 @@ def _begin(context: CommandContext, request: Request) -> ClientTransaction | Wai
     check_read_concern(request.body, engine.store.last_position)
     if engine.store.writing is not None:  # which reads before it is on disk could not tell apart from what comes after
         transactions.awaited = True
-        return Wait(None, limits.AWAIT_MS_MAX, SETTLED)
+        return Wait(limits.AWAIT_MS_MAX, SETTLED)
     before = transactions.open.get(session)
     if before is not None:
         abort(engine, before)
@@ -154,8 +156,8 @@ def _active_number(view: View, latest: ClientTransaction | None, session: bytes)
 
 
 def _record(view: View, session: bytes) -> dict[str, Any]:
-    found = view.kv.get(session, db=view.tables["sessions"])
-    return {} if found is None else decode(found)
+    statement = view.kv.get(session, db=view.tables["sessions"])
+    return {} if statement is None else decode(statement)
 
 
 def _too_old(number: int, active: int) -> CommandError:
@@ -169,7 +171,7 @@ def committed(number: int) -> CommandError:
 
 
 def until_ended(transaction: ClientTransaction) -> Wait:
-    return Wait(None, limits.AWAIT_MS_MAX, transaction.key, over=transaction.over)
+    return Wait(limits.AWAIT_MS_MAX, transaction.key, over=transaction.over)
 
 
 def abort(engine: Engine, transaction: ClientTransaction) -> bool:

@@ -1,4 +1,4 @@
-"""What a command returns when it cannot answer yet: wait for something relevant, then run me again."""
+"""What a command returns that cannot answer yet: what it waits for, and for how long."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any, NamedTuple, final
 
 @final
 class Wait(NamedTuple):
-    """Run the command again when something after `after` was committed in `scope`, or when the time is up.
+    """Run the command again when something was committed in `scope`, or when the time is up.
 
     The first Wait of a request starts its clock; the shell counts the deadline from there however often
     the command is run again, and sets `request.time_is_up` for the last run.
     """
 
-    after: int | None
-    """The position seen so far (exclusive); None: nothing committed ends the wait, only the time does."""
     wait_ms: float
     """How long to wait at most, in milliseconds from the first Wait of this request."""
     scope: Any = None
-    """Which commits are relevant: a `changes` Scope; None: any."""
+    """The key to wait for: a collection, a database with its dot, "" for any commit, or what `Transactions` wakes;
+    None: nothing but the time ends the wait."""
     over: Callable[[], bool] | None = None
-    """Whether what is waited for has come already: asked when the wait begins, which may be long after it was made."""
+    """Whether the wait has ended already; asked when it begins, which may be long after it was returned."""

@@ -27,7 +27,7 @@ from headrace.values.keystring import encode_element
 STANDALONE: Final = "The $changeStream stage is only supported on replica sets"
 
 
-class Lookup:
+class ImageReader:
     """What event builders ask of the store: documents as they are now, as they were, and older entries.
 
     Builders are shared by all streams of a shape, so that each question is a read transaction of its own.
@@ -73,7 +73,7 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
     size = batch_size(cursor_options, "aggregate.cursor")
     builder = context.engine.feeds.builder(spec.share_key)
     if builder is None:
-        lookup = Lookup(context.store)
+        lookup = ImageReader(context.store)
         builder = EventBuilder(spec, lookup, lookup, context.engine.count)
     cursor = ChangeCursor(spec, builder, context.engine.feeds, context, context.clock.monotonic_ms)
     try:
@@ -82,7 +82,7 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
         cursor.close()
         raise
     cursor_id = 0 if cursor.closed else context.cursors.add(cursor, session_id(request))
-    before, behind = reply.cursor_parts(
+    before, behind = reply.cursor_envelope(
         b"firstBatch",
         reply.array(batch.documents),
         cursor.namespace_bytes,

@@ -36,18 +36,18 @@ def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
     now_ms = context.clock.monotonic_ms()
     running_ms = max(0.0, now_ms - getattr(request, "since_ms", now_ms))
     name = body.get(request.name)
-    found: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "type": "op", "host": host_of(context.engine, client), "desc": f"conn{client.connection_id}",
         "connectionId": client.connection_id, "client": client.address,
     }  # fmt: skip
     if client.metadata is not None:
         application = client.metadata.get("application")
         if type(application) is dict and "name" in application:
-            found["appName"] = application["name"]
-        found["clientMetadata"] = client.metadata
+            operation["appName"] = application["name"]
+        operation["clientMetadata"] = client.metadata
     if request.name == "getMore":
         name = body.get("collection")
-    found |= {
+    operation |= {
         "active": True, "currentOpTime": _text(context.clock.now_ms()), "opid": client.connection_id,
         "secs_running": Int64(running_ms // 1000), "microsecs_running": Int64(running_ms * 1000),
         "op": _KINDS.get(request.name, "command"),
@@ -55,8 +55,8 @@ def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
         "command": {key: value for key, value in body.items() if key != "$clusterTime"},
     }  # fmt: skip
     if "lsid" in body:
-        found["lsid"] = body["lsid"]
-    return found
+        operation["lsid"] = body["lsid"]
+    return operation
 
 
 def _text(now_ms: int) -> str:
@@ -107,8 +107,8 @@ def sessions(context: CommandContext, request: Request, spec: dict[str, Any]) ->
     for session in context.store.transactions.open:
         if len(session) == 16:
             used[session] = now_ms
-    own = session_id(request)
-    if own is not None:
-        used[own] = now_ms
+    requesting = session_id(request)
+    if requesting is not None:
+        used[requesting] = now_ms
     for session, used_ms in used.items():
         yield {"_id": _lsid(session), "lastUse": DatetimeMS(used_ms)}

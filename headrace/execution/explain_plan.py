@@ -33,10 +33,10 @@ class CountingView(View):
         self.documents = 0
 
     def by_id(self, collection: Collection, id_key: bytes) -> tuple[bytes, bytes] | None:
-        found = super().by_id(collection, id_key)
+        match = super().by_id(collection, id_key)
         self.keys += 1
-        self.documents += found is not None
-        return found
+        self.documents += match is not None
+        return match
 
     def scan(
         self, collection: Collection, *, after: bytes | None = None, backward: bool = False
@@ -91,20 +91,20 @@ def _filter(spec: dict[str, Any]) -> Stage:
 
 def parsed_query(spec: dict[str, Any]) -> dict[str, Any]:
     """A filter with every condition written out: `{a: 1, b: {$gt: 1, $lt: 5}}` is an `$and` of three."""
-    parts: list[dict[str, Any]] = []
+    conditions: list[dict[str, Any]] = []
     for name, value in spec.items():
         if name == "$and":
-            parts += [part for item in value for part in _conjuncts(parsed_query(item))]
+            conditions += [part for item in value for part in _conjuncts(parsed_query(item))]
         elif name in _LOGICAL:
-            parts.append({name: [parsed_query(item) for item in value]})
+            conditions.append({name: [parsed_query(item) for item in value]})
         elif name.startswith("$"):
             if name != "$comment":
-                parts.append({name: value})
+                conditions.append({name: value})
         elif type(value) is dict and next(iter(value), "").startswith("$") and "$ref" not in value:
-            parts += [{name: part} for part in _conditions(value)]
+            conditions += [{name: part} for part in _conditions(value)]
         else:
-            parts.append({name: {"$eq": value}})
-    return parts[0] if len(parts) == 1 else {"$and": parts} if parts else {}
+            conditions.append({name: {"$eq": value}})
+    return conditions[0] if len(conditions) == 1 else {"$and": conditions} if conditions else {}
 
 
 def _conjuncts(parsed: dict[str, Any]) -> list[dict[str, Any]]:

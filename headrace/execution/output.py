@@ -53,14 +53,14 @@ def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, 
         document = {"_id": ObjectId(), **document}
     _check_on(collection, writes.on)
     spec = {path: document.get(path) for path in writes.on}
-    found = next(Finder(collection, spec, None).find(txn), None)
-    result = writes.decide(None if found is None else found[2], document)
-    if result is None or (found is not None and result == found[2]):
+    match = next(Finder(collection, spec, None).find(txn), None)
+    result = writes.decide(None if match is None else match[2], document)
+    if result is None or (match is not None and result == match[2]):
         return
-    if found is None:
+    if match is None:
         txn.insert(collection, encode(result))
         return
-    record, raw, existing = found
+    record, raw, existing = match
     if result.get("_id") != existing["_id"]:
         raise CommandError(66, "$merge failed to update the matching document, did you attempt to modify the _id?")
     applied = _change(writes, document, result).apply(existing, UpdateContext(txn.wall_ms, Timestamp(0, 0)))

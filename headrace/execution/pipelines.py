@@ -31,10 +31,10 @@ def pipeline_context_of(context: CommandContext, namespace: str, body: dict[str,
 
     def read_collection(other: str | None, coll: str) -> Iterator[dict[str, Any]]:
         target, pipeline = resolve(context, f"{other or database}.{coll}")
-        found = (decode(raw) for raw in documents(context, target, {}, None))
+        results = (decode(raw) for raw in documents(context, target, {}, None))
         if not pipeline:
-            return found
-        return run_pipeline(parse_pipeline(pipeline, context=pipeline_context_of(context, target, {})), found)
+            return results
+        return run_pipeline(parse_pipeline(pipeline, context=pipeline_context_of(context, target, {})), results)
 
     return PipelineContext(
         database=database, collection=None if name == "$cmd.aggregate" else name,
@@ -63,12 +63,12 @@ def run_pipeline_on(
     spec: dict[str, Any] = {}
     if pipeline and "$match" in pipeline[0] and type(pipeline[0]["$match"]) is dict:
         spec, stages = pipeline[0]["$match"], stages[1:]
-    found = documents(context, base, spec, pipeline_context.collation, variables=dict(pipeline_context.variables))
+    results = documents(context, base, spec, pipeline_context.collation, variables=dict(pipeline_context.variables))
     if stages and _writes(stages[-1]):
-        return write_output(context, namespace, stages[-1], run_pipeline(stages[:-1], map(decode, found)))
+        return write_output(context, namespace, stages[-1], run_pipeline(stages[:-1], map(decode, results)))
     if not stages:
-        return found
-    return map(encode_in_order, run_pipeline(stages, map(decode, found)))
+        return results
+    return map(encode_in_order, run_pipeline(stages, map(decode, results)))
 
 
 def _writes(stage: Stage) -> bool:

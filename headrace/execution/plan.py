@@ -19,7 +19,7 @@ from headrace.store.view import View, id_bounds
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_values
 
-Found = tuple[bytes, bytes, dict[str, Any]]
+Match = tuple[bytes, bytes, dict[str, Any]]
 _PLAIN: Final = frozenset({ObjectId, int, Int64, float, Decimal128, bool, bytes, DatetimeMS})
 _IN_MAX: Final = 1000
 
@@ -71,11 +71,11 @@ class Finder:
     def candidates(self, view: View, *, backward: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """(record, raw document) of what may match, in natural order where the collection is walked."""
         if self._id_key is not None:
-            found = view.by_id(self._collection, self._id_key)
-            return iter(() if found is None else (found,))
+            match = view.by_id(self._collection, self._id_key)
+            return iter(() if match is None else (match,))
         if self._id_keys is not None:
-            found_all = [view.by_id(self._collection, key) for key in self._id_keys]
-            return iter([item for item in found_all if item is not None])
+            matches = [view.by_id(self._collection, key) for key in self._id_keys]
+            return iter([item for item in matches if item is not None])
         if self._id_range is not None:
             walk = view.scan_ids(self._collection, *self._id_range)
             return ((record, raw) for _, record, raw in walk)
@@ -86,7 +86,7 @@ class Finder:
         """Bounds of the `_id`s that can match, as `scan_ids` takes them, where the filter names some."""
         return self._id_range
 
-    def find(self, view: View) -> Iterator[Found]:
+    def find(self, view: View) -> Iterator[Match]:
         """(record, raw, decoded) of every match."""
         predicate = self.predicate
         for record, raw in self.candidates(view):

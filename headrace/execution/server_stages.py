@@ -43,13 +43,13 @@ def _collection_stats(
             raise CommandError(40415, f"BSON field '$collStats.{name}' is an unknown field.")
         if type(options) is not dict:
             raise CommandError(14, f"BSON field '$collStats.{name}' is the wrong type, expected type 'object'")
-    found: dict[str, Any] = {
+    stats: dict[str, Any] = {
         "ns": namespace, "host": host_of(context.engine, request.client),
         "localTime": DatetimeMS(context.clock.now_ms()),
     }  # fmt: skip
     if "storageStats" in spec:
-        found["storageStats"] = storage_stats(context, namespace, spec["storageStats"].get("scale", 1))
-        del found["storageStats"]["ns"]
+        stats["storageStats"] = storage_stats(context, namespace, spec["storageStats"].get("scale", 1))
+        del stats["storageStats"]["ns"]
     if "count" in spec:
         collection = context.view.collection(namespace)
         if collection is None:
@@ -57,8 +57,8 @@ def _collection_stats(
                 26,
                 f"Unable to retrieve count in $collStats stage :: caused by :: Collection [{namespace}] not found.",
             )
-        found["count"] = context.view.count(collection)
-    return iter((found,))
+        stats["count"] = context.view.count(collection)
+    return iter((stats,))
 
 
 def _index_stats(
@@ -68,10 +68,10 @@ def _index_stats(
     collection = context.view.collection(namespace)
     host, since = host_of(context.engine, request.client), DatetimeMS(context.engine.started_ms)
     for index in [] if collection is None else collection.indexes:
-        found = {"name": index.name, "key": index.spec["key"], "host": host, "spec": index.spec}
+        stats = {"name": index.name, "key": index.spec["key"], "host": host, "spec": index.spec}
         if index.name != "_id_":
-            found["accesses"] = {"ops": Int64(0), "since": since}
-        yield found
+            stats["accesses"] = {"ops": Int64(0), "since": since}
+        yield stats
 
 
 def _operations(

@@ -92,8 +92,8 @@ def stored(
     """Matching raw documents of a collection in natural order."""
     finder = Finder(collection, spec, collation, variables)
     if finder.is_by_id:
-        found = finder.by_id(context.view)
-        return iter(() if found is None else (found[1],))
+        match = finder.by_id(context.view)
+        return iter(() if match is None else (match[1],))
     if finder.has_id_keys:
         candidates = [raw for _, raw in finder.candidates(context.view, backward=backward)]
         return finder.narrowed(lambda: iter(candidates))

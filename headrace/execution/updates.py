@@ -35,8 +35,8 @@ def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -
 def matches(finder: Finder, txn: WriteTransaction, *, multi: bool) -> list[tuple[bytes, bytes, dict[str, Any]]]:
     """The matches to be changed, all found before the first is changed."""
     if finder.is_by_id:
-        found = finder.by_id(txn)
-        return [] if found is None else [(found[0], found[1], decode(found[1]))]
+        match = finder.by_id(txn)
+        return [] if match is None else [(match[0], match[1], decode(match[1]))]
     walk = finder.find(txn)
     if multi:
         return list(walk)

@@ -135,5 +135,5 @@ class Background:
 
 def _image_seconds(parameters: dict[str, Any]) -> int | None:
     """`expireAfterSeconds` of the pre-images, None for "off"."""
-    found = parameters.get("changeStreamOptions", {}).get("preAndPostImages", {}).get("expireAfterSeconds", "off")
-    return None if found == "off" else int(found)
+    seconds = parameters.get("changeStreamOptions", {}).get("preAndPostImages", {}).get("expireAfterSeconds", "off")
+    return None if seconds == "off" else int(seconds)

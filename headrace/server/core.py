@@ -117,15 +117,15 @@ class Core:
     @property
     def addresses(self) -> list[str]:
         """Where it listens, as drivers write it."""
-        found = []
+        listed = []
         for server in self._servers:
             for bound in server.sockets:
                 name = bound.getsockname()
                 if bound.family == socket.AF_UNIX:
-                    found.append(str(name))
+                    listed.append(str(name))
                 else:
-                    found.append(f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}")
-        return found
+                    listed.append(f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}")
+        return listed
 
     def _watch_writer(self) -> None:
         """Each second: a group of writes that neither ends nor fails ends the server, as a disk that hangs does."""

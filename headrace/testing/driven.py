@@ -38,7 +38,7 @@ class DrivenServer:
         self.path = path
         self.clock = clock or SystemClock()
         self.options = ServerOptions(dbpath=Path(path or os.devnull), oplog=oplog, **options)
-        self.between: Callable[[str], None] = lambda place: None
+        self.between: Callable[[str], None] = lambda stage: None
         """Called while a commit is under way, as a slow disk lets reads come between: "prepared", then "synced"."""
         self._map_bytes = map_bytes
         self._client = ClientInfo(1, "127.0.0.1:1", ("127.0.0.1", 27017))

@@ -99,3 +99,20 @@ def test_server_status_counts_commands_statements_and_bytes() -> None:
         assert network["bytesIn"] > 500 and network["bytesOut"] > 500 and network["numRequests"] >= 8
         later = client.admin.command("serverStatus")["network"]
         assert later["bytesIn"] > network["bytesIn"] and later["bytesOut"] > network["bytesOut"]
+
+
+def inserted(server: DrivenServer) -> int:
+    return int(server.must("admin", {"serverStatus": 1})["metrics"].get("document", {}).get("inserted", 0))
+
+
+@pytest.mark.parametrize(("ordered", "count"), [(True, 1), (False, 2)])
+def test_only_documents_that_were_inserted_are_counted(ordered: bool, count: int) -> None:
+    with DrivenServer() as server:
+        server.must("t", {"insert": "c", "documents": [{"_id": 1}]})
+        documents = [{"_id": 2}, {"_id": 1}, {"_id": 3}]
+        server.run("t", {"insert": "c", "documents": documents, "ordered": ordered})
+        assert inserted(server) == 1 + count
+        server.must("t", {"insert": "c", "documents": [{"_id": 4}, {"_id": 5}]})
+        operations = [{"insert": 0, "document": {"_id": number}} for number in (5, 6)]
+        server.run("admin", {"bulkWrite": 1, "ops": operations, "nsInfo": [{"ns": "t.c"}], "ordered": ordered})
+        assert inserted(server) == 3 + count + (not ordered)

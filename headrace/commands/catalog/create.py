@@ -113,17 +113,17 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     body = request.body
     options = options_of(body)
     existing = context.txn.collection(namespace)
-    kept = {name: value for name, value in options.items() if name not in ("idIndex", "autoIndexId")}
+    stored_options = {name: value for name, value in options.items() if name not in ("idIndex", "autoIndexId")}
     if existing is not None:
-        if existing.is_view == ("viewOn" in options) and existing.options == kept:
+        if existing.is_view == ("viewOn" in options) and existing.options == stored_options:
             return {}
         kind = "view" if existing.is_view else "collection"
         raise CommandError(48, f"Collection {namespace} already exists as a {kind} with other options")
     if "viewOn" in options:
-        _create_view(context, request, namespace, kept)
+        _create_view(context, request, namespace, stored_options)
         return {}
-    _check(namespace, kept)
-    schema.create(context.txn, namespace, kept)
+    _check(namespace, stored_options)
+    schema.create(context.txn, namespace, stored_options)
     return {}
 
 

@@ -194,8 +194,8 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
             schema.drop_index(context.txn, collection, index)
         return {"nIndexesWas": count, "msg": "non-_id indexes dropped for collection"}
     names = wanted if type(wanted) is list else [wanted]
-    found = [_named(collection, name) for name in names]
-    for index in found:
+    indexes = [_named(collection, name) for name in names]
+    for index in indexes:
         schema.drop_index(context.txn, collection, index)
     return {"nIndexesWas": count}
 

@@ -99,12 +99,12 @@ def collection_stats(context: CommandContext, request: Request) -> dict[str, Any
 
 
 def database_stats(context: CommandContext, request: Request) -> dict[str, Any]:
-    found = context.view.catalog.in_database(check_database(request.db))
-    collections = [item for item in found if not item.is_view]
+    namespaces = context.view.catalog.in_database(check_database(request.db))
+    collections = [item for item in namespaces if not item.is_view]
     size = sum(_size(context, item) for item in collections)
     count = sum(context.view.count(item) for item in collections)
     return {
-        "db": request.db, "collections": Int64(len(collections)), "views": Int64(len(found) - len(collections)),
+        "db": request.db, "collections": Int64(len(collections)), "views": Int64(len(namespaces) - len(collections)),
         "objects": Int64(count), "avgObjSize": size / count if count else 0.0, "dataSize": float(size),
         "storageSize": float(size), "indexes": Int64(sum(len(item.indexes) for item in collections)),
         "scaleFactor": Int64(1),

@@ -48,8 +48,8 @@ def run(context: CommandContext, request: Request) -> Any:
         check_hint(context.view.collection(namespace), body.get("hint"))
         _, of_views = resolve(context, namespace)
         pipeline = [*of_views, *pipeline]
-    found = run_pipeline_on(context, namespace, pipeline, body, request)
-    return open_cursor(context, request, namespace, found, size)
+    results = run_pipeline_on(context, namespace, pipeline, body, request)
+    return open_cursor(context, request, namespace, results, size)
 
 
 def _pipeline(body: dict[str, Any]) -> list[Any]:

@@ -37,7 +37,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.execution.change_streams import Lookup, stream_spec
+from headrace.execution.change_streams import ImageReader, stream_spec
 from headrace.values.arrow import COLUMNS, SIZE
 from headrace.values.bson import decode, encode
 
@@ -73,7 +73,7 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
     token = decode(cursor.token)
     reached = wanted.until is not None and token["_data"].upper() >= wanted.until
     if cursor.idle and wanted.wait_ms and not (cursor.moved or reached or cursor.closed or request.time_is_up):
-        return Wait(context.store.last_position, wanted.wait_ms, cursor.key)
+        return Wait(wanted.wait_ms, cursor.key)
     rest = {
         "rows": len(cursor.rows), "token": token, "done": cursor.idle if wanted.until is None else reached,
         "idle": cursor.idle, "closed": cursor.closed,
@@ -86,7 +86,7 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
 def _open(context: CommandContext, request: Request, wanted: Wanted) -> RowCursor:
     """The stream, for this one call."""
     spec = replace(stream_spec(context, request, wanted.pipeline), unbounded=True)
-    lookup = Lookup(context.store)
+    lookup = ImageReader(context.store)
     builder = EventBuilder(spec, lookup, lookup, context.engine.count)
     return RowCursor(spec, builder, context.engine.feeds, context, context.clock.monotonic_ms, wanted.bounds)
 

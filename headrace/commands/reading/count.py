@@ -29,12 +29,12 @@ def count(context: CommandContext, request: Request) -> dict[str, Any]:
     collection = context.view.collection(namespace)
     check_hint(collection, body.get("hint"))
     if collection is not None and not collection.is_view and not spec:
-        found = context.view.count(collection)
+        matched = context.view.count(collection)
     else:
         collation = collation_of(collection, body.get("collation"))
-        found = sum(1 for _ in _matches(context, namespace, spec, collation, body))
-    found = max(0, found - skip)
-    reply: dict[str, Any] = {"n": min(found, limit) if limit else found}
+        matched = sum(1 for _ in _matches(context, namespace, spec, collation, body))
+    matched = max(0, matched - skip)
+    reply: dict[str, Any] = {"n": min(matched, limit) if limit else matched}
     if collection is not None and collection.is_view:
         reply["ok"] = 1  # an int, as MongoDB answers for a view
     return reply

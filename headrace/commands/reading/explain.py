@@ -78,7 +78,7 @@ def explain(context: CommandContext, request: Request, with_counts: bool) -> dic
         reply |= _pipeline(context, request, view, with_counts)
     else:
         assert plans is not None
-        reply |= _told(context, plans(context, request), view, with_counts)
+        reply |= _explained(context, plans(context, request), view, with_counts)
     reply["command"] = {**request.body, "$db": request.db}
     host, _, port = host_of(context.engine, request.client).rpartition(":")
     reply["serverInfo"] = {
@@ -88,7 +88,7 @@ def explain(context: CommandContext, request: Request, with_counts: bool) -> dic
     return reply
 
 
-def _told(context: CommandContext, plan: Plan, view: CountingView, with_counts: bool) -> dict[str, Any]:
+def _explained(context: CommandContext, plan: Plan, view: CountingView, with_counts: bool) -> dict[str, Any]:
     reply: dict[str, Any] = {
         "queryPlanner": {
             "namespace": plan.namespace, "parsedQuery": plan.query, "indexFilterSet": False,
@@ -136,10 +136,10 @@ def _find(context: CommandContext, request: Request) -> Plan:
     if body.get("projection"):
         stage = {"stage": "PROJECTION_DEFAULT", "transformBy": body["projection"], "inputStage": stage}
 
-    def found() -> tuple[int, dict[str, int]]:
+    def run_plan() -> tuple[int, dict[str, int]]:
         return _length(find.selected(context, request, namespace, spec, collection, skip, limit)), {}
 
-    return Plan(namespace, parsed_query(spec), stage, found)
+    return Plan(namespace, parsed_query(spec), stage, run_plan)
 
 
 def _count(context: CommandContext, request: Request) -> Plan:
@@ -150,10 +150,10 @@ def _count(context: CommandContext, request: Request) -> Plan:
         collation = collation_of(collection, request.body.get("collation"))
         stage = {"stage": "COUNT", "inputStage": access(collection, spec, collation, None)}
 
-    def found() -> tuple[int, dict[str, int]]:
+    def run_plan() -> tuple[int, dict[str, int]]:
         return 0, {"nCounted": count.count(context, request)["n"]}
 
-    return Plan(namespace, parsed_query(spec), stage, found)
+    return Plan(namespace, parsed_query(spec), stage, run_plan)
 
 
 def _distinct(context: CommandContext, request: Request) -> Plan:
@@ -161,10 +161,10 @@ def _distinct(context: CommandContext, request: Request) -> Plan:
     collection = context.view.collection(namespace)
     stage = access(collection, spec, collation_of(collection, request.body.get("collation")), None)
 
-    def found() -> tuple[int, dict[str, int]]:
+    def run_plan() -> tuple[int, dict[str, int]]:
         return len(count.distinct(context, request)["values"]), {}
 
-    return Plan(namespace, parsed_query(spec), stage, found)
+    return Plan(namespace, parsed_query(spec), stage, run_plan)
 
 
 def _writes(context: CommandContext, request: Request, statement: dict[str, Any], one: bool, sort: Any) -> Plan:
@@ -180,7 +180,7 @@ def _writes(context: CommandContext, request: Request, statement: dict[str, Any]
     if sort:
         below = {"stage": "SORT", "sortPattern": sort, "inputStage": below}
 
-    def found() -> tuple[int, dict[str, int]]:
+    def run_plan() -> tuple[int, dict[str, int]]:
         matches: Iterator[Any] = iter(())
         if collection is not None:
             finder = Finder(collection, spec, collation, let)
@@ -201,7 +201,9 @@ def _writes(context: CommandContext, request: Request, statement: dict[str, Any]
             matched, modified = min(matched, 1), min(modified, 1)
         return 0, {"nMatched": matched, "nWouldModify": modified, "nWouldUpsert": upserted}
 
-    return Plan(namespace, parsed_query(spec), {"stage": "UPDATE" if updates else "DELETE", "inputStage": below}, found)
+    return Plan(
+        namespace, parsed_query(spec), {"stage": "UPDATE" if updates else "DELETE", "inputStage": below}, run_plan
+    )
 
 
 def _statement(request: Request, field: str) -> dict[str, Any]:
@@ -281,31 +283,31 @@ def _pipeline(context: CommandContext, request: Request, view: CountingView, wit
     collection, variables = context.view.collection(base), dict(pipeline_context.variables)
     counts = [0] * (len(stages) + 1)
 
-    def found() -> tuple[int, dict[str, int]]:
+    def run_plan() -> tuple[int, dict[str, int]]:
         flow: Iterator[Any] = _counted(
             documents(context, base, spec, pipeline_context.collation, variables=variables), counts, 0
         )
         flow = map(decode, flow)
-        for place, stage in enumerate(stages, 1):
+        for index, stage in enumerate(stages, 1):
             if stage.name not in ("$merge", "$out"):
-                flow = _counted(stage.apply(flow), counts, place)
+                flow = _counted(stage.apply(flow), counts, index)
         _length(flow)
         return counts[0], {}
 
     below = access(collection, spec, pipeline_context.collation, variables)
-    told = _told(context, Plan(base, parsed_query(spec), below, found), view, with_counts)
+    explained = _explained(context, Plan(base, parsed_query(spec), below, run_plan), view, with_counts)
     if not stages:
-        return told
-    shown: list[dict[str, Any]] = [{"$cursor": told}, *({stage.name: stage.spec} for stage in stages)]
+        return explained
+    shown: list[dict[str, Any]] = [{"$cursor": explained}, *({stage.name: stage.spec} for stage in stages)]
     if with_counts:
-        for place, item in enumerate(shown):
-            item["nReturned"] = Int64(counts[place])
+        for index, item in enumerate(shown):
+            item["nReturned"] = Int64(counts[index])
     return {"stages": shown}
 
 
-def _counted(items: Iterator[Any], counts: list[int], place: int) -> Iterator[Any]:
+def _counted(items: Iterator[Any], counts: list[int], index: int) -> Iterator[Any]:
     for item in items:
-        counts[place] += 1
+        counts[index] += 1
         yield item
 
 

@@ -44,20 +44,20 @@ def run(context: CommandContext, request: Request) -> bytes:
     if _is_plain_by_id(body, collection):
         finder = Finder(collection, spec, None)  # type: ignore[arg-type]
         if finder.is_by_id:
-            found = finder.by_id(context.view)
-            batch = reply.array([] if found is None else [found[1]])
+            match = finder.by_id(context.view)
+            batch = reply.array([] if match is None else [match[1]])
             return reply.cursor_elements(b"firstBatch", batch, 0, namespace.encode(), None)
     if collection is not None and collection.is_view:
         return _on_view(context, request, namespace)
     if body.get("tailable"):
         return _tail(context, request, namespace, spec, collection)
     skip, limit = integer_field(body, "skip", "find") or 0, integer_field(body, "limit", "find") or None
-    found_all = selected(context, request, namespace, spec, collection, skip, limit)
+    matches = selected(context, request, namespace, spec, collection, skip, limit)
     size = batch_size(body, "find")
     single = flag(body, "singleBatch", False, "find")
     is_there = collection is not None or is_virtual(context, namespace)
     return open_cursor(
-        context, request, namespace, found_all, size, single_batch=single, limit=limit, id_first=not is_there
+        context, request, namespace, matches, size, single_batch=single, limit=limit, id_first=not is_there
     )
 
 
@@ -97,24 +97,24 @@ def selected(
     sort = body.get("sort") or {}
     backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
     let = variables_of(body, "find") or None
-    found = _by_id_order(context, collection, spec, collation, sort, let)
-    if found is not None:
+    matches = _by_id_order(context, collection, spec, collation, sort, let)
+    if matches is not None:
         sort = {}
     else:
-        found = documents(context, namespace, spec, collation, backward=backward, variables=let)
+        matches = documents(context, namespace, spec, collation, backward=backward, variables=let)
     if sort and "$natural" not in sort:
         key = parse_sort(sort, collation)
-        found = _sorted(found, key, None if limit is None else skip + limit)
+        matches = _sorted(matches, key, None if limit is None else skip + limit)
     if skip:
-        found = islice(found, skip, None)
+        matches = islice(matches, skip, None)
     if limit is not None:
-        found = islice(found, limit)
+        matches = islice(matches, limit)
     projection = body.get("projection")
     if not projection:
-        return found
+        return matches
     predicate = parse_filter(spec, collation=collation, variables=let) if spec else None
     project = parse_projection(projection, kind="find", predicate=predicate, collation=collation, variables=let or {})
-    return (encode_in_order(project(decode(raw))) for raw in found)
+    return (encode_in_order(project(decode(raw))) for raw in matches)
 
 
 def _by_id_order(
@@ -131,18 +131,18 @@ def _by_id_order(
     return in_id_order(context, collection, spec, collation, backward=sort["_id"] == -1, variables=let)
 
 
-def _sorted(found: Iterator[bytes], key: Any, count_max: int | None) -> Iterator[bytes]:
+def _sorted(matches: Iterator[bytes], key: Any, count_max: int | None) -> Iterator[bytes]:
     """All documents in order; only their sort keys are decoded for longer than a moment."""
     keyed = []
     size = 0
-    for place, raw in enumerate(found):
+    for index, raw in enumerate(matches):
         size += len(raw)
         if size > limits.SORT_BYTES_MAX:
             raise CommandError(
                 292,
                 f"Sort exceeded memory limit of {limits.SORT_BYTES_MAX} bytes, but did not opt in to external sorting.",
             )
-        keyed.append((key.key(decode(raw)), place, raw))
+        keyed.append((key.key(decode(raw)), index, raw))
     keyed.sort(key=lambda item: (item[0], item[1]))
     return iter([raw for _, _, raw in (keyed if count_max is None else keyed[:count_max])])
 
@@ -165,10 +165,10 @@ def _on_view(context: CommandContext, request: Request, namespace: str) -> bytes
 
     body = request.body
     _, pipeline = resolve(context, namespace)
-    found = run_pipeline_on(context, namespace, [*pipeline, *as_pipeline(body)], body)
+    matches = run_pipeline_on(context, namespace, [*pipeline, *as_pipeline(body)], body)
     single = flag(body, "singleBatch", False, "find")
     limit = integer_field(body, "limit", "find") or None
-    return open_cursor(context, request, namespace, found, batch_size(body, "find"), single_batch=single, limit=limit)
+    return open_cursor(context, request, namespace, matches, batch_size(body, "find"), single_batch=single, limit=limit)
 
 
 def _tail(
@@ -182,12 +182,12 @@ def _tail(
         raise CommandError(
             2, f"error processing query: ns={namespace} tailable cursor requested on non capped collection"
         )
-    found = documents(context, namespace, spec, collation_of(collection, request.body.get("collation")))
+    matches = documents(context, namespace, spec, collation_of(collection, request.body.get("collation")))
     projection = request.body.get("projection")
     if projection:
         project = parse_projection(projection, kind="find")
-        found = _Projected(found, project)
-    cursor = DocumentCursor(namespace, found, context, no_timeout=True)
+        matches = _Projected(matches, project)
+    cursor = DocumentCursor(namespace, matches, context, no_timeout=True)
     cursor.tails = True
     cursor.awaits = flag(request.body, "awaitData", False, "find")
     size = batch_size(request.body, "find")
@@ -201,15 +201,15 @@ def _tail(
 class _Projected:
     """Projected raw documents of an iterator that may go on after its end."""
 
-    def __init__(self, found: Iterator[bytes], project: Any) -> None:
-        self._found = found
+    def __init__(self, documents: Iterator[bytes], project: Any) -> None:
+        self._documents = documents
         self._project = project
 
     def __iter__(self) -> _Projected:
         return self
 
     def __next__(self) -> bytes:
-        return encode_in_order(self._project(decode(next(self._found))))
+        return encode_in_order(self._project(decode(next(self._documents))))
 
 
 COMMAND: Final = Command("find", run)

@@ -58,7 +58,7 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
         _check_time(body)
     batch = _documents(context, cursor, size or None)
     if not batch and cursor.awaits and not request.time_is_up:
-        return Wait(context.store.last_position, _await_ms(body), "")
+        return Wait(_await_ms(body), "")
     if cursor.exhausted:
         context.cursors.remove(cursor_id)
     namespace = cursor.namespace.encode()
@@ -118,20 +118,20 @@ def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) ->
         raise
     if not batch.documents and not cursor.closed and not request.time_is_up and cursor.idle:
         cursor.used_ms += asked.wait_ms  # nobody calls it idle while its client waits
-        return Wait(context.store.last_position, asked.wait_ms, cursor.key)
+        return Wait(asked.wait_ms, cursor.key)
     cursor_id = cursor.id
     if cursor.closed:
         context.cursors.remove(cursor_id)
         cursor_id = 0
-    if batch.kept is None:
-        batch.kept = reply.cursor_parts(
+    if batch.envelope is None:
+        batch.envelope = reply.cursor_envelope(
             b"nextBatch",
             reply.array(batch.documents),
             cursor.namespace_bytes,
             batch.token,
             invalidated=cursor.closed,
         )
-    before, behind = batch.kept
+    before, behind = batch.envelope
     return before + _INT64(cursor_id) + behind  # type: ignore[no-any-return]
 
 

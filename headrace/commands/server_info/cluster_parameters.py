@@ -93,8 +93,8 @@ def get_cluster_parameter(context: CommandContext, request: Request) -> dict[str
     for name in names:
         if name != PARAMETER:
             raise CommandError(72, f"Unknown server parameter: {name}")
-    kept = context.store.cluster_parameters.get(PARAMETER)
-    shown = {"_id": PARAMETER, **(kept or {"preAndPostImages": {"expireAfterSeconds": "off"}})}
+    stored = context.store.cluster_parameters.get(PARAMETER)
+    shown = {"_id": PARAMETER, **(stored or {"preAndPostImages": {"expireAfterSeconds": "off"}})}
     return {"clusterParameters": [shown]}
 
 

@@ -24,8 +24,8 @@ _NO_FILTER: Final = FIELDS | {"$all", "$clusterTime", "$db", "$ownOps", "$readPr
 def current_op(context: CommandContext, request: Request) -> dict[str, Any]:
     """The operations that match the command's other fields."""
     matches = parse_filter({name: value for name, value in request.body.items() if name not in _NO_FILTER})
-    found = operations(context, request, {"idleSessions": True, "idleCursors": bool(request.body.get("$all"))})
-    return {"inprog": [item for item in found if matches(item)]}
+    in_progress = operations(context, request, {"idleSessions": True, "idleCursors": bool(request.body.get("$all"))})
+    return {"inprog": [item for item in in_progress if matches(item)]}
 
 
 def kill_op(context: CommandContext, request: Request) -> dict[str, Any]:

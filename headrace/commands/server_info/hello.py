@@ -37,7 +37,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     counter = int(topology["counter"])
     wait_ms = _wait_ms(context, body, counter)
     if wait_ms and not request.time_is_up:
-        return Wait(after=None, wait_ms=wait_ms)
+        return Wait(wait_ms)
     _remember_client(request.client, body)
     reply: dict[str, Any] = {"helloOk": True} if body.get("helloOk") else {}
     reply["topologyVersion"] = topology

@@ -97,10 +97,10 @@ def _metrics(context: CommandContext, request: Request) -> dict[str, Any]:
     section: dict[str, Any] = {}
     for name, count in sorted(context.engine.metrics.items()):
         *folders, last = name.split(".")
-        place = section
+        subsection = section
         for folder in folders:
-            place = place.setdefault(folder, {})
-        place[last] = Int64(count)
+            subsection = subsection.setdefault(folder, {})
+        subsection[last] = Int64(count)
     for name in ("network", "operations"):
         section.pop(name, None)
     return section

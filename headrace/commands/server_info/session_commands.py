@@ -61,8 +61,8 @@ def end_all(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _ids(sessions: list[dict[str, Any]]) -> list[bytes]:
-    found = [session.get("id") for session in sessions]
-    return [bytes(item) for item in found if type(item) is Binary and item.subtype == UUID_SUBTYPE]
+    identities = [session.get("id") for session in sessions]
+    return [bytes(item) for item in identities if type(item) is Binary and item.subtype == UUID_SUBTYPE]
 
 
 COMMANDS: Final = (

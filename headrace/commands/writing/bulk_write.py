@@ -43,7 +43,7 @@ _NEEDED: Final = {"delete": ("filter",), "insert": ("document",), "update": ("fi
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class BulkOperation:
     """One of `ops`: raw for an insert, else the statement that the operation's own command would be given."""
 
     kind: str
@@ -53,7 +53,7 @@ class Operation:
 
 
 @dataclass(slots=True)
-class Sums:
+class BulkTotals:
     """What the reply counts, and the documents of its cursor."""
 
     errors_only: bool
@@ -95,20 +95,20 @@ def run(context: CommandContext, request: Request) -> bytes:
     operations = _operations(request)
     ordered = flag(body, "ordered", True, "bulkWrite")
     size = batch_size(object_field(body, "cursor", "bulkWrite"), "bulkWrite.cursor")
-    sums = Sums(flag(body, "errorsOnly", False, "bulkWrite"), retryable_of(request))
+    totals = BulkTotals(flag(body, "errorsOnly", False, "bulkWrite"), retryable_of(request))
     for first, group in _groups(operations):
-        _DO[group[0].kind](context, request, first, group, sums, ordered)
-        if ordered and sums.errors:
+        _DO[group[0].kind](context, request, first, group, totals, ordered)
+        if ordered and totals.errors:
             break
-    results = (encode(result) for result in sums.results)
+    results = (encode(result) for result in totals.results)
     cursor = open_cursor(context, request, NAMESPACE, results, UNBOUNDED if size is None else size)
-    return cursor + encode(sums.counts())[4:-1]
+    return cursor + encode(totals.counts())[4:-1]
 
 
 # What is asked for.
 
 
-def _operations(request: Request) -> list[Operation]:
+def _operations(request: Request) -> list[BulkOperation]:
     raw = raw_documents(request, "ops")
     namespaces = namespaces_of(request)
     operations = [_operation(item, namespaces) for item in raw]
@@ -120,18 +120,18 @@ def _operations(request: Request) -> list[Operation]:
     return operations
 
 
-def _operation(raw: bytes, namespaces: list[str]) -> Operation:
+def _operation(raw: bytes, namespaces: list[str]) -> BulkOperation:
     kind = raw[5 : raw.index(0, 5)].decode(errors="replace") if len(raw) > 5 else ""
     if kind not in _OPERATIONS:
         raise CommandError(9, f"Unrecognized operation '{kind}' in bulkWrite.ops: it is insert, update or delete")
-    place = find_element(raw, b"document") if kind == "insert" else None
-    if place is not None and place[0] == 3:
-        document, spec = raw[place[1] : place[2]], _without(raw, place)
+    element = find_element(raw, b"document") if kind == "insert" else None
+    if element is not None and element[0] == 3:
+        document, spec = raw[element[1] : element[2]], _without(raw, element)
     else:
         document, spec = b"", decode(raw)
     _check_fields(kind, spec, bool(document))
     namespace = _namespace(kind, spec[kind], namespaces)
-    return Operation(kind, namespace, document) if kind == "insert" else _STATEMENTS[kind](namespace, spec)
+    return BulkOperation(kind, namespace, document) if kind == "insert" else _STATEMENTS[kind](namespace, spec)
 
 
 def _check_fields(kind: str, spec: dict[str, Any], has_document: bool) -> None:
@@ -148,41 +148,41 @@ def _check_fields(kind: str, spec: dict[str, Any], has_document: bool) -> None:
         )
 
 
-def _without(raw: bytes, place: tuple[int, int, int]) -> dict[str, Any]:
+def _without(raw: bytes, element: tuple[int, int, int]) -> dict[str, Any]:
     """The fields of an insert but its document, which is not decoded."""
-    start = place[1] - len(b"\x03document\x00")
-    kept = raw[4:start] + raw[place[2] :]
-    return decode((len(kept) + 4).to_bytes(4, "little") + kept)
+    start = element[1] - len(b"\x03document\x00")
+    rest = raw[4:start] + raw[element[2] :]
+    return decode((len(rest) + 4).to_bytes(4, "little") + rest)
 
 
 def _namespace(kind: str, number: Any, namespaces: list[str]) -> str:
     if type(number) not in NUMBERS:
         shown = type_name(number)
         raise CommandError(14, f"BSON field 'bulkWrite.ops.{kind}' is the wrong type '{shown}', expected type 'int'")
-    place = to_long(number)
-    if not 0 <= place < len(namespaces):
-        raise CommandError(2, f"BulkWrite ops entry has an invalid nsInfo index: {place}")
-    return namespaces[place]
+    element = to_long(number)
+    if not 0 <= element < len(namespaces):
+        raise CommandError(2, f"BulkWrite ops entry has an invalid nsInfo index: {element}")
+    return namespaces[element]
 
 
-def _update_statement(namespace: str, spec: dict[str, Any]) -> Operation:
+def _update_statement(namespace: str, spec: dict[str, Any]) -> BulkOperation:
     statement: dict[str, Any] = {name: spec[name] for name in _SHARED if name in spec}
     statement |= {"q": spec["filter"], "u": spec["updateMods"]}
     if "constants" in spec:
         statement["c"] = object_field(spec, "constants", "bulkWrite.ops")
     update.check(statement)
-    return Operation("update", namespace, statement=statement)
+    return BulkOperation("update", namespace, statement=statement)
 
 
 _SHARED: Final = ("arrayFilters", "collation", "hint", "multi", "sort", "upsert")
 
 
-def _delete_statement(namespace: str, spec: dict[str, Any]) -> Operation:
+def _delete_statement(namespace: str, spec: dict[str, Any]) -> BulkOperation:
     multi = flag(spec, "multi", False, "bulkWrite.ops")
     statement: dict[str, Any] = {"q": object_field(spec, "filter", "bulkWrite.ops"), "limit": 0 if multi else 1}
     statement |= {name: spec[name] for name in ("collation", "hint") if name in spec}
     check_statement("bulkWrite.ops", statement)
-    return Operation("delete", namespace, statement=statement)
+    return BulkOperation("delete", namespace, statement=statement)
 
 
 _STATEMENTS: Final = {"delete": _delete_statement, "update": _update_statement}
@@ -191,7 +191,7 @@ _STATEMENTS: Final = {"delete": _delete_statement, "update": _update_statement}
 # What is done.
 
 
-def _groups(operations: list[Operation]) -> Iterator[tuple[int, list[Operation]]]:
+def _groups(operations: list[BulkOperation]) -> Iterator[tuple[int, list[BulkOperation]]]:
     """(index of the first, operations that are done together): inserts in a row into one collection, or one alone."""
     first = 0
     while first < len(operations):
@@ -208,66 +208,66 @@ def _groups(operations: list[Operation]) -> Iterator[tuple[int, list[Operation]]
 
 
 def _insert(
-    context: CommandContext, request: Request, first: int, group: list[Operation], sums: Sums, ordered: bool
+    context: CommandContext, request: Request, first: int, group: list[BulkOperation], totals: BulkTotals, ordered: bool
 ) -> None:  # fmt: skip
     try:
         collection = writable(context, group[0].namespace) or schema.create(context.txn, group[0].namespace, {})
     except CommandError as error:
         for index in range(1 if ordered else len(group)):
-            sums.failed(first + index, "insert", error)
+            totals.failed(first + index, "insert", error)
         return
     documents = [operation.document for operation in group]
     failures = dict(
-        insert.insert_documents(context, request, collection, documents, sums.retryable, ordered=ordered, first=first)
+        insert.insert_documents(context, request, collection, documents, totals.retryable, ordered=ordered, first=first)
     )
     for index in range(len(group)):
         if index in failures:
-            sums.failed(first + index, "insert", failures[index])
+            totals.failed(first + index, "insert", failures[index])
             if ordered:
                 return
         else:
-            sums.inserted += 1
-            sums.done(first + index, {"n": 1})
+            totals.inserted += 1
+            totals.done(first + index, {"n": 1})
 
 
 def _update(
-    context: CommandContext, request: Request, index: int, group: list[Operation], sums: Sums, ordered: bool
+    context: CommandContext, request: Request, index: int, group: list[BulkOperation], totals: BulkTotals, ordered: bool
 ) -> None:  # fmt: skip
     operation = group[0]
     try:
         writable(context, operation.namespace)
         outcome = update.run_statement(
-            context, request, operation.namespace, operation.statement, sums.retryable_at(index)
+            context, request, operation.namespace, operation.statement, totals.retryable_at(index)
         )
     except CommandError as error:
-        sums.failed(index, "update", error)
+        totals.failed(index, "update", error)
         return
-    sums.matched += outcome.matched
-    sums.modified += outcome.modified
+    totals.matched += outcome.matched
+    totals.modified += outcome.modified
     context.count("document.updated", outcome.modified)
     if outcome.upserted is None:
-        sums.done(index, {"n": outcome.matched, "nModified": outcome.modified})
+        totals.done(index, {"n": outcome.matched, "nModified": outcome.modified})
         return
-    sums.upserted += 1
-    sums.done(index, {"n": 1, "nModified": 0, "upserted": {"_id": outcome.upserted["_id"]}})
+    totals.upserted += 1
+    totals.done(index, {"n": 1, "nModified": 0, "upserted": {"_id": outcome.upserted["_id"]}})
 
 
 def _delete(
-    context: CommandContext, request: Request, index: int, group: list[Operation], sums: Sums, ordered: bool
+    context: CommandContext, request: Request, index: int, group: list[BulkOperation], totals: BulkTotals, ordered: bool
 ) -> None:  # fmt: skip
     operation = group[0]
     try:
         collection = writable(context, operation.namespace)
         removed = 0
         if collection is not None:
-            let, retryable = variables_of(request.body, "bulkWrite") or None, sums.retryable_at(index)
+            let, retryable = variables_of(request.body, "bulkWrite") or None, totals.retryable_at(index)
             removed = delete.run_statement(context, collection, operation.statement, let, retryable)
     except CommandError as error:
-        sums.failed(index, "delete", error)
+        totals.failed(index, "delete", error)
         return
-    sums.deleted += removed
+    totals.deleted += removed
     context.count("document.deleted", removed)
-    sums.done(index, {"n": removed})
+    totals.done(index, {"n": removed})
 
 
 _DO: Final[dict[str, Callable[..., None]]] = {

@@ -77,8 +77,8 @@ def run_statement(
     check_hint(collection, statement.get("hint"))
     finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
     if finder.is_by_id:
-        found = finder.by_id(txn)
-        matches = [] if found is None else [found]
+        match = finder.by_id(txn)
+        matches = [] if match is None else [match]
     elif integer_field(statement, "limit", "delete.deletes"):
         matches = [(record, raw) for record, raw, _ in _first(finder, txn)]
     else:
@@ -91,9 +91,9 @@ def run_statement(
 def _first(finder: Finder, txn: Any) -> list[Any]:
     """The first match, the walk closed before anything is written."""
     walk = finder.find(txn)
-    found = next(walk, None)
+    match = next(walk, None)
     walk.close()  # type: ignore[attr-defined]
-    return [] if found is None else [found]
+    return [] if match is None else [match]
 
 
 COMMAND: Final = Command("delete", run, writes=True)

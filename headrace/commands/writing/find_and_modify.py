@@ -57,8 +57,8 @@ def _pick(context: CommandContext, finder: Finder, collection: Collection, body:
     """The document to work on: the first match, by the sort if there is one."""
     sort = body.get("sort")
     if not sort:
-        found = matches(finder, context.txn, multi=False)
-        return found[0] if found else None
+        match = matches(finder, context.txn, multi=False)
+        return match[0] if match else None
     return first_by(finder, context.txn, parse_sort(sort, collation_of(collection, body.get("collation"))))
 
 
@@ -74,14 +74,14 @@ def _remove(
     context: CommandContext, request: Request, collection: Collection | None, spec: dict[str, Any]
 ) -> dict[str, Any]:
     body = request.body
-    found, finder = None, None
+    match, finder = None, None
     if collection is not None:
         collation = collation_of(collection, body.get("collation"))
         finder = Finder(collection, spec, collation, variables_of(body, "findAndModify") or None)
-        found = _pick(context, finder, collection, body)
-    if found is None or collection is None:
+        match = _pick(context, finder, collection, body)
+    if match is None or collection is None:
         return {"lastErrorObject": {"n": 0}, "value": None}
-    record, raw, document = found
+    record, raw, document = match
     context.txn.delete(collection, record, raw, retryable_of(request))
     return {"lastErrorObject": {"n": 1}, "value": _shown(body, document, finder)}
 
@@ -103,9 +103,9 @@ def _modify(
         collection = schema.create(context.txn, namespace, {})
     finder = Finder(collection, spec, collation_of(collection, body.get("collation")), let)
     applier = Applier(context.txn, collection, statement, update, finder, body, retryable_of(request))
-    found = _pick(context, finder, collection, body)
-    if found is not None:
-        record, raw, document = found
+    match = _pick(context, finder, collection, body)
+    if match is not None:
+        record, raw, document = match
         after = applier.change(record, raw, document) or document
         shown = _shown(body, after if new else document, finder)
         return {"lastErrorObject": {"n": 1, "updatedExisting": True}, "value": shown}

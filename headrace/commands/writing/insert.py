@@ -60,11 +60,12 @@ def insert_documents(
         retryable.statement = first
     options = collection.options
     plain = "validator" not in options and "capped" not in options
-    context.count("document.inserted", len(documents))
     context.count("operations.insert", len(documents))
     if len(documents) > 1 and plain and txn.insert_many(collection, documents, retryable) is not None:
+        context.count("document.inserted", len(documents))
         return []
     check = checker(collection, request.body)
+    inserted = 0
     failures: list[tuple[int, CommandError]] = []
     for index, document in enumerate(documents):
         if retryable is not None:
@@ -72,10 +73,12 @@ def insert_documents(
         try:
             check(document)
             txn.insert(collection, document, retryable)
+            inserted += 1
         except CommandError as error:
             failures.append((index, error))
             if ordered:
                 break
+    context.count("document.inserted", inserted)
     if not plain:
         capped.enforce(txn, collection)
     return failures

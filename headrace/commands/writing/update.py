@@ -96,13 +96,13 @@ def _by_id(
     if collection is None or collection.options.keys() - _HARMLESS:
         return None
     finder = Finder(collection, spec, None)
-    found = finder.by_id(context.txn) if finder.is_by_id else None
-    if found is None:
+    match = finder.by_id(context.txn) if finder.is_by_id else None
+    if match is None:
         return None
     try:
         update = _cached(raw, change)
         applier = Applier(context.txn, collection, statement, update, finder, request.body, retryable)
-        modified = applier.change(found[0], found[1], decode(found[1])) is not None
+        modified = applier.change(match[0], match[1], decode(match[1])) is not None
     except CommandError:
         return None  # said again, with its place, by the long way
     context.count("document.updated", modified)
@@ -119,9 +119,9 @@ _CACHED_BYTES_MAX: Final = 1024
 
 def _cached(raw: bytes, change: dict[str, Any]) -> Update:
     """The update parsed, or as it was parsed before."""
-    place = find_element(raw, b"u")
-    assert place is not None
-    key = raw[place[1] : place[2]]
+    element = find_element(raw, b"u")
+    assert element is not None
+    key = raw[element[1] : element[2]]
     update = _parsed.get(key)
     if update is None:
         update = parse_update(change)
