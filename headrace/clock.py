@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from time import monotonic
 
 
 class SystemClock:
@@ -15,3 +16,6 @@ class SystemClock:
     def monotonic_ms(self) -> float:
         """Milliseconds on a clock that never goes back, for deadlines."""
         return time.monotonic() * 1000.0
+
+
+__all__ = ["SystemClock", "monotonic"]

@@ -71,3 +71,9 @@ SESSION_MINUTES: Final = 30  # logicalSessionTimeoutMinutes
 SNAPSHOT_COUNT_MAX: Final = 64  # cluster times at which clients read; the oldest is let go for the next
 TRANSACTION_SECONDS_MAX: Final = 60  # transactionLifetimeLimitSeconds
 TRANSACTION_BYTES_MAX: Final = 512 * 1024 * 1024  # operations of one transaction, held in memory until it ends
+
+# Patterns.
+PATTERN_LENGTH_MAX: Final = 32764  # characters of a regular expression: MongoDB's
+PATTERN_STEPS_MAX: Final = 200_000  # how often PCRE2 may backtrack at one position of a text: MongoDB's; a millisecond
+PATTERN_QUICK_STEPS_MAX: Final = 2000  # the same without a chance to pause: 10 µs for a position
+PATTERN_QUICK_CHARACTERS_MAX: Final = 2048  # of a text that is searched without a chance to pause: 20 ms at the worst

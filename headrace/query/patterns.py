@@ -1,117 +1,126 @@
-"""Regular expressions as MongoDB means them (PCRE), compiled for Python's `re`.
+"""Regular expressions, by PCRE2, which is MongoDB's engine, with its limit on how much a pattern may backtrack.
 
-Rule: `\\d \\w \\s \\b` know ASCII only, case is ignored for all of Unicode, `\\Z` may stand before a last
-newline and `\\z` may not. Translated are what the two languages spell differently: `\\h \\H \\R \\Q..\\E
-(?<name>...)` and POSIX classes. Constructs that `re` does not know at all (`\\K`, recursion, `\\p{...}`) are
-refused as invalid patterns, 51091.
+A pattern is compiled twice, the second time only when it is needed:
+
+    quick      for short texts, with a limit so low that a search is over within a few milliseconds whatever it is given
+    guarded    for long texts, and where the quick one reached its limit: with MongoDB's limit, which counts anew from
+               each position of the text, and with a callout at each position, at which the command may pause
+
+Rule: `\\d \\w \\s \\b` know ASCII only, case is ignored for all of Unicode (PCRE2_UTF without PCRE2_UCP). A search that
+reaches the limit is error 51156.
+
+Source: MongoDB's `$regex` and `$regexMatch`; pcre2api on match limits and callouts.
 """
 
 from __future__ import annotations
 
 import re
-import warnings
 from functools import lru_cache
 from typing import Final
 
+import pcre2
+
+from headrace import limits
 from headrace.errors import CommandError
+from headrace.turns import tick
 
-FLAGS: Final = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "u": re.NOFLAG, "x": re.VERBOSE}
-
-_WORD: Final = "A-Za-z0-9_"
-_SPACE: Final = " \\t\\n\\r\\f\\v"
-_BOUNDARY: Final = f"(?:(?<=[{_WORD}])(?![{_WORD}])|(?<![{_WORD}])(?=[{_WORD}]))"
-_NO_BOUNDARY: Final = f"(?:(?<=[{_WORD}])(?=[{_WORD}])|(?<![{_WORD}])(?![{_WORD}]))"
-
-_OUTSIDE: Final = {
-    "B": _NO_BOUNDARY, "D": "[^0-9]", "H": "[^ \\t\\xa0]", "N": "[^\\n]",
-    "R": "(?:\\r\\n|[\\n\\v\\f\\r\\x85\\u2028\\u2029])",
-    "S": f"[^{_SPACE}]", "W": f"[^{_WORD}]", "Z": "(?=\\n?\\Z)", "a": "\\x07", "b": _BOUNDARY, "d": "[0-9]",
-    "e": "\\x1b", "h": "[ \\t\\xa0]", "s": f"[{_SPACE}]", "w": f"[{_WORD}]", "z": "\\Z",
-}  # fmt: skip
-_IN_CLASS: Final = {
-    "a": "\\x07", "b": "\\x08", "d": "0-9", "e": "\\x1b", "h": " \\t\\xa0", "s": _SPACE, "w": _WORD,
-}  # fmt: skip
-_POSIX: Final = {
-    "alnum": "A-Za-z0-9", "alpha": "A-Za-z", "ascii": "\\x00-\\x7f", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f",
-    "digit": "0-9", "graph": "!-~", "lower": "a-z", "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": _SPACE,
-    "upper": "A-Z", "word": _WORD, "xdigit": "0-9A-Fa-f",
-}  # fmt: skip
+FLAGS: Final = {"i": pcre2.I, "m": pcre2.M, "s": pcre2.S, "u": pcre2.NOFLAG, "x": pcre2.X}
+_VERBS: Final = re.compile(r"(?:\(\*[A-Z0-9_=]+\))*")
+_LITERAL: Final = re.compile(r"\^?[\w \-:/@,;=<>!\"'%&~`]*", re.ASCII)
+_HEX_ESCAPE: Final = re.compile(r"(\\Q.*?(?:\\E|\Z)|\\[^x]|\\x(?!\{))|\\x\{([0-9A-Fa-f]+)\}", re.DOTALL)
 
 
-@lru_cache(maxsize=1024)
-def compile_pattern(pattern: str, options: str = "") -> re.Pattern[str]:
-    """The pattern ready for `.search`; raises 51108 for an unknown option, 51091 for a bad pattern."""
-    flags = re.NOFLAG
-    for letter in options:
-        if letter not in FLAGS:
-            raise CommandError(51108, f"invalid flag in regex options: {letter}")
-        flags |= FLAGS[letter]
-    if "\0" in pattern:
-        raise CommandError(51091, "Regular expression cannot contain an embedded null byte")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return re.compile(_translated(pattern), flags)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise CommandError(51091, f"Regular expression is invalid: {error}") from error
+class Pattern:
+    """A compiled pattern. Made by `compile_pattern`."""
 
+    __slots__ = ("_flags", "_guarded", "_literal", "_quick", "_text", "_verbs")
 
-def _translated(pattern: str) -> str:
-    pattern = re.sub(r"\A(\(\*[A-Z0-9_]+\))+", "", pattern)  # (*UTF8) and its kind say nothing new here
-    out: list[str] = []
-    position = 0
-    while position < len(pattern):
-        letter = pattern[position]
-        if letter == "\\":
-            piece, position = _escape(pattern, position, _OUTSIDE)
-        elif letter == "[":
-            piece, position = _character_class(pattern, position)
-        elif pattern.startswith("(?<", position) and pattern[position + 3 : position + 4] not in ("=", "!"):
-            piece, position = "(?P<", position + 3
-        elif pattern.startswith("(?'", position):
-            name, _, _ = pattern[position + 3 :].partition("'")
-            piece, position = f"(?P<{name}>", position + 4 + len(name)
-        else:
-            piece, position = letter, position + 1
-        out.append(piece)
-    return "".join(out)
+    def __init__(self, text: str, options: str) -> None:
+        """Raises 2, 51091, 51108."""
+        if len(text) > limits.PATTERN_LENGTH_MAX:
+            raise CommandError(2, "Regular expression is too long")
+        flags = pcre2.A
+        for letter in options:
+            if letter not in FLAGS:
+                raise CommandError(51108, f"invalid flag in regex options: {letter}")
+            flags |= FLAGS[letter]
+        if "\0" in text:
+            raise CommandError(51091, "Regular expression cannot contain an embedded null byte")
+        verbs = _VERBS.match(text)
+        assert verbs is not None
+        self._verbs, self._flags = verbs.group(), flags
+        self._text = _HEX_ESCAPE.sub(_escaped_character, text[verbs.end() :])
+        self._literal = text if flags == pcre2.A and _LITERAL.fullmatch(text) else None
+        self._quick = _compile(f"(*LIMIT_MATCH={limits.PATTERN_QUICK_STEPS_MAX}){self._verbs}{self._text}", flags)
+        self._guarded: pcre2.Pattern | None = None
 
+    def matches(self, text: str) -> bool:
+        """Whether the pattern occurs in `text`. Raises 51156."""
+        literal = self._literal
+        if literal is not None:  # the commonest patterns, ten times as quick
+            return text.startswith(literal[1:]) if literal[:1] == "^" else literal in text
+        return self.find(text) is not None
 
-def _escape(pattern: str, position: int, meanings: dict[str, str]) -> tuple[str, int]:
-    """The translation of the escape at `position`, and where it ends."""
-    letter = pattern[position + 1 : position + 2]
-    if letter == "Q":
-        quoted, _, _ = pattern[position + 2 :].partition("\\E")
-        return re.escape(quoted), min(len(pattern), position + 4 + len(quoted))
-    if letter == "E":
-        return "", position + 2
-    if letter == "x" and pattern[position + 2 : position + 3] == "{":
-        digits, _, _ = pattern[position + 3 :].partition("}")
+    def find(self, text: str, start: int = 0) -> pcre2.Match | None:
+        """The first match at or after `start`, which counts characters. Raises 51156."""
         try:
-            return re.escape(chr(int(digits, 16))), position + 4 + len(digits)
-        except (OverflowError, ValueError) as error:
-            raise re.error("bad hexadecimal escape") from error
-    return meanings.get(letter, "\\" + letter), position + 1 + len(letter)
+            if len(text) <= limits.PATTERN_QUICK_CHARACTERS_MAX:
+                try:
+                    return self._quick.search(text, start)
+                except pcre2.LibraryError:  # the limit of the quick one says nothing yet
+                    pass
+            return self._guarded_pattern().search(text, start)
+        except pcre2.LibraryError as error:
+            raise CommandError(51156, f"Error occurred while executing the regular expression: {error.msg}") from error
+
+    def _guarded_pattern(self) -> pcre2.Pattern:
+        if self._guarded is None:
+            text = f"(*LIMIT_MATCH={limits.PATTERN_STEPS_MAX}){self._verbs}(?C1)(?:{self._text}\n)"
+            if not self._flags & pcre2.X:  # where the end of a line ends a comment
+                text = text[:-2] + ("\\E)" if _is_open_quote(self._text) else ")")
+            self._guarded = pcre2.compile(text, self._flags, callout=_before_position)
+        return self._guarded
 
 
-def _character_class(pattern: str, start: int) -> tuple[str, int]:
-    """The class that opens at `start`, translated, and where it ends."""
-    position = start + 1
-    out = ["["]
-    if pattern.startswith("^", position):
-        out.append("^")
-        position += 1
-    if pattern.startswith("]", position):
-        out.append("\\]")
-        position += 1
-    while position < len(pattern) and pattern[position] != "]":
-        posix = re.compile(r"\[:(\^?)([a-z]+):\]").match(pattern, position)
-        if posix and not posix[1] and posix[2] in _POSIX:
-            piece, position = _POSIX[posix[2]], posix.end()
-        elif pattern[position] == "\\":
-            piece, position = _escape(pattern, position, _IN_CLASS)
-        else:
-            letter = pattern[position]
-            piece, position = ("\\" + letter if letter in "[&~|" else letter), position + 1
-        out.append(piece)
-    return "".join(out) + "]" * (position < len(pattern)), position + 1
+@lru_cache(maxsize=256)
+def compile_pattern(text: str, options: str = "") -> Pattern:
+    """The pattern; raises 2 for one that is too long, 51091 for an invalid one, 51108 for an unknown option.
+
+    The cache is bounded and its values immutable, so all servers of a process share it.
+    """
+    tick()
+    return Pattern(text, options)
+
+
+def _compile(text: str, flags: int) -> pcre2.Pattern:
+    try:
+        return pcre2.compile(text, flags)
+    except (pcre2.PatternError, pcre2.LibraryError, UnicodeEncodeError) as error:
+        reason = str(error).partition("; ")[2] or str(error)
+        raise CommandError(51091, f"Regular expression is invalid: {reason}") from error
+
+
+def _before_position(block: pcre2.CalloutBlock) -> None:
+    """PCRE2's callout before it tries a position of the text."""
+    tick()
+
+
+def _escaped_character(match: re.Match[str]) -> str:
+    """`\\x{...}` as the character that it means: the library reads `\\x` as JavaScript does."""
+    if match[2] is None:
+        return match[0]
+    try:
+        character = chr(int(match[2], 16))
+        character.encode()
+    except (OverflowError, ValueError) as error:
+        raise CommandError(51091, f"Regular expression is invalid: {match[0]} is no character") from error
+    return f"\\{character}" if character.isascii() and not character.isalnum() else character
+
+
+def _is_open_quote(text: str) -> bool:
+    """Whether `\\Q` is still open at the end of a pattern."""
+    opened = False
+    for escape in re.findall(r"\\(.)", text, re.DOTALL):
+        if escape in "QE":
+            opened = escape == "Q"
+    return opened

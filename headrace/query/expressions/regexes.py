@@ -6,23 +6,23 @@ is never computed ahead. Positions are code points.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
+import pcre2
 from bson import Regex
 
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator
 from headrace.query.expressions.numbers import is_nullish
 from headrace.query.expressions.operator_parser import Named, Parse
-from headrace.query.patterns import compile_pattern
+from headrace.query.patterns import Pattern, compile_pattern
 from headrace.values.order import regex_options
 
-Apply = Callable[[re.Pattern[str] | None, str | None], Any]
+Apply = Callable[[Pattern | None, str | None], Any]
 
 
-def _compile(name: str, pattern: Any, options: Any) -> re.Pattern[str] | None:
+def _compile(name: str, pattern: Any, options: Any) -> Pattern | None:
     """The pattern, or None where none is given; options are checked all the same."""
     if not is_nullish(pattern) and type(pattern) not in (str, Regex):
         raise CommandError(51105, f"{name} needs 'regex' to be of type string or regex")
@@ -44,7 +44,7 @@ def _compile(name: str, pattern: Any, options: Any) -> re.Pattern[str] | None:
     return None if is_nullish(pattern) else compiled
 
 
-def _compiled(name: str, text: str, flags: str) -> re.Pattern[str]:
+def _compiled(name: str, text: str, flags: str) -> Pattern:
     try:
         return compile_pattern(text, flags)
     except CommandError as error:
@@ -62,7 +62,7 @@ def _operator(name: str, apply: Apply) -> Operator:
 
         return evaluate
 
-    def make_compiled(compiled: re.Pattern[str] | None) -> Callable[[Evaluate], Evaluate]:
+    def make_compiled(compiled: Pattern | None) -> Callable[[Evaluate], Evaluate]:
         def make_constant(source: Evaluate) -> Evaluate:
             def evaluate(env: Env) -> Any:
                 text = source(env)
@@ -73,7 +73,7 @@ def _operator(name: str, apply: Apply) -> Operator:
 
         return make_constant
 
-    def apply_checked(compiled: re.Pattern[str] | None, text: Any) -> Any:
+    def apply_checked(compiled: Pattern | None, text: Any) -> Any:
         return apply(compiled, None if is_nullish(text) else text)
 
     def simplify(call: Call) -> Node:
@@ -93,24 +93,24 @@ def _is_text(name: str, text: Any) -> bool:
     return True
 
 
-def _match(found: re.Match[str]) -> dict[str, Any]:
+def _match(found: pcre2.Match) -> dict[str, Any]:
     return {"match": found.group(), "idx": found.start(), "captures": list(found.groups())}
 
 
-def _find(pattern: re.Pattern[str] | None, text: str | None) -> Any:
+def _find(pattern: Pattern | None, text: str | None) -> Any:
     if pattern is None or text is None:
         return None
-    found = pattern.search(text)
+    found = pattern.find(text)
     return None if found is None else _match(found)
 
 
-def _find_all(pattern: re.Pattern[str] | None, text: str | None) -> list[Any]:
+def _find_all(pattern: Pattern | None, text: str | None) -> list[Any]:
     """Matches that do not overlap; an empty one moves on by a character, and none is sought at the very end."""
     if pattern is None or text is None:
         return []
     matches, start = [], 0
     while start < len(text) or start == 0:
-        found = pattern.search(text, start)
+        found = pattern.find(text, start)
         if found is None:
             break
         matches.append(_match(found))
@@ -118,8 +118,8 @@ def _find_all(pattern: re.Pattern[str] | None, text: str | None) -> list[Any]:
     return matches
 
 
-def _matches(pattern: re.Pattern[str] | None, text: str | None) -> bool:
-    return pattern is not None and text is not None and pattern.search(text) is not None
+def _matches(pattern: Pattern | None, text: str | None) -> bool:
+    return pattern is not None and text is not None and pattern.matches(text)
 
 
 def _named(name: str, apply: Apply) -> Parse:

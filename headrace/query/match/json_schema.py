@@ -123,8 +123,7 @@ def _multiple_of(argument: Any, schema: dict[str, Any]) -> ValueTest:
 
 def _pattern(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is str, "pattern", "a string")
-    search = compile_pattern(argument).search
-    return _for((str,), lambda value: search(value) is not None)
+    return _for((str,), compile_pattern(argument).matches)
 
 
 def _type(argument: Any, schema: dict[str, Any]) -> ValueTest:
@@ -169,22 +168,22 @@ def _properties(argument: Any, schema: dict[str, Any]) -> ValueTest:
 
 def _pattern_properties(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is dict, "patternProperties", "an object")
-    tests = [(compile_pattern(pattern).search, _schema(pattern, item)) for pattern, item in argument.items()]
+    tests = [(compile_pattern(pattern).matches, _schema(pattern, item)) for pattern, item in argument.items()]
     return _for(
         (dict,),
-        lambda value: all(test(item) for search, test in tests for name, item in value.items() if search(name)),
+        lambda value: all(test(item) for matches, test in tests for name, item in value.items() if matches(name)),
     )
 
 
 def _additional_properties(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) in (bool, dict), "additionalProperties", "an object or a boolean")
     known = frozenset(schema.get("properties", {}))
-    patterns = [compile_pattern(pattern).search for pattern in schema.get("patternProperties", {})]
+    patterns = [compile_pattern(pattern).matches for pattern in schema.get("patternProperties", {})]
     rest = _schema("additionalProperties", argument) if type(argument) is dict else lambda value: argument
 
     def test(value: dict[str, Any]) -> bool:
         return all(
-            name in known or any(search(name) for search in patterns) or rest(item) for name, item in value.items()
+            name in known or any(matches(name) for matches in patterns) or rest(item) for name, item in value.items()
         )
 
     return _for((dict,), test)

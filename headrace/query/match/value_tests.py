@@ -111,11 +111,11 @@ def matches_regex(pattern: str, options: str = "") -> ValueTest:
 
     Raises 51091 for an invalid pattern, 51108 for an unknown option.
     """
-    search = compile_pattern(pattern, options).search
+    matches = compile_pattern(pattern, options).matches
 
     def test(value: Any) -> bool:
         if type(value) is str:
-            return search(value) is not None
+            return matches(value)
         return type(value) is Regex and value.pattern == pattern and regex_options(value) == options
 
     return test

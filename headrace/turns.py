@@ -1,0 +1,122 @@
+"""Turns: a command that has run for some milliseconds pauses, and goes on when others have had their turn.
+
+    turns.run(function, *arguments)     → what it returns, or the `Turn` in which it has paused
+    turns.resume(turn)                  → likewise
+    tick()                              called by every loop over what a client sent or stored
+
+A turn is a greenlet: `tick` can pause any walk, however deep in a filter or an expression, without that walk being
+written for it (a generator would have to be passed through every function in between, at a cost for each). Whoever
+calls `tick` must be ready for anything else to have happened when it returns: it holds no view of the store and no
+cursor of LMDB. Outside a turn (a test that calls a command, the server's own jobs) `tick` does nothing.
+
+Source: MongoDB's query yielding, `internalQueryExecYieldPeriodMS` (10 ms).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from greenlet import getcurrent, greenlet
+
+from headrace.clock import monotonic
+
+TURN_SECONDS: Final = 0.005
+"""How long a command runs before others have their turn."""
+TICK_COUNT: Final = 64
+"""Steps of a cheap loop (an element of an array, a line of a cross product) between two ticks."""
+
+
+class Turn(greenlet):
+    """A command that is running, or has paused."""
+
+    before_pause: Callable[[], None] | None = None
+    """Called as the command pauses: lets go of what must not outlive the turn."""
+    ends: float = 0.0
+    """When the turn is over, in seconds of the monotonic clock."""
+    interruption: BaseException | None = None
+    """Raised in the command when it goes on: its time is up, its client has gone, somebody has killed it."""
+    seconds: float = 0.0
+    """Taken so far, by all turns of the command."""
+
+    def pause(self) -> None:
+        """Let others run; returns, or raises the `interruption`, when it is this command's turn again."""
+        if self.before_pause is not None:
+            self.before_pause()
+        assert self.parent is not None
+        self.parent.switch(self)
+        if self.interruption is not None:
+            error, self.interruption = self.interruption, None
+            raise error
+
+
+def tick() -> None:
+    """Pause the command that runs if its turn is over; raises what interrupts it."""
+    turn = getcurrent()
+    if type(turn) is Turn and monotonic() >= turn.ends:
+        turn.pause()
+
+
+def current_turn() -> Turn | None:
+    """The turn in which the caller runs."""
+    turn = getcurrent()
+    return turn if type(turn) is Turn else None
+
+
+class _Raised:
+    """An exception on its way out of a turn."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Turns:
+    """Runs commands in turns, on one thread. Greenlets that have done their work are used again."""
+
+    def __init__(self, seconds: float = TURN_SECONDS) -> None:
+        """`seconds`: how long a turn lasts; 0 makes every tick a pause (for tests)."""
+        self.seconds = seconds
+        self._idle: list[Turn] = []
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What `function` returns or raises; or the `Turn`, if it has paused."""
+        if self._idle:
+            turn = self._idle.pop()
+        else:
+            turn = Turn(_work)
+            turn.switch()
+        turn.seconds = 0.0
+        return self._switch(turn, (function, arguments))
+
+    def resume(self, turn: Turn) -> Any:
+        """Let a paused command go on: as `run`."""
+        return self._switch(turn, None)
+
+    def _switch(self, turn: Turn, call: Any) -> Any:
+        started = monotonic()
+        turn.ends = started + self.seconds
+        result = turn.switch(call)
+        if result is turn:
+            turn.seconds += monotonic() - started
+            return turn
+        turn.before_pause = turn.interruption = None
+        self._idle.append(turn)
+        if type(result) is _Raised:
+            raise result.error
+        return result
+
+
+def _work() -> None:
+    """The body of a turn's greenlet: one call after the other."""
+    parent = getcurrent().parent
+    assert parent is not None
+    result: Any = None
+    while True:
+        function, arguments = parent.switch(result)
+        try:
+            result = function(*arguments)
+        except BaseException as error:
+            result = _Raised(error)
+        del function, arguments

@@ -1,0 +1,108 @@
+"""Regular expressions by PCRE2: what Python's own would not do, and how much work a pattern may be."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from headrace import limits
+from headrace.errors import CommandError
+from headrace.query.patterns import compile_pattern
+from headrace.turns import Turn, Turns
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "text", "expected"),
+    [
+        (r"\x{41}\x{e9}", "", "xAéx", True),
+        (r"\\x{41}", "", r"\x{41}", False),
+        (r"\Qx{2}.\E", "", "x{2}.", True),
+        (r"\Q\x{41}", "", r"a\x{41}b", True),
+        (r"\p{Lu}\p{L}+", "", "élan Vital", True),
+        (r"foo\Kbar", "", "foobar", True),
+        (r"^(\((?:[^()]|(?1))*\))$", "", "(a(b)c)", True),  # recursion
+        (r"^(\((?:[^()]|(?1))*\))$", "", "(a(b)c", False),
+        (r"(?<year>\d{4})-\k<year>", "", "2020-2020", True),
+        (r"\d", "", "٣", False),
+        (r"\w", "", "é", False),
+        ("É", "i", "é", True),
+        ("a b # a comment", "x", "ab", True),
+        ("^b", "m", "a\nb", True),
+        ("a.b", "s", "a\nb", True),
+        ("a.b", "", "a\nb", False),
+        ("abc$", "", "abc\n", True),
+        (r"abc\z", "", "abc\n", False),
+        ("^abc", "", "xabc", False),
+        ("abc", "", "xabc", True),
+        ("(*UTF8)é", "", "é", True),
+    ],
+)
+def test_patterns_mean_what_they_mean_to_mongodb(pattern: str, options: str, text: str, expected: bool) -> None:
+    compiled = compile_pattern(pattern, options)
+    assert compiled.matches(text) is expected
+    assert (compiled.find(text) is not None) is expected
+    long = text + "\n" + "~" * limits.PATTERN_QUICK_CHARACTERS_MAX  # by the guarded pattern, which must mean the same
+    if not pattern.endswith(("$", r"\z")):
+        assert (compiled.find(long) is not None) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "code"),
+    [("a(", "", 51091), ("a\0", "", 51091), ("a", "g", 51108), (r"\x{110000}", "", 51091), (r"\x{d800}", "", 51091),
+     ("a" * 32765, "", 2), ("[", "", 51091), ("(?<n>a)(?<n>b)", "", 51091), ("\ud800", "", 51091)],
+)  # fmt: skip
+def test_what_is_no_pattern_is_mongodbs_error(pattern: str, options: str, code: int) -> None:
+    with pytest.raises(CommandError) as raised:
+        compile_pattern(pattern, options)
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("(a+)+$", "a" * 40 + "!"),
+        ("(a|a)*$", "a" * 40 + "!"),
+        ("(.*)*[xy]", "a" * 100),
+        (r"^(\w+\s?)*[!?]$", "aaaa " * 20),
+    ],
+)
+def test_a_pattern_that_backtracks_without_end_is_an_error(pattern: str, text: str) -> None:
+    with pytest.raises(CommandError) as raised:
+        compile_pattern(pattern).matches(text)
+    assert raised.value.code == 51156
+
+
+def test_a_search_through_a_long_text_pauses() -> None:
+    text = "ab" * 20_000
+    turns = Turns(seconds=0.0)
+    result = turns.run(compile_pattern("(?:a|b|c){30}[de]").matches, text)
+    pauses = 0
+    while isinstance(result, Turn):
+        pauses += 1
+        result = turns.resume(result)
+    assert result is False and pauses > 1000
+
+
+def test_two_searches_pause_in_turns() -> None:
+    text = "ab" * 3000
+    turns = Turns(seconds=0.0)
+    first = turns.run(compile_pattern("(?:a|b|c){30}[de]").matches, text)
+    second = turns.run(compile_pattern("(?:b|a|c){20}[ef]").matches, text + "e")
+    results = []
+    waiting = [first, second]
+    while waiting:
+        result = turns.resume(waiting.pop(0))
+        if isinstance(result, Turn):
+            waiting.append(result)
+        else:
+            results.append(result)
+    assert sorted(results) == [False, True]
+
+
+def test_a_search_that_cannot_pause_is_over_soon() -> None:
+    """At each position just below the quick limit: the most that a short text can cost (the bound is generous)."""
+    text = "a" * limits.PATTERN_QUICK_CHARACTERS_MAX
+    started = time.perf_counter()
+    compile_pattern("(?:a|a|b){9}[cd]").matches(text)
+    assert time.perf_counter() - started < 5
