@@ -31,7 +31,7 @@ from target import OwnServer, Target
 from headrace.spark.jobs.job_file import parse_job
 from headrace.spark.jobs.runner import run_job
 from headrace.spark.session import get_session
-from headrace.spark.sinks.contract import Batch
+from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.tables.progress import Progress
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ Running = Callable[["SparkSession", str, Path], Any]
 class Nothing:
     """A sink that keeps nothing."""
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: MicroBatch) -> None:
         """The rows came to the driver; that is all."""
 
     def position(self) -> Progress:

@@ -49,7 +49,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
 def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int]:
     def run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         try:
-            from headrace.spark.errors import told
+            from headrace.spark.errors import error_line
             from headrace.spark.jobs.job_file import JobError, read_job
         except ImportError as error:
             return _fail(f"the pipeline is not installed: pip install 'headrace[spark]' ({error})")
@@ -59,7 +59,7 @@ def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int
             return _fail(str(error))
         except Exception as error:
             # A server that is away, a position that is lost, no Java: told in a line.
-            return _fail(f"{arguments.job}: {told(error)}")
+            return _fail(f"{arguments.job}: {error_line(error)}")
 
     return run
 
@@ -67,7 +67,7 @@ def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int
 def _run(job: Job, arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from headrace.spark.errors import told
+    from headrace.spark.errors import error_line
     from headrace.spark.jobs.runner import JobRunning, run_job
 
     stop = threading.Event()
@@ -79,7 +79,7 @@ def _run(job: Job, arguments: argparse.Namespace) -> int:
         return _fail(str(error), EXIT_RUNNING)
     except Exception as error:
         # Whatever stopped it is told in a line; the job goes on from there when it is run again.
-        return _fail(f"{job.name} stopped: {told(error)}")
+        return _fail(f"{job.name} stopped: {error_line(error)}")
     return 0
 
 
@@ -114,10 +114,10 @@ def _verify(job: Job, arguments: argparse.Namespace) -> int:
     from headrace.spark.jobs.report import verify_job
 
     unequal = False
-    for found in verify_job(job):
-        word: Any = {True: "equal", False: "NOT EQUAL", None: "skipped"}[found.equal]
-        _say(f"{found.sink}: {word}: {found.told}")
-        unequal = unequal or found.equal is False
+    for result in verify_job(job):
+        word: Any = {True: "equal", False: "NOT EQUAL", None: "skipped"}[result.equal]
+        _say(f"{result.sink}: {word}: {result.description}")
+        unequal = unequal or result.equal is False
     return EXIT_FAILED if unequal else 0
 
 

@@ -13,7 +13,7 @@ class OptionError(ValueError):
     """An option of the source has a value that it does not take, or is missing."""
 
 
-def told(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """The error in a line: of a query that stopped what was raised in it, without plans and all servers' states."""
     kind, text = type(error).__name__, str(error)
     _, traceback, rest = text.partition("Traceback (most recent call last):")

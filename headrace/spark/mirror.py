@@ -27,8 +27,8 @@ from headrace.spark.jobs.runner import run_job
 from headrace.spark.sinks.contract import BatchReport
 from headrace.spark.sinks.foreach_batch import Listener
 from headrace.spark.sinks.sink_options import SinkOptions
-from headrace.spark.tables.mirror_table import MirrorTable, open_table
-from headrace.spark.tables.table_location import folder_of
+from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
+from headrace.spark.tables.table_location import local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,11 +54,11 @@ class Mirror:
     buckets: int = 0
 
     def __post_init__(self) -> None:
-        folder_of(self.path)
+        local_folder(self.path)
 
     def table(self) -> MirrorTable:
         """The table, which the first batch creates."""
-        return open_table(self.path, self.kind, buckets=self.buckets)
+        return open_mirror_table(self.path, self.kind, buckets=self.buckets)
 
     @property
     def checkpoint(self) -> Path:
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--follow", action="store_true", help="run until stopped, not only up to now")
     parser.add_argument("--quick", action="store_true", help="start Spark sooner and run slower, for small collections")
     given = parser.parse_args(arguments)
-    mirror = Mirror(given.uri, given.database, given.collection, folder_of(given.path), given.kind, given.rows_max)
+    mirror = Mirror(given.uri, given.database, given.collection, local_folder(given.path), given.kind, given.rows_max)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -30,15 +30,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(_last(path / "offsets"), committed, json.loads(lines[2]) if len(lines) > 2 else None)
 
 
-def end_of(path: Path, batch: int) -> Token | None:
+def planned_end(path: Path, batch: int) -> Token | None:
     """The token at which a batch ends that Spark has planned, as it has those it runs; None of several servers."""
     lines = (path / "offsets" / str(batch)).read_text().splitlines()
-    places = places_in(json.loads(lines[2])) if len(lines) > 2 else []
-    return places[0].token if places and not places[0].server else None
+    positions = server_positions(json.loads(lines[2])) if len(lines) > 2 else []
+    return positions[0].token if positions and not positions[0].server else None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerPosition:
     """Where a query is on a server, by the name of the server where there are several."""
 
     token: Token
@@ -46,15 +46,15 @@ class Place:
     server: str = ""
 
 
-def places_in(offset: dict[str, Any] | None) -> list[Place]:
+def server_positions(offset: dict[str, Any] | None) -> list[ServerPosition]:
     """The places of an offset, the one that is furthest behind first; none if it is no offset of ours."""
     each = (offset or {}).get("servers", {"": offset or {}})
-    places = [
-        Place(Token(one["token"], one.get("typeBits", "")), "after" in one, server)
+    positions = [
+        ServerPosition(Token(one["token"], one.get("typeBits", "")), "after" in one, server)
         for server, one in each.items()
         if isinstance(one.get("token"), str)
     ]
-    return sorted(places, key=lambda place: (not place.in_snapshot, place.token.text))
+    return sorted(positions, key=lambda position: (not position.in_snapshot, position.token.text))
 
 
 def _last(folder: Path) -> int:

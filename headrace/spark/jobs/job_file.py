@@ -35,12 +35,12 @@ from typing import Any, Final
 
 from headrace.spark import Window
 from headrace.spark.jobs.file_table import JOB_KEYS
-from headrace.spark.jobs.job_stages import check_stages, checked_tables
+from headrace.spark.jobs.job_stages import check_stages, checked_lookup_tables
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import loads
 from headrace.spark.sinks.sink_options import SinkError, SinkOptions, parse_sink
 from headrace.spark.source.options import parse_options
-from headrace.spark.tables.table_location import located
+from headrace.spark.tables.table_location import resolved_path
 
 # The options of the source that are paths.
 _PATHS: Final = frozenset({"archive", "path"})
@@ -103,7 +103,7 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
         raise JobError("a job needs a checkpoint, a [source] and a [[sink]]")
     # Spark does not keep the case of options' names either.
     source = {key.lower(): _text(value) for key, value in given["source"].items()}
-    source |= {key: located(path, folder) for key, path in source.items() if key in _PATHS}
+    source |= {key: resolved_path(path, folder) for key, path in source.items() if key in _PATHS}
     trigger, pipeline = given.get("trigger", {}), given.get("pipeline", {})
     job = Job(
         name=str(given.get("name", name)),
@@ -111,7 +111,7 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
         source=source,
         sinks=tuple(_sink(sink, source, folder) for sink in given["sink"]),
         stages=_stages(pipeline.get("stages", [])),
-        tables=checked_tables(pipeline.get("tables", {}), folder),
+        tables=checked_lookup_tables(pipeline.get("tables", {}), folder),
         window=_window(pipeline),
         delay=pipeline.get("delay"),
         every=None if trigger.get("availableNow") else str(trigger.get("every", "0 seconds")),
@@ -145,8 +145,8 @@ def _check(job: Job) -> None:
 def _check_names(table: str, given: Mapping[str, Any]) -> None:
     unknown = sorted(given.keys() - JOB_KEYS[table])
     if unknown:
-        place = f"[{table}]" if table else "a job"
-        raise JobError(f"{place} has no {unknown[0]!r}; it has {', '.join(sorted(JOB_KEYS[table]))}")
+        where = f"[{table}]" if table else "a job"
+        raise JobError(f"{where} has no {unknown[0]!r}; it has {', '.join(sorted(JOB_KEYS[table]))}")
 
 
 def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path) -> SinkOptions:

@@ -16,7 +16,7 @@ from headrace.spark.pipelines.explain import Explanation
 from headrace.spark.pipelines.reader import IN_STREAM
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import loads
-from headrace.spark.tables.table_location import located, names_in, place_of
+from headrace.spark.tables.table_location import location_of, relative_names, resolved_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +30,7 @@ _MAKING: Final = frozenset({"$group", "$lookup"})
 _TABLE_OPTIONS: Final = frozenset({"document", "format", "options", "path"})
 
 
-def making(job: Job) -> str | None:
+def document_maker(job: Job) -> str | None:
     """Why the job's rows are documents: the stage or the sink that makes them so; None if they are events."""
     stage = next((name for stage in job.stages if (name := next(iter(stage), "")) in _MAKING), None)
     return stage or next((f"the sink {sink.kind!r}" for sink in job.sinks if sink.takes == "documents"), None)
@@ -44,7 +44,7 @@ def server_stages(job: Job) -> tuple[Document, ...]:
     """
     if job.options.start.kind == "snapshot":
         return ()
-    allowed = {"$match"} if making(job) else IN_STREAM
+    allowed = {"$match"} if document_maker(job) else IN_STREAM
     return tuple(takewhile(lambda stage: next(iter(stage), "") in allowed, job.stages))
 
 
@@ -59,54 +59,57 @@ def spark_stages(job: Job) -> list[Document]:
 
 def explained(job: Job) -> Explanation:
     """Where each stage runs. Raises StageRefused, `CommandError`."""
-    own = loads(job.source.get("pipeline", "[]"))
-    source = {"pipeline": [*own, *server_stages(job)], "documents": job.options.documents}
+    source_stages = loads(job.source.get("pipeline", "[]"))
+    source = {"pipeline": [*source_stages, *server_stages(job)], "documents": job.options.documents}
     return explain(spark_stages(job), source, tables=tuple(job.tables), window=job.window, delay=job.delay)
 
 
 def check_stages(job: Job) -> None:
     """Raises ValueError for stages that Spark or the job's sinks cannot take."""
-    made = making(job)
+    maker = document_maker(job)
     for sink in job.sinks:
-        if made in _MAKING and sink.takes == "events":
-            told = "take the sink 'documents', or one of your own"
-            raise ValueError(f"{made} makes documents, and the sink {sink.kind!r} takes events: {told}")
-        if made and sink.takes == "events":
-            raise ValueError(f"{made} takes documents, and the sink {sink.kind!r} events: make two jobs of it")
-    if made and job.options.start.kind == "snapshot":
-        raise ValueError(f"{made}: documents are made of events, and a snapshot's rows are none; begin at a position")
-    if made and job.options.columns:
-        raise ValueError(f"{made}: documents are made of whole events; leave out the source's option columns")
-    if made and job.options.documents == "columns":
-        raise ValueError(f"{made}: documents are made of events as extjson or bson, not of typed columns")
+        if maker in _MAKING and sink.takes == "events":
+            advice = "take the sink 'documents', or one of your own"
+            raise ValueError(f"{maker} makes documents, and the sink {sink.kind!r} takes events: {advice}")
+        if maker and sink.takes == "events":
+            raise ValueError(f"{maker} takes documents, and the sink {sink.kind!r} events: make two jobs of it")
+    if maker and job.options.start.kind == "snapshot":
+        raise ValueError(f"{maker}: documents are made of events, and a snapshot's rows are none; begin at a position")
+    if maker and job.options.columns:
+        raise ValueError(f"{maker}: documents are made of whole events; leave out the source's option columns")
+    if maker and job.options.documents == "columns":
+        raise ValueError(f"{maker}: documents are made of events as extjson or bson, not of typed columns")
     try:
         explained(job)
     except (CommandError, StageRefused) as error:
         raise ValueError(f"[pipeline] {error}") from None
 
 
-def through(job: Job, rows: DataFrame, session: SparkSession) -> DataFrame:
+def apply_stages(job: Job, rows: DataFrame, session: SparkSession) -> DataFrame:
     """The rows behind the stages that Spark runs."""
     from headrace.spark import pipeline
 
     stages = spark_stages(job)
-    if not making(job):
+    if not document_maker(job):
         return pipeline(rows, stages, output="events") if stages else rows
-    tables = {name: (opened(given, session), given.get("document", "document")) for name, given in job.tables.items()}
+    tables = {
+        name: (open_lookup_table(given, session), given.get("document", "document"))
+        for name, given in job.tables.items()
+    }
     return pipeline(rows, stages, tables=tables, window=job.window, delay=job.delay)
 
 
-def checked_tables(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def checked_lookup_tables(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The tables of a job's file; relative paths are in `folder`. Raises ValueError."""
-    found = {}
+    checked = {}
     for name, table in given.items():
         if not isinstance(table, dict) or not table.keys() <= _TABLE_OPTIONS or not {"format", "path"} & table.keys():
             raise ValueError(f"[pipeline.tables.{name}] has {', '.join(sorted(_TABLE_OPTIONS))}, a path at least")
-        found[name] = table | ({"path": located(table["path"], folder)} if "path" in table else {})
-    return found
+        checked[name] = table | ({"path": resolved_path(table["path"], folder)} if "path" in table else {})
+    return checked
 
 
-def opened(given: Mapping[str, Any], session: SparkSession) -> DataFrame:
+def open_lookup_table(given: Mapping[str, Any], session: SparkSession) -> DataFrame:
     """A table as it is now; one of Delta is read without Spark's own Delta."""
     if given.get("format") == "delta":
         return _delta_table(given["path"], session)
@@ -115,11 +118,11 @@ def opened(given: Mapping[str, Any], session: SparkSession) -> DataFrame:
 
 
 def _delta_table(path: str, session: SparkSession) -> DataFrame:
-    place = place_of(path)
-    table = place.table()
+    location = location_of(path)
+    table = location.table()
     if table is None:
         raise ValueError(f"there is no Delta table at {path}")
-    if place.in_store:
+    if location.in_store:
         # Spark has no way to a store without jars.
         return session.createDataFrame(table.to_pyarrow_table())
-    return session.read.parquet(*(f"{place}/{name}" for name in names_in(table, table.file_uris())))
+    return session.read.parquet(*(f"{location}/{name}" for name in relative_names(table, table.file_uris())))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from headrace.spark.jobs.checkpoint import Place
+from headrace.spark.jobs.checkpoint import ServerPosition
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
@@ -23,10 +23,10 @@ class Lag:
     seconds: int
 
 
-def lag_of(options: SourceOptions, places: Sequence[Place]) -> Lag:
+def lag_of(options: SourceOptions, positions: Sequence[ServerPosition]) -> Lag:
     """Asks each server; raises what the feed raises (a position that is lost, a server that is away)."""
     by_name = {server_name(one.uri): one for one in options.servers}
-    lags = [_lag_of(by_name.get(place.server, options), place.token) for place in places]
+    lags = [_lag_of(by_name.get(position.server, options), position.token) for position in positions]
     return Lag(sum(lag.event_count for lag in lags), max((lag.seconds for lag in lags), default=0))
 
 

@@ -1,6 +1,6 @@
 """What a running job tells of itself: counts, rates, how far it is behind; for people, and for Prometheus.
 
-`Figures` is written by the job's threads and read by others. `serve` answers GET /metrics with them as plain text.
+`JobMetrics` is written by the job's threads and read by others. `serve` answers GET /metrics with them as plain text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EXPORTED: Final = (
 
 
 @dataclass(slots=True)
-class Figures:
+class JobMetrics:
     """The figures of one job; None is what is not known yet."""
 
     job: str
@@ -60,8 +60,8 @@ class Figures:
                 return f"{self.job}: {self.phase}"
             behind = "" if self.lag_events is None else f", {self.lag_events} events ({self.lag_seconds:.0f} s) behind"
             rate = f"{self.rows_total} rows, {self.rows_per_second or 0:.0f} rows/s"
-            place = f" at {self.position}" if self.position else ""
-            return f"{self.job}: batch {self.batch}, {rate}{behind}, {self.phase}{place}"
+            position = f" at {self.position}" if self.position else ""
+            return f"{self.job}: batch {self.batch}, {rate}{behind}, {self.phase}{position}"
 
     def text(self) -> str:
         """The figures in Prometheus' format."""
@@ -77,7 +77,7 @@ class Figures:
 
 
 @contextmanager
-def serve(figures: Figures, address: tuple[str, int] | None) -> Iterator[int | None]:
+def serve(metrics: JobMetrics, address: tuple[str, int] | None) -> Iterator[int | None]:
     """Serves the figures inside, at the port that it gives (0 picks one); without an address nothing."""
     if address is None:
         yield None
@@ -86,7 +86,7 @@ def serve(figures: Figures, address: tuple[str, int] | None) -> Iterator[int | N
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             known = self.path.partition("?")[0] in {"/", "/metrics"}
-            body = figures.text().encode() if known else b"only /metrics is here\n"
+            body = metrics.text().encode() if known else b"only /metrics is here\n"
             self.send_response(200 if known else 404)
             self.send_header("Content-Type", CONTENT_TYPE)
             self.send_header("Content-Length", str(len(body)))

@@ -3,7 +3,7 @@
 A job has one; a query of one's own gets the same figures by it:
 
     figures = Figures("orders")
-    spark.streams.addListener(FiguresListener(figures, source=options))
+    spark.streams.addListener(MetricsListener(figures, source=options))
     with serve(figures, ("127.0.0.1", 9464)):
         ...
 """
@@ -26,24 +26,24 @@ from pyspark.sql.streaming.listener import (
 )
 
 from headrace.clock import SystemClock
-from headrace.spark.jobs.checkpoint import places_in
+from headrace.spark.jobs.checkpoint import server_positions
 from headrace.spark.jobs.lag import lag_of
-from headrace.spark.jobs.metrics import Figures
+from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.source.options import parse_options
 
 MEASURE_MS: Final = 5000
 
 
-class FiguresListener(StreamingQueryListener):
+class MetricsListener(StreamingQueryListener):
     """Takes in what concerns the query `query`, Spark's id of it; any if that is empty.
 
     `source` are the options of the query's source: with them it measures, every five seconds at most, how far behind
     the query is. Whoever leaves them out calls `measure`.
     """
 
-    def __init__(self, figures: Figures, query: str = "", source: Mapping[str, str] | None = None) -> None:
-        self._figures = figures
+    def __init__(self, metrics: JobMetrics, query: str = "", source: Mapping[str, str] | None = None) -> None:
+        self._metrics = metrics
         self.query = query
         self._source = source
         self._due_ms = 0.0
@@ -54,17 +54,17 @@ class FiguresListener(StreamingQueryListener):
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         if self._concerns(event.id):
-            self._figures.running = 1
-            self._figures.phase = "running"
+            self._metrics.running = 1
+            self._metrics.phase = "running"
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
         if self._concerns(progress.id):
             end = progress.sources[0].endOffset if progress.sources else None
             self._offset = json.loads(end) if isinstance(end, str) else end
-            self._tell_place()
+            self._set_position()
             taken_ms = progress.durationMs.get("triggerExecution", 0)
-            self._figures.ended(progress.batchId, progress.numInputRows, taken_ms / 1000)
+            self._metrics.ended(progress.batchId, progress.numInputRows, taken_ms / 1000)
             self._measure_when_due()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
@@ -73,26 +73,26 @@ class FiguresListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         if self._concerns(event.id):
-            self._figures.running = 0
+            self._metrics.running = 0
             self.ended.set()
 
     def measure(self, source: Mapping[str, str]) -> None:
         """Asks the servers how far behind them the last committed position is."""
-        places, figures = places_in(self._offset), self._figures
-        if not places or places[0].in_snapshot:
+        positions, metrics = server_positions(self._offset), self._metrics
+        if not positions or positions[0].in_snapshot:
             return
         # A server that is away for a moment is the source's affair; the figures stay as they were.
         with suppress(PyMongoError, PositionLost):
-            lag = lag_of(parse_options(source), places)
-            figures.lag_events, figures.lag_seconds = lag.event_count, float(lag.seconds)
+            lag = lag_of(parse_options(source), positions)
+            metrics.lag_events, metrics.lag_seconds = lag.event_count, float(lag.seconds)
 
-    def _tell_place(self) -> None:
+    def _set_position(self) -> None:
         """Of several servers' places the one furthest behind; in a snapshot the token that it goes on from."""
-        places, figures = places_in(self._offset), self._figures
-        if places:
-            token = places[0].token
-            figures.phase = "snapshot" if places[0].in_snapshot else "streaming"
-            figures.position, figures.position_seconds = token.text, token.time.time
+        positions, metrics = server_positions(self._offset), self._metrics
+        if positions:
+            token = positions[0].token
+            metrics.phase = "snapshot" if positions[0].in_snapshot else "streaming"
+            metrics.position, metrics.position_seconds = token.text, token.time.time
 
     def _concerns(self, query: Any) -> bool:
         return not self.query or str(query) == self.query

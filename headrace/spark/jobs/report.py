@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import PyMongoError
 
-from headrace.spark.errors import told
-from headrace.spark.jobs.checkpoint import Place, places_in, read_checkpoint
+from headrace.spark.errors import error_line
+from headrace.spark.jobs.checkpoint import ServerPosition, read_checkpoint, server_positions
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import explained, spark_stages
 from headrace.spark.jobs.lag import EVENTS_MAX, lag_of
-from headrace.spark.jobs.runner import running_in, session_of, source_options
+from headrace.spark.jobs.runner import job_session, running_process, source_options
 from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.source.options import parse_options
-from headrace.spark.tables.fold import State
+from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mirror_table import MirrorTable
 from headrace.spark.verify.compare_log import compare_log
 from headrace.spark.verify.compare_mirror import compare
@@ -39,38 +39,38 @@ _POLICIES: Final = {
 
 def status_lines(job: Job) -> Iterator[str]:
     """Whether it runs, its position and lag, and each sink's; a server that does not answer is told as that."""
-    process = running_in(job)
+    process = running_process(job)
     yield f"job {job.name}: {'not running' if process is None else f'running in process {process}'}"
     checkpoint = read_checkpoint(job.checkpoint)
     if checkpoint.committed < 0:
         yield "position: nothing committed yet"
     else:
         yield f"position: batch {checkpoint.committed} committed, batch {checkpoint.planned} planned"
-    places = places_in(checkpoint.offset)
-    for place in places:
-        server = f"{place.server}: " if place.server else ""
-        snapshot = "in its snapshot, " if place.in_snapshot else ""
-        yield f"  {server}{snapshot}{_moment(place.token)}, {place.token.text}"
-    if places:
-        yield f"lag: {_lag(job, places)}"
+    positions = server_positions(checkpoint.offset)
+    for position in positions:
+        server = f"{position.server}: " if position.server else ""
+        snapshot = "in its snapshot, " if position.in_snapshot else ""
+        yield f"  {server}{snapshot}{_moment(position.token)}, {position.token.text}"
+    if positions:
+        yield f"lag: {_lag(job, positions)}"
     _start_for_catalogs(job)
     for sink in job.sinks:
-        position = sink.open().position()
-        at = ", ".join([f"batch {position.batch}", *([position.token] if position.token else [])])
-        yield f"sink {sink}: {at if position.batch >= 0 else 'nothing yet'}"
+        reached = sink.open().position()
+        at = ", ".join([f"batch {reached.batch}", *([reached.token] if reached.token else [])])
+        yield f"sink {sink}: {at if reached.batch >= 0 else 'nothing yet'}"
 
 
 def _start_for_catalogs(job: Job) -> None:
     """Starts Spark as the job says, if only Spark can read a sink; elsewhere none is needed."""
     if any(sink.in_catalog for sink in job.sinks):
-        session_of(job)
+        job_session(job)
 
 
-def _lag(job: Job, places: list[Place]) -> str:
+def _lag(job: Job, positions: list[ServerPosition]) -> str:
     try:
-        lag = lag_of(parse_options(job.source), places)
+        lag = lag_of(parse_options(job.source), positions)
     except (PositionLost, PyMongoError) as error:
-        return f"not known: {told(error)}"
+        return f"not known: {error_line(error)}"
     more = " or more" if lag.event_count >= EVENTS_MAX else ""
     return f"{lag.event_count}{more} events, {lag.seconds} s"
 
@@ -82,8 +82,8 @@ def _moment(token: Token) -> str:
 def explain_lines(job: Job) -> Iterator[str]:
     """What runs where. Asks no server."""
     options = job.options
-    place = ".".join(name for name in (options.database, options.collection) if name) or "the whole deployment"
-    yield f"source: {place}, from {options.start.kind}"
+    position = ".".join(name for name in (options.database, options.collection) if name) or "the whole deployment"
+    yield f"source: {position}, from {options.start.kind}"
     if job.stages or "pipeline" in job.source:
         yield "pipeline:"
         yield from (f"  {line}" for line in str(explained(job)).splitlines())
@@ -92,41 +92,41 @@ def explain_lines(job: Job) -> Iterator[str]:
     yield f"checkpoint: {job.checkpoint}"
     for sink in job.sinks:
         policy = sink.options.get("policy", "follow")
-        told = f"; {_POLICIES[policy]}" if sink.has_policy else ""
-        yield f"sink: {sink}{told}"
+        description = f"; {_POLICIES[policy]}" if sink.has_policy else ""
+        yield f"sink: {sink}{description}"
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class SinkVerification:
     """The answer about one sink; `equal` is None where there is nothing to compare with."""
 
     sink: str
     equal: bool | None
-    told: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Mirrored:
-    """See `verify.Mirrored`."""
+class _ComparedTable:
+    """See `verify.MirroredCollection`."""
 
     uri: str
     database: str
     collection: str
-    kept: MirrorTable
+    mirror_table: MirrorTable
 
     def table(self) -> MirrorTable:
-        return self.kept
+        return self.mirror_table
 
 
-class _Current:
+class _CurrentVersions:
     """A history's current versions as a mirror; only to be read."""
 
     def __init__(self, history: HistoryTable) -> None:
         self._history = history
 
-    def state(self) -> State:
+    def state(self) -> MirrorState:
         progress = self._history.progress()
-        return State(progress.token, progress.ended, progress.query, progress.batch)
+        return MirrorState(progress.token, progress.ended, progress.query, progress.batch)
 
     def read(self) -> pa.Table:
         import pyarrow as pa
@@ -137,24 +137,24 @@ class _Current:
         return pa.table(dict(zip(("_id", "document", "token"), columns, strict=True)))
 
 
-def verify_job(job: Job) -> Iterator[Verified]:
+def verify_job(job: Job) -> Iterator[SinkVerification]:
     """Each sink compared with its source, at one token each. Raises what the server refuses."""
     options = parse_options(source_options(job))
     _start_for_catalogs(job)
     for sink in job.sinks:
         opened: Any = sink.open()
         if isinstance(opened, LogSink) and (spark_stages(job) or options.reader):
-            yield Verified(str(sink), None, "cannot be compared behind stages that the server does not run")
+            yield SinkVerification(str(sink), None, "cannot be compared behind stages that the server does not run")
             continue
         if isinstance(opened, LogSink):
-            found: Any = compare_log(opened.log, options)
+            comparison: Any = compare_log(opened.log, options)
         else:
             table = _mirror_of(opened)
             if table is None or not (options.database and options.collection):
-                yield Verified(str(sink), None, "cannot be compared")
+                yield SinkVerification(str(sink), None, "cannot be compared")
                 continue
-            found = compare(_Mirrored(options.uri, options.database, options.collection, table))
-        yield Verified(str(sink), found.equal, str(found))
+            comparison = compare(_ComparedTable(options.uri, options.database, options.collection, table))
+        yield SinkVerification(str(sink), comparison.equal, str(comparison))
 
 
 def _mirror_of(sink: Any) -> Any:
@@ -162,4 +162,4 @@ def _mirror_of(sink: Any) -> Any:
 
     if isinstance(sink, MirrorSink):
         return sink.table
-    return _Current(sink.table) if isinstance(sink, HistorySink) else None
+    return _CurrentVersions(sink.table) if isinstance(sink, HistorySink) else None

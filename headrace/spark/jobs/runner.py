@@ -18,27 +18,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.clock import SystemClock
-from headrace.spark.jobs.checkpoint import end_of
+from headrace.spark.jobs.checkpoint import planned_end
 from headrace.spark.jobs.job_file import Job
-from headrace.spark.jobs.job_stages import server_stages, through
-from headrace.spark.jobs.metrics import Figures, serve
+from headrace.spark.jobs.job_stages import apply_stages, server_stages
+from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
 from headrace.spark.sinks.contract import FOLDED_COLUMNS
 from headrace.spark.sinks.foreach_batch import Listener, for_each_batch, wait_for_sinks
 from headrace.spark.sinks.log_sink import LogSink
-from headrace.spark.sinks.query_id import query_of
+from headrace.spark.sinks.query_id import query_id
 from headrace.spark.source.options import parse_options
-from headrace.spark.tables.table_location import place_of
+from headrace.spark.tables.table_location import location_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_LOOK_S: Final = 0.1
-_TOLD_S: Final = 10
+_POLL_S: Final = 0.1
+_LISTENER_WAIT_S: Final = 10
 
 Document = dict[str, Any]
-Report = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 
 class JobRunning(RuntimeError):
@@ -54,9 +54,9 @@ class _Stopping(RuntimeError):
 
 
 def run_job(
-    job: Job, *, stop: threading.Event | None = None, report: Report = print, session: SparkSession | None = None,
+    job: Job, *, stop: threading.Event | None = None, report: ReportLine = print, session: SparkSession | None = None,
     listener: Listener | None = None,
-) -> Figures:  # fmt: skip
+) -> JobMetrics:  # fmt: skip
     """Runs the job to its end, or until `stop` is set, and returns the figures it ended with.
 
     `report` is called with a line for people every `report_seconds` and at the end, `listener` after each sink's
@@ -64,13 +64,13 @@ def run_job(
     job: what a sink raised, JobRunning, SparkEnded, or Spark's StreamingQueryException.
     """
     stop = stop or threading.Event()
-    figures = Figures(job.name)
-    with locked(job), serve(figures, job.metrics) as port:
+    metrics = JobMetrics(job.name)
+    with job_lock(job), serve(metrics, job.metrics) as port:
         if port is not None:
             report(f"{job.name}: figures at http://{(job.metrics or ('',))[0]}:{port}/metrics")
-        running = _Run(job, figures, stop, listener)
+        running = _Run(job, metrics, stop, listener)
         try:
-            session = session or session_of(job)
+            session = session or job_session(job)
             running.start(session)
             running.watch(report)
             while running.has_more:
@@ -81,18 +81,18 @@ def run_job(
                 raise
             raise SparkEnded("Spark's JVM has ended; run the job again, and it goes on") from error
         finally:
-            figures.running = 0
+            metrics.running = 0
             running.settle()
-    return figures
+    return metrics
 
 
 class _Run:
     """One query from its start to its end."""
 
-    def __init__(self, job: Job, figures: Figures, stop: threading.Event, listener: Listener | None = None) -> None:
+    def __init__(self, job: Job, metrics: JobMetrics, stop: threading.Event, listener: Listener | None = None) -> None:
         self._job = job
         self._batch_listener = listener
-        self._figures = figures
+        self._metrics = metrics
         self._stop = stop
         self._writing = threading.Lock()
         self.failure: Exception | None = None
@@ -102,16 +102,16 @@ class _Run:
         self._options = source_options(job)
 
     def start(self, session: SparkSession) -> None:
-        from headrace.spark.jobs.metrics_listener import FiguresListener
+        from headrace.spark.jobs.metrics_listener import MetricsListener
         from headrace.spark.session import in_this_process, register
 
         job = self._job
         register(in_this_process(session, "a job"))
         rows = session.readStream.format("headrace").options(**self._options).load()
-        rows = through(job, rows, session)
+        rows = apply_stages(job, rows, session)
         if all(sink.folds for sink in job.sinks):
             rows = rows.select(*(name for name in rows.columns if name in FOLDED_COLUMNS))
-        self._listener = FiguresListener(self._figures)
+        self._listener = MetricsListener(self._metrics)
         self._session = session
         session.streams.addListener(self._listener)
         sinks = [sink.open() for sink in job.sinks]
@@ -124,23 +124,23 @@ class _Run:
         self._query_id = str(self._query.id)
         self._listener.query = self._query_id
 
-    def watch(self, report: Report) -> None:
+    def watch(self, report: ReportLine) -> None:
         """Reports now and then, until the query ends; stops it when told to."""
         clock = SystemClock()
         due = clock.monotonic_ms() + self._job.report_seconds * 1000
         try:
-            while self._query.isActive and not self._stop.wait(_LOOK_S):
+            while self._query.isActive and not self._stop.wait(_POLL_S):
                 if clock.monotonic_ms() >= due:
                     self._listener.measure(self._options)
-                    report(self._figures.line())
+                    report(self._metrics.line())
                     due = clock.monotonic_ms() + self._job.report_seconds * 1000
             self._end()
             # Spark tells its listeners in its own time: the last batch is to be counted.
-            self._listener.ended.wait(_TOLD_S)
+            self._listener.ended.wait(_LISTENER_WAIT_S)
         finally:
             self._session.streams.removeListener(self._listener)
-        self._figures.phase = "stopped" if self._stop.is_set() else "ended"
-        report(self._figures.line())
+        self._metrics.phase = "stopped" if self._stop.is_set() else "ended"
+        report(self._metrics.line())
 
     @property
     def has_more(self) -> bool:
@@ -172,10 +172,10 @@ class _Run:
 
     def _note(self, frame: DataFrame, number: int) -> None:
         """A quiet stream goes on without rows: a log must know how far, or its place leaves the server's oplog."""
-        end = end_of(self._job.checkpoint, number) if self._logs else None
+        end = planned_end(self._job.checkpoint, number) if self._logs else None
         if end is not None:
             for log in self._logs:
-                log.note(query_of(frame, None), number, end.text)
+                log.note(query_id(frame, None), number, end.text)
 
     def _end(self) -> None:
         with self._writing:
@@ -214,16 +214,16 @@ def _no_answer() -> tuple[type[Exception], ...]:
     return ConnectionError, Py4JNetworkError
 
 
-def session_of(job: Job) -> SparkSession:
+def job_session(job: Job) -> SparkSession:
     """Spark as the job says; the process's own session where there is one."""
     from headrace.spark.session import get_session
 
-    told: dict[str, Any] = dict(job.spark)
-    return get_session(app=f"headrace {job.name}", **told)
+    settings: dict[str, Any] = dict(job.spark)
+    return get_session(app=f"headrace {job.name}", **settings)
 
 
 @contextmanager
-def locked(job: Job) -> Iterator[None]:
+def job_lock(job: Job) -> Iterator[None]:
     """The job is this process's inside; raises JobRunning. The lock ends with the process, however it does."""
     path = lock_path(job)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -244,33 +244,33 @@ def lock_path(job: Job) -> Path:
     return job.checkpoint.with_name(f"{job.checkpoint.name}.lock")
 
 
-def running_in(job: Job) -> int | None:
+def running_process(job: Job) -> int | None:
     """The process that runs the job; None if none does."""
     try:
-        with locked(job):
+        with job_lock(job):
             return None
     except JobRunning:
         return int(lock_path(job).read_text() or 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
+class ResetResult:
     """What was removed."""
 
     removed: tuple[str, ...]
 
 
-def reset_job(job: Job, *, data: bool = False) -> Reset:
+def reset_job(job: Job, *, data: bool = False) -> ResetResult:
     """Forgets where the job was; with `data` also the sinks' tables (never another server's documents).
 
     The next run begins at `startingPosition`. Sinks that are kept pass over what they have. Raises JobRunning.
     """
-    places = [place_of(job.checkpoint)] + ([sink.place for sink in job.sinks if sink.place] if data else [])
-    with locked(job):
-        removed = [place.url for place in places if place.remove()]
+    locations = [location_of(job.checkpoint)] + ([sink.location for sink in job.sinks if sink.location] if data else [])
+    with job_lock(job):
+        removed = [location.url for location in locations if location.remove()]
         if data:
             _forget_positions(job)
-    return Reset(tuple(removed))
+    return ResetResult(tuple(removed))
 
 
 def _forget_positions(job: Job) -> None:

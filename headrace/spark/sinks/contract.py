@@ -34,7 +34,7 @@ class SeveralServers(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MicroBatch:
     """A micro-batch: `number` counts within `query`, Spark's id of the checkpoint. `table` has the source's columns."""
 
     query: str
@@ -48,7 +48,7 @@ class Batch:
         rows = [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
         return sorted(rows, key=lambda row: row.token)
 
-    def rows_of_one(self) -> list[Row]:
+    def rows_of_one_server(self) -> list[Row]:
         """The same; raises SeveralServers if they say of which server they are.
 
         Documents of two servers can have the same `_id`, and a token of one says nothing of the other's.
@@ -77,7 +77,7 @@ class BatchReport:
     committed_ms: int
 
 
-class Position(Protocol):
+class SinkPosition(Protocol):
     """What a sink remembers: every event up to `token` is in, and batch `batch` of query `query` was the last."""
 
     @property
@@ -91,10 +91,10 @@ class Position(Protocol):
 class Sink(Protocol):
     """One writer at a time."""
 
-    def apply(self, batch: Batch) -> BatchReport | None:
+    def apply(self, batch: MicroBatch) -> BatchReport | None:
         """Brings the batch in, durably; None if it is in already, or empty. Interrupted, it is given again."""
 
-    def position(self) -> Position:
+    def position(self) -> SinkPosition:
         """Where the target is now, as last committed."""
 
 
@@ -108,7 +108,7 @@ class FrameSink(Sink, Protocol):
         """As `apply`, with the rows of batch `number` of `query` where they are."""
 
 
-def taken(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
+def take_rows(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
     """The rows of those numbers; there may be none."""
     import pyarrow as pa
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.sinks.contract import Batch, BatchReport
+from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.parquet_log import ParquetLog
 from headrace.spark.tables.progress import Progress
@@ -29,10 +29,10 @@ _DOCUMENT, _TOKEN, _WINDOW = "document", "token", "window"
 _AGAIN: Final = "groups"
 """`Progress.again` of a table whose groups came from more than one query."""
 
-Identity = tuple[str, str]
+GroupIdentity = tuple[str, str]
 
 
-class _Log(Protocol):
+class _DocumentsLog(Protocol):
     def progress(self) -> Progress: ...
     def append(self, rows: pa.Table, progress: Progress) -> None: ...
     def read(self) -> pa.Table: ...
@@ -46,14 +46,14 @@ def documents_sink(path: str | Path, *, table: str = "delta") -> DocumentsSink:
 class DocumentsSink:
     """See `batch.Sink`."""
 
-    def __init__(self, log: _Log) -> None:
+    def __init__(self, log: _DocumentsLog) -> None:
         self.log = log
-        self._present: set[Identity] | None = None
+        self._present: set[GroupIdentity] | None = None
 
     def position(self) -> Progress:
         return self.log.progress()
 
-    def apply(self, batch: Batch) -> BatchReport | None:
+    def apply(self, batch: MicroBatch) -> BatchReport | None:
         before = self.log.progress()
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
@@ -66,7 +66,7 @@ class DocumentsSink:
             SystemClock().now_ms(),
         )  # fmt: skip
 
-    def _new_groups(self, batch: Batch, before: Progress) -> tuple[pa.Table, Progress]:
+    def _new_groups(self, batch: MicroBatch, before: Progress) -> tuple[pa.Table, Progress]:
         if not before.again and before.query in ("", batch.query):
             return batch.table, before
         if self._present is None:
@@ -83,7 +83,7 @@ def _new_documents(table: pa.Table, before: Progress) -> tuple[pa.Table, Progres
     return new, replace(before, token=max(before.token, pc.max(table.column(_TOKEN)).as_py()))
 
 
-def _identity(row: dict[str, object]) -> Identity:
+def _identity(row: dict[str, object]) -> GroupIdentity:
     """What tells a group from all others; a document that has lost its `_id` is told by all of it."""
     document = loads(str(row[_DOCUMENT]))
     return repr(row.get(_WINDOW)), dumps(document.get("_id", document))

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.clock import SystemClock
-from headrace.spark.sinks.contract import Batch, BatchReport, FrameSink, Sink, taken
-from headrace.spark.sinks.query_id import query_of
+from headrace.spark.sinks.contract import BatchReport, FrameSink, MicroBatch, Sink, take_rows
+from headrace.spark.sinks.query_id import query_id
 from headrace.spark.tables.durable_files import replace_file
 from headrace.spark.tables.progress import Progress, Sieve
 
@@ -103,24 +103,28 @@ def for_each_batch(
     They come to the driver, once, unless every sink takes frames: then tasks write them. `listener` hears of each
     sink's batch behind its commit. `checkpoint` is the query's own; only through Spark Connect it must be named.
     """
-    spread = [sink for sink in sinks if isinstance(sink, FrameSink) and sink.takes_frames]
+    frame_sinks = [sink for sink in sinks if isinstance(sink, FrameSink) and sink.takes_frames]
 
     def apply(frame: DataFrame, number: int) -> None:
-        query = query_of(frame, None if checkpoint is None else str(checkpoint))
-        whole = len(spread) == len(sinks)
+        query = query_id(frame, None if checkpoint is None else str(checkpoint))
+        all_frames = len(frame_sinks) == len(sinks)
         with _writing(query):
-            for report in _spread(spread, frame, query, number) if whole else collected(frame, query, number):
+            for report in (
+                _apply_frames(frame_sinks, frame, query, number) if all_frames else collected(frame, query, number)
+            ):
                 if report and listener:
                     listener(report)
 
     def collected(frame: DataFrame, query: str, number: int) -> Iterator[BatchReport | None]:
-        batch = Batch(query, number, frame.toArrow())
+        batch = MicroBatch(query, number, frame.toArrow())
         return (sink.apply(batch) for sink in sinks)
 
     return apply
 
 
-def _spread(sinks: Sequence[FrameSink], frame: DataFrame, query: str, number: int) -> Iterator[BatchReport | None]:
+def _apply_frames(
+    sinks: Sequence[FrameSink], frame: DataFrame, query: str, number: int
+) -> Iterator[BatchReport | None]:
     """Each sink is given the frame; what several read is read from the source once."""
     if len(sinks) == 1:
         yield sinks[0].apply_frame(frame, query, number)
@@ -147,7 +151,7 @@ class OnceSink:
     def position(self) -> Progress:
         return Progress.of(self._notes.read_text()) if self._notes.exists() else Progress()
 
-    def apply(self, batch: Batch) -> BatchReport | None:
+    def apply(self, batch: MicroBatch) -> BatchReport | None:
         before = self.position()
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
@@ -156,7 +160,7 @@ class OnceSink:
         sieve = Sieve(before)
         new = [number for number, row in enumerate(rows) if sieve.is_new(row)]
         if new:
-            self._write(taken(ordered, new))
+            self._write(take_rows(ordered, new))
         self._note(replace(sieve.progress, query=batch.query, batch=batch.number))
         return BatchReport(
             batch.number, len(rows), sieve.event_count, sieve.progress.token, batch.first_event_ms(),

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.clock import SystemClock
-from headrace.spark.sinks.contract import Batch, BatchReport
+from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.drop_policy import checked_policy
-from headrace.spark.tables.fold import keyed_keys
+from headrace.spark.tables.fold import document_keys
 from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.versions import Versions
+from headrace.spark.tables.versions import VersionChanges
 
 
 class HistorySink:
@@ -27,12 +27,12 @@ class HistorySink:
     def position(self) -> Progress:
         return self.table.progress()
 
-    def apply(self, batch: Batch) -> BatchReport | None:
+    def apply(self, batch: MicroBatch) -> BatchReport | None:
         before = self.table.progress()
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
-        rows = batch.rows_of_one()
-        versions = Versions(before, self.table.current(keyed_keys(rows)), self.table.current, self._policy)
+        rows = batch.rows_of_one_server()
+        versions = VersionChanges(before, self.table.current(document_keys(rows)), self.table.current, self._policy)
         for row in rows:
             versions.take(row)
         after = replace(versions.progress, query=batch.query, batch=batch.number)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.events import SERVER
-from headrace.spark.sinks.contract import Batch, BatchReport, taken
+from headrace.spark.sinks.contract import BatchReport, MicroBatch, take_rows
 from headrace.spark.sinks.stage_files import schema_of, stage
-from headrace.spark.tables.batch_stats import Tally, after, tally_of, unseen
+from headrace.spark.tables.batch_stats import BatchStats, batch_stats, progress_after, without_seen_events
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.event_log import EventLog, NotingLog, SharedLog
 from headrace.spark.tables.progress import Progress, Sieve, may_be_present
-from headrace.spark.tables.staged_files import prefix_of, remove_files, rows_of
+from headrace.spark.tables.staged_files import read_staged, remove_files, staged_prefix
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,18 +57,18 @@ class LogSink:
     def position(self) -> Progress:
         return self.log.progress()
 
-    def apply(self, batch: Batch) -> BatchReport | None:
+    def apply(self, batch: MicroBatch) -> BatchReport | None:
         before = self.log.progress()
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
         of_servers = SERVER in batch.table.column_names
-        rows = (batch.table if of_servers else unseen(batch.table, before.token)).sort_by("token")
-        tally = tally_of(rows)
-        new, behind, count = rows, None if of_servers else after(before, tally), tally.event_count
+        rows = (batch.table if of_servers else without_seen_events(batch.table, before.token)).sort_by("token")
+        stats = batch_stats(rows)
+        new, behind, count = rows, None if of_servers else progress_after(before, stats), stats.event_count
         if behind is None:
             new, behind, count = self._sieved(replace(batch, table=rows), before)
-            tally = tally_of(new)
-        self._check(tally)
+            stats = batch_stats(new)
+        self._check(stats)
         behind = replace(behind, query=batch.query, batch=batch.number, source=self.source or behind.source)
         self.log.append(new, behind)
         return self._report(behind, batch.table.num_rows, count, batch.first_event_ms())
@@ -79,28 +79,28 @@ class LogSink:
         before = self.log.progress()
         if before.has(query, number):
             return None
-        place, prefix, schema = self.log.place, prefix_of(query, number), schema_of(frame)
+        location, prefix, schema = self.log.location, staged_prefix(query, number), schema_of(frame)
         if SERVER in schema.names or not self.log.takes(schema):
-            return self.apply(Batch(query, number, frame.toArrow()))
-        staged = stage(frame, place, prefix, schema, before.token)
-        behind = after(before, staged.tally)
+            return self.apply(MicroBatch(query, number, frame.toArrow()))
+        staged = stage(frame, location, prefix, schema, before.token)
+        behind = progress_after(before, staged.stats)
         if behind is None:
             try:
-                return self.apply(Batch(query, number, rows_of(staged.files, place)))
+                return self.apply(MicroBatch(query, number, read_staged(staged.files, location)))
             finally:
-                remove_files(place, prefix)
-        if self._policy == "fail" and staged.tally.gone:
-            remove_files(place, prefix)
-        self._check(staged.tally)
+                remove_files(location, prefix)
+        if self._policy == "fail" and staged.stats.invalidated:
+            remove_files(location, prefix)
+        self._check(staged.stats)
         behind = replace(behind, query=query, batch=number, source=self.source or behind.source)
         if staged.seen_count:
             self.log.append_files(staged.files, schema, behind)
         if not self._swept:
             # An attempt that crashed is followed by another of the same batch, the first of a sink's life.
-            remove_files(place, prefix, but=staged.files)
+            remove_files(location, prefix, but=staged.files)
             self._swept = True
-        tally = staged.tally
-        return self._report(behind, staged.seen_count, tally.event_count, tally.first_event_ms)
+        stats = staged.stats
+        return self._report(behind, staged.seen_count, stats.event_count, stats.first_event_ms)
 
     def note(self, query: str, number: int, token: str) -> None:
         """Keeps that every event up to `token` is in: an empty batch ended there. Of a batch with rows it is known."""
@@ -109,17 +109,17 @@ class LogSink:
         if further and isinstance(self.log, NotingLog):
             self.log.note(replace(before, token=token, query=query, batch=number))
 
-    def _sieved(self, batch: Batch, before: Progress) -> tuple[pa.Table, Progress, int]:
+    def _sieved(self, batch: MicroBatch, before: Progress) -> tuple[pa.Table, Progress, int]:
         """The rows that are new, asked one by one, the progress behind them, and how many are events."""
         rows = batch.rows()
-        present = self.log.snapshot_rows(before.oldest_begun()) if may_be_present(rows, before) else ()
+        present = self.log.snapshot_rows(before.oldest_snapshot_begin()) if may_be_present(rows, before) else ()
         sieve = Sieve(before, present)
         new = [number for number, row in enumerate(rows) if sieve.is_new(row)]
-        return taken(batch.table, new), sieve.progress, sieve.event_count
+        return take_rows(batch.table, new), sieve.progress, sieve.event_count
 
-    def _check(self, tally: Tally) -> None:
-        if tally.gone and self._policy == "fail":
-            raise CollectionGone(tally.gone.told)
+    def _check(self, stats: BatchStats) -> None:
+        if stats.invalidated and self._policy == "fail":
+            raise CollectionGone(stats.invalidated.description)
 
     def _report(self, behind: Progress, seen: int, events: int, first_event_ms: int | None) -> BatchReport | None:
         if not seen:

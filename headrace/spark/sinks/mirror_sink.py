@@ -17,12 +17,12 @@ from typing import Final
 from headrace.clock import SystemClock
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.tokens import TIME_END
-from headrace.spark.sinks.contract import Batch, BatchReport
+from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
-from headrace.spark.tables.fold import EMPTYING, State, fold, keys_of
-from headrace.spark.tables.mirror_table import MirrorTable, open_table
+from headrace.spark.tables.fold import INVALIDATING, MirrorState, fold, keys_to_read
+from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
 
-_WHOLE: Final = 1 << 62
+_UNBOUNDED: Final = 1 << 62
 
 
 def mirror_sink(path: str | Path, *, kind: str = "delta", buckets: int = 0, policy: str = "follow") -> MirrorSink:
@@ -31,7 +31,7 @@ def mirror_sink(path: str | Path, *, kind: str = "delta", buckets: int = 0, poli
     A kind with a dot is the name of a table in one of Spark's catalogs, see `spark_table.py`; then `path` is empty.
     """
     if "." not in kind:
-        return MirrorSink(open_table(path, kind, buckets=buckets), policy)
+        return MirrorSink(open_mirror_table(path, kind, buckets=buckets), policy)
     from headrace.spark.session import get_session
     from headrace.spark.tables.catalog_mirror import CatalogMirror
 
@@ -43,19 +43,19 @@ def mirror_sink(path: str | Path, *, kind: str = "delta", buckets: int = 0, poli
 class MirrorSink:
     """See `batch.Sink`. `rows_max` bounds one commit; a transaction is never cut."""
 
-    def __init__(self, table: MirrorTable, policy: str = "follow", rows_max: int = _WHOLE) -> None:
+    def __init__(self, table: MirrorTable, policy: str = "follow", rows_max: int = _UNBOUNDED) -> None:
         self.table = table
         self._policy = checked_policy(policy)
         self._rows_max = rows_max
 
-    def position(self) -> State:
+    def position(self) -> MirrorState:
         return self.table.state()
 
-    def apply(self, batch: Batch) -> BatchReport | None:
+    def apply(self, batch: MicroBatch) -> BatchReport | None:
         state = self.table.state()
         if state.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
-        rows = batch.rows_of_one()
+        rows = batch.rows_of_one_server()
         count = self.apply_rows(rows, batch.query, batch.number)
         token = self.table.state().token
         return BatchReport(batch.number, len(rows), count, token, batch.first_event_ms(), SystemClock().now_ms())
@@ -65,25 +65,25 @@ class MirrorSink:
         state = self.table.state()
         self._check(rows, state)
         count = 0
-        parts = list(_parts(rows, self._rows_max))
-        for part in parts:
-            changes = fold(part, state, self.table.rows(keys_of(part)), clearing=self._policy != "keep")
-            if part is parts[-1]:
+        pieces = list(_pieces(rows, self._rows_max))
+        for piece in pieces:
+            changes = fold(piece, state, self.table.rows(keys_to_read(piece)), clearing=self._policy != "keep")
+            if piece is pieces[-1]:
                 changes.state = replace(changes.state, query=query, batch=batch)
             self.table.commit(changes)
             state = changes.state
             count += changes.event_count
         return count
 
-    def _check(self, rows: list[Row], state: State) -> None:
+    def _check(self, rows: list[Row], state: MirrorState) -> None:
         """Raises CollectionGone if the rows say so and the policy is `fail`."""
         if self._policy == "fail":
             for row in rows:
-                if row.operationType in EMPTYING and row.token > state.token:
+                if row.operationType in INVALIDATING and row.token > state.token:
                     raise CollectionGone(f"{row.operationType} of {row.database}.{row.collection} at {row.token}")
 
 
-def _parts(rows: list[Row], rows_max: int) -> Iterator[list[Row]]:
+def _pieces(rows: list[Row], rows_max: int) -> Iterator[list[Row]]:
     """The rows in pieces, each of `rows_max` or somewhat more: rows of one cluster time stay together."""
     start = 0
     while start < len(rows):

@@ -24,10 +24,10 @@ from headrace.clock import SystemClock
 from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import loads
-from headrace.spark.sinks.contract import Batch, BatchReport, Position
+from headrace.spark.sinks.contract import BatchReport, MicroBatch, SinkPosition
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
-from headrace.spark.tables.fold import EMPTYING, State
+from headrace.spark.tables.fold import INVALIDATING, MirrorState
 from headrace.spark.tables.mongodb_mirror import MongoMirror
 
 ROWS_MAX: Final = 5000
@@ -37,10 +37,10 @@ Namespace = tuple[str, str]
 
 def mongodb_sink(
     uri: str, *, database: str | None = None, collection: str | None = None, policy: str = "follow"
-) -> MirrorSink | NamesakeSink:
+) -> MirrorSink | PerCollectionSink:
     """The sink that writes to the server at `uri`: into one collection, or into those of the rows' own names."""
     if collection is None:
-        return NamesakeSink(uri, database, policy)
+        return PerCollectionSink(uri, database, policy)
     if database is None:
         raise ValueError("a collection to write to needs its database")
     return MirrorSink(MongoMirror(client_of(uri), database, collection), policy, ROWS_MAX)
@@ -55,7 +55,7 @@ class _Last:
     batch: int = -1
 
 
-class NamesakeSink:
+class PerCollectionSink:
     """See `batch.Sink`. Each collection has a position; a batch is in when it is in everywhere."""
 
     def __init__(self, uri: str, database: str | None = None, policy: str = "follow") -> None:
@@ -65,18 +65,18 @@ class NamesakeSink:
         self._tables: dict[Namespace, MongoMirror] = {}
         self._last = _Last()
 
-    def position(self) -> Position:
+    def position(self) -> SinkPosition:
         """Of this process: what it applied last."""
         return self._last
 
-    def apply(self, batch: Batch) -> BatchReport | None:
-        rows = batch.rows_of_one()
+    def apply(self, batch: MicroBatch) -> BatchReport | None:
+        rows = batch.rows_of_one_server()
         if not rows:
             return None
         count = 0
         pending: dict[Namespace, list[Row]] = {}
         for row in rows:
-            if row.operationType in EMPTYING:
+            if row.operationType in INVALIDATING:
                 count += self._flush(pending)
                 pending = {}
                 self._leave(row)
@@ -96,7 +96,7 @@ class NamesakeSink:
             self._tables[namespace] = MongoMirror(client_of(self._uri), *namespace)
         return self._tables[namespace]
 
-    def _flush(self, pending: dict[Namespace, list[Row]], batch: Batch | None = None) -> int:
+    def _flush(self, pending: dict[Namespace, list[Row]], batch: MicroBatch | None = None) -> int:
         """The rows' events that were new. Only the last rows of a collection in a batch say which batch it was."""
         count = 0
         for namespace, rows in pending.items():
@@ -121,7 +121,7 @@ class NamesakeSink:
             self._rename(name, self._target(row), row.token)
         else:
             self._drop(name)
-        table.set_state(replace(State(), token=row.token))
+        table.set_state(replace(MirrorState(), token=row.token))
 
     def _target(self, row: Row) -> Namespace:
         to = loads(row.other or "{}")["to"]
@@ -135,7 +135,7 @@ class NamesakeSink:
         if name[1] in client[name[0]].list_collection_names(filter={"name": name[1]}):
             command: dict[str, Any] = {"renameCollection": ".".join(name), "to": ".".join(to), "dropTarget": True}
             client.admin.command(command)
-        self._table(to).set_state(replace(State(), token=token))
+        self._table(to).set_state(replace(MirrorState(), token=token))
 
 
 def forget(uri: str, database: str, collections: Iterable[str]) -> None:

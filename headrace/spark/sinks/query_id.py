@@ -17,16 +17,16 @@ class CheckpointUnnamed(RuntimeError):
     """Through Spark Connect, and the checkpoint was not named."""
 
 
-def query_of(frame: DataFrame, checkpoint: str | None) -> str:
+def query_id(frame: DataFrame, checkpoint: str | None) -> str:
     """The id of the query whose batch the frame is; `checkpoint` is the query's, wherever Spark can read it.
 
     Raises CheckpointUnnamed.
     """
     if checkpoint is not None:
         # Written before the first batch. Spark reads it, so it may be anywhere where checkpoints can be.
-        (told,) = frame.sparkSession.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
-        found: str = json.loads(told.value)["id"]
-        return found
+        (line,) = frame.sparkSession.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
+        identifier: str = json.loads(line.value)["id"]
+        return identifier
     if "connect" in type(frame).__module__:
         raise CheckpointUnnamed(
             "Spark Connect does not tell a batch which query it is of, and a sink must know: "

@@ -11,7 +11,7 @@ from typing import Any, Final
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.log_sink import checked_writers
 from headrace.spark.tables.drop_policy import checked_policy
-from headrace.spark.tables.table_location import Place, PlaceError, folder_of, located, place_of
+from headrace.spark.tables.table_location import LocationError, TableLocation, local_folder, location_of, resolved_path
 
 
 class SinkError(ValueError):
@@ -19,7 +19,7 @@ class SinkError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SinkKind:
     """How a kind of sink is made. `folds`: it needs every event of a collection as it is, documents as text.
 
     `takes`: what its rows are: "events", "documents" that a pipeline made, or "both".
@@ -62,7 +62,7 @@ def _mongodb(uri: str, database: str | None = None, collection: str | None = Non
     return mongodb_sink(uri, database=database, collection=collection, policy=policy)
 
 
-def _own(factory: str, **options: Any) -> Sink:
+def _custom(factory: str, **options: Any) -> Sink:
     module, _, name = factory.partition(":")
     try:
         sink: Sink = getattr(import_module(module), name)(**options)
@@ -79,14 +79,14 @@ def _parquet(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
 
 TABLES: Final = ("delta", "parquet")
 _PLAIN: Final = frozenset({"path", "policy"})
-KINDS: Final[dict[str, Kind]] = {
-    "changes": Kind(_changes, _PLAIN | {"writers"}, "path", folds=False),
-    "documents": Kind(_documents, frozenset({"path", "table"}), "path", folds=False, takes="documents"),
-    "history": Kind(_history, _PLAIN, "path"),
-    "mirror": Kind(_mirror, _PLAIN | {"buckets", "table"}, "path"),
-    "mongodb": Kind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
-    "own": Kind(_own, frozenset(), "factory", folds=False, takes="both"),
-    "parquet": Kind(_parquet, _PLAIN | {"writers"}, "path", folds=False),
+KINDS: Final[dict[str, SinkKind]] = {
+    "changes": SinkKind(_changes, _PLAIN | {"writers"}, "path", folds=False),
+    "documents": SinkKind(_documents, frozenset({"path", "table"}), "path", folds=False, takes="documents"),
+    "history": SinkKind(_history, _PLAIN, "path"),
+    "mirror": SinkKind(_mirror, _PLAIN | {"buckets", "table"}, "path"),
+    "mongodb": SinkKind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
+    "own": SinkKind(_custom, frozenset(), "factory", folds=False, takes="both"),
+    "parquet": SinkKind(_parquet, _PLAIN | {"writers"}, "path", folds=False),
 }
 
 
@@ -116,9 +116,9 @@ class SinkOptions:
         return self.kind == "mirror" and "." in str(self.options.get("table", ""))
 
     @property
-    def place(self) -> Place | None:
+    def location(self) -> TableLocation | None:
         """Where its table is, if it is told by a path."""
-        return place_of(self.options["path"]) if "path" in KINDS[self.kind].options & self.options.keys() else None
+        return location_of(self.options["path"]) if "path" in KINDS[self.kind].options & self.options.keys() else None
 
     def open(self) -> Sink:
         return KINDS[self.kind].make(**self.options)
@@ -164,9 +164,9 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
 def _checked_path(options: Mapping[str, Any], name: str, folder: Path) -> str:
     path = str(options["path"])
     try:
-        place_of(path)
+        location_of(path)
         if name == "parquet" or options.get("table") == "parquet":
-            folder_of(path)
-    except PlaceError as error:
+            local_folder(path)
+    except LocationError as error:
         raise SinkError(f"the sink {name!r}: {error}") from None
-    return located(path, folder)
+    return resolved_path(path, folder)

@@ -11,8 +11,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from headrace.spark.tables.staged_files import FilesNotShared, Staged, StagingWriter, gathered, not_shared
-from headrace.spark.tables.table_location import Place
+from headrace.spark.tables.staged_files import (
+    FilesNotShared,
+    StagedBatch,
+    StagingWriter,
+    merged_batches,
+    not_shared_message,
+)
+from headrace.spark.tables.table_location import TableLocation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,24 +32,24 @@ def schema_of(frame: DataFrame) -> pa.Schema:
     return to_arrow_schema(frame.schema, timezone="UTC")
 
 
-def stage(frame: DataFrame, place: Place, prefix: str, schema: pa.Schema, token: str) -> Staged:
+def stage(frame: DataFrame, location: TableLocation, prefix: str, schema: pa.Schema, token: str) -> StagedBatch:
     """Has the rows written that are not events up to `token`. Raises FilesNotShared."""
-    place.make()
+    location.create()
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        if not place.is_made():
-            raise FilesNotShared(not_shared(place))
-        writer = StagingWriter(place, f"{prefix}{uuid4()}.parquet", schema, token)
+        if not location.exists():
+            raise FilesNotShared(not_shared_message(location))
+        writer = StagingWriter(location, f"{prefix}{uuid4()}.parquet", schema, token)
         try:
             for batch in batches:
                 writer.write(batch)
-            told = writer.close()
+            staged = writer.close()
         except BaseException:
             writer.abandon()
             raise
-        yield pa.record_batch({"staged": pa.array([pickle.dumps(told)], pa.binary())})
+        yield pa.record_batch({"staged": pa.array([pickle.dumps(staged)], pa.binary())})
 
     answers = frame.mapInArrow(write, "staged BINARY").collect()
-    return gathered([pickle.loads(answer.staged) for answer in answers], place)
+    return merged_batches([pickle.loads(answer.staged) for answer in answers], location)

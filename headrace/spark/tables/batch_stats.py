@@ -17,22 +17,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
-from headrace.spark.tables.fold import EMPTYING
+from headrace.spark.tables.fold import INVALIDATING
 from headrace.spark.tables.progress import Progress, Sieve
 
 _SNAPSHOTS: Final = (SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END)
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class InvalidatingEvent:
     """A row after which the collection is another one, or none."""
 
     token: str
-    told: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class BatchStats:
     """`first` and `last` bound the tokens of the events, which are `distinct` if no two are known to be the same.
 
     `begins` and `ends` are the tokens of the rows around snapshots, of which there are few.
@@ -45,11 +45,11 @@ class Tally:
     distinct: bool = True
     begins: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
-    gone: Gone | None = None
+    invalidated: InvalidatingEvent | None = None
     first_event_ms: int | None = None
 
 
-def unseen(rows: pa.Table, token: str) -> pa.Table:
+def without_seen_events(rows: pa.Table, token: str) -> pa.Table:
     """The rows without the events up to `token`, the progress's: whatever the others are, these are not new."""
     old = pc.less_equal(rows["token"].cast(pa.string()), token)
     if not pc.any(old).as_py():
@@ -57,15 +57,15 @@ def unseen(rows: pa.Table, token: str) -> pa.Table:
     return rows.filter(pc.or_(pc.invert(old), _is_snapshot(rows)))
 
 
-def tally_of(rows: pa.Table) -> Tally:
+def batch_stats(rows: pa.Table) -> BatchStats:
     """The figures of these rows, in whatever order."""
     if not rows.num_rows:
-        return Tally()
+        return BatchStats()
     snapshots = _is_snapshot(rows)
     around = rows.filter(snapshots) if pc.any(snapshots).as_py() else rows.slice(0, 0)
     tokens = rows["token"] if not around.num_rows else rows.filter(pc.invert(snapshots))["token"]
     bounds = pc.min_max(tokens).as_py()
-    return Tally(
+    return BatchStats(
         row_count=rows.num_rows,
         event_count=len(tokens),
         first=bounds["min"] or "",
@@ -73,52 +73,56 @@ def tally_of(rows: pa.Table) -> Tally:
         distinct=_distinct(tokens),
         begins=_tokens_of(around, SNAPSHOT_BEGIN),
         ends=_tokens_of(around, SNAPSHOT_END),
-        gone=_gone(rows),
+        invalidated=_first_invalidating(rows),
         first_event_ms=_first_ms(rows),
     )
 
 
-def joined(tallies: Iterable[Tally]) -> Tally:
+def merged_stats(all_stats: Iterable[BatchStats]) -> BatchStats:
     """The figures of all rows together. Where ranges of events overlap, whether they are distinct is not known."""
-    each = [tally for tally in tallies if tally.row_count]
-    events = sorted((tally for tally in each if tally.event_count), key=lambda tally: tally.first)
-    apart = all(before.last < after.first for before, after in pairwise(events))
-    return Tally(
-        row_count=sum(tally.row_count for tally in each),
-        event_count=sum(tally.event_count for tally in each),
-        first=min((tally.first for tally in events), default=""),
-        last=max((tally.last for tally in events), default=""),
-        distinct=apart and all(tally.distinct for tally in events),
-        begins=tuple(token for tally in each for token in tally.begins),
-        ends=tuple(token for tally in each for token in tally.ends),
-        gone=min((tally.gone for tally in each if tally.gone), key=lambda gone: gone.token, default=None),
-        first_event_ms=min((ms for tally in each if (ms := tally.first_event_ms) is not None), default=None),
+    each = [stats for stats in all_stats if stats.row_count]
+    events = sorted((stats for stats in each if stats.event_count), key=lambda stats: stats.first)
+    apart = all(before.last < progress_after.first for before, progress_after in pairwise(events))
+    return BatchStats(
+        row_count=sum(stats.row_count for stats in each),
+        event_count=sum(stats.event_count for stats in each),
+        first=min((stats.first for stats in events), default=""),
+        last=max((stats.last for stats in events), default=""),
+        distinct=apart and all(stats.distinct for stats in events),
+        begins=tuple(token for stats in each for token in stats.begins),
+        ends=tuple(token for stats in each for token in stats.ends),
+        invalidated=min(
+            (stats.invalidated for stats in each if stats.invalidated),
+            key=lambda invalidated: invalidated.token,
+            default=None,
+        ),
+        first_event_ms=min((ms for stats in each if (ms := stats.first_event_ms) is not None), default=None),
     )
 
 
-def after(progress: Progress, tally: Tally) -> Progress | None:
+def progress_after(progress: Progress, stats: BatchStats) -> Progress | None:
     """The progress behind the rows if every one of them is new; None if that cannot be seen from the figures.
 
     As the sieve would find: no snapshot is being given again, each that begins is later than the last, and what shares
     a token with a row around a snapshot, so that their order counts, is left to it.
     """
-    if not tally.row_count:
+    if not stats.row_count:
         return progress
-    begins, ends = set(tally.begins), set(tally.ends)
-    clear = not progress.again and len(begins) == len(tally.begins) and not begins & ends
+    begins, ends = set(stats.begins), set(stats.ends)
+    clear = not progress.again and len(begins) == len(stats.begins) and not begins & ends
     if not clear or any(token <= progress.begun for token in begins):
         return None
-    if tally.event_count and (not tally.distinct or tally.first <= progress.token):
+    if stats.event_count and (not stats.distinct or stats.first <= progress.token):
         return None
     # An event at the token of a beginning is new or not by their order.
-    if tally.event_count and any(tally.first <= token <= tally.last for token in begins):
+    if stats.event_count and any(stats.first <= token <= stats.last for token in begins):
         return None
     sieve = Sieve(progress)
     for token, kind in sorted(
         [(token, SNAPSHOT_BEGIN) for token in begins] + [(token, SNAPSHOT_END) for token in ends]
     ):
         sieve.is_new(Row(token, operationType=kind))
-    return replace(sieve.progress, token=max(sieve.progress.token, tally.last))
+    return replace(sieve.progress, token=max(sieve.progress.token, stats.last))
 
 
 def _is_snapshot(rows: pa.Table) -> pa.ChunkedArray:
@@ -137,16 +141,16 @@ def _tokens_of(rows: pa.Table, kind: str) -> tuple[str, ...]:
     return tuple(rows.filter(pc.equal(rows["operationType"], kind))["token"].to_pylist()) if rows.num_rows else ()
 
 
-def _gone(rows: pa.Table) -> Gone | None:
+def _first_invalidating(rows: pa.Table) -> InvalidatingEvent | None:
     if "operationType" not in rows.column_names:
         return None
     kinds = rows["operationType"]
-    found = pc.is_in(kinds, pa.array(sorted(EMPTYING), kinds.type))
-    if not pc.any(found).as_py():
+    invalidating = pc.is_in(kinds, pa.array(sorted(INVALIDATING), kinds.type))
+    if not pc.any(invalidating).as_py():
         return None
-    first = rows.filter(found).sort_by("token").slice(0, 1).to_pylist()[0]
+    first = rows.filter(invalidating).sort_by("token").slice(0, 1).to_pylist()[0]
     name = f"{first.get('database')}.{first.get('collection')}"
-    return Gone(first["token"], f"{first['operationType']} of {name} at {first['token']}")
+    return InvalidatingEvent(first["token"], f"{first['operationType']} of {name} at {first['token']}")
 
 
 def _first_ms(rows: pa.Table) -> int | None:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.spark.tables.fold import Changes, State, Stored
+from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror, stored_rows, upserted
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _STALE: Final = "WHEN NOT MATCHED BY SOURCE AND kept.token < '{before}' THEN DEL
 
 
 @dataclass(frozen=True, slots=True)
-class _Format:
+class _TableFormat:
     """How a format keeps a text with a commit: the session's setting for it, and what tells the texts, newest first."""
 
     setting: str
@@ -47,11 +47,11 @@ class _Format:
 
 
 _FORMATS: Final = {
-    "delta": _Format(
+    "delta": _TableFormat(
         "spark.databricks.delta.commitInfo.userMetadata",
         "DESCRIBE HISTORY {name}",
     ),
-    "iceberg": _Format(
+    "iceberg": _TableFormat(
         f"spark.sql.iceberg.snapshot-property.{STATE_KEY}",
         f"SELECT summary['{STATE_KEY}'] AS userMetadata FROM {{name}}.snapshots ORDER BY committed_at DESC",
     ),
@@ -65,17 +65,17 @@ class CatalogMirror:
     def __init__(self, name: str, get_session: Callable[[], SparkSession]) -> None:
         self._name = ".".join(f"`{part}`" for part in name.replace("`", "").split("."))
         self._get_session = get_session
-        self._own: SparkSession | None = None
+        self._private_session: SparkSession | None = None
         self._number = 0
         self._format = _FORMATS["delta"]
 
-    def state(self) -> State:
+    def state(self) -> MirrorState:
         self._number, text = max(self._states(), default=(0, ""))
         if not text and self._session().table(self._name).limit(1).count():
             raise NotAMirror(f"the table {self._name} has rows, and none of its commits says that they are a mirror's")
-        return State(**json.loads(text)) if text else State()
+        return MirrorState(**json.loads(text)) if text else MirrorState()
 
-    def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
+    def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         import pyarrow as pa
 
         wanted = list(keys)
@@ -83,30 +83,30 @@ class CatalogMirror:
             return {}
         session = self._session()
         session.createDataFrame(pa.table({"_id": wanted})).createOrReplaceTempView("headrace_keys")
-        found = session.sql(f"SELECT * FROM {self._name} WHERE _id IN (SELECT _id FROM headrace_keys)")
-        return stored_rows(found.toArrow())
+        provider = session.sql(f"SELECT * FROM {self._name} WHERE _id IN (SELECT _id FROM headrace_keys)")
+        return stored_rows(provider.toArrow())
 
-    def commit(self, changes: Changes) -> None:
+    def commit(self, changes: MirrorChanges) -> None:
         self._number += 1
         text = json.dumps({"number": self._number, **asdict(changes.state)})
-        with self._kept(text):
+        with self._commit_metadata(text):
             if changes.clear:
                 self._overwrite(changes)
             elif changes.upserts or changes.deletes or changes.stale_before:
                 self._merge(changes)
         if not (changes.upserts or changes.deletes):
             # There may have been nothing to do, and so no commit; if there was one, this says the same again.
-            self._settle(text)
+            self._set_property(text)
 
     def read(self) -> pa.Table:
         return self._session().table(self._name).select("_id", "document", "token").toArrow()
 
-    def _overwrite(self, changes: Changes) -> None:
+    def _overwrite(self, changes: MirrorChanges) -> None:
         from pyspark.sql.functions import lit
 
         self._session().createDataFrame(upserted(changes)).writeTo(self._name).overwrite(lit(True))
 
-    def _merge(self, changes: Changes) -> None:
+    def _merge(self, changes: MirrorChanges) -> None:
         from headrace.spark.tables.mirror_table import merged_rows
 
         session = self._session()
@@ -114,10 +114,10 @@ class CatalogMirror:
         stale = _STALE.format(before=changes.stale_before) if changes.stale_before else ""
         session.sql(_MERGE.format(name=self._name) + stale)
 
-    def _settle(self, text: str) -> None:
+    def _set_property(self, text: str) -> None:
         # As hexadecimal digits: Spark shows no property with the word `token` in it.
-        told = text.encode().hex()
-        self._session().sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ('{STATE_KEY}' = '{told}')")
+        text = text.encode().hex()
+        self._session().sql(f"ALTER TABLE {self._name} SET TBLPROPERTIES ('{STATE_KEY}' = '{text}')")
 
     def _states(self) -> Iterator[tuple[int, str]]:
         """The states that there are, each with its number."""
@@ -133,14 +133,14 @@ class CatalogMirror:
     def _in_commits(self, session: SparkSession) -> list[str]:
         # One of the last commits is ours, unless others (an OPTIMIZE, say) have committed many since.
         for limit in (" LIMIT 5", ""):
-            told = session.sql(self._format.history.format(name=self._name) + limit).collect()
-            texts = [row.userMetadata for row in told if _state_in(row.userMetadata or "")]
+            text = session.sql(self._format.history.format(name=self._name) + limit).collect()
+            texts = [row.userMetadata for row in text if _state_in(row.userMetadata or "")]
             if texts:
                 return texts
         return []
 
     @contextmanager
-    def _kept(self, text: str) -> Iterator[None]:
+    def _commit_metadata(self, text: str) -> Iterator[None]:
         """Commits made inside carry the text."""
         conf = self._session().conf
         conf.set(self._format.setting, text)
@@ -151,11 +151,11 @@ class CatalogMirror:
 
     def _session(self) -> SparkSession:
         """A session of this table's own, so that what it sets is in no other's commits."""
-        if self._own is None:
+        if self._private_session is None:
             session = self._get_session().newSession()
             self._check(session)
-            self._own = session
-        return self._own
+            self._private_session = session
+        return self._private_session
 
     def _check(self, session: SparkSession) -> None:
         """Raises NotAMirror if there is no such table, or it cannot keep a position."""
@@ -163,17 +163,17 @@ class CatalogMirror:
             statement = f"CREATE TABLE {self._name} ({COLUMNS}) USING delta (or iceberg)"
             raise NotAMirror(f"there is no table {self._name}; make it: {statement}")
         described = session.sql(f"DESCRIBE TABLE EXTENDED {self._name}").collect()
-        found = next((row.data_type for row in described if row.col_name == "Provider"), "")
-        if found not in _FORMATS:
+        provider = next((row.data_type for row in described if row.col_name == "Provider"), "")
+        if provider not in _FORMATS:
             known = " or ".join(_FORMATS)
-            raise NotAMirror(f"the table {self._name} is of {found or 'no known format'}: a mirror's is of {known}")
-        self._format = _FORMATS[found]
+            raise NotAMirror(f"the table {self._name} is of {provider or 'no known format'}: a mirror's is of {known}")
+        self._format = _FORMATS[provider]
 
 
 def _state_in(text: str) -> dict[str, Any] | None:
     """What one of our commits says; None for what somebody else wrote there."""
     try:
-        told = json.loads(text)
+        text = json.loads(text)
     except ValueError:
         return None
-    return told if isinstance(told, dict) and {"number", "token"} <= told.keys() else None
+    return text if isinstance(text, dict) and {"number", "token"} <= text.keys() else None

@@ -9,9 +9,9 @@ from typing import Any
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
-from headrace.spark.tables.open_table import KeptTable
+from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.table_location import place_of
+from headrace.spark.tables.table_location import location_of
 
 
 def commit_properties(text: str, query: str, batch: int, others: Mapping[str, str] | None = None) -> CommitProperties:
@@ -41,20 +41,20 @@ def committed_progress(table: DeltaTable) -> Progress | None:
     return None if commit is None else Progress.of(str(commit[STATE_KEY]))
 
 
-def progress_of(open_table: KeptTable) -> Progress:
+def progress_of(open_mirror_table: OpenDeltaTable) -> Progress:
     """The progress of a log or a history; `Progress()` if there is no table yet.
 
     Raises NotAMirror if no commit in the table's history is of this program.
     """
-    table = open_table.now()
+    table = open_mirror_table.now()
     if table is None:
         return Progress()
     progress = committed_progress(table)
     if progress is None:
-        raise NotAMirror(f"the Delta table {open_table.place} has no commit of this program")
+        raise NotAMirror(f"the Delta table {open_mirror_table.location} has no commit of this program")
     return progress
 
 
 def progress_at(path: str | Path) -> Progress:
     """The same, of the table at a path or URL."""
-    return progress_of(KeptTable(place_of(path)))
+    return progress_of(OpenDeltaTable(location_of(path)))

@@ -11,7 +11,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.tokens import TIME_END
-from headrace.spark.tables.open_table import KeptTable
+from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.staged_files import StagedFile
 
 # A table with these is to be written by what knows them.
@@ -20,8 +20,8 @@ _STRANGE: Final = ("delta.columnMapping.mode", "delta.constraints")
 
 def fits(table: DeltaTable, schema: pa.Schema) -> bool:
     """Whether a file with these columns can be a part of the table as it is."""
-    told = table.metadata()
-    if told.partition_columns or any(name.startswith(_STRANGE) for name in told.configuration):
+    metadata = table.metadata()
+    if metadata.partition_columns or any(name.startswith(_STRANGE) for name in metadata.configuration):
         return False
     there = {field.name: field.type for field in table.schema().fields}
     return all(there.get(field.name) == field.type for field in Schema.from_arrow(schema).fields)
@@ -47,12 +47,16 @@ def _overlaps(action: dict[str, Any], after: str, upto: str | None) -> bool:
     return bool(soon_enough and most[:TIME_END] >= after[:TIME_END])
 
 
-def add_files(kept_table: KeptTable, files: Sequence[StagedFile], schema: pa.Schema, kept: CommitProperties) -> None:
+def add_files(
+    open_table: OpenDeltaTable, files: Sequence[StagedFile], schema: pa.Schema, properties: CommitProperties
+) -> None:
     """Commits the files with `kept`, in one commit, which makes the table if there is none."""
     now = SystemClock().now_ms()
     added = [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
-    table = kept_table.now()
+    table = open_table.now()
     if table is not None:
-        table.create_write_transaction([*added], "append", table.schema(), [], commit_properties=kept)
+        table.create_write_transaction([*added], "append", table.schema(), [], commit_properties=properties)
     else:
-        create_table_with_add_actions(kept_table.place.url, Schema.from_arrow(schema), added, commit_properties=kept)
+        create_table_with_add_actions(
+            open_table.location.url, Schema.from_arrow(schema), added, commit_properties=properties
+        )

@@ -13,10 +13,10 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.tables.delta_commits import commit_properties, progress_of
 from headrace.spark.tables.delta_files import add_files, files_between, fits
-from headrace.spark.tables.open_table import KeptTable
-from headrace.spark.tables.progress import IDENTITY, Identity, Progress
+from headrace.spark.tables.open_table import OpenDeltaTable
+from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
 from headrace.spark.tables.staged_files import StagedFile
-from headrace.spark.tables.table_location import place_of
+from headrace.spark.tables.table_location import location_of
 
 # So many commits add about as many small files; then those files are made one.
 COMPACT_COMMITS: Final = 100
@@ -26,44 +26,44 @@ class DeltaLog:
     """See `log.Log`."""
 
     def __init__(self, path: str | Path) -> None:
-        self.place = place_of(path)
-        self._kept = KeptTable(self.place)
+        self.location = location_of(path)
+        self._open_table = OpenDeltaTable(self.location)
 
     def progress(self) -> Progress:
-        return progress_of(self._kept)
+        return progress_of(self._open_table)
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
-        self.place.make()
-        kept = commit_properties(progress.text(), progress.query, progress.batch)
+        self.location.create()
+        properties = commit_properties(progress.text(), progress.query, progress.batch)
         # A later release, or another option of the source, may bring columns that the table has not yet.
-        into = self._kept.now() or self.place.url
-        write_deltalake(into, rows, mode="append", schema_mode="merge", commit_properties=kept)
-        self._compact(kept)
+        into = self._open_table.now() or self.location.url
+        write_deltalake(into, rows, mode="append", schema_mode="merge", commit_properties=properties)
+        self._compact(properties)
 
     def note(self, progress: Progress) -> None:
         table = self._table()
-        kept = commit_properties(progress.text(), progress.query, progress.batch)
+        properties = commit_properties(progress.text(), progress.query, progress.batch)
         nothing = pa.schema(table.schema().to_arrow()).empty_table()
-        write_deltalake(table, nothing, mode="append", commit_properties=kept)
+        write_deltalake(table, nothing, mode="append", commit_properties=properties)
 
     def takes(self, schema: pa.Schema) -> bool:
-        table = self._kept.now()
+        table = self._open_table.now()
         return table is None or fits(table, schema)
 
     def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
-        kept = commit_properties(progress.text(), progress.query, progress.batch)
-        add_files(self._kept, files, schema, kept)
-        self._compact(kept)
+        properties = commit_properties(progress.text(), progress.query, progress.batch)
+        add_files(self._open_table, files, schema, properties)
+        self._compact(properties)
 
-    def snapshot_rows(self, since: str) -> Collection[Identity]:
-        table = self._kept.now()
+    def snapshot_rows(self, since: str) -> Collection[RowIdentity]:
+        table = self._open_table.now()
         if table is None:
             return ()
         kinds = pa.array([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
         wanted = (ds.field("token").cast(pa.large_string()) >= since) & ds.field("operationType").isin(kinds)
         schema = pa.schema([(name, pa.string()) for name in IDENTITY])
-        found = self.place.dataset(table, table.file_uris(), schema).to_table(filter=wanted)
-        return set(zip(*(column.to_pylist() for column in found.columns), strict=True))
+        rows = self.location.dataset(table, table.file_uris(), schema).to_table(filter=wanted)
+        return set(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
     def read(self) -> pa.Table:
         return self._table().to_pyarrow_table()
@@ -77,12 +77,12 @@ class DeltaLog:
         files = files_between(table, after, upto)
         if not files:
             return schema.empty_table()
-        return self.place.dataset(table, files, schema).to_table(filter=wanted).sort_by("token")
+        return self.location.dataset(table, files, schema).to_table(filter=wanted).sort_by("token")
 
     def _table(self) -> DeltaTable:
-        return self._kept.now() or DeltaTable(self.place.url)
+        return self._open_table.now() or DeltaTable(self.location.url)
 
-    def _compact(self, kept: CommitProperties) -> None:
+    def _compact(self, properties: CommitProperties) -> None:
         table = self._table()
         if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
-            table.optimize.compact(commit_properties=kept)
+            table.optimize.compact(commit_properties=properties)

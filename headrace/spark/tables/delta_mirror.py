@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from headrace.spark.tables.delta_commits import commit_properties, newest_commit
-from headrace.spark.tables.fold import Changes, State, Stored
+from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import (
     STATE_KEY,
     NotAMirror,
@@ -29,8 +29,8 @@ from headrace.spark.tables.mirror_table import (
     stored_rows,
     upserted,
 )
-from headrace.spark.tables.open_table import KeptTable
-from headrace.spark.tables.table_location import place_of
+from headrace.spark.tables.open_table import OpenDeltaTable
+from headrace.spark.tables.table_location import location_of
 
 # So many commits add about as many small files; then they are made one.
 COMPACT_COMMITS: Final = 50
@@ -41,44 +41,44 @@ class DeltaMirror:
     """See `tables.MirrorTable`. `buckets` is settled when the table is made; 0 for none."""
 
     def __init__(self, path: str | Path, buckets: int = 0) -> None:
-        self._place = place_of(path)
-        self._kept = KeptTable(self._place)
+        self._location = location_of(path)
+        self._open_table = OpenDeltaTable(self._location)
         self._buckets = buckets
 
-    def state(self) -> State:
-        table = self._kept.now()
+    def state(self) -> MirrorState:
+        table = self._open_table.now()
         if table is None:
-            return State()
+            return MirrorState()
         commit = newest_commit(table)
         if commit is None:
-            raise NotAMirror(f"the Delta table {self._place} has no commit of a mirror")
+            raise NotAMirror(f"the Delta table {self._location} has no commit of a mirror")
         self._check_buckets(int(commit.get(_BUCKETS_KEY, "0")))
         return state_of(commit[STATE_KEY])
 
-    def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
+    def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         wanted = pa.array(list(keys), pa.large_string())
-        table = self._kept.now() if len(wanted) else None
+        table = self._open_table.now() if len(wanted) else None
         files = self._files(table, wanted) if table is not None else []
         if table is None or not files:
             return {}
-        dataset = self._place.dataset(table, files, schema())
+        dataset = self._location.dataset(table, files, schema())
         return stored_rows(dataset.to_table(filter=ds.field("_id").cast(pa.large_string()).isin(wanted)))
 
-    def commit(self, changes: Changes) -> None:
+    def commit(self, changes: MirrorChanges) -> None:
         properties = self._properties(changes.state)
-        table = self._kept.now()
+        table = self._open_table.now()
         if table is None or changes.clear:
-            self._place.make()
+            self._location.create()
             rows = self._bucketed(upserted(changes))
-            parts = ["bucket"] if self._buckets else None
-            into = table or self._place.url
-            write_deltalake(into, rows, mode="overwrite", partition_by=parts, commit_properties=properties)
+            partitions = ["bucket"] if self._buckets else None
+            into = table or self._location.url
+            write_deltalake(into, rows, mode="overwrite", partition_by=partitions, commit_properties=properties)
         elif not self._merge(table, changes, properties):
             rows = self._bucketed(upserted(changes)).slice(0, 0)
             write_deltalake(table, rows, mode="append", commit_properties=properties)
 
     def read(self) -> pa.Table:
-        return DeltaTable(self._place.url).to_pyarrow_table().select(["_id", "document", "token"])
+        return DeltaTable(self._location.url).to_pyarrow_table().select(["_id", "document", "token"])
 
     def _files(self, table: DeltaTable, keys: pa.Array) -> list[str]:
         """The files in which rows of the keys may be."""
@@ -87,7 +87,7 @@ class DeltaMirror:
         touched = [str(number) for number in sorted(set(self._bucket_of(keys.to_pylist())))]
         return list(table.file_uris(file_pruning_predicate=[("bucket", "in", touched)]))
 
-    def _merge(self, table: DeltaTable, changes: Changes, properties: CommitProperties) -> bool:
+    def _merge(self, table: DeltaTable, changes: MirrorChanges, properties: CommitProperties) -> bool:
         """Whether there was a commit: a merge that finds nothing to do makes none."""
         if not (changes.upserts or changes.deletes or changes.stale_before):
             return False
@@ -119,8 +119,8 @@ class DeltaMirror:
 
     def _check_buckets(self, buckets: int) -> None:
         if buckets != self._buckets:
-            raise NotAMirror(f"the Delta table {self._place} has {buckets} buckets, not {self._buckets}")
+            raise NotAMirror(f"the Delta table {self._location} has {buckets} buckets, not {self._buckets}")
 
-    def _properties(self, state: State) -> CommitProperties:
+    def _properties(self, state: MirrorState) -> CommitProperties:
         buckets = {_BUCKETS_KEY: str(self._buckets)} if self._buckets else {}
         return commit_properties(state_text(state), state.query, state.batch, buckets)

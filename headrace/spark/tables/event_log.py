@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from headrace.spark.tables.progress import Identity, Progress
+from headrace.spark.tables.progress import Progress, RowIdentity
 from headrace.spark.tables.staged_files import StagedFile
-from headrace.spark.tables.table_location import Place
+from headrace.spark.tables.table_location import TableLocation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ class EventLog(Protocol):
     def append(self, rows: pa.Table, progress: Progress) -> None:
         """Adds rows (there may be none) and keeps the progress: both, durably, or neither."""
 
-    def snapshot_rows(self, since: str) -> Collection[Identity]:
+    def snapshot_rows(self, since: str) -> Collection[RowIdentity]:
         """The rows of snapshots with tokens from `since` on, which is rarely asked."""
 
     def read(self) -> pa.Table:
@@ -42,7 +42,7 @@ class SharedLog(EventLog, Protocol):
     """A log whose files tasks write themselves, beside those that are in it."""
 
     @property
-    def place(self) -> Place:
+    def location(self) -> TableLocation:
         """Where the files belong; it need not be there yet."""
 
     def takes(self, schema: pa.Schema) -> bool:

@@ -20,9 +20,9 @@ from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 
 # After these the collection of that name is another one, or none; what it holds then comes by its own rows.
-EMPTYING: Final = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
+INVALIDATING: Final = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
 # Rows about one document, which they name by its key.
-KEYED: Final = frozenset({"delete", "insert", "replace", "update", SNAPSHOT})
+DOCUMENT_OPERATIONS: Final = frozenset({"delete", "insert", "replace", "update", SNAPSHOT})
 _OBJECT_ID: Final = '{"_id":{"$oid":"'
 _OBJECT_ID_LENGTH: Final = len(_OBJECT_ID) + 24 + len('"}}')
 
@@ -32,7 +32,7 @@ class MirrorDiverged(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class MirrorRow:
     """A row of the mirror: the document's text, true at the token."""
 
     document: str
@@ -40,7 +40,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class MirrorState:
     """What a mirror remembers beside its rows, written with them in one commit.
 
     Every event up to `token` is in. Up to `snapshot_token`, where the snapshot ended, an update may find no row.
@@ -59,7 +59,7 @@ class State:
 
 
 @dataclass(slots=True)
-class Changes:
+class MirrorChanges:
     """What is to be done to the mirror: empty it first if `clear`, then `upserts` and `deletes`, and keep `state`.
 
     Rows with a token below `stale_before` are to go, too.
@@ -68,23 +68,23 @@ class Changes:
     rows give the same.
     """
 
-    state: State
+    state: MirrorState
     clear: bool = False
-    upserts: dict[str, Stored] = field(default_factory=dict)
+    upserts: dict[str, MirrorRow] = field(default_factory=dict)
     deletes: set[str] = field(default_factory=set)
     event_count: int = 0
     absolute: bool = True
     stale_before: str = ""
 
 
-def keyed_keys(rows: Iterable[Row]) -> set[str]:
+def document_keys(rows: Iterable[Row]) -> set[str]:
     """The keys of all documents that the rows are about."""
-    return {key_of(row) for row in rows if row.operationType in KEYED}
+    return {key_of(row) for row in rows if row.operationType in DOCUMENT_OPERATIONS}
 
 
-def keys_of(rows: Iterable[Row]) -> set[str]:
+def keys_to_read(rows: Iterable[Row]) -> set[str]:
     """The keys whose rows `fold` wants to see. A snapshot's chunks are new to the mirror, or overwrite it."""
-    return {key_of(row) for row in rows if row.operationType in KEYED and row.operationType != SNAPSHOT}
+    return {key_of(row) for row in rows if row.operationType in DOCUMENT_OPERATIONS and row.operationType != SNAPSHOT}
 
 
 def key_of(row: Row) -> str:
@@ -96,8 +96,10 @@ def key_of(row: Row) -> str:
     return dumps(loads(text)["_id"])
 
 
-def fold(rows: Iterable[Row], state: State, existing: Mapping[str, Stored], *, clearing: bool = True) -> Changes:
-    """The changes that `rows` make to a mirror in `state`; `existing` holds its rows of `keys_of(rows)`.
+def fold(
+    rows: Iterable[Row], state: MirrorState, existing: Mapping[str, MirrorRow], *, clearing: bool = True
+) -> MirrorChanges:
+    """The changes that `rows` make to a mirror in `state`; `existing` holds its rows of `keys_to_read(rows)`.
 
     Rows are taken in the order of their tokens. Without `clearing` nothing takes rows away but their own deletes: no
     drop, no new snapshot. Raises MirrorDiverged.
@@ -111,7 +113,7 @@ def fold(rows: Iterable[Row], state: State, existing: Mapping[str, Stored], *, c
 class _Folding:
     """The mirror's rows as they change, parsed when first changed and written as text once, at the end."""
 
-    def __init__(self, state: State, existing: Mapping[str, Stored], clearing: bool) -> None:
+    def __init__(self, state: MirrorState, existing: Mapping[str, MirrorRow], clearing: bool) -> None:
         self._state = state
         self._existing = existing
         self._clearing = clearing
@@ -134,13 +136,13 @@ class _Folding:
             self._state = replace(self._state, token=row.token)
             self._count += 1
 
-    def changes(self) -> Changes:
-        changes = Changes(self._state, clear=self._clear, event_count=self._count, absolute=self._absolute)
+    def changes(self) -> MirrorChanges:
+        changes = MirrorChanges(self._state, clear=self._clear, event_count=self._count, absolute=self._absolute)
         if not self._state.begun:
             changes.stale_before = self._stale_before
         for key, (document, token) in self._changed.items():
             if document is not None:
-                changes.upserts[key] = Stored(document if isinstance(document, str) else dumps(document), token)
+                changes.upserts[key] = MirrorRow(document if isinstance(document, str) else dumps(document), token)
             elif not self._clear and key in self._existing:
                 changes.deletes.add(key)
         return changes
@@ -156,9 +158,9 @@ class _Folding:
         self._state = replace(self._state, token=token, snapshot_token="", begun=begun)
 
     def _event(self, row: Row) -> None:
-        if row.operationType in EMPTYING:
+        if row.operationType in INVALIDATING:
             self._empty()
-        elif row.operationType in KEYED:
+        elif row.operationType in DOCUMENT_OPERATIONS:
             self._keyed(row)
 
     def _keyed(self, row: Row) -> None:

@@ -23,10 +23,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.delta_commits import commit_properties, progress_of
-from headrace.spark.tables.open_table import KeptTable
+from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.progress import Progress
-from headrace.spark.tables.table_location import place_of
-from headrace.spark.tables.versions import Version
+from headrace.spark.tables.table_location import location_of
+from headrace.spark.tables.versions import DocumentVersion
 
 SCHEMA: Final = pa.schema(
     [
@@ -51,48 +51,50 @@ class HistoryTable:
     """The versions, and the progress, which is kept in the same commit. One writer at a time."""
 
     def __init__(self, path: str | Path) -> None:
-        self._place = place_of(path)
-        self._kept = KeptTable(self._place)
+        self._location = location_of(path)
+        self._open_table = OpenDeltaTable(self._location)
 
     def progress(self) -> Progress:
-        return progress_of(self._kept)
+        return progress_of(self._open_table)
 
-    def current(self, keys: Iterable[str] | None = None) -> dict[str, Version]:
+    def current(self, keys: Iterable[str] | None = None) -> dict[str, DocumentVersion]:
         """The versions still true, by key: all of them, or those of `keys`."""
         wanted = None if keys is None else pa.array(list(keys), pa.large_string())
-        table = None if wanted is not None and not len(wanted) else self._kept.now()
+        table = None if wanted is not None and not len(wanted) else self._open_table.now()
         files = table.file_uris(file_pruning_predicate=_CURRENT) if table is not None else []
         if table is None or not files:
             return {}
         condition = None if wanted is None else ds.field("_id").cast(pa.large_string()).isin(wanted)
         names = ["_id", "document", "token", "operationType", "confirmed"]
         schema = pa.schema([SCHEMA.field(name) for name in names])
-        found = self._place.dataset(table, files, schema).to_table(filter=condition)
-        columns = [column.to_pylist() for column in found.columns]
-        return {values[0]: Version(*values) for values in zip(*columns, strict=True)}
+        rows = self._location.dataset(table, files, schema).to_table(filter=condition)
+        columns = [column.to_pylist() for column in rows.columns]
+        return {values[0]: DocumentVersion(*values) for values in zip(*columns, strict=True)}
 
-    def commit(self, changed: list[Version], progress: Progress) -> None:
+    def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
         """Writes new versions and changed ones, and keeps the progress: both, durably, or neither."""
-        kept = commit_properties(progress.text(), progress.query, progress.batch)
+        properties = commit_properties(progress.text(), progress.query, progress.batch)
         rows = table_of(changed)
-        table = self._kept.now()
+        table = self._open_table.now()
         if table is None:
-            self._place.make()
-            write_deltalake(self._place.url, rows, mode="append", partition_by=["current"], commit_properties=kept)
+            self._location.create()
+            write_deltalake(
+                self._location.url, rows, mode="append", partition_by=["current"], commit_properties=properties
+            )
             return
         if not changed:
-            write_deltalake(table, rows, mode="append", commit_properties=kept)
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
             return
-        merging = table.merge(rows, _SAME, "new", "kept", commit_properties=kept)
+        merging = table.merge(rows, _SAME, "new", "kept", commit_properties=properties)
         merging.when_matched_update_all().when_not_matched_insert_all().execute()
         if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
-            table.optimize.compact(commit_properties=kept)
+            table.optimize.compact(commit_properties=properties)
 
     def read(self) -> pa.Table:
-        return DeltaTable(self._place.url).to_pyarrow_table().select(SCHEMA.names)
+        return DeltaTable(self._location.url).to_pyarrow_table().select(SCHEMA.names)
 
 
-def table_of(versions: Iterable[Version]) -> pa.Table:
+def table_of(versions: Iterable[DocumentVersion]) -> pa.Table:
     """The versions as rows of the table."""
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     for version in versions:

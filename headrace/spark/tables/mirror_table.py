@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from headrace.spark.tables.fold import Changes, State, Stored
+from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,20 +28,20 @@ class NotAMirror(RuntimeError):
 class MirrorTable(Protocol):
     """A mirror's rows and its state. One writer at a time."""
 
-    def state(self) -> State:
+    def state(self) -> MirrorState:
         """The state last committed; `State()` if there is no table yet. Raises NotAMirror."""
 
-    def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
+    def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         """The rows of those of `keys` that there are."""
 
-    def commit(self, changes: Changes) -> None:
+    def commit(self, changes: MirrorChanges) -> None:
         """Makes the changes and keeps their state: both, durably, or, when it is interrupted, neither."""
 
     def read(self) -> pa.Table:
         """All rows, in no order."""
 
 
-def open_table(path: str | Path, kind: str = "delta", *, buckets: int = 0) -> MirrorTable:
+def open_mirror_table(path: str | Path, kind: str = "delta", *, buckets: int = 0) -> MirrorTable:
     """The mirror's table at `path`, of kind `delta` (in `buckets`, if any) or `parquet`; made by its first commit."""
     if kind not in KINDS:
         raise ValueError(f"a mirror's table is one of {', '.join(sorted(KINDS))}, not {kind!r}")
@@ -71,7 +71,7 @@ def schema() -> pa.Schema:
     return pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("_id", "document", "token")])
 
 
-def upserted(changes: Changes) -> pa.Table:
+def upserted(changes: MirrorChanges) -> pa.Table:
     """The changes' new and changed rows as a table."""
     import pyarrow as pa
 
@@ -80,7 +80,7 @@ def upserted(changes: Changes) -> pa.Table:
     return pa.table([pa.array(column, pa.string()) for column in columns], schema=schema())
 
 
-def merged_rows(changes: Changes) -> pa.Table:
+def merged_rows(changes: MirrorChanges) -> pa.Table:
     """The rows to merge, with a column that says which are to go."""
     import pyarrow as pa
 
@@ -93,14 +93,14 @@ def merged_rows(changes: Changes) -> pa.Table:
     return pa.concat_tables([new, old]).append_column("gone", flags)
 
 
-def state_text(state: State) -> str:
+def state_text(state: MirrorState) -> str:
     return json.dumps(asdict(state))
 
 
-def state_of(text: str) -> State:
-    return State(**json.loads(text))
+def state_of(text: str) -> MirrorState:
+    return MirrorState(**json.loads(text))
 
 
-def stored_rows(table: pa.Table) -> dict[str, Stored]:
+def stored_rows(table: pa.Table) -> dict[str, MirrorRow]:
     columns = [table.column(name).to_pylist() for name in ("_id", "document", "token")]
-    return {key: Stored(document, token) for key, document, token in zip(*columns, strict=True)}
+    return {key: MirrorRow(document, token) for key, document, token in zip(*columns, strict=True)}

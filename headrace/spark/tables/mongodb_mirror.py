@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
 
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.tables.fold import Changes, State, Stored
+from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import schema, state_of, state_text
 from headrace.values.bson import OPTIONS
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pymongo import MongoClient
 
-PARTS_BYTES: Final = 4 << 20
+REDO_BYTES_MAX: Final = 4 << 20
 WRITES_MAX: Final = 1000
 # From so many characters on an update that changes a few fields is sent as those fields.
 _FIELDS_FROM: Final = 1024
@@ -53,45 +53,47 @@ class MongoMirror:
         self._positions = self._database["headrace.positions"]
         self._redo = self._database["headrace.redo"]
         self._tokens = self._database["headrace.tokens"]
-        self._seen: dict[str, Stored] = {}
+        self._seen: dict[str, MirrorRow] = {}
 
-    def state(self) -> State:
+    def state(self) -> MirrorState:
         position = self._positions.find_one({"_id": self.collection})
         if position is None:
-            return State()
+            return MirrorState()
         if "pending" in position:
-            self._do(position["pending"])
+            self._apply_pending(position["pending"])
             return state_of(position["pending"]["next"])
         return state_of(position["state"])
 
-    def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
+    def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         by_key = {key: loads(key) for key in keys}
         self._seen = {}
         for some in _chunks(list(by_key.items()), WRITES_MAX):
             tokens = {
-                found["_id"].partition("/")[2]: found["token"]
-                for found in self._tokens.find({"_id": {"$in": [self._id(key) for key, _ in some]}})
+                entry["_id"].partition("/")[2]: entry["token"]
+                for entry in self._tokens.find({"_id": {"$in": [self._id(key) for key, _ in some]}})
             }
             for document in self._documents.find({"_id": {"$in": [value for _, value in some]}}):
                 key = dumps(document["_id"])
                 if key in by_key:
-                    self._seen[key] = Stored(dumps(document), tokens.get(key, ""))
+                    self._seen[key] = MirrorRow(dumps(document), tokens.get(key, ""))
         return self._seen
 
-    def commit(self, changes: Changes) -> None:
+    def commit(self, changes: MirrorChanges) -> None:
         writes = list(self._writes(changes))
         pending: Document = {"parts": 0, "clear": changes.clear, "next": state_text(changes.state)}
         pending["stale_before"] = changes.stale_before
         if changes.absolute:
             self._write(writes, pending)
-            self._settle(pending["next"])
+            self._finish(pending["next"])
             return
-        parts = list(_parts(writes))
-        for number, part in enumerate(parts):
-            self._redo.replace_one({"_id": self._id(str(number))}, {"of": self.collection, "writes": part}, upsert=True)
-        pending["parts"] = len(parts)
+        chunks = list(_redo_chunks(writes))
+        for number, chunk in enumerate(chunks):
+            self._redo.replace_one(
+                {"_id": self._id(str(number))}, {"of": self.collection, "writes": chunk}, upsert=True
+            )
+        pending["parts"] = len(chunks)
         self._positions.update_one({"_id": self.collection}, {"$set": {"pending": pending}}, upsert=True)
-        self._do(pending)
+        self._apply_pending(pending)
 
     def read(self) -> pa.Table:
         import pyarrow as pa
@@ -101,9 +103,9 @@ class MongoMirror:
         columns = [list(column) for column in zip(*texts, strict=True)] or [[], [], []]
         return pa.table([pa.array(column, pa.string()) for column in columns], schema=schema())
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: MirrorState) -> None:
         """Keeps a position without rows, behind something that cannot be in a commit: a drop, a rename."""
-        self._settle(state_text(state))
+        self._finish(state_text(state))
 
     def forget(self) -> None:
         """Removes the position and all that belongs to it; the documents stay."""
@@ -111,17 +113,17 @@ class MongoMirror:
         self._redo.delete_many({"of": self.collection})
         self._tokens.delete_many({"of": self.collection})
 
-    def _do(self, pending: Document) -> None:
+    def _apply_pending(self, pending: Document) -> None:
         """Steps 3 and 4."""
         writes: list[Document] = []
         for number in range(pending["parts"]):
-            part = self._redo.find_one({"_id": self._id(str(number))})
-            assert part is not None, "a pending commit has all its parts"
-            writes += part["writes"]
+            chunk = self._redo.find_one({"_id": self._id(str(number))})
+            assert chunk is not None, "a pending commit has all its parts"
+            writes += chunk["writes"]
         self._write(writes, pending)
-        self._settle(pending["next"])
+        self._finish(pending["next"])
 
-    def _settle(self, text: str) -> None:
+    def _finish(self, text: str) -> None:
         state = state_of(text)
         if state.snapshot_token and state.token > state.snapshot_token:
             # Every event is newer than what the snapshot read, from now on.
@@ -129,7 +131,7 @@ class MongoMirror:
         self._positions.replace_one({"_id": self.collection}, {"state": text}, upsert=True)
         self._redo.delete_many({"of": self.collection})
 
-    def _writes(self, changes: Changes) -> Iterator[Document]:
+    def _writes(self, changes: MirrorChanges) -> Iterator[Document]:
         state = changes.state
         catching_up = not state.snapshot_token or state.token <= state.snapshot_token
         for key, stored in changes.upserts.items():
@@ -161,11 +163,11 @@ class MongoMirror:
 
     def _remove_stale(self, before: str) -> None:
         """Removes the documents that no row of the snapshot which began at `before` has confirmed."""
-        found_keys = (found["_id"] for found in self._documents.find({}, {"_id": 1}))
-        while names := {self._id(dumps(key)): key for key in islice(found_keys, WRITES_MAX)}:
+        keys = (entry["_id"] for entry in self._documents.find({}, {"_id": 1}))
+        while names := {self._id(dumps(key)): key for key in islice(keys, WRITES_MAX)}:
             confirmed = {"_id": {"$in": list(names)}, "token": {"$gte": before}}
-            for found in self._tokens.find(confirmed, {"_id": 1}):
-                del names[found["_id"]]
+            for entry in self._tokens.find(confirmed, {"_id": 1}):
+                del names[entry["_id"]]
             if names:
                 self._documents.delete_many({"_id": {"$in": list(names.values())}})
 
@@ -183,11 +185,11 @@ def _operation(write: Document) -> Any:
 
 def _fields(before: Document, after: Document) -> Document | None:
     """The update that makes `after` of `before` by whole fields; None if it would not give their order, or not pay."""
-    kept = [name for name in before if name in after]
+    common = [name for name in before if name in after]
     new = [name for name in after if name not in before]
     changed = {name: after[name] for name in after if name not in before or dumps(before[name]) != dumps(after[name])}
     removed = [name for name in before if name not in after]
-    if list(after) != kept + new or len(changed) * 2 > len(after):
+    if list(after) != common + new or len(changed) * 2 > len(after):
         return None
     if any("." in name or name.startswith("$") or not name for name in [*changed, *removed]):
         return None
@@ -195,19 +197,19 @@ def _fields(before: Document, after: Document) -> Document | None:
     return (update | ({"$unset": dict.fromkeys(removed, "")} if removed else {})) or None
 
 
-def _parts(writes: list[Document]) -> Iterator[list[Document]]:
+def _redo_chunks(writes: list[Document]) -> Iterator[list[Document]]:
     """The writes in parts that a document can hold: one large one, or several small."""
-    part: list[Document] = []
+    chunk: list[Document] = []
     size = 0
     for write in writes:
         length = len(dumps(write))
-        if part and (size + length > PARTS_BYTES or len(part) >= WRITES_MAX):
-            yield part
-            part, size = [], 0
-        part.append(write)
+        if chunk and (size + length > REDO_BYTES_MAX or len(chunk) >= WRITES_MAX):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(write)
         size += length
-    if part:
-        yield part
+    if chunk:
+        yield chunk
 
 
 def _chunks(items: list[Any], size: int) -> Iterator[list[Any]]:

@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 from headrace.spark.rows.events import SERVER, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.tables.durable_files import replace_file, sync_folder
 from headrace.spark.tables.mirror_table import STATE_KEY
-from headrace.spark.tables.progress import IDENTITY, Identity, Progress
+from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
 from headrace.spark.tables.staged_files import StagedFile
-from headrace.spark.tables.table_location import folder_of, place_of
+from headrace.spark.tables.table_location import local_folder, location_of
 
 _VERSION: Final = "v1"
 _COMPACT_EVERY: Final = 10
@@ -39,8 +39,8 @@ class ParquetLog:
     """See `log.Log`."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path = folder_of(path).absolute()
-        self.place = place_of(self._path)
+        self._path = local_folder(path).absolute()
+        self.location = location_of(self._path)
         self._list = self._path / "_spark_metadata"
 
     def progress(self) -> Progress:
@@ -54,7 +54,7 @@ class ParquetLog:
         self._list.mkdir(parents=True, exist_ok=True)
         file = self._path / f"part-{number:05}-{progress.query or 'none'}-{progress.batch}.parquet"
         replace_file(file, lambda writing: pq.write_table(rows, writing, compression="zstd"))
-        self._enlist([file], number, progress)
+        self._commit_list([file], number, progress)
 
     def takes(self, _: pa.Schema) -> bool:
         return True
@@ -66,20 +66,20 @@ class ParquetLog:
             return
         last = self._last()
         sync_folder(self._path)
-        self._enlist([self._path / file.name for file in files], 0 if last is None else last + 1, progress)
+        self._commit_list([self._path / file.name for file in files], 0 if last is None else last + 1, progress)
 
-    def _enlist(self, files: Sequence[Path], number: int, progress: Progress) -> None:
+    def _commit_list(self, files: Sequence[Path], number: int, progress: Progress) -> None:
         """Puts the list of that number in place: this is the commit."""
         self._list.mkdir(parents=True, exist_ok=True)
         added = [_line(file) for file in files]
         added[-1][STATE_KEY] = progress.text()
-        whole = (number + 1) % _COMPACT_EVERY == 0
-        lines = [*(self._all() if whole else []), *added]
+        compact = (number + 1) % _COMPACT_EVERY == 0
+        lines = [*(self._all() if compact else []), *added]
         text = "\n".join([_VERSION, *(json.dumps(each, separators=(",", ":")) for each in lines)])
-        name = f"{number}{_COMPACT}" if whole else str(number)
+        name = f"{number}{_COMPACT}" if compact else str(number)
         replace_file(self._list / name, lambda writing: writing.write_text(text))
 
-    def snapshot_rows(self, since: str) -> Collection[Identity]:
+    def snapshot_rows(self, since: str) -> Collection[RowIdentity]:
         if self._last() is None:
             return ()
         table = self.read()
@@ -115,12 +115,12 @@ class ParquetLog:
 
 
 def _line(file: Path) -> dict[str, Any]:
-    told = file.stat()
+    status = file.stat()
     return {
         "path": file.as_uri(),
-        "size": told.st_size,
+        "size": status.st_size,
         "isDir": False,
-        "modificationTime": told.st_mtime_ns // 1_000_000,
+        "modificationTime": status.st_mtime_ns // 1_000_000,
         "blockReplication": 1,
         "blockSize": 1 << 25,
         "action": "add",

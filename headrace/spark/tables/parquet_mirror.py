@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.spark.tables.durable_files import replace_file
-from headrace.spark.tables.fold import Changes, State, Stored
+from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import (
     STATE_KEY,
     NotAMirror,
@@ -27,37 +27,37 @@ from headrace.spark.tables.mirror_table import (
     stored_rows,
     upserted,
 )
-from headrace.spark.tables.table_location import folder_of
+from headrace.spark.tables.table_location import local_folder
 
 
 class ParquetMirror:
     """See `tables.MirrorTable`."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path = folder_of(path)
+        self._path = local_folder(path)
         self._file = self._path / "mirror.parquet"
 
-    def state(self) -> State:
+    def state(self) -> MirrorState:
         if not self._file.exists():
-            return State()
+            return MirrorState()
         metadata = pq.read_schema(self._file).metadata or {}
         if STATE_KEY.encode() not in metadata:
             raise NotAMirror(f"{self._file} was not written by a mirror")
         return state_of(metadata[STATE_KEY.encode()].decode())
 
-    def rows(self, keys: Iterable[str]) -> dict[str, Stored]:
+    def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         wanted = pa.array(list(keys), pa.string())
         if not self._file.exists() or not len(wanted):
             return {}
         table = self.read()
         return stored_rows(table.filter(pc.is_in(table.column("_id"), wanted)))
 
-    def commit(self, changes: Changes) -> None:
+    def commit(self, changes: MirrorChanges) -> None:
         table = upserted(changes)
         if not changes.clear and self._file.exists():
-            kept = self.read().filter(pc.field("token") >= changes.stale_before)
+            remaining = self.read().filter(pc.field("token") >= changes.stale_before)
             replaced = pa.array([*changes.upserts, *changes.deletes], pa.string())
-            table = pa.concat_tables([kept.filter(pc.invert(pc.is_in(kept.column("_id"), replaced))), table])
+            table = pa.concat_tables([remaining.filter(pc.invert(pc.is_in(remaining.column("_id"), replaced))), table])
         self._path.mkdir(parents=True, exist_ok=True)
         table = table.replace_schema_metadata({STATE_KEY: state_text(changes.state)})
         replace_file(

@@ -25,7 +25,7 @@ from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, R
 _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
 
 IDENTITY = ("operationType", "token", "documentKey", "server")
-Identity = tuple[str | None, str, str | None, str | None]
+RowIdentity = tuple[str | None, str, str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,15 @@ class Progress:
         """The progress by which a row of this server is judged; None: of the only one."""
         return self if server is None else self.servers.get(server, _NOTHING)
 
-    def with_server(self, server: str | None, own: Progress) -> Progress:
+    def with_server(self, server: str | None, progress: Progress) -> Progress:
         """The progress when that of this server is `own`."""
         if server is None:
-            return own
-        return replace(self, token=max(self.token, own.token), servers={**self.servers, server: own})
+            return progress
+        return replace(self, token=max(self.token, progress.token), servers={**self.servers, server: progress})
 
-    def oldest_begun(self) -> str:
+    def oldest_snapshot_begin(self) -> str:
         """The token from which on rows of the last snapshots are."""
-        return min((own.begun for own in self.servers.values()), default=self.begun)
+        return min((progress.begun for progress in self.servers.values()), default=self.begun)
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -83,14 +83,14 @@ class Progress:
     @classmethod
     def _of(cls, given: dict[str, Any]) -> Progress:
         earlier = tuple(tuple(each) for each in given.pop("earlier", ()))
-        servers = {name: cls._of(own) for name, own in given.pop("servers", {}).items()}
+        servers = {name: cls._of(progress) for name, progress in given.pop("servers", {}).items()}
         return cls(**given, earlier=earlier, servers=servers)
 
 
 _NOTHING = Progress()
 
 
-def identity(row: Row) -> Identity:
+def identity(row: Row) -> RowIdentity:
     """What tells a row of a snapshot from all others."""
     return (row.operationType, row.token, row.documentKey, row.server)
 
@@ -98,7 +98,7 @@ def identity(row: Row) -> Identity:
 class Sieve:
     """Lets the new rows through, in the order of their tokens, and keeps count of the progress."""
 
-    def __init__(self, progress: Progress, present: Collection[Identity] = ()) -> None:
+    def __init__(self, progress: Progress, present: Collection[RowIdentity] = ()) -> None:
         self.progress = progress
         self.event_count = 0
         self._present = present

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.spark.tables.batch_stats import Tally, joined, tally_of, unseen
-from headrace.spark.tables.table_location import Place
+from headrace.spark.tables.batch_stats import BatchStats, batch_stats, merged_stats, without_seen_events
+from headrace.spark.tables.table_location import TableLocation
 
 # The columns by which readers of a log pass over whole files.
 _BOUNDED: Final = ("token", "clusterTime")
@@ -37,15 +37,15 @@ class StagedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedBatch:
     """What a task, or several, made of a batch: of `seen_count` rows those that the tally is of are in the files."""
 
     seen_count: int
-    tally: Tally
+    stats: BatchStats
     files: tuple[StagedFile, ...] = ()
 
 
-def prefix_of(query: str, number: int) -> str:
+def staged_prefix(query: str, number: int) -> str:
     """What the names of all files of a batch begin with."""
     return f"part-{query or 'none'}-{number}-"
 
@@ -53,94 +53,97 @@ def prefix_of(query: str, number: int) -> str:
 class StagingWriter:
     """Writes the rows that are not events up to `token`, as they come; makes no file when there are none."""
 
-    def __init__(self, place: Place, name: str, schema: pa.Schema, token: str) -> None:
-        self._place, self._name, self._schema, self._token = place, name, schema, token
+    def __init__(self, location: TableLocation, name: str, schema: pa.Schema, token: str) -> None:
+        self._location, self._name, self._schema, self._token = location, name, schema, token
         self._writer: pq.ParquetWriter | None = None
         self._seen_count = 0
-        self._tally = Tally()
+        self._stats = BatchStats()
         self._bounds: dict[str, tuple[Any, Any]] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._seen_count += batch.num_rows
-        rows = unseen(pa.Table.from_batches([batch]).cast(self._schema), self._token)
+        rows = without_seen_events(pa.Table.from_batches([batch]).cast(self._schema), self._token)
         if not rows.num_rows:
             return
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._name, self._schema, compression="zstd", filesystem=self._place.files)
+            self._writer = pq.ParquetWriter(
+                self._name, self._schema, compression="zstd", filesystem=self._location.files
+            )
         self._writer.write_table(rows)
-        self._tally = joined((self._tally, tally_of(rows)))
+        self._stats = merged_stats((self._stats, batch_stats(rows)))
         for name in _BOUNDED:
             if name in rows.column_names:
                 self._widen(name, pc.min_max(rows[name]).as_py())
 
-    def close(self) -> Staged:
+    def close(self) -> StagedBatch:
         """The file is whole and durable when this returns."""
         if self._writer is None:
-            return Staged(self._seen_count, self._tally)
+            return StagedBatch(self._seen_count, self._stats)
         self._writer.close()
-        self._place.make_durable(self._name)
-        size = self._place.size(self._name)
+        self._location.sync_file(self._name)
+        size = self._location.size(self._name)
         assert size is not None
-        told = StagedFile(self._name, size, self._stats())
-        return Staged(self._seen_count, self._tally, (told,))
+        result = StagedFile(self._name, size, self._delta_statistics())
+        return StagedBatch(self._seen_count, self._stats, (result,))
 
     def abandon(self) -> None:
         """For a task that fails: what it has written is of no use."""
         if self._writer is not None:
             self._writer.close()
-            self._place.remove_file(self._name)
+            self._location.remove_file(self._name)
 
-    def _widen(self, name: str, found: dict[str, Any]) -> None:
-        if found["min"] is not None:
-            least, most = self._bounds.get(name, (found["min"], found["max"]))
-            self._bounds[name] = (min(least, found["min"]), max(most, found["max"]))
+    def _widen(self, name: str, bounds: dict[str, Any]) -> None:
+        if bounds["min"] is not None:
+            least, most = self._bounds.get(name, (bounds["min"], bounds["max"]))
+            self._bounds[name] = (min(least, bounds["min"]), max(most, bounds["max"]))
 
-    def _stats(self) -> str:
-        least = {name: _told(bounds[0], up=False) for name, bounds in self._bounds.items()}
-        most = {name: _told(bounds[1], up=True) for name, bounds in self._bounds.items()}
-        return json.dumps({"numRecords": self._tally.row_count, "minValues": least, "maxValues": most})
+    def _delta_statistics(self) -> str:
+        least = {name: _statistic(bounds[0], up=False) for name, bounds in self._bounds.items()}
+        most = {name: _statistic(bounds[1], up=True) for name, bounds in self._bounds.items()}
+        return json.dumps({"numRecords": self._stats.row_count, "minValues": least, "maxValues": most})
 
 
-def gathered(parts: Sequence[Staged], place: Place) -> Staged:
+def merged_batches(batches: Sequence[StagedBatch], location: TableLocation) -> StagedBatch:
     """What the tasks made, together. Raises FilesNotShared."""
-    files = tuple(file for part in parts for file in part.files)
+    files = tuple(file for batch in batches for file in batch.files)
     for file in files:
-        if place.size(file.name) != file.size:
-            raise FilesNotShared(not_shared(place))
-    whole = joined(part.tally for part in parts)
-    if not whole.distinct:
+        if location.size(file.name) != file.size:
+            raise FilesNotShared(not_shared_message(location))
+    stats = merged_stats(batch.stats for batch in batches)
+    if not stats.distinct:
         # The ranges overlap, as they do when tasks have slices of one range: then only the tokens can tell.
-        told = tally_of(rows_of(files, place, names=("token", "operationType")))
-        whole = replace(whole, distinct=told.distinct)
-    return Staged(sum(part.seen_count for part in parts), whole, files)
+        result = batch_stats(read_staged(files, location, names=("token", "operationType")))
+        stats = replace(stats, distinct=result.distinct)
+    return StagedBatch(sum(batch.seen_count for batch in batches), stats, files)
 
 
-def not_shared(place: Place) -> str:
+def not_shared_message(location: TableLocation) -> str:
+    """What a user is told whose workers write to a folder that the driver does not see."""
     return (
-        f"driver and workers do not both see {place}: the path of this sink must be one that all machines share, or in "
-        f"an object store, or the sink must have the option writers = 'driver'"
+        f"driver and workers do not both see {location}: the path of this sink must be on storage that all machines "
+        "share, or in an object store, or the sink must have the option writers = 'driver'"
     )
 
 
-def rows_of(files: Sequence[StagedFile], place: Place, names: Sequence[str] | None = None) -> pa.Table:
+def read_staged(files: Sequence[StagedFile], location: TableLocation, names: Sequence[str] | None = None) -> pa.Table:
     """The rows of the files, one file's behind the other's; of `names` the columns that there are."""
     tables = []
     for file in files:
-        with pq.ParquetFile(file.name, filesystem=place.files) as opened:
+        with pq.ParquetFile(file.name, filesystem=location.files) as opened:
             has = opened.schema_arrow.names
             tables.append(opened.read(columns=None if names is None else [name for name in names if name in has]))
     return pa.concat_tables(tables)
 
 
-def remove_files(place: Place, prefix: str, *, but: Sequence[StagedFile] = ()) -> None:
+def remove_files(location: TableLocation, prefix: str, *, but: Sequence[StagedFile] = ()) -> None:
     """Removes the batch's files, those of attempts before among them, but for the ones that are committed."""
-    kept = {file.name for file in but}
-    for name in place.names():
-        if name.startswith(prefix) and name.endswith(".parquet") and name not in kept:
-            place.remove_file(name)
+    committed = {file.name for file in but}
+    for name in location.names():
+        if name.startswith(prefix) and name.endswith(".parquet") and name not in committed:
+            location.remove_file(name)
 
 
-def _told(value: Any, *, up: bool) -> str:
+def _statistic(value: Any, *, up: bool) -> str:
     """A bound as Delta's statistics have it: of a time no more than the milliseconds, rounded outwards."""
     if not isinstance(value, datetime):
         return str(value)

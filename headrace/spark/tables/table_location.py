@@ -21,11 +21,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-STORES: Final = ("abfs", "abfss", "az", "azure", "gs", "s3", "s3a")
+STORE_SCHEMES: Final = ("abfs", "abfss", "az", "azure", "gs", "s3", "s3a")
 """The schemes of the object stores that Delta tables can be in."""
 
 
-class PlaceError(ValueError):
+class LocationError(ValueError):
     """No table can be there."""
 
 
@@ -34,13 +34,13 @@ def is_url(path: str | Path) -> bool:
     return isinstance(path, str) and "://" in path
 
 
-def located(path: str, folder: Path) -> str:
+def resolved_path(path: str, folder: Path) -> str:
     """The path or URL as a file in `folder` means it."""
     return path if is_url(path) else str(folder / path)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableLocation:
     """`url` is a path, absolute, or a store's URL."""
 
     url: str
@@ -66,14 +66,14 @@ class Place:
 
         Filters must compare casts to `large_string`: merges write views of strings, which Arrow cannot compare.
         """
-        return ds.dataset(names_in(table, uris), schema=schema, format="parquet", filesystem=self.files)
+        return ds.dataset(relative_names(table, uris), schema=schema, format="parquet", filesystem=self.files)
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Has the folder made; a store makes its own."""
         if not self.in_store:
             Path(self.url).mkdir(parents=True, exist_ok=True)
 
-    def is_made(self) -> bool:
+    def exists(self) -> bool:
         return self.in_store or Path(self.url).is_dir()
 
     def size(self, name: str) -> int | None:
@@ -81,11 +81,11 @@ class Place:
         size: int | None = self.files.get_file_info(name).size
         return size
 
-    def make_durable(self, name: str) -> None:
+    def sync_file(self, name: str) -> None:
         """A file that was written and closed is there after a power loss: a store's always is."""
         if not self.in_store:
-            with Path(self.url, name).open("rb+") as written:
-                os.fsync(written.fileno())
+            with Path(self.url, name).open("rb+") as file:
+                os.fsync(file.fileno())
 
     def names(self) -> list[str]:
         """Of the files and folders directly in the place."""
@@ -111,26 +111,26 @@ class Place:
         return self.url
 
 
-def place_of(path: str | Path) -> Place:
-    """The place of a path or URL. Raises PlaceError for a scheme that is none of a store's."""
+def location_of(path: str | Path) -> TableLocation:
+    """The place of a path or URL. Raises LocationError for a scheme that is none of a store's."""
     if not is_url(path):
-        if str(path).partition(":/")[0] in STORES:
-            raise PlaceError(f"{str(path)!r} is a URL that was made a path of: give it as text")
-        return Place(str(Path(path).absolute()))
+        if str(path).partition(":/")[0] in STORE_SCHEMES:
+            raise LocationError(f"{str(path)!r} is a URL that was made a path of: give it as text")
+        return TableLocation(str(Path(path).absolute()))
     scheme = str(path).partition("://")[0]
-    if scheme not in STORES:
-        raise PlaceError(f"no table can be at {str(path)!r}: Headrace knows paths and {', '.join(STORES)}")
-    return Place(str(path).rstrip("/"))
+    if scheme not in STORE_SCHEMES:
+        raise LocationError(f"no table can be at {str(path)!r}: Headrace knows paths and {', '.join(STORE_SCHEMES)}")
+    return TableLocation(str(path).rstrip("/"))
 
 
-def folder_of(path: str | Path) -> Path:
-    """For what a store cannot hold: files that are put in place by a rename, Spark's notes. Raises PlaceError."""
+def local_folder(path: str | Path) -> Path:
+    """For what a store cannot hold: files that are put in place by a rename, Spark's notes. Raises LocationError."""
     if is_url(path):
-        raise PlaceError(f"this needs a path that is mounted, not {str(path)!r}")
-    return Path(place_of(path).url)
+        raise LocationError(f"this needs a path that is mounted, not {str(path)!r}")
+    return Path(location_of(path).url)
 
 
-def names_in(table: DeltaTable, uris: Sequence[str]) -> list[str]:
+def relative_names(table: DeltaTable, uris: Sequence[str]) -> list[str]:
     """The names, within the table's place, of files by the URIs that it told."""
     # A local table's URIs are paths, but with spaces and the like as in a URL.
     root = table.table_uri.removeprefix("file://")
@@ -138,7 +138,7 @@ def names_in(table: DeltaTable, uris: Sequence[str]) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def _files(place: Place) -> pa_fs.FileSystem:
-    if place.in_store:
-        return pa_fs.PyFileSystem(DeltaStorageHandler(place.url))
-    return pa_fs.SubTreeFileSystem(place.url, pa_fs.LocalFileSystem())
+def _files(location: TableLocation) -> pa_fs.FileSystem:
+    if location.in_store:
+        return pa_fs.PyFileSystem(DeltaStorageHandler(location.url))
+    return pa_fs.SubTreeFileSystem(location.url, pa_fs.LocalFileSystem())

@@ -16,12 +16,12 @@ from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, R
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.spark.tables.drop_policy import CollectionGone
-from headrace.spark.tables.fold import EMPTYING, KEYED, MirrorDiverged, key_of
+from headrace.spark.tables.fold import DOCUMENT_OPERATIONS, INVALIDATING, MirrorDiverged, key_of
 from headrace.spark.tables.progress import Progress, Sieve
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class DocumentVersion:
     """A document from `token` until `until`, or still if that is None. `confirmed`: it was seen to be so then."""
 
     key: str
@@ -33,23 +33,25 @@ class Version:
     ended_by: str | None = None
 
 
-Open = Mapping[str, Version]
+OpenVersions = Mapping[str, DocumentVersion]
 
 
-class Versions:
+class VersionChanges:
     """Takes rows in order; `ended` and `begun` are then to be written, `confirmed` at leisure.
 
     `everything` gives all open versions: asked only when the collection goes or a snapshot ends that is not the first.
     """
 
-    def __init__(self, progress: Progress, opened: Open, everything: Callable[[], Open], policy: str) -> None:
+    def __init__(
+        self, progress: Progress, opened: OpenVersions, everything: Callable[[], OpenVersions], policy: str
+    ) -> None:
         self._sieve = Sieve(progress)
         self._before = opened
         self._everything = everything
         self._policy = policy
-        self._now: dict[str, Version | None] = {}
+        self._now: dict[str, DocumentVersion | None] = {}
         self._all_read = False
-        self.changed: dict[tuple[str, str], Version] = {}
+        self.changed: dict[tuple[str, str], DocumentVersion] = {}
 
     @property
     def progress(self) -> Progress:
@@ -68,23 +70,23 @@ class Versions:
             self._snapshot(row)
         elif kind == SNAPSHOT_END and self._policy != "keep":
             self._end_unconfirmed(before.begun)
-        elif kind in EMPTYING:
+        elif kind in INVALIDATING:
             self._emptied(row)
-        elif kind in KEYED and kind != SNAPSHOT_BEGIN:
+        elif kind in DOCUMENT_OPERATIONS and kind != SNAPSHOT_BEGIN:
             self._event(row)
 
-    def _current(self, key: str) -> Version | None:
+    def _current(self, key: str) -> DocumentVersion | None:
         return self._now[key] if key in self._now else self._before.get(key)
 
-    def _put(self, version: Version) -> None:
+    def _put(self, version: DocumentVersion) -> None:
         self.changed[version.key, version.token] = version
         self._now[version.key] = None if version.until else version
 
-    def _end(self, version: Version, until: str, ended_by: str) -> None:
+    def _end(self, version: DocumentVersion, until: str, ended_by: str) -> None:
         self._put(replace(version, until=until, ended_by=ended_by))
 
     def _begin(self, key: str, document: str, row: Row) -> None:
-        self._put(Version(key, document, row.token, row.operationType or "", row.token))
+        self._put(DocumentVersion(key, document, row.token, row.operationType or "", row.token))
 
     def _snapshot(self, row: Row) -> None:
         key, document = key_of(row), row.fullDocument or ""
@@ -110,7 +112,7 @@ class Versions:
             for version in self._all_open():
                 self._end(version, row.token, row.operationType or "")
 
-    def _all_open(self) -> list[Version]:
+    def _all_open(self) -> list[DocumentVersion]:
         if not self._all_read:
             self._before, self._all_read = self._everything(), True
         keys = dict.fromkeys([*self._before, *self._now])
@@ -131,7 +133,7 @@ class Versions:
         if document is not None:
             self._begin(key, document, row)
 
-    def _document(self, row: Row, version: Version | None) -> str | None:
+    def _document(self, row: Row, version: DocumentVersion | None) -> str | None:
         if row.operationType == "delete":
             return None
         if row.fullDocument is not None:

@@ -63,11 +63,11 @@ class ArchiveTable:
 
     def __init__(self, path: str) -> None:
         # Readers without an archive need no Delta.
-        from headrace.spark.tables.open_table import KeptTable
-        from headrace.spark.tables.table_location import place_of
+        from headrace.spark.tables.open_table import OpenDeltaTable
+        from headrace.spark.tables.table_location import location_of
 
         self._path = path
-        self._kept = KeptTable(place_of(path))
+        self._kept = OpenDeltaTable(location_of(path))
 
     def contents(self) -> ArchiveContents:
         table = self._kept.now()
@@ -127,7 +127,7 @@ class ArchiveTable:
         if missing := sorted(set(COLUMNS) - set(schema.names)):
             raise ArchiveUnfit(f"the table {self._path} has no column {missing[0]!r}: it is not one of events")
         files = files_between(table, after, upto)
-        return self._kept.place.dataset(table, files, schema) if files else None
+        return self._kept.location.dataset(table, files, schema) if files else None
 
     def _there(self) -> DeltaTable:
         table = self._kept.now()
@@ -153,13 +153,13 @@ def _contents(path: str, version: int) -> ArchiveContents:
     import pyarrow.compute as pc
 
     from headrace.spark.tables.delta_commits import committed_progress
-    from headrace.spark.tables.table_location import place_of
+    from headrace.spark.tables.table_location import location_of
 
-    place = place_of(path)
-    table = place.table(version)
+    location = location_of(path)
+    table = location.table(version)
     assert table is not None
     names = [pa.field("token", pa.string()), pa.field("operationType", pa.string())]
-    rows = place.dataset(table, table.file_uris(), pa.schema(names)).to_table()
+    rows = location.dataset(table, table.file_uris(), pa.schema(names)).to_table()
     kind = pc.field("operationType")
     events = rows.filter(~_is_snapshot(kind))["token"]
     begins = pc.unique(rows.filter(kind == SNAPSHOT_BEGIN)["token"]).sort().to_pylist()

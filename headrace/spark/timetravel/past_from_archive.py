@@ -20,7 +20,15 @@ from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
-from headrace.spark.tables.fold import KEYED, MirrorDiverged, State, Stored, fold, key_of, keys_of
+from headrace.spark.tables.fold import (
+    DOCUMENT_OPERATIONS,
+    MirrorDiverged,
+    MirrorRow,
+    MirrorState,
+    fold,
+    key_of,
+    keys_to_read,
+)
 from headrace.spark.timetravel.archive import Archive, has_events, read_events
 from headrace.spark.timetravel.archive_table import ArchivedSnapshot
 from headrace.spark.timetravel.past_from_images import PastUnknown
@@ -37,7 +45,7 @@ _NAMES: Final = (
 )  # fmt: skip
 _ROWS: Final = 10_000
 
-Documents = dict[str, Stored]
+Documents = dict[str, MirrorRow]
 
 
 def base_at(options: SourceOptions, token: Token) -> ArchivedSnapshot:
@@ -63,12 +71,12 @@ def documents_at(
     The same whenever it is read, however the table has grown. Raises PastUnknown, PositionLost, ArchiveUnfit.
     """
     documents: Documents = {}
-    state = State(token=base.begin.text, snapshot_token=base.end.text)
+    state = MirrorState(token=base.begin.text, snapshot_token=base.end.text)
     for rows in _base_rows(options, base, slice_, slices):
         for row in rows:
             kept = documents.get(key := key_of(row))
             if kept is None or kept.token < row.token:
-                documents[key] = Stored(row.fullDocument or "", row.token)
+                documents[key] = MirrorRow(row.fullDocument or "", row.token)
     try:
         for rows in _events(options, base.begin, token, slice_, slices):
             state = _folded(rows, state, documents)
@@ -80,9 +88,9 @@ def documents_at(
         yield snapshot.row(token, loads(document))
 
 
-def _folded(rows: list[Row], state: State, documents: Documents) -> State:
+def _folded(rows: list[Row], state: MirrorState, documents: Documents) -> MirrorState:
     """The state after the rows; `documents` is changed."""
-    changes = fold(rows, state, {key: documents[key] for key in keys_of(rows) if key in documents})
+    changes = fold(rows, state, {key: documents[key] for key in keys_to_read(rows) if key in documents})
     if changes.clear:
         documents.clear()
     for key in changes.deletes:
@@ -131,7 +139,11 @@ def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
 
 def _sliced(rows: Iterable[Row], slice_: int, slices: int) -> list[Row]:
     """Those of the slice, and those that are about no document."""
-    return [row for row in rows if row.operationType not in KEYED or crc32(key_of(row).encode()) % slices == slice_]
+    return [
+        row
+        for row in rows
+        if row.operationType not in DOCUMENT_OPERATIONS or crc32(key_of(row).encode()) % slices == slice_
+    ]
 
 
 def check_rename(options: SourceOptions, other: str | None) -> None:

@@ -30,16 +30,18 @@ class LogComparison:
     row_count: int
     missing: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
-    twice: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
-        return not (self.missing or self.extra or self.twice)
+        return not (self.missing or self.extra or self.duplicates)
 
     def __str__(self) -> str:
-        told = f"{self.row_count} rows, {self.event_count} events"
-        kinds = (("missing", self.missing), ("extra", self.extra), ("twice", self.twice))
-        return "; ".join([told, *(f"{len(tokens)} {name}, first {tokens[0]}" for name, tokens in kinds if tokens)])
+        server_tokens = f"{self.row_count} rows, {self.event_count} events"
+        kinds = (("missing", self.missing), ("extra", self.extra), ("twice", self.duplicates))
+        return "; ".join(
+            [server_tokens, *(f"{len(tokens)} {name}, first {tokens[0]}" for name, tokens in kinds if tokens)]
+        )
 
 
 def compare_log(log: EventLog, options: SourceOptions) -> LogComparison:
@@ -54,11 +56,11 @@ def compare_log(log: EventLog, options: SourceOptions) -> LogComparison:
         if progress.of_server(name).token
     ]
     return LogComparison(
-        sum(found.event_count for found in each),
-        sum(found.row_count for found in each),
-        tuple(token for found in each for token in found.missing),
-        tuple(token for found in each for token in found.extra),
-        tuple(token for found in each for token in found.twice),
+        sum(comparison.event_count for comparison in each),
+        sum(comparison.row_count for comparison in each),
+        tuple(token for comparison in each for token in comparison.missing),
+        tuple(token for comparison in each for token in comparison.extra),
+        tuple(token for comparison in each for token in comparison.duplicates),
     )
 
 
@@ -67,8 +69,10 @@ def _compared(table: pa.Table, progress: Progress, options: SourceOptions) -> Lo
     kinds, tokens = (column.to_pylist() for column in table.select(["operationType", "token"]).columns)
     events = sorted(token for kind, token in zip(kinds, tokens, strict=True) if kind not in _SNAPSHOTS)
     start = progress.begun or (events[0] if events else progress.token)
-    kept = [token for token in events if token > start]
-    told = [event["_id"]["_data"] for event in MongoDBStream(options).read(Token(start), Token(progress.token))]
-    twice = [after for before, after in pairwise(kept) if before == after]
-    missing, extra = sorted(set(told) - set(kept)), sorted(set(kept) - set(told))
-    return LogComparison(len(told), len(kept), tuple(missing), tuple(extra), tuple(twice))
+    row_tokens = [token for token in events if token > start]
+    server_tokens = [
+        event["_id"]["_data"] for event in MongoDBStream(options).read(Token(start), Token(progress.token))
+    ]
+    duplicates = [after for before, after in pairwise(row_tokens) if before == after]
+    missing, extra = sorted(set(server_tokens) - set(row_tokens)), sorted(set(row_tokens) - set(server_tokens))
+    return LogComparison(len(server_tokens), len(row_tokens), tuple(missing), tuple(extra), tuple(duplicates))

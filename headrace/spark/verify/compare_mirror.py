@@ -25,7 +25,15 @@ from headrace.spark.mongodb.update_descriptions import description_option
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.tokens import Token
-from headrace.spark.tables.fold import EMPTYING, KEYED, MirrorDiverged, State, Stored, fold, key_of
+from headrace.spark.tables.fold import (
+    DOCUMENT_OPERATIONS,
+    INVALIDATING,
+    MirrorDiverged,
+    MirrorRow,
+    MirrorState,
+    fold,
+    key_of,
+)
 from headrace.spark.tables.mirror_table import MirrorTable, NotAMirror, stored_rows
 from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 from headrace.values.arrow import COLUMNS
@@ -42,14 +50,14 @@ _DIVERGED: Final = "(diverged)"
 _DIGEST_MAX: Final = (1 << 128) - 1
 
 Document = dict[str, Any]
-Rows = dict[str, str]
+DocumentTexts = dict[str, str]
 
 
-class Unsettled(RuntimeError):
+class CollectionUnstable(RuntimeError):
     """The collection was dropped or renamed each time it was compared."""
 
 
-class Mirrored(Protocol):
+class MirroredCollection(Protocol):
     """What is compared: a collection and the table that is to be equal to it."""
 
     @property
@@ -62,7 +70,7 @@ class Mirrored(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class KeyRange:
     """The keys after `after` up to and including `upto`, as text; empty: from the first, to the last."""
 
     after: str
@@ -77,7 +85,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class MirrorComparison:
     """Counts of both sides and of what is not equal, at `token`; the first few keys of each kind by name."""
 
     document_count: int
@@ -88,7 +96,7 @@ class Comparison:
     duplicate_count: int = 0
     unequal_count: int = 0
     token: str = ""
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[KeyRange, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -98,15 +106,15 @@ class Comparison:
         if self.equal:
             return f"{self.row_count} rows, {self.document_count} documents"
         kinds = (("missing", self.missing), ("extra", self.extra), ("different", self.different))
-        told = "; ".join(f"{name} {', '.join(keys)}" for name, keys in kinds if keys)
-        return f"{self.unequal_count} unequal of {self.row_count} rows and {self.document_count} documents: {told}"
+        listed = "; ".join(f"{name} {', '.join(keys)}" for name, keys in kinds if keys)
+        return f"{self.unequal_count} unequal of {self.row_count} rows and {self.document_count} documents: {listed}"
 
 
-def compare(mirror: Mirrored) -> Comparison:
+def compare(mirror: MirroredCollection) -> MirrorComparison:
     """Compares at the server's present; two documents are equal when their BSON is, type by type.
 
     A mirror that is behind is compared as it will be when it has caught up, unless a drop or a rename lies between:
-    raises Unsettled then, and when it is written to all the time; NotAMirror if nothing was mirrored yet.
+    raises CollectionUnstable then, and when it is written to all the time; NotAMirror if nothing was mirrored yet.
     """
     described = description_option(mirror.uri, mirror.database, mirror.collection)
     options = SourceOptions(mirror.uri, mirror.database, mirror.collection)
@@ -119,35 +127,37 @@ def compare(mirror: Mirrored) -> Comparison:
         if mirror.table().state() != state:
             # Somebody commits to it: then the rows may be of another token than the state.
             continue
-        kept = stored_rows(table)
-        found, bounds = _collection(Snapshot(options), kept)
+        rows = stored_rows(table)
+        documents, bounds = _collection(Snapshot(options), rows)
         end = feed.end_at(feed.now())
         events = [_row(event) for event in feed.read(Token(state.token), end)]
-        if not any(row.operationType in EMPTYING for row in events):
-            left = _brought(kept, events, State(state.token, state.snapshot_token))
-            right = _brought(found, events, State(snapshot_token=end.text))
-            compared = _compared(left, right, bounds, table.num_rows - len(kept))
+        if not any(row.operationType in INVALIDATING for row in events):
+            left = _advanced(rows, events, MirrorState(state.token, state.snapshot_token))
+            right = _advanced(documents, events, MirrorState(snapshot_token=end.text))
+            compared = _compared(left, right, bounds, table.num_rows - len(rows))
             return replace(compared, token=end.text)
-    raise Unsettled(f"{mirror.database}.{mirror.collection}: the mirror is before a drop or a rename, or it moves")
+    raise CollectionUnstable(
+        f"{mirror.database}.{mirror.collection}: the mirror is before a drop or a rename, or it moves"
+    )
 
 
-def _collection(snapshot: Snapshot, kept: Mapping[str, Stored]) -> tuple[dict[str, Stored], list[str]]:
+def _collection(snapshot: Snapshot, rows: Mapping[str, MirrorRow]) -> tuple[dict[str, MirrorRow], list[str]]:
     """The documents, each at its token, and the last keys of the ranges. Equal texts are kept once."""
-    found: dict[str, Stored] = {}
+    documents: dict[str, MirrorRow] = {}
     bounds: list[str] = []
     after, since = "", 0
     while chunk := snapshot.next_chunk(after, RANGE_ROWS):
         after = chunk.upto
-        before = len(found)
+        before = len(documents)
         for token, document in _documents(snapshot, chunk):
             key, text = dumps(document["_id"]), dumps(document)
-            same = kept.get(key)
-            found[key] = Stored(same.document if same and same.document == text else text, token)
-        since += len(found) - before
+            same = rows.get(key)
+            documents[key] = MirrorRow(same.document if same and same.document == text else text, token)
+        since += len(documents) - before
         if since >= RANGE_ROWS:
             bounds.append(dumps(loads(chunk.upto)["_id"]))
             since = 0
-    return found, bounds
+    return documents, bounds
 
 
 def _documents(snapshot: Snapshot, chunk: Chunk) -> Iterator[tuple[str, Document]]:
@@ -156,41 +166,41 @@ def _documents(snapshot: Snapshot, chunk: Chunk) -> Iterator[tuple[str, Document
         yield row[_TOKEN], decode(row[_DOCUMENT])
 
 
-def _brought(rows: Mapping[str, Stored], events: Iterable[Row], state: State) -> Rows:
+def _advanced(rows: Mapping[str, MirrorRow], events: Iterable[Row], state: MirrorState) -> DocumentTexts:
     """The documents' texts by key, after the events; one that an event does not fit has the text of nothing."""
-    brought = {key: stored.document for key, stored in rows.items()}
+    advanced = {key: stored.document for key, stored in rows.items()}
     by_key: dict[str, list[Row]] = {}
     for row in events:
-        if row.operationType in KEYED:
+        if row.operationType in DOCUMENT_OPERATIONS:
             by_key.setdefault(key_of(row), []).append(row)
     for key, some in by_key.items():
         try:
             changes = fold(some, state, {key: rows[key]} if key in rows else {})
         except MirrorDiverged:
-            brought[key] = _DIVERGED
+            advanced[key] = _DIVERGED
             continue
-        brought |= {name: stored.document for name, stored in changes.upserts.items()}
+        advanced |= {name: stored.document for name, stored in changes.upserts.items()}
         for name in changes.deletes:
-            del brought[name]
-    return brought
+            del advanced[name]
+    return advanced
 
 
-def _compared(left: Rows, right: Rows, bounds: list[str], duplicates: int) -> Comparison:
+def _compared(left: DocumentTexts, right: DocumentTexts, bounds: list[str], duplicates: int) -> MirrorComparison:
     order = [sort_key(loads(bound)) for bound in bounds]
-    rows, documents = _Ranges(order, left), _Ranges(order, right)
+    rows, documents = _KeyRanges(order, left), _KeyRanges(order, right)
     missing: list[str] = []
     extra: list[str] = []
     different: list[str] = []
     ranges = []
     for number, (after, upto) in enumerate(zip(["", *bounds], [*bounds, ""], strict=True)):
         equal = rows.digest(number) == documents.digest(number)
-        ranges.append(Range(after, upto, documents.count(number), rows.count(number), equal))
+        ranges.append(KeyRange(after, upto, documents.count(number), rows.count(number), equal))
         if not equal:
             here, there = rows.keys(number), documents.keys(number)
             missing += [key for key in there if key not in left]
             extra += [key for key in here if key not in right]
             different += [key for key in here if key in right and left[key] != right[key]]
-    return Comparison(
+    return MirrorComparison(
         document_count=len(right),
         row_count=len(left) + duplicates,
         missing=tuple(missing[:NAMED_MAX]),
@@ -202,10 +212,10 @@ def _compared(left: Rows, right: Rows, bounds: list[str], duplicates: int) -> Co
     )
 
 
-class _Ranges:
+class _KeyRanges:
     """One side's rows by range, with their digests."""
 
-    def __init__(self, order: list[Any], rows: Rows) -> None:
+    def __init__(self, order: list[Any], rows: DocumentTexts) -> None:
         self._keys: list[list[str]] = [[] for _ in range(len(order) + 1)]
         self._sums = [0] * (len(order) + 1)
         for key, text in rows.items():
@@ -226,11 +236,11 @@ class _Ranges:
 def _row(event: Document) -> Row:
     """What folding wants to know of an event."""
     described = event.get("rawUpdateDescription", event.get("updateDescription"))
-    whole = event.get("fullDocument")
+    document = event.get("fullDocument")
     return Row(
         event["_id"]["_data"],
         operationType=event["operationType"],
         documentKey=dumps(event["documentKey"]) if "documentKey" in event else None,
-        fullDocument=None if whole is None else dumps(whole),
+        fullDocument=None if document is None else dumps(document),
         updateDescription=None if described is None else dumps(described),
     )

@@ -19,19 +19,19 @@ from bson.datetime_ms import DatetimeMS
 from headrace.cli.main import main
 from headrace.spark import Window
 from headrace.spark.errors import OptionError
-from headrace.spark.jobs.checkpoint import Checkpoint, places_in, read_checkpoint
+from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, server_positions
 from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
 from headrace.spark.jobs.job_stages import server_stages, spark_stages
-from headrace.spark.jobs.metrics import Figures, serve
+from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.report import explain_lines
 from headrace.spark.jobs.runner import (
     JobRunning,
     SparkEnded,
     _Run,
-    locked,
+    job_lock,
     reset_job,
     run_job,
-    running_in,
+    running_process,
     source_options,
 )
 from headrace.spark.sinks import foreach_batch
@@ -141,8 +141,8 @@ path = "hours"
 def test_a_sink_of_events_refuses_what_makes_documents_by_the_stages_name(
     tmp_path: Path, kind: str, stage: str
 ) -> None:
-    place = 'uri = "mongodb://elsewhere"' if kind == "mongodb" else 'path = "x"'
-    text = DOCUMENTS.replace("STAGE", stage) + f'[[sink]]\nkind = "{kind}"\n{place}\n'
+    position = 'uri = "mongodb://elsewhere"' if kind == "mongodb" else 'path = "x"'
+    text = DOCUMENTS.replace("STAGE", stage) + f'[[sink]]\nkind = "{kind}"\n{position}\n'
     with pytest.raises(ValueError, match=rf"\{stage[2:8]}.* makes documents, and the sink '{kind}' takes events"):
         job_of(text, tmp_path)
 
@@ -228,11 +228,11 @@ def test_only_one_process_runs_a_job_and_a_reset_waits_for_none(tmp_path: Path) 
     job = job_of(GIVEN.replace("mongodb://elsewhere", "mongodb://127.0.0.1:1"), tmp_path)
     (tmp_path / "notes").mkdir()
     (tmp_path / "changes").mkdir()
-    with locked(job):
-        assert running_in(job)
+    with job_lock(job):
+        assert running_process(job)
         with pytest.raises(JobRunning, match="runs in process"):
             reset_job(job)
-    assert running_in(job) is None
+    assert running_process(job) is None
     assert reset_job(job).removed == (str(tmp_path / "notes"),)
     assert (tmp_path / "changes").exists()
 
@@ -273,24 +273,24 @@ def test_a_checkpoint_is_read_without_spark(tmp_path: Path) -> None:
         (tmp_path / name).write_text('v1\n{}\n{"token": "82AA"}')
     found = read_checkpoint(tmp_path)
     assert (found.planned, found.committed) == (1, 0)
-    assert [place.token.text for place in places_in(found.offset)] == ["82AA"]
+    assert [position.token.text for position in server_positions(found.offset)] == ["82AA"]
     several = {"servers": {"a:1": {"token": "82BB"}, "b:1": {"token": "82AA"}, "c:1": {"token": "82CC", "after": ""}}}
-    assert [(place.server, place.in_snapshot) for place in places_in(several)] == [
+    assert [(position.server, position.in_snapshot) for position in server_positions(several)] == [
         ("c:1", True), ("b:1", False), ("a:1", False),
     ]  # fmt: skip
-    assert places_in(None) == places_in({"servers": {}}) == []
+    assert server_positions(None) == server_positions({"servers": {}}) == []
 
 
 def test_figures_are_told_as_prometheus_reads_them() -> None:
-    figures = Figures('a "job"')
-    figures.ended(3, 500, 0.5)
-    with serve(figures, ("127.0.0.1", 0)) as port, urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+    metrics = JobMetrics('a "job"')
+    metrics.ended(3, 500, 0.5)
+    with serve(metrics, ("127.0.0.1", 0)) as port, urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         text = answer.read().decode()
     assert 'headrace_pipeline_rows_per_second{job="a \\"job\\""} 1000.0\n' in text
     assert "# TYPE headrace_pipeline_rows_total counter\n" in text
     assert "lag_events" not in text
-    assert figures.line().startswith('a "job": batch 3, 500 rows, 1000 rows/s')
+    assert metrics.line().startswith('a "job": batch 3, 500 rows, 1000 rows/s')
 
 
 def test_explain_and_status_need_neither_spark_nor_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ import headrace
 from headrace.spark import errors
 from headrace.spark.jobs import metrics_listener as listener
 from headrace.spark.jobs.job_file import Job, parse_job
-from headrace.spark.jobs.metrics import Figures, serve
+from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.report import status_lines, verify_job
 from headrace.spark.jobs.runner import reset_job, run_job
 from headrace.spark.mongodb.source_options import server_name
@@ -81,8 +81,8 @@ def test_one_job_fills_every_sink_and_goes_on_where_it_was(
     reset_job(job)
     told: list[str] = []
     run_job(job, session=spark, report=told.append)
-    (place,) = (line.split()[-1] for line in status_lines(job) if line.startswith("  2"))
-    assert told[-1].endswith(f"ended at {place}")
+    (position,) = (line.split()[-1] for line in status_lines(job) if line.startswith("  2"))
+    assert told[-1].endswith(f"ended at {position}")
     assert [each.equal for each in verify_job(job)] == [True] * 5
     assert list((tmp_path / "parquet" / "_spark_metadata").glob("*.compact"))
     files = spark.read.parquet(str(tmp_path / "parquet"))
@@ -100,9 +100,9 @@ def test_a_job_told_to_stop_ends_behind_a_batch_and_goes_on_when_run_again(
     for _ in range(3):
         stop = threading.Event()
         told: list[str] = []
-        ended: list[Figures] = []
+        ended: list[JobMetrics] = []
 
-        def run(stop: threading.Event = stop, told: list[str] = told, ended: list[Figures] = ended) -> None:
+        def run(stop: threading.Event = stop, told: list[str] = told, ended: list[JobMetrics] = ended) -> None:
             ended.append(run_job(job, session=spark, stop=stop, report=told.append))
 
         thread = threading.Thread(target=run)
@@ -175,8 +175,8 @@ def test_a_query_of_ones_own_has_the_same_figures(
     monkeypatch.setattr(listener, "MEASURE_MS", 0)
     scribble(database, 40)
     source = {"uri": uri, "database": database.name, "collection": "c", "startingPosition": "earliest"}
-    figures = Figures("own")
-    heard = listener.FiguresListener(figures, source=source)
+    metrics = JobMetrics("own")
+    heard = listener.MetricsListener(metrics, source=source)
     rows = spark.readStream.format("headrace").options(**source, maxRowsPerTrigger="10").load()
     seen: list[int] = []
     spark.streams.addListener(heard)
@@ -187,8 +187,8 @@ def test_a_query_of_ones_own_has_the_same_figures(
         assert heard.ended.wait(60)
     finally:
         spark.streams.removeListener(heard)
-    assert (figures.rows_total, figures.batches_total, figures.lag_events) == (sum(seen), len(seen), 0)
-    with serve(figures, ("127.0.0.1", 0)) as port:
+    assert (metrics.rows_total, metrics.batches_total, metrics.lag_events) == (sum(seen), len(seen), 0)
+    with serve(metrics, ("127.0.0.1", 0)) as port:
         text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
     assert f'headrace_pipeline_rows_total{{job="own"}} {sum(seen)}' in text
     assert 'headrace_pipeline_lag_events{job="own"} 0' in text

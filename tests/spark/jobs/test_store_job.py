@@ -15,13 +15,13 @@ from pymongo import MongoClient
 
 import headrace
 from headrace.spark.jobs.job_file import Job, read_job
-from headrace.spark.jobs.job_stages import checked_tables, opened
+from headrace.spark.jobs.job_stages import checked_lookup_tables, open_lookup_table
 from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import reset_job
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.tables.history_table import HistoryTable
-from headrace.spark.tables.table_location import place_of
+from headrace.spark.tables.table_location import location_of
 from tests.spark.support.object_store import ObjectStore
 from tests.spark.support.pruning import prune_to
 
@@ -76,7 +76,7 @@ def test_tasks_write_to_a_store_and_what_they_wrote_is_an_archive(tmp_path: Path
         assert [each.equal for each in verify_job(job)] == [True]
         (sink,) = (each.open() for each in job.sinks)
         assert isinstance(sink, LogSink) and sink.log.read().num_rows == 50 + 2
-        names = place_of("s3://tables/shop/changes").names()
+        names = location_of("s3://tables/shop/changes").names()
         assert sum(name.startswith("part-") and "-c000" not in name for name in names) >= 2  # not the driver's
 
         last = client.admin.command("ping")["operationTime"]
@@ -92,7 +92,7 @@ def test_tasks_write_to_a_store_and_what_they_wrote_is_an_archive(tmp_path: Path
         assert len(first) == 1 and Token(first.pop()).time <= Timestamp(last.time, last.inc + 1)
 
         assert reset_job(folded, data=True).removed[1:] == ("s3://tables/shop/mirror", "s3a://tables/shop/history")
-        assert place_of("s3://tables/shop").names() == ["changes"]
+        assert location_of("s3://tables/shop").names() == ["changes"]
 
 
 @pytest.mark.spark
@@ -103,10 +103,10 @@ def test_a_table_of_a_lookup_is_read_from_wherever_it_is(
     path = "s3://tables/regions" if where == "a store" else str(tmp_path / "the regions")
     rows = [{"_id": '"Oslo"', "document": '{"_id": "Oslo", "region": "east"}'}]
     write_deltalake(path, pa.Table.from_pylist(rows))
-    given = checked_tables({"regions": {"path": path, "format": "delta", "document": "document"}}, tmp_path)
-    assert [row.asDict() for row in opened(given["regions"], spark).collect()] == rows
+    given = checked_lookup_tables({"regions": {"path": path, "format": "delta", "document": "document"}}, tmp_path)
+    assert [row.asDict() for row in open_lookup_table(given["regions"], spark).collect()] == rows
     with pytest.raises(ValueError, match="no Delta table at"):
-        opened({"path": f"{path}-of-old", "format": "delta"}, spark)
+        open_lookup_table({"path": f"{path}-of-old", "format": "delta"}, spark)
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_what_cannot_be_in_a_store_is_refused_by_its_name(tmp_path: Path, sink: 
 
 def test_a_url_that_was_made_a_path_of_is_no_folder() -> None:
     with pytest.raises(ValueError, match="give it as text"):
-        place_of(Path("s3://bucket/table"))
+        location_of(Path("s3://bucket/table"))

@@ -18,7 +18,7 @@ from headrace.spark.tables.catalog_mirror import COLUMNS, CatalogMirror
 from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.stories import Story, batches
 
-STEPS = [(CatalogMirror, name) for name in ("_merge", "_overwrite", "_settle")]
+STEPS = [(CatalogMirror, name) for name in ("_merge", "_overwrite", "_set_property")]
 CONF = {
     "delta": {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

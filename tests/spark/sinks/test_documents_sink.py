@@ -17,7 +17,7 @@ from headrace.spark.jobs.job_file import parse_job, read_job
 from headrace.spark.jobs.report import status_lines
 from headrace.spark.jobs.runner import reset_job, run_job
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.sinks.contract import Batch
+from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.documents_sink import DocumentsSink, documents_sink
 from headrace.values import bson
 
@@ -48,38 +48,38 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path) -> DocumentsSink:
 
 
 def test_a_batch_given_again_is_passed_over_and_an_empty_one_writes_nothing(sink: DocumentsSink) -> None:
-    assert sink.apply(Batch("q", 0, groups())) is None
+    assert sink.apply(MicroBatch("q", 0, groups())) is None
     assert sink.position().batch == -1
     for number, table in ((1, groups(1, 2)), (1, groups(1, 2)), (2, groups(3)), (1, groups(1, 2))):
-        sink.apply(Batch("q", number, table))
+        sink.apply(MicroBatch("q", number, table))
     assert held(sink) == ["1", "2", "3"]
     assert (sink.position().query, sink.position().batch) == ("q", 2)
 
 
 def test_groups_of_another_query_are_taken_when_they_are_not_in_yet(sink: DocumentsSink, tmp_path: Path) -> None:
-    sink.apply(Batch("q", 7, groups(1, 2)))
-    first = sink.apply(Batch("r", 0, groups(1, 3)))
+    sink.apply(MicroBatch("q", 7, groups(1, 2)))
+    first = sink.apply(MicroBatch("r", 0, groups(1, 3)))
     assert first and (first.row_count, first.event_count) == (2, 1)
-    sink.apply(Batch("r", 1, groups(2, 3, 4)))
+    sink.apply(MicroBatch("r", 1, groups(2, 3, 4)))
     again = DocumentsSink(sink.log)
-    again.apply(Batch("r", 2, groups(4, 5)))
-    again.apply(Batch("r", 1, groups(2, 3, 4)))
+    again.apply(MicroBatch("r", 2, groups(4, 5)))
+    again.apply(MicroBatch("r", 1, groups(2, 3, 4)))
     assert held(again) == ["1", "2", "3", "4", "5"]
 
 
 def test_groups_of_different_windows_are_different(tmp_path: Path) -> None:
     sink = documents_sink(tmp_path / "t")
-    sink.apply(Batch("q", 0, groups(1, window=1)))
-    sink.apply(Batch("r", 0, groups(1, window=2)))
-    sink.apply(Batch("s", 0, groups(1, window=1)))
+    sink.apply(MicroBatch("q", 0, groups(1, window=1)))
+    sink.apply(MicroBatch("r", 0, groups(1, window=2)))
+    sink.apply(MicroBatch("s", 0, groups(1, window=1)))
     assert held(sink) == ["1", "1"]
 
 
 def test_documents_of_events_are_known_by_their_tokens(sink: DocumentsSink) -> None:
-    sink.apply(Batch("q", 0, made("82AA", "82AB", "82AB")))
+    sink.apply(MicroBatch("q", 0, made("82AA", "82AB", "82AB")))
     assert sink.position().token == "82AB"
-    sink.apply(Batch("r", 0, made("82AA", "82AB", "82AB", "82AC")))
-    sink.apply(Batch("r", 1, made("82AB")))
+    sink.apply(MicroBatch("r", 0, made("82AA", "82AB", "82AB", "82AC")))
+    sink.apply(MicroBatch("r", 1, made("82AB")))
     assert sorted(loads(text)["of"] for text in sink.log.read().column("document").to_pylist()) == [
         "82AA", "82AB", "82AB", "82AC"
     ]  # fmt: skip

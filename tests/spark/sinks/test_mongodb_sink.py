@@ -13,8 +13,8 @@ from pymongo.database import Database
 
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.sinks.contract import Batch
-from headrace.spark.sinks.mongodb_sink import NamesakeSink, mongodb_sink
+from headrace.spark.sinks.contract import MicroBatch
+from headrace.spark.sinks.mongodb_sink import PerCollectionSink, mongodb_sink
 from headrace.spark.tables.drop_policy import CollectionGone
 from tests.spark.support.stories import table_of, token_at
 
@@ -56,9 +56,9 @@ def contents(kept: Db) -> dict[str, list[dict[str, Any]]]:
 
 def test_each_row_goes_to_the_collection_of_its_name_through_renames_and_drops(uri: str, kept: Db) -> None:
     sink = mongodb_sink(uri, database=kept.name)
-    assert sink.apply(Batch("q", 0, table_of(STORY)))
+    assert sink.apply(MicroBatch("q", 0, table_of(STORY)))
     assert contents(kept) == EXPECTED
-    assert mongodb_sink(uri, database=kept.name).apply(Batch("another", 0, table_of(STORY)))
+    assert mongodb_sink(uri, database=kept.name).apply(MicroBatch("another", 0, table_of(STORY)))
     assert contents(kept) == EXPECTED
 
 
@@ -89,10 +89,10 @@ def test_crashed_at_any_write_and_given_again_it_ends_the_same(
         for name in ("bulk_write", "replace_one", "update_one"):
             patch.setattr(Collection, name, crashing(getattr(Collection, name)))
         for name in ("_rename", "_drop"):
-            patch.setattr(NamesakeSink, name, crashing(getattr(NamesakeSink, name)))
+            patch.setattr(PerCollectionSink, name, crashing(getattr(PerCollectionSink, name)))
         with suppress(Crash):
-            mongodb_sink(uri, database=kept.name).apply(Batch("q", 0, table_of(STORY)))
-    mongodb_sink(uri, database=kept.name).apply(Batch("q", 0, table_of(STORY)))
+            mongodb_sink(uri, database=kept.name).apply(MicroBatch("q", 0, table_of(STORY)))
+    mongodb_sink(uri, database=kept.name).apply(MicroBatch("q", 0, table_of(STORY)))
     assert contents(kept) == EXPECTED
 
 
@@ -100,7 +100,7 @@ def test_a_large_document_is_updated_by_its_fields(uri: str, kept: Db, monkeypat
     large = {"_id": 1, "text": "x" * 3000, "n": 1, "m": 1, "gone": 1}
     rows = [event(1, "insert", "c", 1, fullDocument=large)]
     sink = mongodb_sink(uri, database=kept.name, collection="c")
-    sink.apply(Batch("q", 0, table_of(rows)))
+    sink.apply(MicroBatch("q", 0, table_of(rows)))
     kept.c.update_one({"_id": 1}, {"$set": {"theirs": True}})
     sent: list[Any] = []
     original = Collection.bulk_write
@@ -111,16 +111,16 @@ def test_a_large_document_is_updated_by_its_fields(uri: str, kept: Db, monkeypat
 
     monkeypatch.setattr(Collection, "bulk_write", keep)
     told = {"updatedFields": {"n": 2}, "removedFields": ["gone"]}
-    sink.apply(Batch("q", 1, table_of([event(2, "update", "c", 1, updateDescription=told)])))
+    sink.apply(MicroBatch("q", 1, table_of([event(2, "update", "c", 1, updateDescription=told)])))
     assert "x" * 100 not in str(sent)
     assert kept.c.find_one() == {"_id": 1, "text": "x" * 3000, "n": 2, "m": 1, "theirs": True}
 
 
 def test_with_fail_a_rename_stops_it_and_with_keep_it_is_passed_over(uri: str, kept: Db) -> None:
     with pytest.raises(CollectionGone, match=r"rename of source\.a"):
-        mongodb_sink(uri, database=kept.name, policy="fail").apply(Batch("q", 0, table_of(STORY)))
+        mongodb_sink(uri, database=kept.name, policy="fail").apply(MicroBatch("q", 0, table_of(STORY)))
     assert contents(kept) == {"a": [{"_id": 1, "n": 2}], "b": [{"_id": 1, "of": "b"}]}
-    mongodb_sink(uri, database=kept.name, policy="keep").apply(Batch("q", 0, table_of(STORY)))
+    mongodb_sink(uri, database=kept.name, policy="keep").apply(MicroBatch("q", 0, table_of(STORY)))
     assert contents(kept)["gone"] == [{"_id": 1}, {"_id": 2}]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.spark.rows.events import Row
 from headrace.spark.sinks.changes_sink import changes_sink
-from headrace.spark.sinks.contract import Batch, SeveralServers, Sink
+from headrace.spark.sinks.contract import MicroBatch, SeveralServers, Sink
 from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mirror_sink import mirror_sink
@@ -38,9 +38,9 @@ def of_servers(parts: tuple[list[Row] | None, ...]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def batches(stories: list[Story], query: str = "q") -> list[Batch]:
+def batches(stories: list[Story], query: str = "q") -> list[MicroBatch]:
     parts = zip_longest(*(told.parts for told in stories))
-    return [Batch(query, number, of_servers(rows)) for number, rows in enumerate(parts)]
+    return [MicroBatch(query, number, of_servers(rows)) for number, rows in enumerate(parts)]
 
 
 def expected(stories: list[Story]) -> list[tuple[str, ...]]:
@@ -98,7 +98,7 @@ def test_a_server_that_was_skipped_is_not_taken_for_old(kind: str, tmp_path: Pat
     stories = [story(5), story(6)]
     alone = [(part, None) for part in stories[0].parts] + [(None, part) for part in stories[1].parts]
     for number, rows in enumerate(alone):
-        SINKS[kind](tmp_path / "log").apply(Batch("q", number, of_servers(rows)))
+        SINKS[kind](tmp_path / "log").apply(MicroBatch("q", number, of_servers(rows)))
     assert contents(SINKS[kind](tmp_path / "log")) == expected(stories)
 
 

@@ -19,13 +19,13 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-import headrace.spark.sinks.history_sink
 import headrace.spark.tables.delta_files
 import headrace.spark.tables.delta_log
 import headrace.spark.tables.delta_mirror
+import headrace.spark.tables.history_table
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END, Row
 from headrace.spark.sinks.changes_sink import changes_sink
-from headrace.spark.sinks.contract import Batch, BatchReport, Sink
+from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink
 from headrace.spark.sinks.foreach_batch import OnceSink
 from headrace.spark.sinks.history_sink import HistorySink
 from headrace.spark.sinks.log_sink import LogSink
@@ -37,7 +37,7 @@ from headrace.spark.tables.history_table import at
 from headrace.spark.tables.mirror_table import NotAMirror
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged_files import StagingWriter
-from headrace.spark.tables.table_location import Place
+from headrace.spark.tables.table_location import TableLocation
 from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.local_frame import LocalFrame
 from tests.spark.support.object_store import ObjectStore
@@ -56,8 +56,8 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (headrace.spark.tables.delta_mirror, "write_deltalake"),
     (headrace.spark.tables.delta_log, "write_deltalake"),
     (headrace.spark.tables.delta_files, "create_table_with_add_actions"),
-    (headrace.spark.sinks.history_sink, "write_deltalake"),
-    (Place, "remove_file"),
+    (headrace.spark.tables.history_table, "write_deltalake"),
+    (TableLocation, "remove_file"),
     (StagingWriter, "close"),
     (StagingWriter, "write"),
     (os, "fsync"),
@@ -75,7 +75,7 @@ class ByTasks:
     def position(self) -> Progress:
         return self._sink.position()
 
-    def apply(self, batch: Batch) -> BatchReport | None:
+    def apply(self, batch: MicroBatch) -> BatchReport | None:
         frame: Any = LocalFrame(batch.table)
         return self._sink.apply_frame(frame, batch.query, batch.number)
 

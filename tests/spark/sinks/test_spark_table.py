@@ -40,7 +40,7 @@ def test_a_batch_crashed_at_any_step_of_spark_s_merge_ends_as_if_nothing_had_bee
 
 def test_a_mirror_in_a_catalog_has_a_name_and_nothing_of_a_path(tmp_path: Path) -> None:
     sink = parse_sink({"kind": "mirror", "table": "lake.shop.orders"}, tmp_path)
-    assert (str(sink), sink.place) == ("mirror lake.shop.orders", None)
+    assert (str(sink), sink.location) == ("mirror lake.shop.orders", None)
     for other in ({"path": "m"}, {"buckets": 4}):
         with pytest.raises(SinkError, match="no path and no buckets"):
             parse_sink({"kind": "mirror", "table": "lake.shop.orders"} | other, tmp_path)

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.spark.sinks.changes_sink import changes_sink
-from headrace.spark.sinks.contract import Batch
+from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.foreach_batch import for_each_batch
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.parquet_sink import parquet_sink
@@ -23,7 +23,7 @@ from headrace.spark.tables.delta_files import files_between
 from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.staged_files import FilesNotShared, StagingWriter
-from headrace.spark.tables.table_location import place_of
+from headrace.spark.tables.table_location import location_of
 from tests.spark.support.local_frame import LocalFrame
 from tests.spark.support.stories import MOMENT, SCHEMA, Story, batches, table_of, token_at
 
@@ -66,7 +66,7 @@ def test_a_plain_batch_is_committed_as_the_files_that_tasks_wrote(
 def test_a_batch_written_by_tasks_is_the_table_that_the_driver_would_have_written(tmp_path: Path) -> None:
     rows = events(30)
     spread(changes_sink(tmp_path / "tasks"), rows)
-    changes_sink(tmp_path / "driver").apply(Batch("q", 0, rows))
+    changes_sink(tmp_path / "driver").apply(MicroBatch("q", 0, rows))
     tasks, driver = DeltaTable(tmp_path / "tasks"), DeltaTable(tmp_path / "driver")
     assert tasks.schema() == driver.schema()
     assert tasks.to_pyarrow_table().sort_by("token") == driver.to_pyarrow_table().sort_by("token")
@@ -93,7 +93,7 @@ def test_a_range_is_read_from_the_files_that_may_have_it(tmp_path: Path) -> None
 
 def test_the_bounds_of_times_in_a_files_statistics_are_rounded_outwards(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("token", pa.string()), pa.field("clusterTime", MOMENT)])
-    writer = StagingWriter(place_of(tmp_path), "f.parquet", schema, "")
+    writer = StagingWriter(location_of(tmp_path), "f.parquet", schema, "")
     moments = [datetime(2026, 1, 1, 0, 0, 0, 1500, UTC), datetime(2026, 1, 1, 0, 0, 59, 999_001, UTC)]
     for token, moment in zip("ab", moments, strict=True):
         writer.write(pa.record_batch([[token], pa.array([moment], MOMENT)], schema=schema))

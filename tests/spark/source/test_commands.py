@@ -21,7 +21,7 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.options import parse_options
 from headrace.spark.stream.server_stream import Offset
-from headrace.spark.tables.fold import Changes, State, Stored
+from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.verify.compare_mirror import compare
 from tests.spark.support.pruning import prune_to
 
@@ -157,8 +157,8 @@ def test_a_mirror_is_compared_with_mongodbs_commands(
 ) -> None:
     mirror = Mirror(server.uri, "d", "c", tmp_path, kind="parquet")
     token = mongodb_stream.MongoDBStream(options(server)).resolve(StreamPosition("latest")).text
-    rows = {dumps(number): Stored(dumps({"_id": number}), token) for number in range(6)}
-    mirror.table().commit(Changes(State(token, token, "q", 0), upserts=rows))
+    rows = {dumps(number): MirrorRow(dumps({"_id": number}), token) for number in range(6)}
+    mirror.table().commit(MirrorChanges(MirrorState(token, token, "q", 0), upserts=rows))
     write(server, 3)
     assert compare(mirror).equal
     assert seen.taken() <= MONGODBS

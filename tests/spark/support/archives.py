@@ -17,12 +17,12 @@ from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
 from headrace.spark.rows import events
 from headrace.spark.rows.tokens import Token
 from headrace.spark.sinks.changes_sink import changes_sink
-from headrace.spark.sinks.contract import Batch
+from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.options import parse_options
 from headrace.spark.stream.server_stream import Offset
-from headrace.spark.tables.fold import State, Stored, fold, keys_of
+from headrace.spark.tables.fold import MirrorRow, MirrorState, fold, keys_to_read
 from headrace.values.arrow import COLUMNS
 from tests.spark.support.pruning import prune_to
 
@@ -80,7 +80,7 @@ class Kept:
         """Gives the sink a batch."""
         rows = batches(job, start, end)
         table = pa.Table.from_batches(rows) if rows else pa.table({})
-        self.sink(job).apply(Batch(query, number, table))
+        self.sink(job).apply(MicroBatch(query, number, table))
 
     def sink(self, job: StreamReader) -> LogSink:
         """As a job opens it."""
@@ -149,16 +149,18 @@ def tokens(rows: list[Row]) -> list[str]:
     return [row["token"] for row in rows]
 
 
-class Mirrored:
+class MirroredCollection:
     """What a mirror makes of batches of rows."""
 
     def __init__(self) -> None:
-        self.documents: dict[str, Stored] = {}
-        self._state = State()
+        self.documents: dict[str, MirrorRow] = {}
+        self._state = MirrorState()
 
     def take(self, given: list[Row]) -> None:
         rows = [events.Row(**{name: row[name] for name in events.Row._fields if name in row}) for row in given]
-        changes = fold(rows, self._state, {key: self.documents[key] for key in keys_of(rows) if key in self.documents})
+        changes = fold(
+            rows, self._state, {key: self.documents[key] for key in keys_to_read(rows) if key in self.documents}
+        )
         self._state = changes.state
         if changes.clear:
             self.documents.clear()

@@ -14,7 +14,7 @@ from bson import Int64
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.sinks.contract import Batch
+from headrace.spark.sinks.contract import MicroBatch
 
 MOMENT = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
@@ -37,8 +37,8 @@ def table_of(rows: list[Row]) -> pa.Table:
     return pa.table([list(column) for column in zip(*(row[:-1] for row in rows), strict=True)], schema=SCHEMA)
 
 
-def batches(parts: list[list[Row]], query: str = "q") -> list[Batch]:
-    return [Batch(query, number, table_of(rows)) for number, rows in enumerate(parts)]
+def batches(parts: list[list[Row]], query: str = "q") -> list[MicroBatch]:
+    return [MicroBatch(query, number, table_of(rows)) for number, rows in enumerate(parts)]
 
 
 @dataclass(slots=True)

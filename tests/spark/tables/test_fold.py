@@ -9,7 +9,7 @@ import pytest
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.tables.fold import Changes, MirrorDiverged, State, Stored, fold, key_of, keys_of
+from headrace.spark.tables.fold import MirrorChanges, MirrorDiverged, MirrorRow, MirrorState, fold, key_of, keys_to_read
 
 
 def event(token: str, kind: str, key: int | None = None, **parts: Any) -> Row:
@@ -21,10 +21,10 @@ def updated(token: str, key: int, **fields: Any) -> Row:
     return event(token, "update", key, updateDescription={"updatedFields": fields, "removedFields": []})
 
 
-def applied(mirror: dict[str, Stored], rows: list[Row], state: State) -> State:
+def applied(mirror: dict[str, MirrorRow], rows: list[Row], state: MirrorState) -> MirrorState:
     """What a table does with the changes of a fold."""
-    wanted = keys_of(rows)
-    changes: Changes = fold(rows, state, {key: row for key, row in mirror.items() if key in wanted})
+    wanted = keys_to_read(rows)
+    changes: MirrorChanges = fold(rows, state, {key: row for key, row in mirror.items() if key in wanted})
     if changes.clear:
         mirror.clear()
     for key in changes.deletes:
@@ -36,90 +36,92 @@ def applied(mirror: dict[str, Stored], rows: list[Row], state: State) -> State:
 
 
 def test_events_of_one_key_are_folded_into_its_last_state() -> None:
-    mirror: dict[str, Stored] = {}
+    mirror: dict[str, MirrorRow] = {}
     rows = [event("1", "insert", 7, fullDocument={"_id": 7, "a": 1}), updated("2", 7, a=2), updated("3", 7, b=3)]
-    state = applied(mirror, rows, State())
-    assert mirror == {dumps(7): Stored(dumps({"_id": 7, "a": 2, "b": 3}), "3")}
+    state = applied(mirror, rows, MirrorState())
+    assert mirror == {dumps(7): MirrorRow(dumps({"_id": 7, "a": 2, "b": 3}), "3")}
     assert state.token == "3"
     applied(mirror, [event("4", "delete", 7)], state)
     assert mirror == {}
 
 
 def test_rows_given_again_change_nothing() -> None:
-    mirror: dict[str, Stored] = {}
+    mirror: dict[str, MirrorRow] = {}
     rows = [event("1", "insert", 7, fullDocument={"_id": 7, "a": [1]}), updated("2", 7, **{"a.1": 2})]
-    state = applied(mirror, rows, State())
+    state = applied(mirror, rows, MirrorState())
     before = dict(mirror)
     assert applied(mirror, rows, state) == state
     assert mirror == before
 
 
 def test_a_deleted_document_does_not_come_back_when_its_insert_is_read_again() -> None:
-    mirror: dict[str, Stored] = {}
+    mirror: dict[str, MirrorRow] = {}
     rows = [event("1", "insert", 7, fullDocument={"_id": 7}), event("2", "delete", 7)]
-    state = applied(mirror, rows, State())
+    state = applied(mirror, rows, MirrorState())
     applied(mirror, rows[:1], state)
     assert mirror == {}
 
 
 def test_a_stored_image_is_taken_as_it_is() -> None:
-    mirror = {dumps(7): Stored(dumps({"_id": 7}), "1")}
+    mirror = {dumps(7): MirrorRow(dumps({"_id": 7}), "1")}
     row = event("2", "update", 7, fullDocument={"_id": 7, "z": 1}, updateDescription={"updatedFields": {"no.way": 1}})
-    applied(mirror, [row], State("1"))
+    applied(mirror, [row], MirrorState("1"))
     assert mirror[dumps(7)].document == dumps({"_id": 7, "z": 1})
 
 
 def test_events_before_a_rows_token_are_already_in_it() -> None:
-    mirror = {dumps(7): Stored(dumps({"_id": 7, "n": 5}), "5")}
-    state = applied(mirror, [updated("4", 7, n=4), updated("6", 7, m=6)], State("1", "5"))
-    assert mirror[dumps(7)] == Stored(dumps({"_id": 7, "n": 5, "m": 6}), "6")
+    mirror = {dumps(7): MirrorRow(dumps({"_id": 7, "n": 5}), "5")}
+    state = applied(mirror, [updated("4", 7, n=4), updated("6", 7, m=6)], MirrorState("1", "5"))
+    assert mirror[dumps(7)] == MirrorRow(dumps({"_id": 7, "n": 5, "m": 6}), "6")
     assert state.token == "6"
 
 
 def test_an_update_of_a_document_that_is_not_there_is_a_fault_except_while_a_snapshot_was_read() -> None:
-    mirror: dict[str, Stored] = {}
-    state = applied(mirror, [updated("4", 7, n=4)], State("1", "5"))
+    mirror: dict[str, MirrorRow] = {}
+    state = applied(mirror, [updated("4", 7, n=4)], MirrorState("1", "5"))
     assert mirror == {}
     with pytest.raises(MirrorDiverged, match="has no document"):
         applied(mirror, [updated("6", 7, n=4)], state)
 
 
 def test_an_update_that_does_not_fit_is_a_fault() -> None:
-    mirror = {dumps(7): Stored(dumps({"_id": 7}), "1")}
+    mirror = {dumps(7): MirrorRow(dumps({"_id": 7}), "1")}
     with pytest.raises(MirrorDiverged, match="nothing at"):
-        applied(mirror, [updated("2", 7, **{"a.b": 1})], State("1"))
+        applied(mirror, [updated("2", 7, **{"a.b": 1})], MirrorState("1"))
 
 
 @pytest.mark.parametrize("kind", ["drop", "rename", "invalidate", "dropDatabase"])
 def test_when_the_collection_goes_so_do_its_rows(kind: str) -> None:
-    mirror = {dumps(7): Stored(dumps({"_id": 7}), "1"), dumps(8): Stored(dumps({"_id": 8}), "1")}
+    mirror = {dumps(7): MirrorRow(dumps({"_id": 7}), "1"), dumps(8): MirrorRow(dumps({"_id": 8}), "1")}
     rows = [updated("2", 7, a=1), event("3", kind), event("4", "insert", 9, fullDocument={"_id": 9})]
-    applied(mirror, rows, State("1"))
+    applied(mirror, rows, MirrorState("1"))
     assert set(mirror) == {dumps(9)}
 
 
 def test_a_new_snapshot_replaces_what_was_there_and_never_empties_it() -> None:
-    mirror = {dumps(key): Stored(dumps({"_id": key, "old": True}), "1") for key in (7, 8, 9)}
-    state = applied(mirror, [event("5", SNAPSHOT_BEGIN)], State("4", "2"))
-    assert state == State("5", begun="5") and len(mirror) == 3
+    mirror = {dumps(key): MirrorRow(dumps({"_id": key, "old": True}), "1") for key in (7, 8, 9)}
+    state = applied(mirror, [event("5", SNAPSHOT_BEGIN)], MirrorState("4", "2"))
+    assert state == MirrorState("5", begun="5") and len(mirror) == 3
     state = applied(mirror, [event("6", SNAPSHOT, 8, fullDocument={"_id": 8})], state)
     assert len(mirror) == 3
-    assert applied(mirror, [event("7", SNAPSHOT_END)], state) == State("5", "7")
-    assert mirror == {dumps(8): Stored(dumps({"_id": 8}), "6")}
+    assert applied(mirror, [event("7", SNAPSHOT_END)], state) == MirrorState("5", "7")
+    assert mirror == {dumps(8): MirrorRow(dumps({"_id": 8}), "6")}
 
 
 def test_a_whole_snapshot_and_its_events_in_one_batch_leave_nothing_of_what_was_there() -> None:
-    mirror = {dumps(key): Stored(dumps({"_id": key, "old": True}), "1") for key in (7, 8, 9)}
+    mirror = {dumps(key): MirrorRow(dumps({"_id": key, "old": True}), "1") for key in (7, 8, 9)}
     rows = [event("5", SNAPSHOT_BEGIN), event("6", SNAPSHOT, 8, fullDocument={"_id": 8})]
-    state = applied(mirror, [*rows, event("7", SNAPSHOT_END), updated("8", 8, n=1)], State("4", "2"))
-    assert (mirror, state) == ({dumps(8): Stored(dumps({"_id": 8, "n": 1}), "8")}, State("8", "7"))
+    state = applied(mirror, [*rows, event("7", SNAPSHOT_END), updated("8", 8, n=1)], MirrorState("4", "2"))
+    assert (mirror, state) == ({dumps(8): MirrorRow(dumps({"_id": 8, "n": 1}), "8")}, MirrorState("8", "7"))
 
 
 def test_a_snapshot_of_a_server_that_is_behind_the_mirror_begins_with_nothing() -> None:
-    mirror = {dumps(7): Stored(dumps({"_id": 7}), "1")}
-    state = applied(mirror, [event("5", SNAPSHOT_BEGIN), event("6", SNAPSHOT, 8, fullDocument={"_id": 8})], State("9"))
+    mirror = {dumps(7): MirrorRow(dumps({"_id": 7}), "1")}
+    state = applied(
+        mirror, [event("5", SNAPSHOT_BEGIN), event("6", SNAPSHOT, 8, fullDocument={"_id": 8})], MirrorState("9")
+    )
     assert set(mirror) == {dumps(8)}
-    assert applied(mirror, [event("7", SNAPSHOT_END)], state) == State("5", "7")
+    assert applied(mirror, [event("7", SNAPSHOT_END)], state) == MirrorState("5", "7")
 
 
 def test_a_sharded_collections_key_is_its_id() -> None:
@@ -168,8 +170,8 @@ def test_a_snapshot_read_while_writers_write_and_the_events_since_it_began_give_
     for _ in range(20):
         collection.write()
     begun = collection.token
-    mirror: dict[str, Stored] = {}
-    state = applied(mirror, [event(begun, SNAPSHOT_BEGIN)], State())
+    mirror: dict[str, MirrorRow] = {}
+    state = applied(mirror, [event(begun, SNAPSHOT_BEGIN)], MirrorState())
     for key in range(6):
         for _ in range(collection.random.randrange(8)):
             collection.write()

@@ -9,13 +9,13 @@ from zlib import crc32
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.spark.tables.fold import Changes, State, Stored
-from headrace.spark.tables.mirror_table import KINDS, MirrorTable, NotAMirror, open_table, stored_rows
+from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
+from headrace.spark.tables.mirror_table import KINDS, MirrorTable, NotAMirror, open_mirror_table, stored_rows
 
 
 @pytest.fixture(params=sorted(KINDS))
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> MirrorTable:
-    return open_table(tmp_path / "mirror", request.param)
+    return open_mirror_table(tmp_path / "mirror", request.param)
 
 
 def put(
@@ -27,10 +27,10 @@ def put(
     stale_before: str = "",
     **documents: str,
 ) -> None:
-    upserts = {key: Stored(document, token) for key, document in documents.items()}
+    upserts = {key: MirrorRow(document, token) for key, document in documents.items()}
     batch = table.state().batch + 1
-    state = State(token, "", "q", batch)
-    table.commit(Changes(state, clear, upserts, set(deletes), stale_before=stale_before))
+    state = MirrorState(token, "", "q", batch)
+    table.commit(MirrorChanges(state, clear, upserts, set(deletes), stale_before=stale_before))
 
 
 def contents(table: MirrorTable) -> dict[str, str]:
@@ -38,7 +38,7 @@ def contents(table: MirrorTable) -> dict[str, str]:
 
 
 def test_a_table_that_is_not_there_yet_has_the_first_state_and_no_rows(table: MirrorTable) -> None:
-    assert table.state() == State()
+    assert table.state() == MirrorState()
     assert table.rows(["a"]) == {}
 
 
@@ -46,8 +46,8 @@ def test_a_commit_inserts_updates_and_deletes_at_once(table: MirrorTable) -> Non
     put(table, "1", a="A", b="B", c="C")
     put(table, "2", b="BB", d="D", deletes=("c",))
     assert contents(table) == {"a": "A", "b": "BB", "d": "D"}
-    assert table.rows(["a", "b", "c"]) == {"a": Stored("A", "1"), "b": Stored("BB", "2")}
-    assert table.state() == State("2", "", "q", 1)
+    assert table.rows(["a", "b", "c"]) == {"a": MirrorRow("A", "1"), "b": MirrorRow("BB", "2")}
+    assert table.state() == MirrorState("2", "", "q", 1)
 
 
 def test_a_clearing_commit_leaves_only_what_it_brings(table: MirrorTable) -> None:
@@ -100,13 +100,13 @@ def test_many_commits_stay_readable(table: MirrorTable) -> None:
 
 def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="delta, parquet"):
-        open_table(tmp_path, "csv")
+        open_mirror_table(tmp_path, "csv")
 
 
 def test_a_parquet_commit_interrupted_before_its_rename_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = open_table(tmp_path, "parquet")
+    table = open_mirror_table(tmp_path, "parquet")
     put(table, "1", a="A")
 
     def crash(*_: object) -> None:
@@ -124,19 +124,19 @@ def test_a_parquet_commit_interrupted_before_its_rename_changes_nothing(
 def test_a_table_of_somebody_else_is_refused(tmp_path: Path) -> None:
     from deltalake import write_deltalake
 
-    put(open_table(tmp_path / "other", "parquet"), "1", a="A")
-    rows = open_table(tmp_path / "other", "parquet").read()
+    put(open_mirror_table(tmp_path / "other", "parquet"), "1", a="A")
+    rows = open_mirror_table(tmp_path / "other", "parquet").read()
     write_deltalake(tmp_path / "d", rows)
     pq.write_table(rows, tmp_path / "mirror.parquet")
     for path, kind in ((tmp_path / "d", "delta"), (tmp_path, "parquet")):
         with pytest.raises(NotAMirror):
-            open_table(path, kind).state()
+            open_mirror_table(path, kind).state()
 
 
 def test_a_small_commit_to_a_mirror_in_buckets_rewrites_the_files_of_its_buckets_only(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
-    table = open_table(tmp_path, "delta", buckets=8)
+    table = open_mirror_table(tmp_path, "delta", buckets=8)
     put(table, "1", **{f"k{number}": "x" for number in range(400)})
     before = DeltaTable(tmp_path).file_uris()
     assert len(before) == 8

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
-from headrace.spark.sinks.contract import Batch
-from headrace.spark.tables.batch_stats import after, joined, tally_of, unseen
+from headrace.spark.sinks.contract import MicroBatch
+from headrace.spark.tables.batch_stats import batch_stats, merged_stats, progress_after, without_seen_events
 from headrace.spark.tables.progress import Progress, Sieve
 from tests.spark.support.stories import BEGAN, story, table_of, token_at
 
@@ -18,15 +18,15 @@ KINDS = ("insert", "update", "drop", None, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_EN
 
 def agrees(rows: list[Row], before: Progress) -> bool:
     """Whether the figures said anything; what they said is right."""
-    table = unseen(table_of(rows), before.token)
-    parts = [tally_of(table.slice(start, 2)) for start in range(0, table.num_rows, 2)]
+    table = without_seen_events(table_of(rows), before.token)
+    parts = [batch_stats(table.slice(start, 2)) for start in range(0, table.num_rows, 2)]
     sieve = Sieve(before)
-    new = [row for row in Batch("q", 0, table_of(rows)).rows() if sieve.is_new(row)]
-    for tally in (tally_of(table), joined(parts)):
-        behind = after(before, tally)
+    new = [row for row in MicroBatch("q", 0, table_of(rows)).rows() if sieve.is_new(row)]
+    for stats in (batch_stats(table), merged_stats(parts)):
+        behind = progress_after(before, stats)
         if behind is not None:
-            assert (behind, tally.event_count, tally.row_count) == (sieve.progress, sieve.event_count, len(new))
-    return after(before, tally_of(table)) is not None
+            assert (behind, stats.event_count, stats.row_count) == (sieve.progress, sieve.event_count, len(new))
+    return progress_after(before, batch_stats(table)) is not None
 
 
 @pytest.mark.process
@@ -50,22 +50,22 @@ def test_a_story_told_once_needs_the_sieve_for_no_batch() -> None:
     progress = Progress()
     for part in story(2).parts:
         assert agrees(part, progress)
-        behind = after(progress, tally_of(table_of(part)))
+        behind = progress_after(progress, batch_stats(table_of(part)))
         assert behind is not None
         progress = behind
 
 
 def test_the_first_row_that_ends_a_collection_is_told_from_whatever_part() -> None:
     rows = [Row(token_at(number), BEGAN, 1, kind, "db", "c") for number, kind in ((3, "rename"), (2, "drop"))]
-    gone = joined([tally_of(table_of([row])) for row in rows]).gone
-    assert gone is not None and gone.told == f"drop of db.c at {token_at(2)}"
-    assert joined([tally_of(table_of([rows[0]._replace(operationType="insert")]))]).gone is None
+    invalidated = merged_stats([batch_stats(table_of([row])) for row in rows]).invalidated
+    assert invalidated is not None and invalidated.description == f"drop of db.c at {token_at(2)}"
+    assert merged_stats([batch_stats(table_of([rows[0]._replace(operationType="insert")]))]).invalidated is None
 
 
 def test_parts_whose_ranges_overlap_leave_open_whether_tokens_come_twice() -> None:
     rows = [Row(token_at(number), BEGAN, 1, "insert") for number in range(1, 5)]
-    odd, even = tally_of(table_of(rows[::2])), tally_of(table_of(rows[1::2]))
-    assert not joined([odd, even]).distinct
-    assert after(Progress(), joined([odd, even])) is None
-    assert after(Progress(), replace(joined([odd, even]), distinct=True)) == Progress(token_at(4))
-    assert joined([tally_of(table_of(rows[:2])), tally_of(table_of(rows[2:]))]).distinct
+    odd, even = batch_stats(table_of(rows[::2])), batch_stats(table_of(rows[1::2]))
+    assert not merged_stats([odd, even]).distinct
+    assert progress_after(Progress(), merged_stats([odd, even])) is None
+    assert progress_after(Progress(), replace(merged_stats([odd, even]), distinct=True)) == Progress(token_at(4))
+    assert merged_stats([batch_stats(table_of(rows[:2])), batch_stats(table_of(rows[2:]))]).distinct

@@ -16,7 +16,7 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.data_source import StreamReader
 from headrace.spark.stream.server_stream import Offset
 from headrace.spark.timetravel.snapshot import Snapshot
-from tests.spark.support.archives import Kept, Mirrored, Row, advance, batches, run
+from tests.spark.support.archives import Kept, MirroredCollection, Row, advance, batches, run
 
 pytestmark = pytest.mark.process
 
@@ -61,7 +61,7 @@ def snapshot_of(kept: Kept, **more: str) -> StreamReader:
 def test_the_collection_comes_from_the_archive_and_goes_on_from_the_server(kept: Kept, more: dict[str, str]) -> None:
     reader = snapshot_of(kept, **more)
     told = run(reader, reader.initialOffset())
-    mirrored = Mirrored()
+    mirrored = MirroredCollection()
     for batch in told:
         mirrored.take(batch)
     assert mirrored.contents() == contents(kept)
@@ -82,7 +82,7 @@ def test_a_crash_anywhere_in_it_goes_on_although_the_archive_has_grown(kept: Kep
     more = {"maxRowsPerTrigger": "3", "partitions": "2"}
     random_ = random.Random(4)
     at: Offset = snapshot_of(kept, **more).initialOffset()
-    mirrored = Mirrored()
+    mirrored = MirroredCollection()
     thrown_away = 0
     for step in range(12):
         reader = snapshot_of(kept, **more)

@@ -23,13 +23,13 @@ from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.changes_sink import changes_sink
-from headrace.spark.sinks.contract import Batch
+from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.options import parse_options
 from headrace.spark.stream import merged_stream
 from headrace.spark.stream.server_stream import Offset
 from headrace.spark.verify.compare_log import compare_log
-from tests.spark.support.archives import SCHEMA, Mirrored, Row, advance, batches, run
+from tests.spark.support.archives import SCHEMA, MirroredCollection, Row, advance, batches, run
 from tests.spark.support.pruning import prune_to
 
 pytestmark = pytest.mark.process
@@ -86,10 +86,10 @@ def servers() -> Iterator[Servers]:
 
 def mirrored(told: list[list[Row]]) -> dict[str, list[str]]:
     """What the rows make of each server's collection."""
-    mirrors: dict[str, Mirrored] = {}
+    mirrors: dict[str, MirroredCollection] = {}
     for batch in told:
         for name in {row["server"] for row in batch}:
-            mirrors.setdefault(name, Mirrored()).take([row for row in batch if row["server"] == name])
+            mirrors.setdefault(name, MirroredCollection()).take([row for row in batch if row["server"] == name])
     return {name: mirror.contents() for name, mirror in mirrors.items()}
 
 
@@ -132,7 +132,7 @@ def test_a_log_of_several_servers_is_compared_with_each(servers: Servers, gone: 
     reader.prepareForTriggerAvailableNow()
     while (end := advance(reader, at)) != at:
         if rows := batches(reader, at, end):
-            sink.apply(Batch("q", number, pa.Table.from_batches(rows)))
+            sink.apply(MicroBatch("q", number, pa.Table.from_batches(rows)))
         at, number = end, number + 1
     options = parse_options(servers.options())
     found = compare_log(sink.log, options)

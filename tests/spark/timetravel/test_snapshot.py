@@ -17,7 +17,7 @@ from headrace.spark.mongodb.update_descriptions import description_option
 from headrace.spark.rows.events import SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.stream.read_ahead import read_ahead
-from headrace.spark.tables.fold import State, Stored, fold, keys_of
+from headrace.spark.tables.fold import MirrorRow, MirrorState, fold, keys_to_read
 from headrace.spark.timetravel.snapshot import Snapshot
 from tests.spark.support.event_rows import row_of, text_row
 
@@ -88,10 +88,10 @@ def test_a_snapshot_under_writers_and_the_events_after_it_give_the_collection(
     stream = dict.fromkeys(description_option(uri, database.name, "c"), True)
     feed = MongoDBStream(SourceOptions(uri, database.name, "c", stream=stream, transport=transport))
     end = read_ahead(feed).advance(start, BatchLimits(), until=feed.now(), wait_ms=20).token
-    mirror: dict[str, Stored] = {}
-    state = State()
+    mirror: dict[str, MirrorRow] = {}
+    state = MirrorState()
     for batch in (rows, [row_of(event) for event in feed.read(start, end)]):
-        changes = fold(batch, state, {key: mirror[key] for key in keys_of(batch) if key in mirror})
+        changes = fold(batch, state, {key: mirror[key] for key in keys_to_read(batch) if key in mirror})
         state = changes.state
         for key in changes.deletes:
             del mirror[key]

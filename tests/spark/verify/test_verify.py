@@ -14,15 +14,15 @@ import headrace.spark.verify.compare_mirror
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.extjson import dumps
-from headrace.spark.tables.fold import Changes, State, Stored
-from headrace.spark.tables.mirror_table import MirrorTable, NotAMirror, open_table
-from headrace.spark.verify.compare_mirror import Unsettled, compare
+from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
+from headrace.spark.tables.mirror_table import MirrorTable, NotAMirror, open_mirror_table
+from headrace.spark.verify.compare_mirror import CollectionUnstable, compare
 
 Db = Database[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Mirrored:
+class MirroredCollection:
     """A mirror without a job: its table is filled by hand."""
 
     uri: str
@@ -31,25 +31,25 @@ class Mirrored:
     path: Path
 
     def table(self) -> MirrorTable:
-        return open_table(self.path, "parquet")
+        return open_mirror_table(self.path, "parquet")
 
 
 @pytest.fixture
-def mirrored(uri: str, database: Db, tmp_path: Path) -> Mirrored:
-    return Mirrored(uri, database.name, "c", tmp_path / "mirror")
+def mirrored(uri: str, database: Db, tmp_path: Path) -> MirroredCollection:
+    return MirroredCollection(uri, database.name, "c", tmp_path / "mirror")
 
 
-def fill(mirrored: Mirrored, database: Db, **wrong: str) -> None:
+def fill(mirrored: MirroredCollection, database: Db, **wrong: str) -> None:
     """The mirror as it should be now, but for the documents given by name."""
     options = SourceOptions(mirrored.uri, mirrored.database, "c")
     token = MongoDBStream(options).resolve(StreamPosition("latest")).text
-    rows = {dumps(found["_id"]): Stored(dumps(found), token) for found in database.c.find()}
-    rows |= {dumps(key): Stored(text, token) for key, text in wrong.items()}
-    mirrored.table().commit(Changes(State(token, token, "q", 0), clear=True, upserts=rows))
+    rows = {dumps(found["_id"]): MirrorRow(dumps(found), token) for found in database.c.find()}
+    rows |= {dumps(key): MirrorRow(text, token) for key, text in wrong.items()}
+    mirrored.table().commit(MirrorChanges(MirrorState(token, token, "q", 0), clear=True, upserts=rows))
 
 
 def test_equal_sides_are_equal_in_every_range(
-    mirrored: Mirrored, database: Db, monkeypatch: pytest.MonkeyPatch
+    mirrored: MirroredCollection, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(headrace.spark.verify.compare_mirror, "RANGE_ROWS", 10)
     database.c.insert_many([{"_id": number} for number in range(35)] + [{"_id": f"k{number}"} for number in range(20)])
@@ -61,13 +61,13 @@ def test_equal_sides_are_equal_in_every_range(
 
 
 def test_what_differs_is_named_with_its_range(
-    mirrored: Mirrored, database: Db, monkeypatch: pytest.MonkeyPatch
+    mirrored: MirroredCollection, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(headrace.spark.verify.compare_mirror, "RANGE_ROWS", 10)
     database.c.insert_many([{"_id": f"k{number:02}", "n": Int64(1)} for number in range(40)])
     fill(mirrored, database, k03=dumps({"_id": "k03", "n": 1}), k99="{}")
     rows = mirrored.table()
-    rows.commit(Changes(rows.state(), deletes={'"k17"'}))
+    rows.commit(MirrorChanges(rows.state(), deletes={'"k17"'}))
     found = compare(mirrored)
     assert (found.missing, found.extra, found.different) == (('"k17"',), ('"k99"',), ('"k03"',))
     assert found.unequal_count == 3 and not found.equal
@@ -75,7 +75,7 @@ def test_what_differs_is_named_with_its_range(
     assert "unequal" in str(found.ranges[0])
 
 
-def test_a_mirror_that_is_behind_is_compared_as_it_will_be(mirrored: Mirrored, database: Db) -> None:
+def test_a_mirror_that_is_behind_is_compared_as_it_will_be(mirrored: MirroredCollection, database: Db) -> None:
     database.c.insert_many([{"_id": number, "list": [1]} for number in range(9)])
     fill(
         mirrored,
@@ -87,12 +87,12 @@ def test_a_mirror_that_is_behind_is_compared_as_it_will_be(mirrored: Mirrored, d
     database.c.insert_one({"_id": "new"})
     assert compare(mirrored).equal, compare(mirrored)
     table = mirrored.table()
-    table.commit(Changes(table.state(), deletes={dumps(1)}))
+    table.commit(MirrorChanges(table.state(), deletes={dumps(1)}))
     assert compare(mirrored).unequal_count == 1
 
 
 def test_writes_during_the_comparison_do_not_disturb_it(
-    mirrored: Mirrored, database: Db, monkeypatch: pytest.MonkeyPatch
+    mirrored: MirroredCollection, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.c.insert_many([{"_id": number, "list": [1]} for number in range(30)])
     fill(mirrored, database)
@@ -107,14 +107,14 @@ def test_writes_during_the_comparison_do_not_disturb_it(
     assert compare(mirrored).equal, compare(mirrored)
 
 
-def test_a_mirror_before_a_drop_cannot_be_compared(mirrored: Mirrored, database: Db) -> None:
+def test_a_mirror_before_a_drop_cannot_be_compared(mirrored: MirroredCollection, database: Db) -> None:
     database.c.insert_one({"_id": 1})
     fill(mirrored, database)
     database.c.drop()
-    with pytest.raises(Unsettled, match="before a drop"):
+    with pytest.raises(CollectionUnstable, match="before a drop"):
         compare(mirrored)
 
 
-def test_nothing_mirrored_yet_is_an_error(mirrored: Mirrored, database: Db) -> None:
+def test_nothing_mirrored_yet_is_an_error(mirrored: MirroredCollection, database: Db) -> None:
     with pytest.raises(NotAMirror, match="nothing of"):
         compare(replace(mirrored, collection="never"))
