@@ -1,4 +1,4 @@
-"""Where a user's data is when the command line does not say: never in the current directory."""
+"""The default data directory of `headrace serve`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def data_directory() -> Path:
-    """The user's data directory: XDG's on Linux and the like, the Library's on macOS."""
+    """`$XDG_DATA_HOME/headrace`, by default `~/.local/share/headrace`; on macOS in `~/Library/Application Support`."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "headrace"
     base = os.environ.get("XDG_DATA_HOME", "")

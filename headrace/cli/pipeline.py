@@ -58,7 +58,7 @@ def _runner(action: Action) -> Callable[[argparse.Namespace, Sequence[str]], int
         except JobError as error:
             return _fail(str(error))
         except Exception as error:
-            # A server that is away, a position that is lost, no Java: told in a line.
+            # A server that is down, a lost position, no Java: one line, no traceback.
             return _fail(f"{arguments.job}: {error_line(error)}")
 
     return run
@@ -78,7 +78,7 @@ def _run(job: Job, arguments: argparse.Namespace) -> int:
     except JobRunning as error:
         return _fail(str(error), EXIT_RUNNING)
     except Exception as error:
-        # Whatever stopped it is told in a line; the job goes on from there when it is run again.
+        # One line, no traceback; the job resumes when it is run again.
         return _fail(f"{job.name} stopped: {error_line(error)}")
     return 0
 

@@ -1,4 +1,4 @@
-"""`headrace token decode`: what a resume token says, as JSON for a person to read."""
+"""`headrace token decode`: the fields of a resume token as JSON."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headrace.values.token import ResumeToken, decode_token
 
 
 def describe_token(text: str) -> str:
-    """The parts of a token, given as its `_data` or as a JSON document; raises CommandError as a server would."""
+    """The fields of a token as JSON; `text` is its `_data` or a JSON document. Raises a server's CommandError."""
     token = decode_token(_document(text.strip()))
-    return json_util.dumps(_parts(token), indent=2, json_options=json_util.RELAXED_JSON_OPTIONS)
+    return json_util.dumps(_fields(token), indent=2, json_options=json_util.RELAXED_JSON_OPTIONS)
 
 
 def _document(text: str) -> dict[str, Any]:
@@ -28,9 +28,9 @@ def _document(text: str) -> dict[str, Any]:
         raise CommandError(9, f"it is not JSON: {error}") from error
 
 
-def _parts(token: ResumeToken) -> dict[str, Any]:
+def _fields(token: ResumeToken) -> dict[str, Any]:
     seconds = token.cluster_time >> 32
-    parts: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "clusterTime": {"t": seconds, "i": token.cluster_time & 0xFFFFFFFF},
         "date": datetime.fromtimestamp(seconds, UTC).isoformat(),
         "version": token.version,
@@ -42,4 +42,4 @@ def _parts(token: ResumeToken) -> dict[str, Any]:
         "fromInvalidate": token.from_invalidate,
         "fragment": token.fragment,
     }
-    return {name: value for name, value in parts.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}

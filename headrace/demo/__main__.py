@@ -25,12 +25,12 @@ from headrace.spark.verify.compare_mirror import compare
 
 DATABASE: Final = "airline"
 COLLECTION: Final = "flights"
-# The days are written in about so long, however the clock in the flights runs, or as fast as the server takes them.
+# The writes are spread over this many seconds, or made as fast as the server takes them.
 REPLAY_S: Final = 15.0
 
 
-class Figures:
-    """What the job reports while it runs: it counts, and keeps the lag of every batch."""
+class DemoMetrics:
+    """Listens to the job: counts events, and records the lag of every batch in milliseconds."""
 
     def __init__(self) -> None:
         self.started = Event()
@@ -52,10 +52,12 @@ class Figures:
 
     @property
     def lag(self) -> str:
+        """The lag of the last batch, for the progress bar."""
         return f"{self.lags_ms[-1]} ms" if self.lags_ms else "-"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the demonstration; the exit status is 1 if table and collection differ."""
     parser = argparse.ArgumentParser(
         prog="python -m headrace.demo", description="Replay flights into a server and follow them into a table."
     )
@@ -65,9 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=REPLAY_S, help="least duration of the replay")
     parser.add_argument("--uri", help="a MongoDB-compatible server to use instead of an embedded one")
     given = parser.parse_args(arguments)
-    place: AbstractContextManager[str] = nullcontext(str(given.keep)) if given.keep else tempfile.TemporaryDirectory()
+    folder: AbstractContextManager[str] = nullcontext(str(given.keep)) if given.keep else tempfile.TemporaryDirectory()
     server = nullcontext(given.uri) if given.uri else headrace.Server()
-    with place as directory, server as running:
+    with folder as directory, server as running:
         uri = given.uri or running.uri
         say(f"Server listens at {uri}")
         mirror = Mirror(uri, DATABASE, COLLECTION, Path(directory) / COLLECTION, given.kind)
@@ -75,59 +77,63 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(mirror: Mirror, planned: list[Write], days: int, seconds: float) -> int:
-    """Writes the flights, with the job beside it, and checks; the process's status."""
+    """Writes the flights while the job runs, and compares table and collection; the exit status."""
     say("Spark starts…")
     session = get_session(quick=True)
-    figures = Figures()
+    metrics = DemoMetrics()
     client: MongoClient[dict[str, object]] = MongoClient(mirror.uri)
     client.drop_database(mirror.database)
     stop = Event()
     with ThreadPoolExecutor(1) as pool:
-        job = pool.submit(follow, mirror, stop, session=session, listener=figures)
-        while not figures.started.wait(0.1):
+        job = pool.submit(follow, mirror, stop, session=session, listener=metrics)
+        while not metrics.started.wait(0.1):
             if job.done():
                 job.result()
         try:
-            took_s = write(client, mirror, planned, seconds, figures)
-            figures.wait_for(len(planned))
+            took_s = write(client, mirror, planned, seconds, metrics)
+            metrics.wait_for(len(planned))
         finally:
             stop.set()
         job.result()
-    return tell(mirror, figures, len(planned), took_s, days)
+    return report(mirror, metrics, len(planned), took_s, days)
 
 
 def write(
-    client: MongoClient[dict[str, object]], mirror: Mirror, planned: list[Write], seconds: float, figures: Figures
+    client: MongoClient[dict[str, object]], mirror: Mirror, planned: list[Write], seconds: float, metrics: DemoMetrics
 ) -> float:
-    """Writes the flights in about so many seconds, with a bar of the progress; returns the seconds that it took."""
+    """Writes the flights in about `seconds`, with a progress bar; returns the seconds taken."""
     flights = sum(write.kind == "insert" for write in planned)
     with tqdm(total=len(planned), unit=" events", desc=f"{flights} flights", mininterval=0.25) as bar:
 
-        def written() -> None:
-            bar.set_postfix_str(f"in the table {figures.event_count}, lag {figures.lag}", refresh=False)
+        def advance_bar() -> None:
+            bar.set_postfix_str(f"in the table {metrics.event_count}, lag {metrics.lag}", refresh=False)
             bar.update()
 
         return replay(
-            client[mirror.database][mirror.collection], planned, a_second=len(planned) / seconds, written=written
+            client[mirror.database][mirror.collection],
+            planned,
+            a_second=len(planned) / seconds,
+            after_write=advance_bar,
         )
 
 
-def tell(mirror: Mirror, figures: Figures, event_count: int, took_s: float, days: int) -> int:
-    """Prints what was done and whether table and collection are equal; the process's status."""
+def report(mirror: Mirror, metrics: DemoMetrics, event_count: int, took_s: float, days: int) -> int:
+    """Prints the figures and whether table and collection are equal; the exit status."""
     comparison = compare(mirror)
-    lags_ms = sorted(figures.lags_ms) or [0]
+    lags_ms = sorted(metrics.lags_ms) or [0]
     worst = lags_ms[min(len(lags_ms) - 1, round(0.95 * len(lags_ms)))]
-    verdict = "equal, row for row" if comparison.equal else "NOT EQUAL"
+    outcome = "equal, row for row" if comparison.equal else "NOT EQUAL"
     plural = "s" if days > 1 else ""
     say(f"events    {event_count} of {days} day{plural} in {took_s:.1f} s, {event_count / took_s:.0f} a second")
-    say(f"applied   {figures.event_count} events, in {len(lags_ms)} batches")
+    say(f"applied   {metrics.event_count} events, in {len(lags_ms)} batches")
     say(f"lag       {statistics.median(lags_ms):.0f} ms median, {worst} ms 95th percentile over the batches,")
     say("          from the write of a batch's first event to its commit in the table")
-    say(f"checked   table and collection are {verdict} ({comparison})")
+    say(f"checked   table and collection are {outcome} ({comparison})")
     return 0 if comparison.equal else 1
 
 
 def say(line: str) -> None:
+    """Prints the line at once."""
     print(line, flush=True)
 
 

@@ -39,8 +39,8 @@ class Write:
 def writes(days: int) -> list[Write]:
     """Every write of the flights of the year's first `days` days (1 to 365), in the order of time."""
     end = datetime(2013, 1, 1) + timedelta(days=days)
-    found = [write for line in _lines() if _date(line) < end for write in _life(line)]
-    return sorted(found, key=lambda write: (write.at, write.key))
+    in_period = [write for line in _lines() if _date(line) < end for write in _life(line)]
+    return sorted(in_period, key=lambda write: (write.at, write.key))
 
 
 def _lines() -> Iterator[Line]:

@@ -13,9 +13,13 @@ from headrace.demo.flights import Write
 
 
 def replay(
-    collection: Collection[dict[str, Any]], writes: Iterable[Write], *, a_second: float, written: Callable[[], object]
+    collection: Collection[dict[str, Any]],
+    writes: Iterable[Write],
+    *,
+    a_second: float,
+    after_write: Callable[[], object],
 ) -> float:
-    """Makes the writes, at most `a_second` of them a second, and calls `written` after each; the seconds it took."""
+    """Makes at most `a_second` writes per second and calls `after_write` after each; returns the seconds taken."""
     clock = SystemClock()
     start_ms = clock.monotonic_ms()
     for number, write in enumerate(writes):
@@ -23,7 +27,7 @@ def replay(
         if ahead_ms > 1:
             time.sleep(ahead_ms / 1000)
         _make(collection, write)
-        written()
+        after_write()
     return (clock.monotonic_ms() - start_ms) / 1000
 
 

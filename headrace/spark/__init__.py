@@ -1,10 +1,10 @@
-"""The pipeline: change events as a Spark source, and tables that follow a collection. A client like any other.
+"""The pipeline: change events as a Spark source, and tables that follow a collection; a client of the server.
 
     headrace.spark.pipeline(df, [{"$match": ...}, ...])     MongoDB's stages over a DataFrame
     headrace.spark.explain([...], source_options)           which stage runs where
     headrace.spark.Window, headrace.spark.StageRefused
 
-Nothing of Spark is imported before one of them is used.
+Importing this package does not import Spark.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from headrace.spark.pipelines.run import pipeline
     from headrace.spark.pipelines.windows import Window
 
-_PLACES = {"StageRefused": "refusals", "Window": "windows", "explain": "explain", "pipeline": "run"}
+_MODULES = {"StageRefused": "refusals", "Window": "windows", "explain": "explain", "pipeline": "run"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'headrace.spark' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"headrace.spark.pipelines.{_PLACES[name]}"), name)
+    return getattr(import_module(f"headrace.spark.pipelines.{_MODULES[name]}"), name)

@@ -1,20 +1,20 @@
-"""What the source refuses, and how errors are told to people."""
+"""Errors of the source's options, and errors as one line of text."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# The end of a traceback inside a message of Spark's: `module.Kind: what it says`.
+# The last line of a traceback in a message of Spark's: `module.Kind: text`.
 _RAISED: Final = re.compile(r"^(?:\w+\.)*([A-Z]\w*): (.+)$", re.MULTILINE)
 
 
 class OptionError(ValueError):
-    """An option of the source has a value that it does not take, or is missing."""
+    """An option of the source is missing or has an invalid value."""
 
 
 def error_line(error: Exception) -> str:
-    """The error in a line: of a query that stopped what was raised in it, without plans and all servers' states."""
+    """The error as `Kind: text`; of a failed query, the Python exception in it, without query plans and topologies."""
     kind, text = type(error).__name__, str(error)
     _, traceback, rest = text.partition("Traceback (most recent call last):")
     raised = _RAISED.findall(rest.partition("=== Streaming Query ===")[0]) if traceback else []

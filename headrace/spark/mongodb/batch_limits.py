@@ -9,7 +9,7 @@ from headrace.spark.rows.tokens import Token
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """At most so many rows, and so many bytes of events; one event is always within."""
+    """The most rows and bytes of events (as BSON) of a micro-batch; None: unlimited. One event is always allowed."""
 
     rows: int | None = None
     bytes: int | None = None
@@ -20,7 +20,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class BatchEnd:
-    """The end of the next batch; `rows` events lie before it, at least, and an invalidate is its last if `closed`."""
+    """The end of a micro-batch: it has at least `rows` events, and the last one is an invalidate if `closed`."""
 
     token: Token
     rows: int = 0

@@ -1,6 +1,6 @@
-"""Ranges of events as Arrow batches of BSON columns: as Arrow from a Headrace, through pymongo from any server.
+"""Ranges of events as Arrow batches of BSON columns: sent as Arrow by a Headrace, built from BSON for other servers.
 
-Rule: both ways give the same rows in the same order, and the same slice the same events.
+Rule: both transports give the same rows in the same order, and the same events for a slice.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _TOO_LARGE: Final = 10334
 def read_range(
     mongodb: MongoDBStream, start: Token, end: Token, columns: Sequence[str], *, slice_: int = 0, slices: int = 1
 ) -> Iterator[pa.RecordBatch]:
-    """The events after `start` up to and including `end`, in order; waits until the server has come to `end`.
+    """The events after `start` up to and including `end`, in order; waits until the server reaches `end`.
 
-    Raises PositionLost.
+    `slice_` of `slices` selects the events of the documents whose key has that hash. Raises PositionLost.
     """
     if start >= end:
         return iter(())
@@ -52,14 +52,14 @@ def _as_arrow(
     except OperationFailure as error:
         if error.code != _TOO_LARGE:
             raise
-        # The next event is more than a message can hold: it comes in fragments, and what follows it here too.
+        # The next event exceeds a message: it and the rest are read through a cursor, which gets fragments.
         yield from _as_bson(mongodb, at, end, columns, slice_, slices)
 
 
 def _arrow_replies(
     mongodb: MongoDBStream, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
 ) -> Iterator[tuple[list[pa.RecordBatch], Token]]:
-    """The batches of each reply, and where it ends."""
+    """The batches of each reply, and the token at its end."""
     from headrace.values.arrow.batches import batches_of
 
     def ask(after: Token) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _arrow_replies(
     if reply["done"]:
         yield batches_of(reply["arrow"]), end
         return
-    # The server makes the next rows while these are worked on.
+    # The next reply is requested while this one is processed.
     with ThreadPoolExecutor(1) as pool:
         while True:
             at = Token.of(reply["token"])
@@ -94,29 +94,29 @@ def _as_bson(
 
 
 def _gathered(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-    """The same events in larger batches: Spark likes them, and a slow server gives small ones."""
-    kept: list[bytes] = []
+    """The same events in larger batches, which are cheaper for Spark."""
+    pending: list[bytes] = []
     size = 0
     for batch in batches:
-        kept += batch
+        pending += batch
         size += sum(map(len, batch))
-        if len(kept) >= ARROW_ROWS or size >= _ARROW_BYTES:
-            yield kept
-            kept, size = [], 0
-    if kept:
-        yield kept
+        if len(pending) >= ARROW_ROWS or size >= _ARROW_BYTES:
+            yield pending
+            pending, size = [], 0
+    if pending:
+        yield pending
 
 
 def rows_batches(rows: Iterable[EventRow], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rows in the order of `COLUMNS` as batches of these columns."""
+    """Rows, whose values are in the order of `COLUMNS`, as batches of the given columns."""
     import pyarrow as pa
 
     from headrace.values.arrow.batches import SCHEMA
 
-    places = [COLUMNS.index(name) for name in columns]
-    schema = pa.schema([SCHEMA.field(place) for place in places])
+    indexes = [COLUMNS.index(name) for name in columns]
+    schema = pa.schema([SCHEMA.field(index) for index in indexes])
     each = iter(rows)
     while some := list(islice(each, ARROW_ROWS)):
         filled: list[Any] = list(zip(*some, strict=True))
-        arrays = [pa.array(filled[place], type=SCHEMA.field(place).type) for place in places]
+        arrays = [pa.array(filled[index], type=SCHEMA.field(index).type) for index in indexes]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,10 +1,9 @@
-"""Events of over 16 MB, which a server sends in fragments (`$changeStreamSplitLargeEvent`), put together again.
+"""Assembles events of over 16 MB, which a server sends in fragments (`$changeStreamSplitLargeEvent`).
 
     fragment   {_id: token with fragmentNum, splitEvent: {fragment: 1, 2, ..., of: n}, fields of the event}
 
-Rule: whoever reads a cursor gets whole events and stands at tokens of whole events, as if nothing had been split: an
-event put together has the token that it would have had, and no position lies between its fragments. Its fields come
-in the order of the fragments.
+Rule: a reader sees complete events and their tokens, as if nothing had been split: an assembled event has the token
+that it would have had, and no position lies between its fragments. Its fields are in the order of the fragments.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from headrace.values.token import decode_token
 
 SPLIT_STAGE: Final[dict[str, Any]] = {"$changeStreamSplitLargeEvent": {}}
 SERVERS_WITHOUT_SPLIT: Final[set[str]] = set()
-"""The servers, by connection string, that were seen not to know the stage: MongoDB before 6.0.9."""
+"""The servers, by connection string, that have refused the stage: MongoDB before 6.0.9."""
 STAGE_UNKNOWN_CODES: Final = frozenset({323, 40324})
-"""What such a server answers: 40324, or 323 where the API version asked for has no such stage."""
+"""The codes of that refusal: 40324, or 323 where the requested API version lacks the stage."""
 
 _INT32 = Struct("<i").unpack_from
 _PACK = Struct("<i").pack
@@ -33,37 +32,32 @@ Event = dict[str, Any]
 
 
 def has_split_stage(pipeline: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the user has put the stage in himself: then fragments are what he wants."""
+    """Whether the user's pipeline has the stage itself: then the fragments are not assembled."""
     return any("$changeStreamSplitLargeEvent" in stage for stage in pipeline)
 
 
 class FragmentAssembler:
-    """Those of the one event that is coming, and where the last one stood. Not for two threads."""
+    """Collects the fragments of one event at a time. Not thread-safe."""
 
     def __init__(self) -> None:
         self._fragments: list[Event] = []
         self._last_fragment = ""
         self._event_token: Token | None = None
 
-    @property
-    def waiting(self) -> bool:
-        """Whether an event has begun and not ended."""
-        return bool(self._fragments)
-
     def reset(self) -> None:
-        """The stream begins again, before the event that had begun."""
+        """Drops the fragments of an incomplete event: the stream is reopened before it."""
         self._fragments.clear()
         self._event_token = None
 
     def assemble(self, events: list[Event]) -> list[Event]:
-        """The whole events of a batch; what is missing of the last one is in the next."""
+        """The complete events of a batch; fragments of an incomplete one are retained for the next call."""
         if not any(map(_may_be_fragment, events)):
             return events
-        events_out: list[Event] = []
+        complete: list[Event] = []
         for event in events:
             token = decode_token(event["_id"]) if _may_be_fragment(event) else None
             if token is None or token.fragment is None:
-                events_out.append(event)
+                complete.append(event)
                 continue
             self._fragments.append(event)
             self._last_fragment, self._event_token = event["_id"]["_data"], None
@@ -71,12 +65,12 @@ class FragmentAssembler:
             if number["fragment"] == number["of"]:
                 identity = token.whole_event()
                 self._event_token = Token.of(identity)
-                events_out.append(_assembled(identity, self._fragments))
+                complete.append(_assembled(identity, self._fragments))
                 self._fragments.clear()
-        return events_out
+        return complete
 
     def position_of(self, position: Mapping[str, Any]) -> Token:
-        """A position that came with a batch: of a fragment it is where its event stands, or nothing before its end."""
+        """The token of a postBatchResumeToken: for a fragment its event's, or empty if that is incomplete."""
         if position["_data"] == self._last_fragment:
             return self._event_token or Token("")
         return Token.of(dict(position))
@@ -103,5 +97,5 @@ def _assembled(identity: dict[str, Any], fragments: Sequence[Event]) -> Any:
 
 
 def _body(fragment: bytes) -> bytes:
-    """What stands behind `_id` and `splitEvent`."""
+    """The fields after `_id` and `splitEvent`, as BSON elements."""
     return next((fragment[end:-1] for _, name, _, end in iter_elements(fragment) if name == b"splitEvent"), b"")

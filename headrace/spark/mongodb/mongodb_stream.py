@@ -1,13 +1,13 @@
-"""Change events from a server through pymongo: one cursor that comes back after a fault, and ranges of events.
+"""Change events from one server through pymongo: a cursor that resumes after a fault, and ranges of events.
 
 Rules:
-- A range (start, end] of tokens always gives the same events, whenever and wherever it is read.
-- An end is a token that a cursor reported *after looking*: an event's, or where a cursor stood when the
-  server had nothing more. Any other cursor gets there too. The token of a stream just opened without a
-  position may lie just after the last entry, and on a quiet server no cursor ever reports having passed it.
-- An event of over 16 MB is one event at its own token, however the server sends it; see `fragments.py`.
+- A range (start, end] of tokens gives the same events whenever and wherever it is read.
+- The end of a range is a token that a cursor reported after a getMore: an event's, or a postBatchResumeToken when the
+  server had nothing more. Every other cursor gets there too. The token of a stream that was just opened without a
+  position may lie after the last oplog entry, and on a quiet server no cursor ever reports having passed it.
+- An event of over 16 MB is one event with one token, even if the server sends fragments; see `fragments.py`.
 
-Commands are sent as they are, not through `watch()`, which does not take every option of $changeStream.
+Commands are sent as they are and not through `watch()`, which does not support every option of $changeStream.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ Event = dict[str, Any]
 
 
 class PositionLost(RuntimeError):
-    """The server no longer keeps the events after the position: what happened since then cannot be known from it."""
+    """The oplog no longer has the events after the position (MongoDB's ChangeStreamHistoryLost, error 286)."""
 
 
 @lru_cache(maxsize=64)
 def _client(uri: str, process: int) -> MongoClient[dict[str, Any]]:
-    # Spark forks its workers, and a client does not survive a fork: hence the process id in the key.
+    # Spark forks its workers, and a client does not survive a fork: so the process id is part of the key.
     return MongoClient(
         uri, appname="headrace-spark", datetime_conversion="DATETIME_MS", uuidRepresentation="unspecified"
     )
 
 
 def client_of(uri: str) -> MongoClient[dict[str, Any]]:
-    """This process's client for `uri`; shared, never closed."""
+    """The client for `uri` that is shared in this process; it is never closed."""
     return _client(uri, os.getpid())
 
 
@@ -69,7 +69,10 @@ def _supports_arrow(uri: str, process: int) -> bool:
 
 
 class MongoDBStream:
-    """The stream that the options describe, to be opened at any position."""
+    """The change stream that the options describe; it can be opened at any position.
+
+    Safe to use from several threads, as pymongo's client is; a cursor is not.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -81,7 +84,7 @@ class MongoDBStream:
 
     @property
     def arrow(self) -> bool:
-        """Whether ranges come as Arrow: the server is a Headrace that can, unless the options say otherwise."""
+        """Whether ranges are read as Arrow: by the option `transport`, or because the server supports it."""
         transport = self.options.transport
         return _supports_arrow(self.options.uri, os.getpid()) if transport == "auto" else transport == "arrow"
 
@@ -89,16 +92,16 @@ class MongoDBStream:
         self, position: StreamPosition, *, stages: tuple[dict[str, Any], ...] = (), batch_rows: int | None = None,
         raw: bool = False,
     ) -> ResumingCursor:  # fmt: skip
-        """A cursor after `position` (a token, a time inclusive, or latest); `stages` go behind the user's.
+        """A cursor at `position` (after a token, from a time inclusive, or latest); `stages` follow the user's.
 
-        With `raw` the events are `RawBSONDocument`s. Raises PositionLost, and pymongo's errors for what the server
-        refuses.
+        With `raw` its events are `RawBSONDocument`s. Raises PositionLost, and pymongo's OperationFailure for what the
+        server refuses.
         """
         pipeline = [*self.options.pipeline, *stages]
         return ResumingCursor(self, position, pipeline, batch_rows or self.options.batch_rows, raw=raw)
 
     def resolve(self, position: StreamPosition) -> Token:
-        """The token of a position; for `latest` everything that happens from now on comes after it."""
+        """The token of a position; that of `latest` precedes all later events. Raises PositionLost."""
         if position.token is not None:
             return position.token
         if position.kind == "earliest":
@@ -107,25 +110,28 @@ class MongoDBStream:
             return cursor.opened_at
 
     def now(self) -> Timestamp:
-        """The server's time: everything acknowledged before the call happened at or before it."""
+        """The server's operation time: everything acknowledged before the call happened at or before it."""
         moment: Timestamp = self.client.admin.command("ping")["operationTime"]
         return moment
 
     def end_at(self, moment: Timestamp) -> Token:
-        """The token that ends a range with everything that happened up to and at `moment`; waits until it has."""
+        """The token that ends a range of everything up to `moment`, inclusive; waits until the server is past it.
+
+        Raises PositionLost.
+        """
         with self.open(StreamPosition("time", time=moment)) as cursor:
             while not cursor.covers(moment):
                 cursor.next_batch(wait_ms=20)
-            # What it was handed together with these may be later.
+            # The last batch may contain later events as well.
             return min(cursor.token, Token(high_water_mark((moment.time << 32 | moment.inc) + 1)))
 
     def read(self, start: Token, end: Token) -> Iterator[Event]:
-        """The events after `start` up to and including `end`, in order. Waits until the server has come to `end`."""
+        """The events after `start` up to and including `end`, in order; waits until the server reaches `end`."""
         for batch in self._batches(start, end, raw=False):
             yield from batch
 
     def read_raw(self, start: Token, end: Token) -> Iterator[list[bytes]]:
-        """As `read`, the events as BSON and in batches."""
+        """As `read`, in batches of BSON."""
         for batch in self._batches(start, end, raw=True):
             yield [bytes(event.raw) for event in batch]
 
@@ -143,9 +149,9 @@ class MongoDBStream:
                     yield events
 
     def changes(self, after: Token, until: Token | None, **fields: Any) -> Event:
-        """The reply of `headraceChanges`, the part of a range that this server gives as Arrow in one answer.
+        """The reply of `headraceChanges`: the next events of a range as Arrow, as many as fit one reply.
 
-        Comes back after a network fault; raises as `open` does.
+        Retries after a network fault; raises as `open` does.
         """
         for wait_s in _RETRY_WAITS_S:
             try:
@@ -163,18 +169,21 @@ class MongoDBStream:
     def aggregate(
         self, stream: Event, pipeline: list[Event], batch_rows: int, session: ClientSession, *, raw: bool
     ) -> Event:
+        """The reply of `aggregate`, which opens the stream with the options `stream`. Raises pymongo's errors."""
         stages = [{"$changeStream": self._stream | stream}, *pipeline]
         return self._command(
             session, "aggregate", self._aggregate, raw=raw, pipeline=stages, cursor={"batchSize": batch_rows}
         )
 
     def get_more(self, cursor: Event, batch_rows: int, wait_ms: int, session: ClientSession, *, raw: bool) -> Event:
+        """The reply of `getMore`, which waits at most `wait_ms` for an event. Raises pymongo's errors."""
         name = cursor["ns"].partition(".")[2]
         return self._command(
             session, "getMore", cursor["id"], raw=raw, collection=name, batchSize=batch_rows, maxTimeMS=wait_ms
         )
 
     def kill(self, cursor: Event, session: ClientSession) -> None:
+        """Closes the server's cursor. Raises pymongo's errors."""
         self._command(session, "killCursors", cursor["ns"].partition(".")[2], raw=False, cursors=[cursor["id"]])
 
     def _command(self, session: ClientSession, name: str, value: Any, *, raw: bool, **fields: Any) -> Event:
@@ -189,11 +198,11 @@ class MongoDBStream:
 
 
 class ResumingCursor:
-    """An open change stream that opens itself again at its token after a network fault or a lost cursor.
+    """An open change stream that reopens itself at its token after a network fault or a lost cursor.
 
-    `token` is where it stands: everything up to it was handed out. `drained` says that the last answer was an
-    empty one to a question, so that the server had nothing more then. `closed` says that an invalidate ended it;
-    the next `next_batch` opens it behind the invalidate. Not for two threads.
+    `token` is its position: everything up to it was returned. `drained` means that the last getMore returned nothing,
+    so the server had nothing more at that time. `closed` means that an invalidate ended the stream; the next
+    `next_batch` reopens it after the invalidate. Not thread-safe.
     """
 
     def __init__(
@@ -225,7 +234,7 @@ class ResumingCursor:
         self.close()
 
     def next_batch(self, *, wait_ms: int) -> list[Event]:
-        """The next events, waiting up to `wait_ms` for the first; none if there is none. Raises PositionLost."""
+        """The next events, or none if no event comes within `wait_ms`. Raises PositionLost."""
         if self._first:
             events, self._first = self._first, []
             self._advance(events, self._cursor)
@@ -242,14 +251,15 @@ class ResumingCursor:
 
     @property
     def cursor_id(self) -> int:
-        """The server's number of it; 0 while it has none."""
+        """The server's cursor id; 0 while there is no cursor."""
         return self._cursor["id"] if self._cursor else 0
 
     def covers(self, moment: Timestamp) -> bool:
-        """Whether everything that happened up to and at `moment` was handed out."""
+        """Whether everything that happened up to `moment`, inclusive, was returned."""
         return self.token.time > moment or (self.drained and self.token.time == moment)
 
     def close(self) -> None:
+        """Closes the server's cursor and the session; an unreachable server is ignored."""
         if self._cursor and self._cursor["id"]:
             # A cursor that cannot be killed times out on the server; nothing depends on it here.
             with suppress(PyMongoError):
@@ -271,7 +281,7 @@ class ResumingCursor:
             events = self._assembled(events)
             self._advance(events, reply["cursor"])
             self._cursor = {"id": reply["cursor"]["id"], "ns": reply["cursor"]["ns"]}
-            # Of an event in fragments the others are there.
+            # Otherwise fragments of one event were read, and the rest of them is available.
             if events or self.drained or not self._cursor["id"]:
                 return events
 
@@ -280,7 +290,7 @@ class ResumingCursor:
 
     def _open(self, stream: dict[str, Any]) -> None:
         try:
-            # Without a token the answer must say where the stream begins, not where its first events end.
+            # Without a token the reply must give the position of the beginning, not that after the first events.
             rows = self._batch_rows if self.token.text else 0
             reply = self._aggregate(stream, rows)["cursor"]
         except OperationFailure as error:
@@ -296,7 +306,7 @@ class ResumingCursor:
             self._advance([], reply)
 
     def _aggregate(self, stream: dict[str, Any], rows: int) -> dict[str, Any]:
-        """The stream opened, its large events in fragments where the server knows how to."""
+        """Opens the stream, with large events in fragments if the server supports that."""
         uri = self._mongodb.options.uri
         asked = partial(self._mongodb.aggregate, stream, batch_rows=rows, session=self._session, raw=self._raw)
         if self._fragments is None or uri in SERVERS_WITHOUT_SPLIT:
@@ -311,7 +321,7 @@ class ResumingCursor:
         return reply
 
     def _advance(self, events: list[Event], reply: dict[str, Any] | None) -> None:
-        """Stands after `events`, and at the token that came with them if that is further."""
+        """Moves to the end of `events`, or to the reply's resume token if that is further."""
         assert reply is not None
         position = reply["postBatchResumeToken"]
         reported = self._fragments.position_of(position) if self._fragments else Token.of(position)
@@ -321,7 +331,7 @@ class ResumingCursor:
 
 
 def _start_options(position: StreamPosition) -> dict[str, Any]:
-    # startAfter, not resumeAfter: it also goes on behind an invalidate.
+    # startAfter, unlike resumeAfter, also resumes after an invalidate.
     if position.token is not None:
         return {"startAfter": position.token.document()}
     if position.time is not None:
@@ -330,7 +340,7 @@ def _start_options(position: StreamPosition) -> dict[str, Any]:
 
 
 def _is_resumable(error: PyMongoError) -> bool:
-    """Whether the same stream opened again at its token may well go on."""
+    """Whether the stream can be expected to continue if it is reopened at its token."""
     if isinstance(error, ConnectionFailure):
         return True
     return error.has_error_label("ResumableChangeStreamError") or getattr(error, "code", None) == _CURSOR_NOT_FOUND

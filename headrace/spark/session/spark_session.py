@@ -1,7 +1,7 @@
 """One Spark session for a process, quick to start, with the `headrace` source registered in it.
 
-A new one is for this machine alone. Under `spark-submit`, through Spark Connect, or when the program made a session
-itself, that session is used as it is and only the source is registered.
+A new session runs on this machine only. An existing one (under `spark-submit`, through Spark Connect, or made by the
+program) is used as it is, and only the source is registered.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from headrace.spark.session.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Each of these was measured; together they halve the time of a small micro-batch.
+# Together these halve the time of a small micro-batch.
 CONF: Final[dict[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
-    # Hadoop's own manager forks a chmod for each checkpoint file. This one is for local checkpoints only.
+    # Hadoop's default manager forks a chmod for each checkpoint file. This one is for local checkpoints only.
     "spark.sql.streaming.checkpointFileManagerClass":
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.stopTimeout": "30s",
@@ -37,10 +37,10 @@ def get_session(
     *, app: str = "headrace", cores: int = 2, quick: bool = False, memory: str = "1g",
     conf: Mapping[str, str] | None = None, log_level: str = "error",
 ) -> SparkSession:  # fmt: skip
-    """The process's Spark session: the active one if there is one, else a new local one on `cores` threads.
+    """The process's Spark session, with the source registered: an existing one, or a new one on `cores` local threads.
 
-    `quick` starts sooner and runs slower at its best. `conf` is added to a new session's configuration and
-    ignored for one that exists. Raises `JavaMissing` or `JvmFailed`.
+    For a new session: `quick` starts it sooner with a lower peak speed, `memory` is the JVM's heap, `conf` is added to
+    its configuration. Raises JavaMissing or JvmFailed.
     """
     from pyspark.sql import SparkSession
 
@@ -52,11 +52,11 @@ def get_session(
 
 
 class ConnectRefused(RuntimeError):
-    """Asked through Spark Connect for what needs Spark's driver in this process."""
+    """Something that needs Spark's driver in this process was requested through Spark Connect."""
 
 
 def in_this_process(session: SparkSession, what: str) -> SparkSession:
-    """The same session; raises ConnectRefused if its driver is elsewhere, where `what` cannot be."""
+    """The same session; raises ConnectRefused, about `what`, if its driver is in another process."""
     if _is_connect(session):
         raise ConnectRefused(
             f"{what} writes its tables and keeps its lock beside Spark's driver, and through Spark Connect that is "
@@ -70,7 +70,7 @@ def _is_connect(session: object) -> bool:
 
 
 def register(session: SparkSession) -> SparkSession:
-    """The same session, in which `format("headrace")` is known from now on."""
+    """Registers the source, so that `format("headrace")` works in the session; returns the session."""
     from headrace.spark.source.data_source import HeadraceSource
 
     session.dataSource.register(HeadraceSource)
@@ -88,8 +88,8 @@ def _existing() -> SparkSession | None:
         remote: Any = Remote.getActiveSession() or SparkSession.builder.getOrCreate()
         session: SparkSession = remote
         return session
-    # The active session is a thread's; another thread's context is this process's all the same. Under spark-submit
-    # the JVM is there already, with the cluster's configuration.
+    # The active session is per thread, the context per process. Under spark-submit the JVM is running already, with
+    # the cluster's configuration.
     there = SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in os.environ
     return SparkSession.builder.getOrCreate() if there else None
 
@@ -108,7 +108,7 @@ def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str
 
 
 def warm() -> None:
-    """Makes this user's archive of Spark's classes, so that later sessions start in about half the time (150 MB)."""
+    """Writes the user's archive of Spark's classes (150 MB), with which later sessions start in half the time."""
     java = find_java()
     path = jvm.archive_path(java)
     path.parent.mkdir(parents=True, exist_ok=True)

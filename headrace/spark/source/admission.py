@@ -1,11 +1,11 @@
-"""How Spark asks a stream for the end of a batch: from 4.2 on with its start and a limit, in 4.1 with neither.
+"""Admission control: how Spark asks for the end of a batch, with its start and a limit since 4.2, with neither in 4.1.
 
-The one file that knows PySpark's version. Spark 4.1 asks for "the latest offset" and means the end of the next batch.
-So the reader remembers where it stands: at what it answered last; before that, at the end of the last planned batch,
-which Spark tells a query that goes on (as an empty range to plan) before it asks anything; else at the beginning.
+The one file that depends on PySpark's version. Spark 4.1 asks for "the latest offset" and means the end of the next
+batch. So the reader remembers its position: the last answer; before that, the end of the last planned batch, which
+Spark plans again (as an empty range) when a query is restarted, before it asks anything; else the beginning.
 
-The options' bounds hold either way, since they are the source's own. What 4.1 has not is a run over what is available
-in several batches: there the trigger `availableNow` is one batch, and within the bounds.
+The options' limits hold either way, since the source enforces them. With 4.1 the trigger `availableNow` is a single
+batch, within the limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from headrace.spark.mongodb.source_options import SourceOptions
 
 HAS_ADMISSION_CONTROL: Final = find_spec("pyspark.sql.streaming.datasource") is not None
-"""Whether this PySpark has admission control: 4.1 has not."""
+"""Whether this PySpark has admission control; 4.1 does not."""
 
 if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import (
@@ -39,38 +39,46 @@ Offset = dict[str, Any]
 
 
 def took_all(query: StreamingQuery) -> bool:
-    """Whether a query with the trigger `availableNow`, now ended, took all there was; if not, it is to be run again."""
-    # In 4.1 a run is one batch, or none; what else it reports as progress wrote nothing.
+    """Whether an ended query with the trigger `availableNow` has read everything; if not, it must be run again."""
+    # In 4.1 a run is at most one batch; progress without addBatch wrote nothing.
     return HAS_ADMISSION_CONTROL or not any("addBatch" in progress["durationMs"] for progress in query.recentProgress)
 
 
 class DriverStream(Protocol):
-    """The driver's side of a stream, which knows no Spark."""
+    """A stream's planning in the driver: ServerStream or MergedStream."""
 
-    def initial_offset(self) -> Offset: ...
-    def latest_offset(self, start: Offset) -> Offset: ...
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]: ...
-    def stop_at_now(self) -> None: ...
+    def initial_offset(self) -> Offset:
+        """The offset of `startingPosition`."""
+
+    def latest_offset(self, start: Offset) -> Offset:
+        """The end of the batch after `start`; `start` itself if there is nothing yet."""
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The partitions of the batch between two offsets."""
+
+    def stop_at_now(self) -> None:
+        """Ends the stream at the server's present time, for the trigger availableNow."""
 
 
 class _StreamOwner:
-    """What stands behind either way of asking."""
+    """What both kinds of admission need of a reader."""
 
     options: SourceOptions
 
     @property
     def stream(self) -> DriverStream:
+        """The stream that is planned."""
         raise NotImplementedError
 
 
 class AdmissionControl(_StreamOwner, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """As Spark 4.2 and newer ask."""
+    """The methods that Spark 4.2 and newer call."""
 
     def initialOffset(self) -> Offset:
         return self.stream.initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Spark keeps one limit; the source keeps both.
+        # Spark takes one limit; the source enforces both.
         if self.options.rows_max:
             return ReadMaxRows(self.options.rows_max)
         return ReadMaxBytes(self.options.bytes_max) if self.options.bytes_max else ReadAllAvailable()
@@ -86,13 +94,13 @@ class AdmissionControl(_StreamOwner, DataSourceStreamReader, SupportsTriggerAvai
 
 
 class LegacyAdmission(_StreamOwner):
-    """As Spark 4.1 asks."""
+    """The methods that Spark 4.1 calls."""
 
     _first: Offset | None = None
     _current: Offset | None = None
 
     def initialOffset(self) -> Offset:
-        # Spark asks for it behind the first `latestOffset`, which begins there too.
+        # Spark calls it after the first `latestOffset`, which begins there as well.
         if self._first is None:
             self._first = self.stream.initial_offset()
         return self._first

@@ -1,10 +1,9 @@
 """The Python Data Source `headrace`: change events for `spark.read` and `spark.readStream`.
 
-An offset is a token, and during a snapshot also the last key that was read; of several servers, one for each. What
-workers read is in `stream/read_partition.py`, what of it Spark sees in `documents.py`.
+Offsets and partitions are planned in `stream/`, which workers also read with; `rows/documents.py` converts documents.
 
-Not given here: the document after an update (`fullDocument: updateLookup` would give another one at each
-reading). Ask for stored images (`fullDocument: whenAvailable`) or apply `updateDescription`, as `mirror.py` does.
+The document after an update is not looked up, as `fullDocument: updateLookup` would give another one at each reading.
+Ask for post-images (`fullDocument: whenAvailable`), or apply `updateDescription`, as mirrors do.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ class HeadraceSource(DataSource):
         return prefetching(StreamReader(parse_options(self.options), schema))
 
 
-class _Reader:
-    """What both readers share: rows of a partition as Arrow batches of the schema."""
+class _PartitionReader:
+    """What both readers share: reading a partition as Arrow batches of the schema."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
@@ -69,8 +68,8 @@ class _Reader:
             yield shaper.shape(batch)
 
 
-class BatchReader(_Reader, DataSourceReader):
-    """The events between two positions, `endingPosition` included, or the documents at one; settled when planned."""
+class BatchReader(_PartitionReader, DataSourceReader):
+    """The events up to and including `endingPosition`, or the documents as of a position; fixed when planned."""
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
@@ -86,7 +85,7 @@ class BatchReader(_Reader, DataSourceReader):
 
 
 def _range(options: SourceOptions) -> EventRange:
-    """What lies between the two positions on this server."""
+    """The range between the two positions on this server. Raises PositionLost."""
     mongodb = MongoDBStream(options)
     return EventRange(resolve(mongodb, options.start), _end(mongodb, options.end))
 
@@ -95,22 +94,20 @@ def _end(mongodb: MongoDBStream, position: StreamPosition) -> Token:
     return position.token or end_at(mongodb, position.time or mongodb.now())
 
 
-class StreamReader(_Reader, Admission):
-    """The driver's side of a stream, asked from one thread; `read` runs elsewhere and uses nothing of the rest.
-
-    How Spark asks for offsets and partitions is in `admission.py`.
-    """
+class StreamReader(_PartitionReader, Admission):
+    """Plans batches in the driver, from one thread, as Spark asks in `admission.py`; `read` runs on workers."""
 
     @cached_property
     def stream(self) -> ServerStream | MergedStream:
+        """The stream that is planned, opened at the first use."""
         return MergedStream(self.options) if self.options.others else ServerStream(self.options)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Workers get the options and the schema; connections are not for them.
+        # Workers get the options and the schema, but no connections.
         return {"options": self.options, "_schema": self._schema}
 
     def commit(self, end: Offset) -> None:
-        """Nothing: what was read stays on the server for as long as its oplog goes back."""
+        """Nothing to do: the server's oplog is not affected by readers."""
 
     def stop(self) -> None:
         if "stream" in self.__dict__:

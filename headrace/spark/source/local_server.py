@@ -1,10 +1,10 @@
 """A server for a data directory, started for a job (`path` instead of `uri`): for sessions on this one machine.
 
-`headrace serve` runs in a process of its own, since Spark may not import the server, with a keeper beside it: this file
-run as a program. The keeper writes the address into the directory, where the job's other processes find it (Spark asks
-for the source's options in several), and ends the server when the job's process, its owner, is gone.
+`headrace serve` runs in a process of its own, since Spark may not import the server; this file, run as a program,
+supervises it. The supervisor writes the server's address into the directory for the job's other processes (Spark parses
+the source's options in several), and stops the server when the job's process, its owner, has ended.
 
-A directory that a server already has open is not taken from it: give that server's `uri`.
+A directory that another server has open is refused: give that server's `uri`.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ class NotStarted(RuntimeError):
 
 
 def uri_of(path: str | Path, *, owner: int | None = None) -> str:
-    """The connection string of the directory's server, started if there is none; it ends with the process `owner`.
+    """The connection string of the directory's server, which is started if needed and ends with the process `owner`.
 
-    By default that is the Java process around this one, or this one where there is none. Raises NotStarted.
+    The default owner is the Java process that this one descends from, or else this one. Raises NotStarted.
     """
     directory = Path(path).absolute()
-    found = _noted(directory)
-    if found is not None:
-        return found
-    keeper = subprocess.Popen(
+    running = _running_server(directory)
+    if running is not None:
+        return running
+    supervisor = subprocess.Popen(
         [sys.executable, "-m", "headrace.spark.source.local_server", str(directory), str(owner or _owner())],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, text=True,
     )  # fmt: skip
-    assert keeper.stdout is not None and keeper.stderr is not None
-    line = keeper.stdout.readline().strip()
+    assert supervisor.stdout is not None and supervisor.stderr is not None
+    line = supervisor.stdout.readline().strip()
     if line:
         return line
-    reason = keeper.stderr.read().strip()
-    if keeper.wait() == _DIRECTORY_IN_USE:
+    reason = supervisor.stderr.read().strip()
+    if supervisor.wait() == _DIRECTORY_IN_USE:
         return _started_by_another(directory, reason)
     raise NotStarted(reason or f"no server could be started on {directory}")
 
 
 def _started_by_another(directory: Path, reason: str) -> str:
-    """The server that another process of this job starts just now."""
+    """The address of the server that another process of this job is starting. Raises NotStarted."""
     until = time.monotonic() + _PING_MS / 1000
     while time.monotonic() < until:
-        if found := _noted(directory):
-            return found
+        if uri := _running_server(directory):
+            return uri
         time.sleep(0.05)
     raise NotStarted(f"{reason}; give that server's address as 'uri'")
 
 
-def _noted(directory: Path) -> str | None:
-    """The address that the directory's note tells, if a server is there."""
+def _running_server(directory: Path) -> str | None:
+    """The address in the directory's file, if a server answers there."""
     try:
         uri = (directory / NOTE).read_text("utf-8").strip()
         with MongoClient[dict[str, object]](uri, serverSelectionTimeoutMS=_PING_MS) as client:
@@ -79,19 +79,19 @@ def _owner() -> int:
     """The Java process that this one descends from, or this process itself."""
     process = os.getpid()
     while process > 1:
-        told = subprocess.run(
+        columns = subprocess.run(
             ["ps", "-o", "ppid=,comm=", "-p", str(process)], capture_output=True, text=True, check=False
         ).stdout.split()
-        if len(told) < 2:
+        if len(columns) < 2:
             break
-        if Path(told[1]).name == "java":
+        if Path(columns[1]).name == "java":
             return process
-        process = int(told[0])
+        process = int(columns[0])
     return os.getpid()
 
 
-def keep(directory: Path, owner: int) -> int:
-    """Serve the directory until the owner is gone or a signal comes; the server's status."""
+def supervise(directory: Path, owner: int) -> int:
+    """Serves the directory until the owner has ended, or until SIGTERM; the server's exit status."""
     command = [sys.executable, "-m", "headrace.cli.main", "serve", "--quiet", "--nounixsocket", "--port", "0"]
     server = subprocess.Popen([*command, "--dbpath", str(directory)], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
@@ -125,4 +125,4 @@ def _alive(process: int) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(keep(Path(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(supervise(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,6 +1,6 @@
-"""The options of the `headrace` source, parsed once at the door.
+"""Parses the options of the `headrace` source.
 
-Spark hands every option over as text and does not keep the case of its name.
+Spark passes every option as text and changes its name to lower case.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from headrace.spark.source.option_table import SOURCE_OPTIONS, STREAM
 
 _STREAM_OPTIONS: Final = {name.lower(): name for name, option in SOURCE_OPTIONS.items() if option.group == STREAM}
 _BOOLEANS: Final = {"false": False, "true": True}
-_OWN: Final = frozenset(name.lower() for name in SOURCE_OPTIONS) - _STREAM_OPTIONS.keys()
+_SOURCE_NAMES: Final = frozenset(name.lower() for name in SOURCE_OPTIONS) - _STREAM_OPTIONS.keys()
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """The options, as `option_table.py` describes them; raises OptionError naming the one that is wrong."""
     options = {name.lower(): value for name, value in given.items()}
-    unknown = sorted(options.keys() - _OWN - _STREAM_OPTIONS.keys())
+    unknown = sorted(options.keys() - _SOURCE_NAMES - _STREAM_OPTIONS.keys())
     if unknown:
         raise OptionError(f"the headrace source has no option {unknown[0]!r}")
     uris = _uris(options)
@@ -66,7 +66,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The servers, each once; of a data directory the one that is started for it."""
+    """The servers' connection strings; for a data directory, that of the server that is started for it."""
     if ("uri" in options) == ("path" in options):
         raise OptionError("the headrace source needs one of the options 'uri' and 'path'")
     if "path" in options:
@@ -88,7 +88,7 @@ def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _check_together(options: Mapping[str, str]) -> None:
-    """What only has a meaning together; raises OptionError."""
+    """Raises OptionError for options that need another one."""
     if "collection" in options and "database" not in options:
         raise OptionError("the option 'collection' needs the option 'database'")
     if options.get("startingposition", "").strip() == "snapshot" and "collection" not in options:
@@ -116,7 +116,7 @@ def _columns(text: str) -> tuple[str, ...]:
 
 
 def parse_position(text: str) -> StreamPosition:
-    """A position as the options write it; raises OptionError."""
+    """A position as options give it; raises OptionError."""
     text = text.strip()
     if text in {"earliest", "latest", "snapshot"}:
         return StreamPosition(text)
@@ -140,7 +140,7 @@ def _token(text: str) -> Token:
 
 
 def _pipeline(text: str) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
-    """The stages for the server, and those behind them for the source."""
+    """The stages for the server, and those after them for the source's reader."""
     try:
         stages = loads(text)
     except ValueError as error:

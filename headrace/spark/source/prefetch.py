@@ -1,10 +1,10 @@
-"""Small batches without a worker: their rows go to Spark together with the plan of the batch.
+"""Small batches without a worker: Spark gets their rows together with the partitions of the batch.
 
-Handing a batch of a few rows to a worker is a third of its CPU time. Spark has a way around it for simple sources
-(`SimpleDataSourceStreamReader`), whose rows come from the process that plans; this takes that way for a batch that is
-small, and the usual one for any other: the rows of a range are the same, wherever they are read.
+Starting a task for a batch of a few rows is a third of its CPU time. Spark avoids it for simple sources
+(`SimpleDataSourceStreamReader`), whose rows come from the process that plans. Small batches use the same mechanism,
+others the usual one: a range has the same rows, wherever it is read.
 
-What that way is belongs to Spark alone; where it is not as it is in 4.2 and 4.3, every batch goes to the workers.
+The mechanism is internal to Spark; where it differs from that of 4.2 and 4.3, every batch goes to the workers.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Offset = dict[str, Any]
 
 
 def prefetching(reader: AdmissionControl) -> DataSourceStreamReader:
-    """The same reader, whose small batches need no worker."""
+    """The reader, with small batches read where they are planned, if this PySpark allows it."""
     return PrefetchingReader(reader) if HAS_ADMISSION_CONTROL and hasattr(StreamReaderBase, "getCache") else reader
 
 
 class PrefetchingReader(StreamReaderBase):
-    """Spark asks the wrapped reader (`simple_reader` is its name for it), and `getCache` for rows that are there."""
+    """Wraps a reader; `simple_reader` and `getCache` are the names by which Spark uses it."""
 
     def __init__(self, reader: AdmissionControl) -> None:
         self.simple_reader = reader
@@ -63,16 +63,16 @@ class PrefetchingReader(StreamReaderBase):
         partitions = self.simple_reader.partitions(start, end)
         self._fetched = None
         if start != end and partitions and isinstance(partitions[0], EventRange):
-            # What is small comes whole, into how many parts a batch is to be cut.
-            whole = replace(partitions[0], slice=0, slices=1)
-            batches = self._small(whole)
+            # A small batch is one partition, whatever the option `partitions` says.
+            undivided = replace(partitions[0], slice=0, slices=1)
+            batches = self._read_small(undivided)
             if batches:
                 self._fetched = (start, end, batches)
-                return [whole]
+                return [undivided]
         return partitions
 
     def getCache(self, start: Offset, end: Offset) -> Iterator[Any] | None:
-        """The rows of the batch that was just planned, if they are there."""
+        """The rows of the batch that was just planned, or None if workers are to read them."""
         if self._fetched is None or self._fetched[:2] != (start, end):
             return None
         batches, self._fetched = self._fetched[2], None
@@ -87,19 +87,19 @@ class PrefetchingReader(StreamReaderBase):
     def stop(self) -> None:
         self.simple_reader.stop()
 
-    def _small(self, part: InputPartition) -> list[Any]:
-        """All rows of the part; none when they are more than is small."""
-        found: list[Any] = []
+    def _read_small(self, partition: InputPartition) -> list[Any]:
+        """All rows of the partition; an empty list if they exceed ROWS_MAX or BYTES_MAX."""
+        batches: list[Any] = []
         rows = size = 0
         try:
             batch: Any
-            for batch in self.simple_reader.read(part):
+            for batch in self.simple_reader.read(partition):
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 if rows > ROWS_MAX or size > BYTES_MAX:
                     return []
-                found.append(batch)
+                batches.append(batch)
         except Exception as error:
-            # A worker comes to the same, and Spark makes of it what it makes of a worker's failures.
+            # A worker will fail in the same way, and Spark handles that.
             _LOG.warning("a small batch could not be read where it is planned: %s", error)
             return []
-        return found
+        return batches

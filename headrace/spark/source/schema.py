@@ -1,4 +1,4 @@
-"""The columns that the options ask for, as DDL."""
+"""The source's schema, by its options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.values.arrow import DOCUMENTS
 
 
 def schema_of(options: SourceOptions) -> str:
-    """The columns as DDL: all, or those that the options want; raises OptionError for one that there is not."""
+    """The columns as DDL: all, or those of the option `columns`; raises OptionError for an unknown one."""
     columns: dict[str, str] = {}
     for column in SCHEMA.split(", "):
         name, _, kind = column.partition(" ")
@@ -25,5 +25,5 @@ def schema_of(options: SourceOptions) -> str:
         if name not in columns:
             raise OptionError(f"there is no column {name!r}; there are {', '.join(columns)}")
         if name.endswith(REST) and name.removesuffix(REST) not in options.columns:
-            raise OptionError(f"the column {name!r} is told only beside {name.removesuffix(REST)!r}")
+            raise OptionError(f"the column {name!r} is given only with {name.removesuffix(REST)!r}")
     return ", ".join(f"{name} {columns[name]}" for name in options.columns or columns)

@@ -1,8 +1,4 @@
-"""Where events lie: their tokens and sizes without the events, for planning ranges; from either kind of server.
-
-A cursor of marks stands at `token`: all marks up to it were handed out. `drained` says that the last answer to a
-question was empty, so that the server had nothing more then; `closed` that an invalidate was the last mark.
-"""
+"""Tokens and sizes of events without the events, for planning ranges; from a Headrace as Arrow, from others as BSON."""
 
 from __future__ import annotations
 
@@ -18,46 +14,51 @@ _BATCH_ROWS_MAX: Final = 10_000
 
 
 class EventMark(NamedTuple):
-    """An event's place, and its size as BSON where that was asked for."""
+    """An event's token, and its size in bytes as BSON, or 0 if sizes were not requested."""
 
     token: Token
     bytes: int = 0
 
     @property
     def time(self) -> Timestamp:
+        """The event's cluster time."""
         return self.token.time
 
 
 class MarkCursor(Protocol):
-    """Marks in order, from a token on. Not for two threads."""
+    """Marks in order, after a token. Not thread-safe."""
 
     @property
-    def token(self) -> Token: ...
+    def token(self) -> Token:
+        """The position: all marks up to it were returned."""
 
     @property
-    def drained(self) -> bool: ...
+    def drained(self) -> bool:
+        """Whether the last request returned nothing, so that the server had nothing more at that time."""
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether the last mark is an invalidate."""
 
     def next_batch(self, *, wait_ms: int) -> list[EventMark]:
-        """The next marks, waiting up to `wait_ms` for the first; none if there is none."""
+        """The next marks, or none if none comes within `wait_ms`. Raises PositionLost."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Closes the server's cursor, if there is one."""
 
 
 def open_marks(mongodb: MongoDBStream, start: Token, *, sizes: bool) -> MarkCursor:
-    """The marks after `start`. Raises PositionLost."""
+    """A cursor of the marks after `start`, with `sizes` if wanted. Raises PositionLost."""
     return ArrowMarks(mongodb, start, sizes=sizes) if mongodb.arrow else StreamMarks(mongodb, start, sizes=sizes)
 
 
 def covers(cursor: MarkCursor, moment: Timestamp) -> bool:
-    """Whether everything that happened up to and at `moment` was handed out."""
+    """Whether everything that happened up to `moment`, inclusive, was returned."""
     return cursor.token.time > moment or (cursor.drained and cursor.token.time == moment)
 
 
 class StreamMarks:
-    """Marks from a change stream that leaves everything else out."""
+    """Marks from a change stream that projects everything else away."""
 
     def __init__(self, mongodb: MongoDBStream, start: Token, *, sizes: bool) -> None:
         self._sizes = sizes
@@ -89,7 +90,7 @@ class StreamMarks:
 
 
 class ArrowMarks:
-    """Marks from a Headrace: nothing is held open there."""
+    """Marks from a Headrace, without a cursor on the server."""
 
     def __init__(self, mongodb: MongoDBStream, start: Token, *, sizes: bool) -> None:
         self._mongodb = mongodb
@@ -110,4 +111,4 @@ class ArrowMarks:
         return [EventMark(Token(text), size) for text, size in zip(columns[0], sizes, strict=True)]
 
     def close(self) -> None:
-        """Nothing: the server keeps nothing."""
+        """Nothing to do: there is no cursor."""

@@ -1,17 +1,18 @@
 """Several servers read as one stream, in the order of cluster time.
 
-What must hold: rows come in the order (cluster time, server, token), in a batch and from one batch to the next. So a
-batch reaches to the frontier: the time up to which the slowest server has told everything. An offset holds each
-server's token, by its connection string without credentials; servers can be added to a running job (they begin at
-`startingPosition`) but not taken away.
+What must hold: rows are in the order (cluster time, server, token), within a batch and from one batch to the next. So a
+batch ends at the frontier: the time up to which the slowest server has reported everything. An offset has each server's
+token, by its connection string without credentials; servers can be added to a running job (they begin at
+`startingPosition`) but not removed.
 
-A server that cannot be reached stalls the frontier: there are no batches until it is back, and the log says which one
-it is. With onServerDown = skip the others go on; its events come late, out of order, when it is back.
+A server that cannot be reached stalls the frontier: there are no batches until it is back, and the log names it. With
+onServerDown = skip the others continue; its events come late, out of order, when it is back.
 
-A snapshot is each server's own: its rows come in no order of time, a chunk of each server in a batch. The order, and
-the frontier, begin when all are complete. A server whose collection was dropped is read again while the others wait.
+Each server has its own snapshot: the rows are not ordered by time, and a batch has a chunk of each server. The order,
+and the frontier, begin when all snapshots are complete. A server whose collection was dropped is read again while the
+others wait.
 
-A quiet server's time moves on with its own notes of that, each ten seconds: the frontier is so far behind at most.
+A quiet server's time advances with its periodic no-ops, every ten seconds: the frontier lags by that at most.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _END: Final = Timestamp((1 << 32) - 1, (1 << 32) - 1)
 
 
 class MergedStream:
-    """The driver's side; asked from one thread."""
+    """Plans the batches of several servers' streams. Not thread-safe."""
 
     def __init__(self, options: SourceOptions) -> None:
         if options.start.token is not None:
@@ -65,14 +66,15 @@ class MergedStream:
         self._until: dict[str, Timestamp] | None = None
 
     def initial_offset(self) -> Offset:
+        """The offset of `startingPosition` on each server."""
         return {"servers": {name: _at_first(stream) for name, stream in self._streams.items()}, "initial": True}
 
     def stop_at_now(self) -> None:
-        """A run over what is available takes each server to its own time of now."""
+        """Ends each server's stream at its present time, for the trigger availableNow."""
         self._until = {name: stream.mongodb.now() for name, stream in self._streams.items()}
 
     def latest_offset(self, start: Offset) -> Offset:
-        """The end of the next batch, at the frontier; `start` when there is nothing up to there."""
+        """The end of the next batch, at the frontier; `start` if there is nothing up to it."""
         tokens: dict[str, Offset] = start["servers"]
         if added := self._streams.keys() - tokens.keys():
             return {"servers": tokens | {name: _at_first(self._streams[name]) for name in added}}
@@ -94,19 +96,19 @@ class MergedStream:
         return {"servers": ends} if moved else start
 
     def _next_chunks(self, tokens: dict[str, Offset], snapshots: list[str]) -> dict[str, Offset]:
-        """Where a further chunk of each snapshot ends, of the servers that are up."""
+        """The end of the next chunk of each snapshot, for the servers that are up."""
         chunks: dict[str, Offset] = {}
         for name in snapshots:
             stream = self._streams[name]
             if self._is_up(name, stream.mongodb):
                 chunks[name] = stream.latest_offset(tokens[name])
                 if self._until and not in_snapshot(chunks[name]):
-                    # Its rows may be newer than the run's beginning; with the events up to here they agree.
+                    # Rows of the snapshot may be newer than the end of the run, so the end is moved to now.
                     self._until[name] = stream.mongodb.now()
         return chunks
 
     def _reach(self, tokens: dict[str, Offset], seen: dict[str, Timestamp]) -> tuple[dict[str, Offset], int]:
-        """Each server's token at the frontier, and how many rows lie before them at least."""
+        """Each server's token at the frontier, and the least number of rows up to them."""
         frontier = min(seen.values())
         ends, rows = dict(tokens), 0
         for name in seen:
@@ -120,7 +122,7 @@ class MergedStream:
         return ends, rows
 
     def _look(self, tokens: dict[str, Offset], without: list[str]) -> dict[str, Timestamp]:
-        """Up to when each server has told everything; nothing at all while one that is waited for is down."""
+        """The time up to which each server has reported everything; empty while a server that is waited for is down."""
         seen: dict[str, Timestamp] = {}
         for name, stream in self._streams.items():
             if name in without:
@@ -128,11 +130,11 @@ class MergedStream:
             if self._is_up(name, stream.mongodb):
                 bounds, wait_ms = self._bounds, stream.options.await_ms // len(self._streams)
                 try:
-                    told = stream.ahead.reachable_time(token_of(tokens[name]), bounds, wait_ms=max(wait_ms, 1))
-                except PositionLost as lost:
-                    raise _ServerRestart(name, stream.restart(lost)) from lost
-                # A run over what is available waits for nobody who has told all of it.
-                seen[name] = _END if self._until and told >= self._until[name] else told
+                    reachable = stream.ahead.reachable_time(token_of(tokens[name]), bounds, wait_ms=max(wait_ms, 1))
+                except PositionLost as error:
+                    raise _ServerRestart(name, stream.restart(error)) from error
+                # With availableNow a server that has reported everything does not hold back the others.
+                seen[name] = _END if self._until and reachable >= self._until[name] else reachable
             elif not self._skips:
                 return {}
         return seen
@@ -153,13 +155,14 @@ class MergedStream:
         return True
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The partitions between two offsets. Raises OptionError if a server was removed from the options."""
         before, after = start["servers"], end["servers"]
         if missing := sorted(after.keys() - self._streams.keys()):
             raise OptionError(f"the checkpoint has the server {missing[0]}, which the option 'uri' has not")
         alone: list[InputPartition] = []
         ranges: list[EventRange | None] = []
         for number, (name, stream) in enumerate(self._streams.items()):
-            # Of a server that was added just now there is nothing yet, and nothing more of a snapshot that waits.
+            # A server that was just added has nothing yet, and a waiting snapshot has nothing new.
             waits = name not in before or (in_snapshot(before[name]) and before[name] == after[name])
             partitions = [] if waits else stream.partitions(before[name], after[name])
             events = bool(partitions) and isinstance(partitions[0], EventRange)
@@ -168,12 +171,13 @@ class MergedStream:
         return [*alone, *(MergedRanges(tuple(ranges)).sliced(self._partitions) if any(ranges) else [])]
 
     def close(self) -> None:
+        """Closes the cursors that read ahead."""
         for stream in self._streams.values():
             stream.close()
 
 
 class _ServerRestart(Exception):
-    """A server no longer has its position, and is read again from a snapshot."""
+    """A server no longer has its position and is read again from a snapshot."""
 
     def __init__(self, server: str, offset: Offset) -> None:
         super().__init__(server)
@@ -190,20 +194,20 @@ def _seconds(offset: Offset) -> int:
 
 
 def merged_past_partitions(options: SourceOptions) -> list[InputPartition]:
-    """Each server's documents as they were at a time, which is each server's own."""
+    """The partitions of each server's documents as they were at a time, by the server's own clock."""
     if options.as_of is None or options.as_of.time is None:
         raise OptionError("a token is of one server: several are asked for the collections as of a time")
     each = ((one, end_at(MongoDBStream(one), options.as_of.time)) for one in options.servers)
-    return [ServerPartition(number, part) for number, told in enumerate(each) for part in past_partitions(*told)]
+    return [ServerPartition(number, part) for number, server in enumerate(each) for part in past_partitions(*server)]
 
 
 def read_merged(
     options: SourceOptions, part: MergedRanges | ServerPartition, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows with the column `server`; of ranges in the order (cluster time, server, token)."""
+    """The rows of a partition with the column `server`; ranges are merged by (cluster time, server, token)."""
     if isinstance(part, ServerPartition):
         one = options.servers[part.number]
-        for batch in read_partition(one, part.part, columns):
+        for batch in read_partition(one, part.partition, columns):
             yield _named(batch, server_name(one.uri))
         return
     wanted = tuple(columns) if "token" in columns else ("token", *columns)
@@ -217,12 +221,12 @@ def read_merged(
 
 
 def _merged_once(inputs: list[_Input]) -> Iterator[pa.RecordBatch]:
-    """What may be given now: all rows from before the last one that some server has told so far."""
+    """The rows that are complete: those before the earliest of the servers' last times that were read."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    telling = [each for each in inputs if not each.ended]
-    slowest = min(telling, key=_Input.last_time, default=None)
+    unfinished = [each for each in inputs if not each.ended]
+    slowest = min(unfinished, key=_Input.last_time, default=None)
     taken = [each.take(None if slowest is None else slowest.last_time()) for each in inputs]
     table = pa.concat_tables([table for table in taken if table is not None])
     if slowest is not None and not table.num_rows:
@@ -239,7 +243,7 @@ def _named(batch: pa.RecordBatch, server: str) -> pa.RecordBatch:
 
 
 class _Input:
-    """The rows of one server that were read and not given yet."""
+    """One server's rows that were read and not returned yet."""
 
     def __init__(self, name: str, batches: Iterator[pa.RecordBatch]) -> None:
         self._name = name
@@ -249,13 +253,13 @@ class _Input:
 
     def fill(self) -> bool:
         """Whether there are rows; reads some if there are none."""
-        # A slice may have nothing in a batch.
+        # A batch may have no row of the slice.
         while not self._rows() and not self.ended:
             self.more()
         return self._rows() > 0
 
     def more(self) -> None:
-        """Reads a batch on top of what there is; at the end of the range `ended` is set."""
+        """Appends the next batch; sets `ended` at the end of the range."""
         import pyarrow as pa
 
         batch = next(self._batches, None)
@@ -266,12 +270,13 @@ class _Input:
         self._table = table if self._table is None else pa.concat_tables([self._table, table])
 
     def last_time(self) -> str:
+        """The cluster time of the last row, as the hexadecimal digits of its token."""
         assert self._table is not None
         text: str = self._table["token"][-1].as_py()
         return text[2:18]
 
     def take(self, before: str | None) -> pa.Table | None:
-        """Takes out the rows from before this time, or all."""
+        """Removes and returns the rows before this time, or all rows."""
         import pyarrow.compute as pc
 
         table = self._table

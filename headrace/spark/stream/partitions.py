@@ -13,7 +13,7 @@ from headrace.spark.timetravel.snapshot import Chunk
 
 @dataclass(frozen=True, slots=True)
 class EventRange(InputPartition):
-    """The events after `start` up to and including `end`, those of one slice."""
+    """The events of one slice, after `start` up to and including `end`."""
 
     start: Token
     end: Token
@@ -21,13 +21,13 @@ class EventRange(InputPartition):
     slices: int = 1
 
     def sliced(self, slices: int) -> list[EventRange]:
-        """The same events in so many parts, each document's in one of them and in order."""
+        """The same events in `slices` partitions; a document's events are all in one of them, in order."""
         return [EventRange(self.start, self.end, number, slices) for number in range(slices)]
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPartition(InputPartition):
-    """A chunk of the snapshot at `token`; with the row before the first one, and with the row after the last one."""
+    """A chunk of the snapshot that began at `token`; the `first` has also snapshotBegin, the `last` snapshotEnd."""
 
     token: Token
     first: bool
@@ -37,23 +37,23 @@ class SnapshotPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class ReplacementSnapshot(InputPartition):
-    """All of a snapshot in one part, in place of events that are lost; they ended at `token`."""
+    """A complete snapshot in one partition, in place of pruned events, which ended at `token`."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class PastPartition(InputPartition):
-    """The collection's documents as they were at `token`, from the server."""
+    """The collection's documents as they were at `token`, from the server by pre-images."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPartition(InputPartition):
-    """A slice of the collection's documents as they were at `token`, from the archive: its snapshot `base` and on.
+    """A slice of the documents as they were at `token`, from the archive's snapshot `base` and the events since.
 
-    With the rows that begin and end a snapshot, if it is the `first` part of one, the `last`.
+    As part of a snapshot the `first` partition begins with snapshotBegin, the `last` ends with snapshotEnd.
     """
 
     token: Token
@@ -66,18 +66,19 @@ class ArchivedPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class MergedRanges(InputPartition):
-    """A range of each server, in the order of the options; None for one of which there is nothing."""
+    """A range of each server, in the order of the options; None for a server without one."""
 
     ranges: tuple[EventRange | None, ...]
 
     def sliced(self, slices: int) -> list[MergedRanges]:
+        """The same events in `slices` partitions, as `EventRange.sliced` divides them."""
         each = [[None] * slices if one is None else one.sliced(slices) for one in self.ranges]
-        return [MergedRanges(tuple(part)) for part in zip(*each, strict=True)]
+        return [MergedRanges(tuple(ranges)) for ranges in zip(*each, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPartition(InputPartition):
-    """A part of one of several servers, of its snapshot or its past: `number` counts in the order of the options."""
+    """A partition of one of several servers: `number` counts them in the order of the options."""
 
     number: int
-    part: InputPartition
+    partition: InputPartition

@@ -1,10 +1,9 @@
-"""How far a micro-batch may reach: reads marks ahead of Spark, in the driver, without the events themselves.
+"""The ends of micro-batches: the driver reads tokens and sizes ahead of Spark, without the events themselves.
 
 Rules:
-- The end is an event's token, or the place where the server had nothing more; see `mongodb/mongodb_stream.py`.
-- A transaction is never cut: all its events have one cluster time, and the end is never between two events
-  of one time.
-- An invalidate ends a batch: what comes after it is another collection under the same name.
+- The end is an event's token, or the position at which the server had nothing more; see `mongodb/mongodb_stream.py`.
+- A transaction is never split: its events have one cluster time, and the end never lies between events of one time.
+- An invalidate ends a batch: what follows it is another collection of the same name.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ from headrace.spark.stream.event_marks import EventMark, MarkCursor, covers, ope
 
 
 class ServerClock(Protocol):
-    """What is asked of a feed here."""
+    """The part of a MongoDBStream that is used here."""
 
-    def now(self) -> Timestamp: ...
+    def now(self) -> Timestamp:
+        """The server's operation time."""
 
 
 class ReadAhead:
-    """Marks read and not yet given to a batch. Not for two threads."""
+    """Marks that were read and are not in a batch yet. Not thread-safe."""
 
     def __init__(self, mongodb: ServerClock, open_marks: Callable[[Token], MarkCursor]) -> None:
         self._mongodb = mongodb
@@ -38,13 +38,13 @@ class ReadAhead:
         self._ahead: deque[EventMark] = deque()
 
     def advance(self, start: Token, bounds: BatchLimits, *, until: Timestamp | None, wait_ms: int) -> BatchEnd:
-        """The end of a batch after `start`: within the bounds, or all there is now; nothing later than `until`.
+        """The end of a batch after `start`: within the limits, or all there is now; nothing later than `until`.
 
-        With `until` it waits until the server has come to it; else at most `wait_ms` for a first event.
+        Waits until the server is past `until`; without it at most `wait_ms` for a first event. Raises PositionLost.
         """
         cursor = self._cursor_at(start)
         if until is None and not self._ahead:
-            # Before the time is asked: what comes while it waits is in this batch.
+            # Wait before the server's time is read: events that come meanwhile are in this batch.
             self._append(cursor.next_batch(wait_ms=wait_ms), None)
             if not self._ahead:
                 return self._cut(cursor, bounds, None)
@@ -57,9 +57,9 @@ class ReadAhead:
         return self._cut(cursor, bounds, bound)
 
     def reachable_time(self, start: Token, bounds: BatchLimits, *, wait_ms: int) -> Timestamp:
-        """Up to when, that included, a batch after `start` within the bounds could reach; gives nothing to a batch.
+        """The time, inclusive, up to which a batch after `start` could reach within the limits; consumes nothing.
 
-        `advance` without bounds up to a time not after that then takes it.
+        `advance` without limits, up to a time not after it, then takes that batch.
         """
         cursor = self._cursor_at(start)
         while not self._has_enough(cursor, bounds, None) and not (cursor.closed and self._ahead):
@@ -73,12 +73,13 @@ class ReadAhead:
         return cursor.token.time if cursor.drained else _tick_before(cursor.token.time)
 
     def close(self) -> None:
+        """Closes the cursor; the next call opens another."""
         if self._cursor:
             self._cursor.close()
             self._cursor = None
 
     def _cursor_at(self, start: Token) -> MarkCursor:
-        # Who got no rows may ask again from where it was.
+        # A caller that got an empty batch may ask again from its start.
         if self._cursor is None or start not in (self._last_end, self._last_nonempty_end):
             self.close()
             self._ahead.clear()
@@ -89,12 +90,12 @@ class ReadAhead:
     def _has_enough(self, cursor: MarkCursor, bounds: BatchLimits, bound: Timestamp | None) -> bool:
         if bound and (covers(cursor, bound) or (self._ahead and self._ahead[-1].time > bound)):
             return True
-        # One more than fits, of another time: only then is it known where the last transaction ends.
+        # The end of the last transaction is known once there is a mark of another time after the limit.
         within = self._count_within(bounds)
         return within is not None and self._ahead[-1].time != self._ahead[within - 1].time
 
     def _count_within(self, bounds: BatchLimits) -> int | None:
-        """How many of the marks fit the bounds, one at least; None if all do."""
+        """How many of the marks are within the limits, at least one; None if all are."""
         if bounds.bytes is None:
             return bounds.rows if bounds.rows and len(self._ahead) > bounds.rows else None
         size = 0
@@ -106,7 +107,7 @@ class ReadAhead:
 
     def _append(self, marks: list[EventMark], bound: Timestamp | None) -> None:
         for mark in marks:
-            # Without bounds the last mark before the time's end stands for all before it.
+            # Without limits only the last mark up to `bound` matters.
             if bound and self._ahead and mark.time <= bound:
                 self._ahead.pop()
             self._ahead.append(mark)
@@ -129,7 +130,7 @@ class ReadAhead:
 
 
 def read_ahead(mongodb: MongoDBStream, *, sizes: bool = False) -> ReadAhead:
-    """Of this feed; with `sizes` where bytes are bounded."""
+    """A ReadAhead of this stream; with `sizes` if bytes are limited."""
     return ReadAhead(mongodb, lambda start: open_marks(mongodb, start, sizes=sizes))
 
 

@@ -1,7 +1,7 @@
-"""How a worker reads the part that it is given (`partitions.py`): batches of BSON columns.
+"""How a worker reads a partition (`partitions.py`), as batches of BSON columns.
 
-A range of events read again gives the same rows; a chunk of a
-snapshot read again may give newer documents, each with the token at which it is true (`snapshot.py`).
+A range of events that is read again gives the same rows; a chunk of a snapshot may give newer documents, each with the
+token at which it is valid (`timetravel/snapshot.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def read_partition(options: SourceOptions, part: InputPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, as batches of these columns of BSON. Raises PositionLost."""
+    """The rows of a partition, as batches of these columns of BSON.
+
+    Raises PositionLost, PastUnknown, ArchiveUnfit or SnapshotUnsettled.
+    """
     if isinstance(part, EventRange) and options.archive:
         return read_events(options, part.start, part.end, columns, slice_=part.slice, slices=part.slices)
     if isinstance(part, EventRange):
@@ -45,7 +48,7 @@ def read_partition(options: SourceOptions, part: InputPartition, columns: Sequen
 
 
 def past_partitions(options: SourceOptions, token: Token) -> list[InputPartition]:
-    """What is to be read for the collection as it was at `token`: the archive where it can tell, else the server."""
+    """The partitions of the collection as it was at `token`: from the archive if it can be, else from the server."""
     if options.archive:
         try:
             base = past_from_archive.base_at(options, token)

@@ -1,12 +1,12 @@
-"""One server's stream as the driver sees it: offsets, how far a batch may reach, and what workers are to read.
+"""One server's stream in the driver: its offsets, the end of each micro-batch, and the partitions of a batch.
 
 An offset is a dict around a token:
-    {"token", ["typeBits"]}                      the events up to there were given
-    … "initial": true                            nothing yet: the first batch is made even when there is nothing in it
-    … "after": key, "single": bool               in a snapshot begun at the token; the rows up to `key` were given
+    {"token", ["typeBits"]}                      the events up to the token were read
+    … "initial": true                            nothing was read; the first batch is made even if it is empty
+    … "after": key, "single": bool               in a snapshot that began at the token; rows up to `key` were read
     … "after": "3", "archive": {begin, end, slices}
-                                                 in one of the collection as the archive has it at the token, from
-                                                 its own snapshot of begin to end; the first 3 of the slices were given
+                                                 in a snapshot computed, at the token, from the archive's snapshot
+                                                 of begin to end; the first 3 of its slices were read
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace.spark.timetravel.snapshot import Chunk, Snapshot
 
 CHUNK_ROWS: Final = 20_000
 ARCHIVED_ROWS: Final = 1_000_000
-"""So many documents of an archive a micro-batch, unless the options say: each part of one reads all of the table."""
+"""Documents of an archive per micro-batch by default: many, since each partition scans all of the table."""
 _LATEST: Final = StreamPosition("latest")
 _LOG: Final = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ Offset = dict[str, Any]
 
 
 class ServerStream:
-    """Asked from one thread. Reading is the workers' and needs nothing of this."""
+    """Plans the batches of one server's stream. Not thread-safe; workers read partitions without it."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -50,10 +50,12 @@ class ServerStream:
 
     @cached_property
     def mongodb(self) -> MongoDBStream:
+        """The server's change stream."""
         return MongoDBStream(self.options)
 
     @cached_property
     def ahead(self) -> ReadAhead:
+        """The tokens that were read ahead of Spark."""
         return read_ahead(self.mongodb, sizes=self.options.bytes_max is not None)
 
     @cached_property
@@ -61,51 +63,52 @@ class ServerStream:
         return Snapshot(self.options)
 
     def initial_offset(self) -> Offset:
+        """The offset of `startingPosition`. Raises PositionLost."""
         start = self.options.start
         if start.kind == "snapshot":
             return self._archived_snapshot() or offset_of(self.mongodb.resolve(_LATEST), after="")
-        # Spark keeps no offset before the first batch, so the first batch is made even when there is nothing in it.
+        # Spark records no offset before the first batch, so the first batch is made even if it is empty.
         return offset_of(resolve(self.mongodb, start), initial=True)
 
     def stop_at_now(self) -> None:
-        """From here on nothing that is not there yet is given: a run over what is available."""
+        """Ends the stream at the server's present time, for the trigger availableNow."""
         self._until = self.mongodb.now()
 
     def latest_offset(self, start: Offset) -> Offset:
-        """The end of the batch after `start`; `start` itself when there is nothing yet."""
+        """The end of the batch after `start`; `start` itself if there is nothing yet. Raises PositionLost."""
         if in_snapshot(start):
             return self._next_chunk(start)
         token = token_of(start)
         try:
             end = self.ahead.advance(token, self.bounds, until=self._until, wait_ms=self.options.await_ms)
-        except PositionLost as lost:
+        except PositionLost as error:
             archived = self._archived_end(token)
             if archived is None:
-                return self.restart(lost)
+                return self.restart(error)
             if not archived.rows and archived.token.text > token.text:
                 return offset_of(archived.token)
             end = archived
         quiet_ms = (end.token.time.time - token.time.time) * 1000
         if end.rows or start.get("initial") or end.closed or quiet_ms >= self.options.idle_advance_ms:
-            # Behind an invalidate there may be a collection that was never written: renamed onto this name.
+            # After an invalidate there may be a collection without events: one that was renamed to this name.
             again = end.closed and self.options.start.kind == "snapshot"
             return offset_of(end.token, after="") if again else offset_of(end.token)
         return start
 
-    def restart(self, lost: PositionLost) -> Offset:
-        """The offset of a new snapshot where the policy asks for one; otherwise the position stays lost."""
+    def restart(self, error: PositionLost) -> Offset:
+        """The offset of a new snapshot, if `onPositionLost` asks for one; otherwise raises `error`."""
         if self.options.on_position_lost == "fail":
-            raise lost
-        _LOG.warning("%s Beginning again from a snapshot, as onPositionLost asks.", lost)
+            raise error
+        _LOG.warning("%s Beginning again from a snapshot, as onPositionLost asks.", error)
         self.ahead.close()
         return offset_of(self.mongodb.resolve(_LATEST), after="")
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """What the workers read between two offsets; the rows are the same whenever it is asked."""
+        """The partitions between two offsets; they give the same rows at each call."""
         if not in_snapshot(start):
             events = EventRange(token_of(start), token_of(end))
             if self.options.on_position_lost == "resnapshot" and not has_events(self.mongodb, events.start, events.end):
-                # Planned, and lost before it was read: a snapshot in its place, unless one follows anyway.
+                # Planned, and pruned before it was read: a snapshot in its place, unless one follows anyway.
                 return [] if in_snapshot(end) else [ReplacementSnapshot(events.end)]
             return events.sliced(self.options.partitions)
         if "archive" in start:
@@ -121,16 +124,17 @@ class ServerStream:
         ]
 
     def close(self) -> None:
+        """Closes the cursor that reads ahead."""
         if "ahead" in self.__dict__:
             self.ahead.close()
 
     def _archived_end(self, token: Token) -> BatchEnd | None:
-        """How far the archive goes on from there; None if there is none, or nothing in it."""
+        """The end of a batch of the archive after `token`; None without an archive, or if it has nothing there."""
         self.ahead.close()
         return Archive(self.options).batch_end(token, self.bounds, self._until) if self.options.archive else None
 
     def _archived_snapshot(self) -> Offset | None:
-        """The beginning of a snapshot of what the archive has, if it goes on from there; else the server is read."""
+        """The first offset of a snapshot from the archive; None if it has none that the server's oplog continues."""
         contents = Archive(self.options).contents() if self.options.archive else ArchiveContents()
         if not contents.spans:
             return None
@@ -157,13 +161,13 @@ class ServerStream:
         if chunk:
             return offset_of(token_of(start), after=chunk.upto, single=not chunk.after)
         if self._until:
-            # Rows of the snapshot may be newer than the run's beginning; with the events up to here they agree.
+            # Rows of the snapshot may be newer than the end of the run, so the end is moved to now.
             self._until = self.mongodb.now()
         return offset_of(token_of(start))
 
 
 def archived_partitions(start: Offset, end: Offset) -> list[ArchivedPartition]:
-    """The slices between two offsets of a snapshot from the archive."""
+    """The partitions between two offsets of a snapshot from the archive."""
     snapshot = start["archive"]
     base, slices = ArchivedSnapshot(Token(snapshot["begin"]), Token(snapshot["end"])), snapshot["slices"]
     first, last = int(start["after"] or 0), int(end["after"]) if in_snapshot(end) else slices
@@ -175,13 +179,16 @@ def archived_partitions(start: Offset, end: Offset) -> list[ArchivedPartition]:
 
 
 def offset_of(token: Token, **more: Any) -> Offset:
+    """The offset of a token with further fields, as listed at the top."""
     bits = {"typeBits": token.type_bits} if token.type_bits else {}
     return {"token": token.text} | bits | more
 
 
 def token_of(offset: Offset) -> Token:
+    """The token of an offset of one server."""
     return Token(offset["token"], offset.get("typeBits", ""))
 
 
 def in_snapshot(offset: Offset) -> bool:
+    """Whether the offset lies within a snapshot."""
     return "after" in offset

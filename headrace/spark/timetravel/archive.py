@@ -1,15 +1,14 @@
 """A table of events that goes back further than the server's oplog: what the oplog no longer has is read from it.
 
-The table is one that the sink `changes` wrote, of the same stream without a pipeline. What must hold:
+The table was written by the sink `changes`, from the same stream without a pipeline. What must hold:
 
 - A range of events gives the same rows whether they come from the table, from the server or from both. The server is
-  asked first; where it has lost the position, the table's events up to its last one follow, then the server again,
-  behind that one. So there is no gap and no duplicate, whenever the oplog is pruned or the table grows.
-- Only what the table can vouch for is read: it has every event of a span. A span begins with a snapshot (or the
-  table), and ends where a later snapshot says that events are missing.
-- A position that neither has is lost, as without an archive.
+  asked first; if it has pruned the position, the table's events follow, and then the server's after the table's last.
+  So there is no gap and no duplicate, whenever the oplog is pruned or the table grows.
+- Only complete spans of the table are read, see `archive_table.py`.
+- A position that neither has raises PositionLost, as without an archive.
 
-What it does not know: whether a job without snapshots was begun again at `latest`, and so left events out.
+Not detected: a job without snapshots that was restarted at `latest` and so skipped events.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = ["Archive", "ArchiveUnfit", "end_at", "has_events", "read_events", "re
 
 
 class Archive:
-    """The table that the options name, as it is when it is asked."""
+    """The table that the options name, in its latest version at each call."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -52,7 +51,7 @@ class Archive:
         self.table = ArchiveTable(options.archive)
 
     def contents(self) -> ArchiveContents:
-        """What it has; nothing if there is no table yet. Raises ArchiveUnfit if its job had other options."""
+        """Its spans and snapshots; none if there is no table yet. Raises ArchiveUnfit if its job had other options."""
         contents = self.table.contents()
         other = difference(contents.source, self._options) if contents.source else None
         if other:
@@ -60,21 +59,21 @@ class Archive:
         return contents
 
     def spans(self) -> tuple[EventSpan, ...]:
-        """In order."""
+        """The spans of complete events, in order."""
         return self.contents().spans
 
     def snapshots(self) -> tuple[ArchivedSnapshot, ...]:
-        """The whole snapshots in it, in order."""
+        """The complete snapshots in it, in order."""
         return self.contents().snapshots
 
     def span(self, token: Token) -> EventSpan | None:
-        """The one in which the position is."""
+        """The span that contains the position, or None."""
         return next((span for span in self.spans() if span.first.text <= token.text <= span.last.text), None)
 
     def batch_end(self, start: Token, bounds: BatchLimits, until: Timestamp | None) -> BatchEnd | None:
-        """The end of a micro-batch after `start`, by the rules of `read_ahead.py`; None: nothing comes after it here.
+        """The end of a micro-batch after `start`, by the rules of `read_ahead.py`; None if there is nothing after it.
 
-        Bytes are counted as the table has them, as text, which is somewhat more than as BSON.
+        Bytes are counted as text, as the table has them, which is somewhat more than as BSON.
         """
         span = self.span(start)
         if span is None or span.last.text <= start.text:
@@ -94,7 +93,7 @@ class Archive:
             if row["operationType"] == "invalidate":
                 return BatchEnd(Token(last), count, closed=True)
         else:
-            # Behind the last event nothing happened up to the span's end.
+            # Between the last event and the span's end nothing happened.
             if until is None or span.last.time <= until:
                 last = span.last.text
         return BatchEnd(Token(last), count)
@@ -102,7 +101,7 @@ class Archive:
     def read(
         self, start: Token, end: Token, columns: Sequence[str], slice_: int, slices: int
     ) -> Iterator[tuple[pa.RecordBatch | None, Token]]:
-        """The rows after `start` up to `end` or the span's end, and after each batch how far that is.
+        """Batches of the rows after `start` up to `end` or the span's end, each with the token that it reaches.
 
         Nothing if `start` is in no span, or at the end of one. Raises ArchiveUnfit.
         """
@@ -125,7 +124,7 @@ class Archive:
         yield None, stop
 
     def windows(self, start: Token, end: Token, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The events after `start` up to `end`, in order, so many at a time; all columns, or these.
+        """The events after `start` up to `end`, in order, in tables of at most WINDOW_ROWS; all columns, or `names`.
 
         Raises ArchiveUnfit.
         """
@@ -134,12 +133,12 @@ class Archive:
             yield table
 
     def description(self) -> str:
-        """What it has, for whoever looks for something that it has not."""
+        """A sentence on what it has, for errors about what it lacks."""
         spans = [f"after {span.first.text} up to {span.last.text}" for span in self.spans()]
         return f"The archive {self._path} has the events {' and '.join(spans) or 'of no time'}."
 
     def check(self, table: pa.Table | pa.RecordBatch) -> None:
-        """An event of another collection shows that the table is of another stream, which lacks some of this one's."""
+        """Raises ArchiveUnfit if there are events of another collection: then the table is not of this stream."""
         given = (self._options.database, self._options.collection)
         for *names, kind in set(zip(*(table[name].to_pylist() for name in _NAMES), strict=True)):
             strange = any(want and name and name != want for want, name in zip(given, names, strict=True))
@@ -168,18 +167,18 @@ def read_events(
                 if batch.num_rows:
                     at = Token(batch.column("token")[-1].as_py())
             return
-        except PositionLost as lost:
+        except PositionLost as error:
             before = at
             for archived, upto in archive.read(at, end, wanted, slice_, slices):
                 if archived is not None:
                     yield archived.select(columns)
                 at = upto
             if at.text <= before.text:
-                raise PositionLost(f"{lost} {archive.description()}") from lost
+                raise PositionLost(f"{error} {archive.description()}") from error
 
 
 def has_events(mongodb: MongoDBStream, start: Token, end: Token) -> bool:
-    """Whether the events between two positions can be read, from wherever they are."""
+    """Whether the server and the archive together have all events between two positions."""
     while _is_pruned(mongodb, start):
         span = Archive(mongodb.options).span(start) if mongodb.options.archive else None
         if span is None or span.last.text <= start.text:
@@ -191,36 +190,36 @@ def has_events(mongodb: MongoDBStream, start: Token, end: Token) -> bool:
 
 
 def resolve(mongodb: MongoDBStream, position: StreamPosition) -> Token:
-    """As `feed.resolve`; the earliest position, and a time, may be one of the archive's."""
+    """As `MongoDBStream.resolve`; the earliest position, and a time, may also be in the archive."""
     if not mongodb.options.archive:
         return mongodb.resolve(position)
     archive = Archive(mongodb.options)
     if position.kind == "earliest":
         live, spans = mongodb.resolve(position), archive.spans()
-        # An archive that ends before the oplog begins leaves a gap: then the oplog is all there is without one.
+        # If the archive ends before the oplog begins, there is a gap, and the earliest position is the oplog's.
         return min(live, spans[-1].first) if spans and not _is_pruned(mongodb, spans[-1].last) else live
     try:
         return mongodb.resolve(position)
-    except PositionLost as lost:
+    except PositionLost as error:
         assert position.time is not None
-        return _archived_token(archive, position.time, lost)
+        return _archived_token(archive, position.time, error)
 
 
 def end_at(mongodb: MongoDBStream, moment: Timestamp) -> Token:
-    """As `feed.end_at`, also where only the archive goes back so far."""
+    """As `MongoDBStream.end_at`, also where only the archive goes back so far."""
     try:
         return mongodb.end_at(moment)
-    except PositionLost as lost:
+    except PositionLost as error:
         if not mongodb.options.archive:
             raise
-        return _archived_token(Archive(mongodb.options), Timestamp(moment.time, moment.inc + 1), lost)
+        return _archived_token(Archive(mongodb.options), Timestamp(moment.time, moment.inc + 1), error)
 
 
-def _archived_token(archive: Archive, moment: Timestamp, lost: PositionLost) -> Token:
-    """The position before everything of that time."""
+def _archived_token(archive: Archive, moment: Timestamp, error: PositionLost) -> Token:
+    """The token before everything of that time. Raises PositionLost, with `error`, if it is in no span."""
     token = mark_at(moment)
     if archive.span(token) is None:
-        raise PositionLost(f"{lost} {archive.description()}") from lost
+        raise PositionLost(f"{error} {archive.description()}") from error
     return token
 
 
@@ -238,7 +237,7 @@ def _row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _encoded_events(table: pa.Table) -> list[bytes]:
-    """The events of the rows, as BSON."""
+    """The events of the table's rows, as BSON."""
     from headrace.spark.pipelines import row_events
 
     return [bson.encode(event) for batch in table.to_batches() for event in row_events.events(batch)]

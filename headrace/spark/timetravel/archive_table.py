@@ -1,7 +1,7 @@
-"""The table behind an archive: which events it can vouch for, which snapshots are whole in it, and its rows in order.
+"""The Delta table of an archive: its spans without gaps, its complete snapshots, and its rows in order.
 
-Only what the table can vouch for is given: it has every event of a span. A span begins with a snapshot (or the table),
-and ends where a later snapshot says that events are missing. Which snapshots are whole the table's progress says.
+A span has every event between two tokens. It begins with a snapshot (or with the table), and ends where a later
+snapshot shows that events are missing. The table's progress says which snapshots are complete.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 WINDOW_ROWS: Final = 50_000
-"""So many rows of the table are held at a time."""
+"""The most rows of the table in memory at a time."""
 
 
 class ArchiveUnfit(RuntimeError):
-    """The table is not one of this stream's events."""
+    """The table does not have this stream's events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class EventSpan:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSnapshot:
-    """A whole snapshot that began at `begin`: every row of it is true at a token of its own, up to `end`."""
+    """A complete snapshot: each row is a document as it was at the row's token, between `begin` and `end`."""
 
     begin: Token
     end: Token
@@ -50,16 +50,16 @@ class ArchivedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveContents:
-    """What a version of a table has, in order."""
+    """The contents of one version of the table; spans and snapshots are in order."""
 
     spans: tuple[EventSpan, ...] = ()
     snapshots: tuple[ArchivedSnapshot, ...] = ()
     source: str = ""
-    """Which stream it is of, by `stream_fingerprint.py`; empty where that was not kept."""
+    """The fingerprint of its stream (`stream_fingerprint.py`); empty if none was recorded."""
 
 
 class ArchiveTable:
-    """The table at a path, as it is when it is asked; there may be none yet."""
+    """The table at a path, in its latest version at each call; there may be none yet."""
 
     def __init__(self, path: str) -> None:
         # Readers without an archive need no Delta.
@@ -70,17 +70,18 @@ class ArchiveTable:
         self._kept = OpenDeltaTable(location_of(path))
 
     def contents(self) -> ArchiveContents:
+        """The contents of the latest version; empty if there is no table."""
         table = self._kept.now()
         return ArchiveContents() if table is None else _contents(self._path, table.version())
 
     def events(self, after: str, upto: str, names: Sequence[str] | None = None) -> pa.Table:
-        """The events after one token, up to and including another; in no order. Raises ArchiveUnfit."""
+        """The events after `after` up to and including `upto`, unordered. Raises ArchiveUnfit."""
         import pyarrow.dataset as ds
 
         return self._rows(after, upto, ~_is_snapshot(ds.field("operationType")), names)
 
     def windows(self, after: str, upto: str, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """These events in order, so many at a time."""
+        """The same events in order, in tables of at most WINDOW_ROWS. Raises ArchiveUnfit."""
         tokens = self.events(after, upto, ("token",)).sort_by("token")["token"]
         for end in range(WINDOW_ROWS, len(tokens) + WINDOW_ROWS, WINDOW_ROWS):
             last = tokens[min(end, len(tokens)) - 1].as_py()
@@ -88,7 +89,7 @@ class ArchiveTable:
             after = last
 
     def base_rows(self, base: ArchivedSnapshot, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of a snapshot, in no order. Raises ArchiveUnfit if they have been removed from the table."""
+        """The rows of a snapshot, unordered. Raises ArchiveUnfit if they have been removed from the table."""
         import pyarrow as pa
         import pyarrow.dataset as ds
 
@@ -102,12 +103,12 @@ class ArchiveTable:
             yield from scanned.to_batches(columns=list(names), filter=wanted, batch_size=WINDOW_ROWS)
 
     def count(self, base: ArchivedSnapshot, upto: Token) -> int:
-        """How many documents there are at most at `upto`: the snapshot's, and those that came since."""
+        """An upper bound of the number of documents at `upto`: the snapshot's, and the inserts since."""
         import pyarrow.compute as pc
 
-        found: int = sum(batch.num_rows for batch in self.base_rows(base, ("token",)))
+        documents: int = sum(batch.num_rows for batch in self.base_rows(base, ("token",)))
         kinds = self.events(base.begin.text, upto.text, ("operationType",))["operationType"]
-        return found + len(kinds.filter(pc.equal(kinds, "insert")))
+        return documents + len(kinds.filter(pc.equal(kinds, "insert")))
 
     def _rows(self, after: str, upto: str, kind: pc.Expression, names: Sequence[str] | None) -> pa.Table:
         import pyarrow as pa
@@ -115,21 +116,21 @@ class ArchiveTable:
         wanted = (_token() > after) & (_token() <= upto) & kind
         scanned = self._dataset(after, upto)
         if scanned is None:
-            return pa.table(_schema(self._there()).empty_table()).select(list(names or COLUMNS))
+            return pa.table(_schema(self._existing_table()).empty_table()).select(list(names or COLUMNS))
         return scanned.to_table(columns=list(names or COLUMNS), filter=wanted)
 
     def _dataset(self, after: str, upto: str) -> Any:
-        """The files in which these tokens may be; None if there is none."""
+        """A dataset of the files that may have these tokens; None if there is none."""
         from headrace.spark.tables.delta_files import files_between
 
-        table = self._there()
+        table = self._existing_table()
         schema = _schema(table)
         if missing := sorted(set(COLUMNS) - set(schema.names)):
             raise ArchiveUnfit(f"the table {self._path} has no column {missing[0]!r}: it is not one of events")
         files = files_between(table, after, upto)
         return self._kept.location.dataset(table, files, schema) if files else None
 
-    def _there(self) -> DeltaTable:
+    def _existing_table(self) -> DeltaTable:
         table = self._kept.now()
         if table is None:
             raise ArchiveUnfit(f"there is no table at {self._path}")
@@ -143,7 +144,7 @@ def _schema(table: DeltaTable) -> pa.Schema:
 
 
 def mark_at(moment: Timestamp) -> Token:
-    """The position before everything of that time."""
+    """The high-water mark of a cluster time: the token before everything of that time."""
     return Token(high_water_mark(moment.time << 32 | moment.inc))
 
 
@@ -167,7 +168,7 @@ def _contents(path: str, version: int) -> ArchiveContents:
     progress = committed_progress(table) or Progress()
     spans = _spans(events, begins)
     if spans and Token(progress.token) > spans[-1].last:
-        # A quiet stream went on without rows.
+        # A quiet stream has progressed without rows.
         spans = (*spans[:-1], EventSpan(spans[-1].first, Token(progress.token)))
     return ArchiveContents(spans, _snapshots(documents, begins, progress), progress.source)
 
@@ -178,32 +179,32 @@ def _spans(events: pa.ChunkedArray, begins: list[str]) -> tuple[EventSpan, ...]:
     if not len(events):
         return (EventSpan(Token(begins[-1]), Token(begins[-1])),) if begins else ()
     first, last = pc.min(events).as_py(), pc.max(events).as_py()
-    found: list[EventSpan] = []
+    spans: list[EventSpan] = []
     at = mark_at(Token(first).time) if not begins or first <= begins[0] else None
     for begin in begins:
         before = pc.max(events.filter(pc.less_equal(events, begin))).as_py()
-        # A snapshot that begins at the last event, an invalidate, leaves nothing out.
+        # A snapshot that begins at the last event, an invalidate, leaves no gap.
         if at is None or before != begin:
             if at is not None:
-                found.append(EventSpan(at, max(Token(before or ""), at)))
+                spans.append(EventSpan(at, max(Token(before or ""), at)))
             at = Token(begin)
     assert at is not None
-    return (*found, EventSpan(at, max(Token(last), at)))
+    return (*spans, EventSpan(at, max(Token(last), at)))
 
 
 def _snapshots(documents: pa.ChunkedArray, begins: list[str], progress: Progress) -> tuple[ArchivedSnapshot, ...]:
-    """The whole snapshots; `documents` are the tokens of all their rows."""
+    """The complete snapshots; `documents` are the tokens of all snapshots' rows."""
     import pyarrow.compute as pc
 
-    found = []
+    complete = []
     for begin, end in progress.snapshots():
         if begin in begins:
             following = next((later for later in begins if later > begin), None)
-            own = documents.filter(pc.greater_equal(documents, begin))
-            own = own if following is None else own.filter(pc.less(own, following))
-            # A row's token may lie just behind the last event, and so behind the end.
-            found.append(ArchivedSnapshot(Token(begin), Token(max(begin, end, pc.max(own).as_py() or ""))))
-    return tuple(found)
+            tokens = documents.filter(pc.greater_equal(documents, begin))
+            tokens = tokens if following is None else tokens.filter(pc.less(tokens, following))
+            # A row's token may lie just after the last event, and so after the end.
+            complete.append(ArchivedSnapshot(Token(begin), Token(max(begin, end, pc.max(tokens).as_py() or ""))))
+    return tuple(complete)
 
 
 def _token() -> pc.Expression:
@@ -216,5 +217,5 @@ def _token() -> pc.Expression:
 def _is_snapshot(kind: pc.Expression) -> pc.Expression:
     import pyarrow as pa
 
-    # Not `isin` alone: an event without an operation type (a pipeline's) is an event.
+    # Not `isin` alone: a pipeline may leave events without an operation type.
     return kind.is_valid() & kind.cast(pa.string()).isin([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])

@@ -1,11 +1,11 @@
-"""A collection as it was at a token, from an archive: a whole snapshot in the table, and the events since.
+"""A collection as it was at a token, from an archive: a complete snapshot in the table, and the events since.
 
-Needs no images of documents. The events are the table's up to its end; behind that, the server's. Each slice is the
-documents whose key's text has that hash, so that many can work at it; a slice is held in memory.
+Needs no pre- and post-images. The events are the table's up to its end; after that, the server's. The documents are
+divided into slices by a hash of their key's text, for several workers; a slice is held in memory.
 
-Exact or refused (PastUnknown): the table must have a whole snapshot from before the token, every event since must be
-in the table or on the server, no other collection may have been renamed onto this one since, and the updates must be
-described so that they can be read in one way only (`showRawUpdateDescription`, `showExpandedEvents`).
+Exact or refused (PastUnknown): the table must have a complete snapshot from before the token, every event since must
+be in the table or on the server, no other collection may have been renamed onto this one since, and the update
+descriptions must be unambiguous (`showRawUpdateDescription`, `showExpandedEvents`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Documents = dict[str, MirrorRow]
 
 
 def base_at(options: SourceOptions, token: Token) -> ArchivedSnapshot:
-    """The snapshot from which the collection at `token` can be made. Raises PastUnknown with what is missing."""
+    """The latest snapshot from which the collection at `token` can be computed. Raises PastUnknown."""
     archive = Archive(options)
     base = next((base for base in reversed(archive.snapshots()) if base.end.text <= token.text), None)
     if base is None:
@@ -66,16 +66,16 @@ def base_at(options: SourceOptions, token: Token) -> ArchivedSnapshot:
 def documents_at(
     options: SourceOptions, token: Token, base: ArchivedSnapshot, slice_: int = 0, slices: int = 1
 ) -> Iterator[EventRow]:
-    """The documents of a slice as rows that carry `token`, in the order of their keys.
+    """The documents of a slice as rows with `token`, in the order of their keys.
 
-    The same whenever it is read, however the table has grown. Raises PastUnknown, PositionLost, ArchiveUnfit.
+    The same at each call, even if the table has grown. Raises PastUnknown, PositionLost, ArchiveUnfit.
     """
     documents: Documents = {}
     state = MirrorState(token=base.begin.text, snapshot_token=base.end.text)
     for rows in _base_rows(options, base, slice_, slices):
         for row in rows:
-            kept = documents.get(key := key_of(row))
-            if kept is None or kept.token < row.token:
+            stored = documents.get(key := key_of(row))
+            if stored is None or stored.token < row.token:
                 documents[key] = MirrorRow(row.fullDocument or "", row.token)
     try:
         for rows in _events(options, base.begin, token, slice_, slices):
@@ -83,8 +83,8 @@ def documents_at(
     except MirrorDiverged as error:
         raise PastUnknown(f"the archive {options.archive} does not tell all: {error}") from error
     snapshot = Snapshot(options)
-    found = sorted((encode_value(loads(key)), stored.document) for key, stored in documents.items())
-    for _, document in found:
+    by_key = sorted((encode_value(loads(key)), stored.document) for key, stored in documents.items())
+    for _, document in by_key:
         yield snapshot.row(token, loads(document))
 
 
@@ -107,8 +107,8 @@ def _base_rows(options: SourceOptions, base: ArchivedSnapshot, slice_: int, slic
 
 
 def _events(options: SourceOptions, start: Token, end: Token, slice_: int, slices: int) -> Iterator[list[Row]]:
-    """The events after `start` up to `end`: the table's, then the server's."""
-    # What an update's look-up found is the document of a later time.
+    """The events of the slice after `start` up to `end`: the table's, then the server's."""
+    # The document that updateLookup gives an update is of a later time.
     looked_up = options.stream.get("fullDocument") == "updateLookup"
     for batch in _event_batches(options, start, end):
         rows = _sliced(_rows(batch), slice_, slices)
@@ -138,7 +138,7 @@ def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
 
 
 def _sliced(rows: Iterable[Row], slice_: int, slices: int) -> list[Row]:
-    """Those of the slice, and those that are about no document."""
+    """The rows of the slice, and those without a document key."""
     return [
         row
         for row in rows
@@ -147,7 +147,7 @@ def _sliced(rows: Iterable[Row], slice_: int, slices: int) -> list[Row]:
 
 
 def check_rename(options: SourceOptions, other: str | None) -> None:
-    """A collection that took this one's name brought documents that no event tells of. Raises PastUnknown."""
+    """Raises PastUnknown for a rename onto this collection: no event describes the documents that it brought."""
     to = loads(other or "{}").get("to")
     if to == {"db": options.database, "coll": options.collection}:
         raise PastUnknown(f"another collection was renamed to {options.database}.{options.collection} since then")

@@ -1,19 +1,19 @@
-"""A collection as rows, in chunks of its `_id`s, each row true at the token it carries.
+"""A collection as rows, in chunks of its `_id`s: each row is a document as it was at the row's token.
 
-What must hold: a row says "at `token` the document with this key was this one", exactly, with writers at
-work, on any server, without a snapshot held open. Then an event of a key is to be applied to its row exactly
-when the event's token is greater, and no event is applied twice or missed.
+What must hold: a row says "at `token` the document with this key was this one", exactly, with concurrent writers, on
+any server, and without a server-side snapshot. So an event of a key applies to its row exactly if the event's token is
+greater, and no event is applied twice or missed.
 
-How: (1) open a stream on the collection; (2) read the chunk; (3) read the stream until it has covered the time
-of the read. A document read in (2) that no event of (3) touches was the same all the while, so it is true where
-the stream stands now. The touched ones are read again, and (3) again, until none is touched.
+How: (1) open a stream on the collection; (2) read the chunk; (3) read the stream past the time of the read. A document
+of (2) without an event in (3) did not change in between, so it is valid at the stream's present token. Documents with
+an event are read again, followed by (3), until there are none.
 
-A key that no chunk holds needs no row. If it is there later, its events after the snapshot's first token say how it
-came. If it is gone, events from before its end may find no row to change: `snapshotEnd` carries the token up to
-which that is right; later it would be a fault.
+A key that is in no chunk needs no row. If the document exists later, its insert comes after the snapshot's first token.
+If it was deleted, events from before the snapshot's end may have no row to change: `snapshotEnd` has the token up to
+which that is expected; later it is an error.
 
-Chunks go by `_id` in MongoDB's order. `$gt` compares within one type only, so a chunk never spans two: the first
-key of each type is a chunk of its own.
+Chunks are ranges of `_id` in MongoDB's order. `$gt` compares within one type only, so a chunk never spans two types:
+the first key of each type is a chunk by itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.spark.rows.tokens import Token
 from headrace.values.arrow import COLUMNS, EventRow
 from headrace.values.bson import OPTIONS, encode, type_number
 
-# How often a document may change under our hands before we say that it cannot be read. Each round takes milliseconds.
+# How often a document may change while it is read. A round takes milliseconds.
 ROUNDS_MAX: Final = 200
 # The types of BSON that a key can have, by number, in MongoDB's order; those within one pair of brackets are compared.
 _TYPE_ORDER: Final = (
@@ -50,7 +50,7 @@ _KEYS_ONLY: Final = (
 
 
 class SnapshotUnsettled(RuntimeError):
-    """Some documents changed every time they were read, so that no token could be given to them."""
+    """Some documents changed every time they were read, so that no token is valid for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,11 @@ class Chunk:
 
     @property
     def last_key(self) -> Any:
+        """The greatest `_id` of the chunk, decoded."""
         return loads(self.upto)["_id"]
 
     def filter(self) -> dict[str, Any]:
+        """The query for its documents."""
         upper = self.last_key
         if not self.after:
             return {"_id": {"$eq": upper}}
@@ -72,11 +74,11 @@ class Chunk:
 
 
 class Snapshot:
-    """The one collection that the options name."""
+    """Reads the collection that the options name."""
 
     def __init__(self, options: SourceOptions) -> None:
         assert options.database and options.collection
-        # Its own stream sees every change of the collection, whatever the user's pipeline leaves.
+        # This stream must have every change of the collection, so it is without the user's pipeline.
         self._options = replace(options, pipeline=(), stream={}, others=())
         self._mongodb = MongoDBStream(self._options)
         self._collection: Collection[dict[str, Any]] = self._mongodb.client.get_database(
@@ -88,48 +90,48 @@ class Snapshot:
         if not after:
             return self._single({})
         key = loads(after)["_id"]
-        # Nothing is greater than NaN, though every number comes after it.
+        # `$gt: NaN` matches nothing, though NaN sorts before all numbers.
         within = {"_id": {"$gt": key}}
         last = None
         if not _is_nan(key) and not isinstance(key, MinKey):
             last = self._key(within, 1, skip=rows_max - 1) or self._key(within, -1)
         return Chunk(last, after) if last else self._single(_beyond(key))
 
-    def split(self, chunk: Chunk, rows: int, parts: int) -> list[Chunk]:
-        """A chunk of about so many rows as some smaller ones, at most so many, in order."""
-        found: list[Chunk] = []
+    def split(self, chunk: Chunk, rows: int, chunks_max: int) -> list[Chunk]:
+        """A chunk of about `rows` rows as at most `chunks_max` smaller ones, in order."""
+        chunks: list[Chunk] = []
         after, last = chunk.after, chunk.last_key
-        while after and len(found) < parts - 1:
+        while after and len(chunks) < chunks_max - 1:
             within = {"_id": {"$gt": loads(after)["_id"], "$lte": last}}
-            upto = self._key(within, 1, skip=max(rows // parts, 1) - 1)
+            upto = self._key(within, 1, skip=max(rows // chunks_max, 1) - 1)
             if upto is None or upto == chunk.upto:
                 break
-            found.append(Chunk(upto, after))
+            chunks.append(Chunk(upto, after))
             after = upto
-        return [*found, Chunk(chunk.upto, after)]
+        return [*chunks, Chunk(chunk.upto, after)]
 
     def read(self, chunk: Chunk) -> Iterator[EventRow]:
-        """The chunk's documents; raises SnapshotUnsettled."""
+        """The chunk's documents as rows; raises SnapshotUnsettled."""
         documents, token = self.consistent_read(chunk)
         return (self.row(token, document) for document in documents)
 
     def read_all(self) -> Iterator[EventRow]:
-        """All documents, chunk by chunk."""
+        """The rows of all documents, chunk by chunk; raises SnapshotUnsettled."""
         after = ""
         while chunk := self.next_chunk(after, _CHUNK_ROWS):
             yield from self.read(chunk)
             after = chunk.upto
 
     def stream_with(self, stream: dict[str, Any]) -> MongoDBStream:
-        """The collection's stream with these options."""
+        """The collection's change stream with these options of $changeStream."""
         return MongoDBStream(replace(self._options, stream=stream))
 
     def now(self) -> Token:
-        """A token up to which everything acknowledged before the call happened."""
+        """A token not before anything that was acknowledged before the call."""
         return self._mongodb.end_at(self._mongodb.now())
 
     def consistent_read(self, chunk: Chunk) -> tuple[Iterable[dict[str, Any]], Token]:
-        """The chunk's documents and the token at which all of them are true; raises SnapshotUnsettled."""
+        """The chunk's documents and a token at which all of them are valid; raises SnapshotUnsettled."""
         with self._mongodb.open(StreamPosition("latest"), stages=_KEYS_ONLY) as cursor:
             documents, moment = self._find(chunk.filter(), _before(cursor.token.time))
             for _ in range(ROUNDS_MAX):
@@ -142,20 +144,20 @@ class Snapshot:
         raise SnapshotUnsettled(f"{len(stale)} documents changed each of the {ROUNDS_MAX} times they were read")
 
     def begin_row(self, token: Token) -> EventRow:
-        """The row that says: what was there before is to be forgotten; the rows of a snapshot at `token` follow."""
+        """The row `snapshotBegin`: earlier rows are obsolete, and those of a snapshot that begins at `token` follow."""
         return self._row(SNAPSHOT_BEGIN, token)
 
     def end_row(self, begun: Token) -> EventRow:
-        """The row that says: the snapshot that began at `begun` is complete, and nothing of it is later than now."""
-        # On a quiet server the last event is older than the place behind it, where the snapshot began.
+        """The row `snapshotEnd` of the snapshot that began at `begun`: none of its rows is later than now."""
+        # On a quiet server the last event is older than the position at which the snapshot began.
         return self.end_row_at(max(self.now(), begun))
 
     def end_row_at(self, token: Token) -> EventRow:
-        """The same of a snapshot whose rows are true at this token."""
+        """The row `snapshotEnd` of a snapshot whose rows are valid at `token`."""
         return self._row(SNAPSHOT_END, token)
 
     def row(self, token: Token, document: dict[str, Any]) -> EventRow:
-        """The row of a document that is true at `token`."""
+        """The row of a document as it is at `token`."""
         row = self._row(SNAPSHOT, token)
         row[_KEY], row[_DOCUMENT] = encode({"_id": document["_id"]}), encode(document)
         return row
@@ -165,15 +167,15 @@ class Snapshot:
         return Chunk(key) if key else None
 
     def _key(self, query: dict[str, Any], direction: int, *, skip: int = 0) -> str | None:
-        found = list(self._collection.find(query, {"_id": 1}, sort=[("_id", direction)], skip=skip, limit=1))
-        return dumps({"_id": found[0]["_id"]}) if found else None
+        first = list(self._collection.find(query, {"_id": 1}, sort=[("_id", direction)], skip=skip, limit=1))
+        return dumps({"_id": first[0]["_id"]}) if first else None
 
     def _find(self, query: dict[str, Any], since: Timestamp) -> tuple[dict[str, dict[str, Any]], Timestamp]:
-        """Documents by their key's text, with all that happened up to `since`, and a time by which they were read."""
+        """The documents by their key's text, not older than `since`, and a time after they were read."""
         with self._mongodb.client.start_session(causal_consistency=True) as session:
             session.advance_operation_time(since)
-            found = {dumps(document["_id"]): document for document in self._collection.find(query, session=session)}
-        return found, self._mongodb.now()
+            documents = {dumps(document["_id"]): document for document in self._collection.find(query, session=session)}
+        return documents, self._mongodb.now()
 
     def _row(self, kind: str, token: Token) -> EventRow:
         head = [token.text, token.time.time * 1_000_000, token.time.inc, kind]
@@ -182,22 +184,22 @@ class Snapshot:
 
 
 def _touched(cursor: ResumingCursor, moment: Timestamp) -> Iterator[str]:
-    """The keys of the events up to `moment` at least; an invalidate ends them: its collection is gone."""
+    """The keys of the events up to `moment`, or up to an invalidate, which ends the collection."""
     while not cursor.covers(moment) and not cursor.closed:
         for event in cursor.next_batch(wait_ms=20):
             yield dumps(event["documentKey"]["_id"])
 
 
 def _before(moment: Timestamp) -> Timestamp:
-    # A stream that is opened stands one tick after what the server has; nothing may have that time yet.
+    # A stream that was just opened is one tick after the oplog; nothing has that time yet.
     return Timestamp(moment.time, moment.inc - 1) if moment.inc else moment
 
 
 def _beyond(key: Any) -> dict[str, Any]:
-    """The filter for keys of the types that come after this key's; behind NaN, for the other numbers too."""
-    place = next(place for place, types in enumerate(_TYPE_ORDER) if type_number(key) in types)
-    later = [number for types in _TYPE_ORDER[place + (0 if _is_nan(key) else 1) :] for number in types]
-    # Of no type at all: the filter of nothing.
+    """The filter for keys of types that sort after this key's type; after NaN, also for the other numbers."""
+    rank = next(rank for rank, types in enumerate(_TYPE_ORDER) if type_number(key) in types)
+    later = [number for types in _TYPE_ORDER[rank + (0 if _is_nan(key) else 1) :] for number in types]
+    # Without later types: a filter that matches nothing.
     return {"_id": {"$type": later, "$ne": key}} if later else {"_id": {"$in": []}}
 
 

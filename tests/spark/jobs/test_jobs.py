@@ -139,8 +139,8 @@ def test_what_is_raised_in_the_source_is_told_in_a_line(spark: SparkSession, tmp
         job = job_of(server.uri, client.d, tmp_path, {"kind": "changes"}, startingPosition="2001-01-01T00:00:00Z")
         with pytest.raises(Exception, match="STREAM_FAILED") as caught:
             run_job(job, session=spark, report=silent)
-    assert "no longer" in errors.told(caught.value)
-    assert errors.told(caught.value).startswith("PositionLost: ") and "\n" not in errors.told(caught.value)
+    assert "no longer" in errors.error_line(caught.value)
+    assert errors.error_line(caught.value).startswith("PositionLost: ") and "\n" not in errors.error_line(caught.value)
 
 
 def test_a_pipeline_behind_a_snapshot_is_run_by_spark_on_all_rows(
