@@ -28,7 +28,7 @@ from headrace.changes.split import CountMetric
 from headrace.changes.stream import StreamSpec
 from headrace.errors import CommandError
 from headrace.values.bson import decode
-from headrace.values.bson.to_string import shown
+from headrace.values.bson.to_string import to_string
 
 
 class HeadRule:
@@ -241,7 +241,7 @@ class EventBuilder:
         return CommandError(
             10334,
             f"BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and "
-            f"{limits.INTERNAL_DOCUMENT_BYTES_MAX}(16MB) First element: {name}: {shown(value)}",
+            f"{limits.INTERNAL_DOCUMENT_BYTES_MAX}(16MB) First element: {name}: {to_string(value)}",
         )
 
 

@@ -17,7 +17,7 @@ from headrace.changes.parts import document_element
 from headrace.errors import CommandError
 from headrace.query.diff import apply_diff
 from headrace.values.bson import decode, encode
-from headrace.values.bson.to_string import shown_tight
+from headrace.values.bson.to_string import to_compact_string
 from headrace.values.position import Position, to_timestamp
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ def _described(draft: Draft) -> str:
     """The event as the message names it; a document that is no part of a transaction lacks its number."""
     operation = draft.operation
     assert operation.head is not None
-    ns = shown_tight({"db": operation.head.db, "coll": operation.head.coll})
+    ns = to_compact_string({"db": operation.head.db, "coll": operation.head.coll})
     number = "MISSING" if operation.session is None else str(int.from_bytes(operation.session.txn_number, "little"))
-    return (
-        f'{{operationType: "{draft.kind}", ns: {ns}, clusterTime: {shown_tight(to_timestamp(operation.position))}, '
-        f"txnNumber: {number}}}"
-    )
+    cluster_time = to_compact_string(to_timestamp(operation.position))
+    return f'{{operationType: "{draft.kind}", ns: {ns}, clusterTime: {cluster_time}, txnNumber: {number}}}'

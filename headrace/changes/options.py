@@ -14,7 +14,7 @@ from bson import Timestamp
 
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
-from headrace.values.bson.to_string import shown
+from headrace.values.bson.to_string import to_string
 from headrace.values.token import ResumeToken, decode_token
 
 FULL_DOCUMENT: Final = frozenset({"default", "required", "updateLookup", "whenAvailable"})
@@ -84,7 +84,7 @@ def intern(shape: Shape) -> Shape:
 def parse_options(spec: Any, *, api_strict: bool = False) -> StreamOptions:
     """The options of `{$changeStream: spec}`; raises the error of the first one that is wrong."""
     if not isinstance(spec, dict):
-        message = f"$changeStream must take a nested object but found: $changeStream: {shown(spec)}"
+        message = f"$changeStream must take a nested object but found: $changeStream: {to_string(spec)}"
         raise CommandError(6188500, message)
     given = {name: _checked(name, value) for name, value in spec.items()}
     if api_strict:

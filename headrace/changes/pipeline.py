@@ -23,7 +23,7 @@ from headrace.query.match import Predicate
 from headrace.query.stages.match_stage import Match
 from headrace.query.stages.stage import Stage
 from headrace.values.bson import encode_in_order
-from headrace.values.bson.to_string import shown
+from headrace.values.bson.to_string import to_string
 
 FIXED: Final = frozenset({"ns", "operationType"})
 HEADER: Final = FIXED | {"clusterTime", "documentKey", "wallTime"}
@@ -101,5 +101,5 @@ def _check_id(before: Document, after: Document) -> None:
         "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. "
         "Modifying the _id field of an event makes it impossible to resume the stream from that point. Only "
         "transformations that retain the unmodified _id field are allowed. "
-        f"Expected: {shown({'_id': expected})} but found: {shown(but)}"
+        f"Expected: {to_string({'_id': expected})} but found: {to_string(but)}"
     )

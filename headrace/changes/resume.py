@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.changes.stream import StreamSpec
 from headrace.errors import CommandError
-from headrace.values.bson.to_string import shown_tight
+from headrace.values.bson.to_string import to_compact_string
 from headrace.values.position import Position
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class ResumeGuard:
     def _not_found(self) -> CommandError:
         token = self._spec.resume
         assert token is not None
-        return fatal(f"cannot resume stream; the resume token was not found. {shown_tight(token.document())}")
+        return fatal(f"cannot resume stream; the resume token was not found. {to_compact_string(token.document())}")
 
 
 def fatal(message: str) -> CommandError:

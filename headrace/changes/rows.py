@@ -21,7 +21,7 @@ from headrace.changes.operation import Head
 from headrace.changes.options import Shape
 from headrace.changes.parts import document_of
 from headrace.changes.slicing import slices_of
-from headrace.values.arrow import Gathered, RowKind, slice_of
+from headrace.values.arrow import RowColumns, RowKind, slice_of
 from headrace.values.keystring import encode_element
 from headrace.values.token import TokenMaker
 
@@ -64,7 +64,7 @@ class RowCollector:
         self._plans: dict[Head, _HeadPlan] = {}
         self._bytes = 0
         self._passed: tuple[TokenMaker, int, bytes] | None = None
-        self.rows = Gathered()
+        self.rows = RowColumns()
         self.full = False
         """Whether the next row was left out because there is no room for it."""
 

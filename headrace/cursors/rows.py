@@ -15,7 +15,7 @@ from headrace.changes.rows import Entry, ReadBounds, RowCollector
 from headrace.changes.stream import StreamSpec
 from headrace.cursors.changes import ChangeCursor, Source, check_read
 from headrace.cursors.feed import Feeds
-from headrace.values.arrow import Gathered
+from headrace.values.arrow import RowColumns
 from headrace.values.bson import encode
 from headrace.values.position import LAST
 
@@ -43,7 +43,7 @@ class RowCursor(ChangeCursor):
         """Whether an event was passed, of any slice."""
 
     @property
-    def rows(self) -> Gathered:
+    def rows(self) -> RowColumns:
         return self._taker.rows
 
     @property

@@ -132,12 +132,12 @@ def _array_diff(pre: list[Any], post: list[Any]) -> tuple[dict[str, Any], int]:
 def _child_diff(pre: Any, post: Any) -> tuple[dict[str, Any], int] | None:
     """The sub-diff of a field and its size, or None where the whole new value is as short."""
     if type(pre) is dict and type(post) is dict:
-        found = _document_diff(pre, post)
+        child = _document_diff(pre, post)
     elif type(pre) is list and type(post) is list:
-        found = _array_diff(pre, post)
+        child = _array_diff(pre, post)
     else:
         return None
-    return None if found[1] >= value_bytes(post) else found
+    return None if child[1] >= value_bytes(post) else child
 
 
 def _field_bytes(value: Any) -> int:

@@ -110,11 +110,11 @@ def _plain_value(document: dict[str, Any], path: str) -> Any:
     return ARRAY if type(value) is list else value
 
 
-Pending = tuple[str, ...]
+RemainingPath = tuple[str, ...]
 
 
 def _expand(
-    paths: list[Pending], document: Any, collation: Collation | None, emit: Callable[[list[Key]], None]
+    paths: list[RemainingPath], document: Any, collation: Collation | None, emit: Callable[[list[Key]], None]
 ) -> None:
     """Emits one list of keys for each way to choose an element of the array that the paths go through."""
     fixed: list[Any] = [None] * len(paths)
@@ -122,16 +122,16 @@ def _expand(
 
 
 def _expand_from(
-    paths: list[Pending], places: list[Any], fixed: list[Any], collation: Collation | None,
+    paths: list[RemainingPath], containers: list[Any], fixed: list[Any], collation: Collation | None,
     emit: Callable[[list[Key]], None],
 ) -> None:  # fmt: skip
     array: list[Any] | None = None
     through: list[int] = []
-    rests, values = list(paths), list(places)
-    for number, (path, place) in enumerate(zip(paths, places)):
+    rests, values = list(paths), list(containers)
+    for number, (path, container) in enumerate(zip(paths, containers)):
         if fixed[number] is not None:
             continue
-        rest, value = _advance(path, place)
+        rest, value = _advance(path, container)
         rests[number], values[number] = rest, value
         if type(value) is not list:
             fixed = [*fixed]
@@ -145,18 +145,18 @@ def _expand_from(
         emit(fixed)
         return
     for item in array or [MISSING]:
-        chosen, places = [*fixed], [*values]
+        chosen, containers = [*fixed], [*values]
         for number in through:
             if rests[number]:
-                places[number] = item if type(item) is dict else {}
+                containers[number] = item if type(item) is dict else {}
             else:
                 chosen[number] = sort_key(item, collation)  # of an empty array: MISSING, which is before null
-        _expand_from(rests, places, chosen, collation, emit)
+        _expand_from(rests, containers, chosen, collation, emit)
 
 
-def _advance(path: Pending, place: Any) -> tuple[Pending, Any]:
+def _advance(path: RemainingPath, container: Any) -> tuple[RemainingPath, Any]:
     """Walks until the path ends or an array must be expanded: what is left of it, and the value there."""
-    value, rest = place, path
+    value, rest = container, path
     while rest:
         if type(value) is dict:
             value, rest = value.get(rest[0], MISSING), rest[1:]

@@ -17,7 +17,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.index_keys import UNDEFINED, Row, index_rows
 from headrace.store.view import bounded_key
 from headrace.values.bson import MISSING, decode
-from headrace.values.bson.to_string import shown
+from headrace.values.bson.to_string import to_string
 from headrace.values.keystring import encode_element, encode_value
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def duplicate_id(collection: Collection, key_document: bytes) -> CommandError:
 
 
 def _duplicate(collection: Collection, name: str, pattern: dict[str, Any], value: dict[str, Any]) -> CommandError:
-    message = f"E11000 duplicate key error collection: {collection.namespace} index: {name} dup key: {shown(value)}"
+    message = f"E11000 duplicate key error collection: {collection.namespace} index: {name} dup key: {to_string(value)}"
     return CommandError(11000, message, extra={"keyPattern": pattern, "keyValue": value})
 
 

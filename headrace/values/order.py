@@ -103,11 +103,11 @@ def sort_key(value: Any, collation: StringOrder | None = None) -> Key:
 
 
 def _object_key(value: dict[str, Any], collation: StringOrder | None = None) -> Key:
-    parts = []
+    fields = []
     for name, item in value.items():
         type_rank, payload = sort_key(item, collation)
-        parts.append((type_rank, name, payload))
-    return (20, tuple(parts))
+        fields.append((type_rank, name, payload))
+    return (20, tuple(fields))
 
 
 def _array_key(value: list[Any]) -> Key:

@@ -21,33 +21,33 @@ from headrace.values.bson import MISSING
 ValueTest = Callable[[Any], bool]
 
 
-def split_path(path: str) -> tuple[str, ...]:
+def split_path(dotted: str) -> tuple[str, ...]:
     """The parts of a dotted path; empty parts are kept."""
-    return tuple(path.split("."))
+    return tuple(dotted.split("."))
 
 
-def is_index(part: str) -> bool:
+def is_index(component: str) -> bool:
     """Whether a part of a path can mean a place in an array: decimal digits without a leading zero."""
-    return part.isdecimal() and part.isascii() and (part == "0" or part[0] != "0")
+    return component.isdecimal() and component.isascii() and (component == "0" or component[0] != "0")
 
 
-def array_index(part: str) -> int | None:
+def array_index(component: str) -> int | None:
     """The index a part of a path means within an array, or None."""
-    return int(part) if is_index(part) else None
+    return int(component) if is_index(component) else None
 
 
 # ------------------------------------------------------------------ filters
 
 
-def any_value(parts: tuple[str, ...], test: ValueTest, *, enter_last: bool = True) -> Callable[[dict[str, Any]], bool]:
+def any_value(path: tuple[str, ...], test: ValueTest, *, enter_last: bool = True) -> Callable[[dict[str, Any]], bool]:
     """A function telling whether `test` holds for any value that the path reaches in a document.
 
     `test` gets MISSING where the path ends at no field. With `enter_last` False an array at the end
     of the path is tested as a whole only.
     """
-    if len(parts) == 1:
-        return _any_top_level(parts[0], test) if enter_last else _top_level(parts[0], test)
-    name, rest = parts[0], parts[1:]
+    if len(path) == 1:
+        return _any_top_level(path[0], test) if enter_last else _top_level(path[0], test)
+    name, rest = path[0], path[1:]
     in_object = any_value(rest, test, enter_last=enter_last)
     in_array = _any_in_array(rest, test, in_object, enter_last)
 
@@ -111,7 +111,7 @@ def _inside(rest: tuple[str, ...], test: ValueTest, enter_last: bool) -> ValueTe
 
 
 def located_values(
-    container: Any, parts: tuple[str, ...], *, enter_last: bool = True
+    container: Any, path: tuple[str, ...], *, enter_last: bool = True
 ) -> Iterator[tuple[Any, str | None]]:
     """What `any_value` would test, in MongoDB's order, each with the index in the outermost array.
 
@@ -119,10 +119,10 @@ def located_values(
     None if no array was entered.
     """
     if type(container) is list:
-        yield from _located_in_array(container, parts, enter_last)
+        yield from _located_in_array(container, path, enter_last)
         return
-    value = container.get(parts[0], MISSING)
-    rest = parts[1:]
+    value = container.get(path[0], MISSING)
+    rest = path[1:]
     if not rest:
         if type(value) is list and enter_last:
             yield from ((item, str(index)) for index, item in enumerate(value))
@@ -133,29 +133,29 @@ def located_values(
         yield MISSING, None
 
 
-def _located_in_array(array: list[Any], parts: tuple[str, ...], enter_last: bool) -> Iterator[tuple[Any, str | None]]:
-    wanted = array_index(parts[0])
+def _located_in_array(array: list[Any], path: tuple[str, ...], enter_last: bool) -> Iterator[tuple[Any, str | None]]:
+    wanted = array_index(path[0])
     for index, item in enumerate(array):
         label = str(index)
         if type(item) is dict:
-            yield from ((value, label) for value, _ in located_values(item, parts, enter_last=enter_last))
+            yield from ((value, label) for value, _ in located_values(item, path, enter_last=enter_last))
         if index != wanted:
             continue
-        if len(parts) == 1:
+        if len(path) == 1:
             yield item, label
         elif type(item) in (dict, list):
-            yield from ((value, label) for value, _ in located_values(item, parts[1:], enter_last=enter_last))
+            yield from ((value, label) for value, _ in located_values(item, path[1:], enter_last=enter_last))
 
 
 # -------------------------------------------------------------- expressions
 
 
-def field_getter(parts: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
+def field_getter(path: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
     """A function giving what `$a.b` means for a document: a value, an array of values, or MISSING."""
-    name = parts[0]
-    if len(parts) == 1:
+    name = path[0]
+    if len(path) == 1:
         return lambda document: document.get(name, MISSING)
-    inner = field_getter(parts[1:])
+    inner = field_getter(path[1:])
 
     def get(document: dict[str, Any]) -> Any:
         value = document.get(name, MISSING)
@@ -163,13 +163,13 @@ def field_getter(parts: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
         if kind is dict:
             return inner(value)
         if kind is list:
-            found = [inner(item) for item in value if type(item) is dict]
-            return [item for item in found if item is not MISSING]
+            values = [inner(item) for item in value if type(item) is dict]
+            return [item for item in values if item is not MISSING]
         return MISSING
 
     return get
 
 
-def get_path(document: dict[str, Any], parts: tuple[str, ...]) -> Any:
+def get_path(document: dict[str, Any], path: tuple[str, ...]) -> Any:
     """`field_getter` used once."""
-    return field_getter(parts)(document)
+    return field_getter(path)(document)

@@ -31,24 +31,24 @@ def from_timestamp(timestamp: Timestamp) -> Position:
     return timestamp.time << 32 | timestamp.inc
 
 
-def to_timestamp(place: Position) -> Timestamp:
+def to_timestamp(at: Position) -> Timestamp:
     """The Timestamp that clients see for this position."""
-    return Timestamp(place >> 32, place & _INCREMENT_MASK)
+    return Timestamp(at >> 32, at & _INCREMENT_MASK)
 
 
-def seconds(place: Position) -> int:
+def seconds(at: Position) -> int:
     """Whole seconds since the Unix epoch: the upper half."""
-    return place >> 32
+    return at >> 32
 
 
-def increment(place: Position) -> int:
+def increment(at: Position) -> int:
     """Which commit of its second: the lower half."""
-    return place & _INCREMENT_MASK
+    return at & _INCREMENT_MASK
 
 
-def to_key(place: Position) -> bytes:
+def to_key(at: Position) -> bytes:
     """8 bytes big-endian, which sort as positions do."""
-    return place.to_bytes(8, "big")
+    return at.to_bytes(8, "big")
 
 
 def from_key(key: bytes | memoryview) -> Position:
@@ -56,9 +56,9 @@ def from_key(key: bytes | memoryview) -> Position:
     return int.from_bytes(key, "big")
 
 
-def to_bson_value(place: Position) -> bytes:
+def to_bson_value(at: Position) -> bytes:
     """The 8 value bytes of a BSON Timestamp."""
-    return place.to_bytes(8, "little")
+    return at.to_bytes(8, "little")
 
 
 def from_bson_value(value: bytes | memoryview) -> Position:

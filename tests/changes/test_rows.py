@@ -12,8 +12,8 @@ import pytest
 from bson import Binary, Decimal128, Int64, ObjectId
 
 from headrace.testing.driven import DrivenServer
-from headrace.values.arrow import COLUMNS, SIZE, Gathered, RowKind, in_slice
-from headrace.values.arrow.batches import SCHEMA, batches_of, events_batch, gathered_batch
+from headrace.values.arrow import COLUMNS, SIZE, RowColumns, RowKind, in_slice
+from headrace.values.arrow.batches import SCHEMA, batches_of, columns_batch, events_batch
 from headrace.values.bson import encode
 
 KEYS: list[Any] = [
@@ -151,7 +151,7 @@ def test_a_range_ends_at_any_token_of_it(server: DrivenServer) -> None:
 
 
 def test_columns_made_at_once_are_those_of_the_rows_one_by_one_also_after_2038() -> None:
-    rows = Gathered()
+    rows = RowColumns()
     for number, kind in enumerate(("insert", "update", "delete") * 2):
         rows.kinds.append(RowKind(kind, "d", "c", None, 100))
         rows.tokens.append(f"82{number}")
@@ -161,4 +161,4 @@ def test_columns_made_at_once_are_those_of_the_rows_one_by_one_also_after_2038()
         rows.details.append(None if kind == "delete" else encode({"n": number}))
     fields = [SCHEMA.field(name) for name in COLUMNS]
     arrays = [pa.array(values, type=field.type) for values, field in zip(zip(*rows.rows()), fields)]
-    assert gathered_batch(rows, COLUMNS).equals(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+    assert columns_batch(rows, COLUMNS).equals(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))

@@ -215,4 +215,4 @@ def test_decimals_have_thirty_four_right_digits(spec: Any, digits: str) -> None:
 
 
 def test_chance_is_handed_in() -> None:
-    assert evaluate({"$rand": {}}, None, ParseContext(chance=lambda: 0.25)) == 0.25
+    assert evaluate({"$rand": {}}, None, ParseContext(random_source=lambda: 0.25)) == 0.25

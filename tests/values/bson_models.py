@@ -19,7 +19,7 @@ def decimal(negative: bool, exponent: int, coefficient: int) -> Decimal128:
     return Decimal128.from_bid((int(negative) << 127 | (exponent + 6176) << 113 | coefficient).to_bytes(16, "little"))
 
 
-def beside(base: int, step: int, digits: int) -> Decimal128:
+def near_integer(base: int, step: int, digits: int) -> Decimal128:
     """A decimal some units of its last digit away from an integer."""
     coefficient = min(abs(base * 10**digits + step), 10**34 - 1)
     return decimal(base < 0, -digits, coefficient)
@@ -36,7 +36,7 @@ DECIMALS = st.one_of(
     st.builds(decimal, st.booleans(), st.integers(-40, 10), st.integers(0, 10**34 - 1)),
     st.builds(decimal, st.booleans(), st.integers(-6176, 6111), st.integers(0, 10**34 - 1)),
     st.builds(decimal, st.booleans(), st.integers(-345, -290), st.integers(0, 10**20)),
-    st.builds(beside, st.sampled_from(EDGES + [-e for e in EDGES]), st.integers(-3, 3), st.integers(0, 14)),
+    st.builds(near_integer, st.sampled_from(EDGES + [-e for e in EDGES]), st.integers(-3, 3), st.integers(0, 14)),
     st.builds(near_double, FINITE, st.integers(-3, 3)),
     st.builds(near_double, st.floats(-10, 10), st.integers(-3, 3)),
     st.sampled_from([Decimal128(text) for text in "NaN Infinity -Infinity 0 -0 0E-50 -0E+6111 0.1 1.10".split()]),

@@ -42,7 +42,7 @@ from headrace.values.arrow import COLUMNS, SIZE
 from headrace.values.bson import decode, encode
 
 if TYPE_CHECKING:
-    from headrace.values.arrow import Gathered
+    from headrace.values.arrow import RowColumns
 
 NAME: Final = "headraceChanges"
 _FIELDS: Final = frozenset({
@@ -91,17 +91,17 @@ def _open(context: CommandContext, request: Request, wanted: Wanted) -> RowCurso
     return RowCursor(spec, builder, context.engine.feeds, context, context.clock.monotonic_ms, wanted.bounds)
 
 
-def _arrow(rows: Gathered, columns: tuple[str, ...]) -> bytes | memoryview:
+def _arrow(rows: RowColumns, columns: tuple[str, ...]) -> bytes | memoryview:
     """The rows as an Arrow IPC stream; nothing where nothing of them is wanted."""
     if not columns:
         return b""
     try:
-        from headrace.values.arrow.batches import gathered_batch, ipc_buffer
+        from headrace.values.arrow.batches import columns_batch, ipc_buffer
     except ImportError:
         raise CommandError(
             115, f"{NAME} needs pyarrow on the server: pip install 'headrace[arrow]'; or read with $changeStream"
         ) from None
-    made = memoryview(ipc_buffer(gathered_batch(rows, columns)))
+    made = memoryview(ipc_buffer(columns_batch(rows, columns)))
     if len(made) > _ARROW_BYTES_MAX:
         raise CommandError(10334, f"the next event has {len(made)} bytes as Arrow, more than a message can hold")
     return made

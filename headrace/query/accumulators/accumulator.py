@@ -20,8 +20,17 @@ from headrace.query.accumulators.operands import (
     read_percentile_arguments,
     read_rank_arguments,
 )
-from headrace.query.accumulators.states import SIMPLE, ExtremeN, FirstN, LastN, Percentiles, Ranked, State, Sum
-from headrace.query.expressions import Env, Expression, ParseContext, parse_expression
+from headrace.query.accumulators.states import (
+    STATE_FACTORIES,
+    AccumulatorState,
+    FirstN,
+    LastN,
+    MinMaxN,
+    Percentile,
+    Sum,
+    TopBottom,
+)
+from headrace.query.expressions import CompiledExpression, Env, ParseContext, parse_expression
 from headrace.query.expressions.expression import Evaluate
 from headrace.query.sort import parse_sort
 
@@ -30,14 +39,14 @@ from headrace.query.sort import parse_sort
 class Accumulator:
     """One accumulator: `new_state` starts a group, `evaluate` computes what a document adds to it."""
 
-    new_state: Callable[[], State]
+    new_state: Callable[[], AccumulatorState]
     evaluate: Evaluate
 
-    def add(self, state: State, env: Env) -> None:
+    def add(self, state: AccumulatorState, env: Env) -> None:
         """Takes another document, or the error its expression raises."""
         state.add(self.evaluate(env))
 
-    def result(self, state: State) -> Any:
+    def result(self, state: AccumulatorState) -> Any:
         """What the state has come to; MISSING if there is no value."""
         return state.result()
 
@@ -45,10 +54,10 @@ class Accumulator:
 def parse_accumulator(name: str, spec: Any, context: ParseContext | None = None) -> Accumulator:
     """The accumulator that `{name: spec}` spells; 15952 for a name nobody knows."""
     context = context or ParseContext()
-    if name in SIMPLE:
+    if name in STATE_FACTORIES:
         if type(spec) is list:
             raise CommandError(40237, f"The {name} accumulator is a unary operator")
-        new_state = SIMPLE[name]
+        new_state = STATE_FACTORIES[name]
         return Accumulator(lambda: new_state(context.collation), parse_expression(spec, context).evaluate)
     if name in _PARSERS:
         return _PARSERS[name](name, spec, context)
@@ -66,7 +75,7 @@ def _parse_count(name: str, spec: Any, context: ParseContext) -> Accumulator:
 
 def _read_n(value: Any, context: ParseContext) -> int:
     """`n`, which must not depend on documents."""
-    expression: Expression = parse_expression(value, context)
+    expression: CompiledExpression = parse_expression(value, context)
     if not expression.is_constant:
         raise CommandError(5787902, "Value for 'n' must be of integral type, but found an expression of the documents")
     return check_n(expression(Env({})))
@@ -75,11 +84,11 @@ def _read_n(value: Any, context: ParseContext) -> int:
 def _parse_first_n(name: str, spec: Any, context: ParseContext) -> Accumulator:
     given = read_n_arguments(name, spec)
     n = _read_n(given["n"], context)
-    makers: dict[str, Callable[[], State]] = {
+    makers: dict[str, Callable[[], AccumulatorState]] = {
         "$firstN": lambda: FirstN(n),
         "$lastN": lambda: LastN(n),
-        "$maxN": lambda: ExtremeN(n, -1, context.collation),
-        "$minN": lambda: ExtremeN(n, 1, context.collation),
+        "$maxN": lambda: MinMaxN(n, -1, context.collation),
+        "$minN": lambda: MinMaxN(n, 1, context.collation),
     }
     return Accumulator(makers[name], parse_expression(given["input"], context).evaluate)
 
@@ -91,7 +100,7 @@ def _parse_ranked(name: str, spec: Any, context: ParseContext) -> Accumulator:
     key = parse_sort(given["sortBy"], context.collation).key
     output = parse_expression(given["output"], context).evaluate
     bottom = name.startswith("$bottom")
-    return Accumulator(lambda: Ranked(n, bottom, single), lambda env: (key(env.root), output(env)))
+    return Accumulator(lambda: TopBottom(n, bottom, single), lambda env: (key(env.root), output(env)))
 
 
 def _parse_percentiles(name: str, spec: Any, context: ParseContext) -> Accumulator:
@@ -100,7 +109,7 @@ def _parse_percentiles(name: str, spec: Any, context: ParseContext) -> Accumulat
     fractions = (0.5,) if single else check_fractions(parse_expression(given["p"], context)(Env({})))
     continuous = given["method"] == "continuous"
     source = parse_expression(given["input"], context).evaluate
-    return Accumulator(lambda: Percentiles(fractions, continuous, single), source)
+    return Accumulator(lambda: Percentile(fractions, continuous, single), source)
 
 
 _PARSERS: Final[dict[str, Callable[[str, Any, ParseContext], Accumulator]]] = {

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, double_of, int64_of
-from headrace.query.expressions.value_text import shown
+from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import type_name
 
 METHODS: Final = ("approximate", "continuous", "discrete")
@@ -17,7 +17,7 @@ def check_n(value: Any) -> int:
     number = int64_of(value)
     if number is None:
         code = 5787903 if type(value) in NUMBERS else 5787902
-        raise CommandError(code, f"Value for 'n' must be of integral type, but found {shown(value)}")
+        raise CommandError(code, f"Value for 'n' must be of integral type, but found {as_text(value)}")
     if number <= 0:
         raise CommandError(5787908, f"'n' must be greater than 0, found {number}")
     return number

@@ -14,12 +14,12 @@ from typing import Any, Final, Protocol
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, double_of, is_nullish
 from headrace.query.expressions.summing import Total
-from headrace.query.expressions.value_text import shown
+from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare, hash_key, sort_key
 
 
-class State(Protocol):
+class AccumulatorState(Protocol):
     """One group's worth of an accumulator."""
 
     def add(self, value: Any) -> None: ...
@@ -43,7 +43,7 @@ class Sum:
         return self.total.result()
 
 
-class Average(Sum):
+class Avg(Sum):
     """The mean of the numbers, null of none."""
 
     __slots__ = ()
@@ -52,7 +52,7 @@ class Average(Sum):
         return self.total.mean()
 
 
-class Extreme:
+class MinMax:
     """The least (`sign` 1) or greatest (-1) value that is not null; null of none."""
 
     __slots__ = ("best", "collation", "sign")
@@ -120,7 +120,7 @@ class Push:
         return list(self.values)
 
 
-class Distinct:
+class AddToSet:
     """The different values in the order of their first appearance, less those missing."""
 
     __slots__ = ("collation", "values")
@@ -137,7 +137,7 @@ class Distinct:
         return list(self.values.values())
 
 
-class UnionOfArrays(Distinct):
+class SetUnion(AddToSet):
     """The different elements of all arrays."""
 
     __slots__ = ()
@@ -151,7 +151,7 @@ class UnionOfArrays(Distinct):
             super().add(item)
 
 
-class JoinedArrays(Push):
+class ConcatArrays(Push):
     """The elements of all arrays in order."""
 
     __slots__ = ()
@@ -164,7 +164,7 @@ class JoinedArrays(Push):
         self.values += value
 
 
-class Merged:
+class MergeObjects:
     """All objects laid over one another, later fields winning; nulls are passed over."""
 
     __slots__ = ("document",)
@@ -176,7 +176,7 @@ class Merged:
         if is_nullish(value):
             return
         if type(value) is not dict:
-            message = f"$mergeObjects requires object inputs, but input {shown(value)} is of type {type_name(value)}"
+            message = f"$mergeObjects requires object inputs, but input {as_text(value)} is of type {type_name(value)}"
             raise CommandError(40400, message)
         self.document.update(value)
 
@@ -184,7 +184,7 @@ class Merged:
         return dict(self.document)
 
 
-class Deviation:
+class StdDev:
     """The standard deviation of the numbers, of a population or (`sample`) of a sample; null of too few."""
 
     __slots__ = ("count", "mean", "sample", "squares")
@@ -240,7 +240,7 @@ class LastN(FirstN):
             del self.values[0]
 
 
-class ExtremeN:
+class MinMaxN:
     """The `n` least (`sign` 1) or greatest (-1) values that are not null, most extreme first."""
 
     __slots__ = ("collation", "n", "ordered", "serial", "sign")
@@ -256,8 +256,8 @@ class ExtremeN:
         if is_nullish(value):
             return
         self.serial += 1
-        place = self.serial if self.sign > 0 else -self.serial
-        insort(self.ordered, (sort_key(value, self.collation), place, value), key=lambda item: item[:2])
+        tie_breaker = self.serial if self.sign > 0 else -self.serial
+        insort(self.ordered, (sort_key(value, self.collation), tie_breaker, value), key=lambda item: item[:2])
         if len(self.ordered) > self.n:
             del self.ordered[-1 if self.sign > 0 else 0]
 
@@ -266,7 +266,7 @@ class ExtremeN:
         return values if self.sign > 0 else values[::-1]
 
 
-class Ranked:
+class TopBottom:
     """The outputs of the `n` documents first (`bottom` False) or last in a sort order; adds (key, output) pairs.
 
     Documents that sort alike stay in the order of their arrival.
@@ -293,7 +293,7 @@ class Ranked:
         return (outputs[0] if outputs else MISSING) if self.single else outputs
 
 
-class Percentiles:
+class Percentile:
     """Percentiles of the numbers as doubles; `fractions` from 0 to 1; null for each of no numbers."""
 
     __slots__ = ("continuous", "fractions", "numbers", "single")
@@ -311,8 +311,8 @@ class Percentiles:
                 insort(self.numbers, number)
 
     def result(self) -> Any:
-        found = [self._at(fraction) for fraction in self.fractions]
-        return found[0] if self.single else found
+        percentiles = [self._at(fraction) for fraction in self.fractions]
+        return percentiles[0] if self.single else percentiles
 
     def _at(self, fraction: float) -> float | None:
         count = len(self.numbers)
@@ -320,26 +320,26 @@ class Percentiles:
             return None
         if not self.continuous:
             return self.numbers[max(0, math.ceil(fraction * count) - 1)]
-        place = fraction * (count - 1)
-        low, high = math.floor(place), math.ceil(place)
+        rank = fraction * (count - 1)
+        low, high = math.floor(rank), math.ceil(rank)
         if low == high:
             return self.numbers[low]
-        return self.numbers[low] * (high - place) + self.numbers[high] * (place - low)
+        return self.numbers[low] * (high - rank) + self.numbers[high] * (rank - low)
 
 
-SIMPLE: Final[dict[str, Callable[[Any], State]]] = {
-    "$addToSet": Distinct,
-    "$avg": lambda collation: Average(),
-    "$concatArrays": lambda collation: JoinedArrays(),
+STATE_FACTORIES: Final[dict[str, Callable[[Any], AccumulatorState]]] = {
+    "$addToSet": AddToSet,
+    "$avg": lambda collation: Avg(),
+    "$concatArrays": lambda collation: ConcatArrays(),
     "$first": lambda collation: First(),
     "$last": lambda collation: Last(),
-    "$max": lambda collation: Extreme(-1, collation),
-    "$mergeObjects": lambda collation: Merged(),
-    "$min": lambda collation: Extreme(1, collation),
+    "$max": lambda collation: MinMax(-1, collation),
+    "$mergeObjects": lambda collation: MergeObjects(),
+    "$min": lambda collation: MinMax(1, collation),
     "$push": lambda collation: Push(),
-    "$setUnion": UnionOfArrays,
-    "$stdDevPop": lambda collation: Deviation(sample=False),
-    "$stdDevSamp": lambda collation: Deviation(sample=True),
+    "$setUnion": SetUnion,
+    "$stdDevPop": lambda collation: StdDev(sample=False),
+    "$stdDevSamp": lambda collation: StdDev(sample=True),
     "$sum": lambda collation: Sum(),
 }
 """States of the accumulators of one expression, made from the collation."""

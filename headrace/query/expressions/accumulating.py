@@ -17,15 +17,15 @@ from headrace.query.accumulators.operands import (
     read_n_arguments,
     read_percentile_arguments,
 )
-from headrace.query.accumulators.states import SIMPLE, ExtremeN, FirstN, LastN, Percentiles, State
-from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
-from headrace.query.expressions.expression_parser import parse_node
-from headrace.query.expressions.operator_parser import Parse, variadic
+from headrace.query.accumulators.states import STATE_FACTORIES, AccumulatorState, FirstN, LastN, MinMaxN, Percentile
+from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_operand
+from headrace.query.expressions.operator_parser import OperatorParser, variadic
 
 
-def _simple(name: str, *, merges: bool = False) -> Parse:
+def _simple(name: str, *, merges: bool = False) -> OperatorParser:
     """`merges`: neighbouring constants may be accumulated ahead."""
-    new_state = SIMPLE[name]
+    new_state = STATE_FACTORIES[name]
 
     def make(*operands: Evaluate, collation: Any) -> Evaluate:
         if len(operands) == 1:
@@ -43,7 +43,7 @@ def _simple(name: str, *, merges: bool = False) -> Parse:
     return variadic(operator, collated=True)
 
 
-def _over_elements(new_state: Callable[[], State], operand: Evaluate, env: Env) -> Any:
+def _over_elements(new_state: Callable[[], AccumulatorState], operand: Evaluate, env: Env) -> Any:
     state = new_state()
     value = operand(env)
     if type(value) is list:
@@ -54,10 +54,10 @@ def _over_elements(new_state: Callable[[], State], operand: Evaluate, env: Env) 
     return state.result()
 
 
-def _several(name: str, new_state: Callable[[int, Any], State]) -> Parse:
+def _several(name: str, new_state: Callable[[int, Any], AccumulatorState]) -> OperatorParser:
     """$firstN and its kin: of the elements of an array."""
 
-    def parse(argument: Any, context: ParseContext) -> Node:
+    def parse(argument: Any, context: ParseContext) -> Expression:
         given = read_n_arguments(name, argument)
 
         def make(n: Evaluate, source: Evaluate) -> Evaluate:
@@ -73,40 +73,40 @@ def _several(name: str, new_state: Callable[[int, Any], State]) -> Parse:
             return evaluate
 
         operator = Operator(name, make, folds=False)
-        return Call(operator, [parse_node(given["n"], context), parse_node(given["input"], context)])
+        return Call(operator, [parse_operand(given["n"], context), parse_operand(given["input"], context)])
 
     return parse
 
 
-def _percentiles(name: str) -> Parse:
-    def parse(argument: Any, context: ParseContext) -> Node:
+def _percentiles(name: str) -> OperatorParser:
+    def parse(argument: Any, context: ParseContext) -> Expression:
         given = read_percentile_arguments(name, argument)
         single = name == "$median"
-        wanted = Constant([0.5]) if single else parse_node(given["p"], context).folded()
+        wanted = Constant([0.5]) if single else parse_operand(given["p"], context).optimized()
         if type(wanted) is not Constant:
             raise CommandError(7750300, "The $percentile 'p' field must be a constant array of numbers")
         fractions = check_fractions(wanted.value)
 
         def make(source: Evaluate) -> Evaluate:
             return partial(
-                _over_elements, lambda: Percentiles(fractions, given["method"] == "continuous", single), source
+                _over_elements, lambda: Percentile(fractions, given["method"] == "continuous", single), source
             )
 
-        return Call(Operator(name, make, folds=False), [parse_node(given["input"], context)])
+        return Call(Operator(name, make, folds=False), [parse_operand(given["input"], context)])
 
     return parse
 
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$avg": _simple("$avg"),
     "$firstN": _several("$firstN", lambda n, collation: FirstN(n)),
     "$lastN": _several("$lastN", lambda n, collation: LastN(n)),
     "$max": _simple("$max", merges=True),
-    "$maxN": _several("$maxN", lambda n, collation: ExtremeN(n, -1, collation)),
+    "$maxN": _several("$maxN", lambda n, collation: MinMaxN(n, -1, collation)),
     "$median": _percentiles("$median"),
     "$mergeObjects": _simple("$mergeObjects"),
     "$min": _simple("$min", merges=True),
-    "$minN": _several("$minN", lambda n, collation: ExtremeN(n, 1, collation)),
+    "$minN": _several("$minN", lambda n, collation: MinMaxN(n, 1, collation)),
     "$percentile": _percentiles("$percentile"),
     "$stdDevPop": _simple("$stdDevPop"),
     "$stdDevSamp": _simple("$stdDevSamp"),

@@ -28,12 +28,12 @@ from headrace.query.expressions.numbers import (
     to_long,
     wrap,
 )
-from headrace.query.expressions.operator_parser import Parse, binary, positional, unary, variadic
+from headrace.query.expressions.operator_parser import OperatorParser, binary, positional, unary, variadic
 from headrace.query.expressions.summing import Total
 from headrace.values.bson import type_name
 
 
-def whole_result(number: int, *operands: Any) -> Any:
+def integer_result(number: int, *operands: Any) -> Any:
     """An integer result: a long if an operand was one, or if it needs 64 bits; a double beyond that."""
     if not fits_long(number):
         return float(number)
@@ -78,7 +78,7 @@ def _subtract(left: Any, right: Any) -> Any:
             return wrap(CONTEXT.subtract(decimal_of(left), decimal_of(right)))
         if float in kinds:
             return float(left) - float(right)
-        return whole_result(int(left) - int(right), left, right)
+        return integer_result(int(left) - int(right), left, right)
     if is_nullish(left) or is_nullish(right):
         return None
     if kinds[0] is DatetimeMS:
@@ -119,7 +119,7 @@ def _times(left: Any, right: Any) -> Any:
         return wrap(CONTEXT.multiply(decimal_of(left), decimal_of(right)))
     if type(left) is float or type(right) is float:
         return float(left) * float(right)
-    return whole_result(int(left) * int(right), left, right)
+    return integer_result(int(left) * int(right), left, right)
 
 
 def _divide(left: Any, right: Any) -> Any:
@@ -153,7 +153,7 @@ def _remainder(left: Any, right: Any) -> Any:
             return math.nan
         return math.fmod(left, right)
     magnitude = abs(int(left)) % abs(int(right))
-    return whole_result(-magnitude if left < 0 else magnitude, left, right)
+    return integer_result(-magnitude if left < 0 else magnitude, left, right)
 
 
 def numeric(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -246,7 +246,7 @@ def _pow(base: Any, exponent: Any) -> Any:
     if type(base) is Decimal128 or type(exponent) is Decimal128:
         return wrap(_decimal_power(decimal_of(base), decimal_of(exponent)))
     if type(base) in INTEGERS and type(exponent) in INTEGERS:
-        return _whole_power(base, exponent)
+        return _integer_power(base, exponent)
     return _double_power(float(base), float(exponent))
 
 
@@ -256,12 +256,12 @@ def _decimal_power(base: Decimal, exponent: Decimal) -> Decimal:
     return CONTEXT.power(base, exponent)
 
 
-def _whole_power(base: Any, exponent: Any) -> Any:
+def _integer_power(base: Any, exponent: Any) -> Any:
     if base in (0, 1, -1):
         number = 1 if exponent == 0 or base == 1 else 0 if base == 0 else (-1 if int(exponent) % 2 else 1)
-        return whole_result(number, base, exponent)
+        return integer_result(number, base, exponent)
     if 0 <= exponent <= 63 and fits_long(number := int(base) ** int(exponent)):
-        return whole_result(number, base, exponent)
+        return integer_result(number, base, exponent)
     return _double_power(float(base), float(exponent))
 
 
@@ -280,11 +280,11 @@ def _sigmoid(value: Any) -> Any:
     return 1.0 / (1.0 + _exp(-float(value)))
 
 
-def _single(name: str, function: Callable[[Any], Any]) -> Parse:
+def _single(name: str, function: Callable[[Any], Any]) -> OperatorParser:
     return positional(Operator(name, unary(numeric(name, function))), 1)
 
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$abs": _single("$abs", _abs),
     "$add": variadic(Operator("$add", _make_add, associative=True, commutative=True)),
     "$divide": positional(Operator("$divide", binary(_divide)), 2),

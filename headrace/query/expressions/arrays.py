@@ -6,19 +6,28 @@ from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.limits import EXPRESSION_ARRAY_LENGTH_MAX
-from headrace.query.expressions.expression import NULL, Call, Constant, Env, Evaluate, Node, Operator, ParseContext
-from headrace.query.expressions.expression_parser import parse_node
+from headrace.query.expressions.expression import (
+    NULL,
+    Call,
+    Constant,
+    Env,
+    Evaluate,
+    Expression,
+    Operator,
+    ParseContext,
+)
+from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.field_paths import split_path, walk_value
 from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish
 from headrace.query.expressions.operator_parser import (
-    Parse,
+    OperatorParser,
     binary,
     of_values,
     positional,
     unary,
     variadic,
 )
-from headrace.query.expressions.value_text import shown
+from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import equal, sort_key
 
@@ -31,10 +40,12 @@ def _element(name: str, array: Any, index: Any) -> Any:
         raise CommandError(28689, f"{name}'s {which} must be an array, but is {type_name(array)}")
     if type(index) not in NUMBERS:
         raise CommandError(28690, f"{name}'s second argument must be a numeric value, but is {type_name(index)}")
-    place = int32_of(index)
-    if place is None:
-        raise CommandError(28691, f"{name}'s second argument must be representable as a 32-bit integer: {shown(index)}")
-    return array[place] if -len(array) <= place < len(array) else MISSING
+    position = int32_of(index)
+    if position is None:
+        raise CommandError(
+            28691, f"{name}'s second argument must be representable as a 32-bit integer: {as_text(index)}"
+        )
+    return array[position] if -len(array) <= position < len(array) else MISSING
 
 
 def _make_concat_arrays(*operands: Evaluate) -> Evaluate:
@@ -76,12 +87,12 @@ def _make_index_of(
         if end is not None:
             last = min(last, search_bound("$indexOfArray", end(env), "ending index"))
         target = sought(env)
-        return next((place for place in range(first, last) if equal(items[place], target, collation)), -1)
+        return next((index for index in range(first, last) if equal(items[index], target, collation)), -1)
 
     return evaluate
 
 
-def _simplify_index_of(call: Call) -> Node:
+def _simplify_index_of(call: Call) -> Expression:
     array = call.operands[0]
     if type(array) is not Constant:
         return call
@@ -121,9 +132,9 @@ def _reversed(value: Any) -> Any:
 
 
 def _range(start: Any, end: Any, step: Any = 1) -> list[int]:
-    first = _whole("starting value", 34443, start)
-    last = _whole("ending value", 34445, end)
-    stride = _whole("step value", 34447, step)
+    first = _range_number("starting value", 34443, start)
+    last = _range_number("ending value", 34445, end)
+    stride = _range_number("step value", 34447, step)
     if stride == 0:
         raise CommandError(34449, "$range requires a non-zero step value")
     numbers = range(first, last, stride)
@@ -132,24 +143,24 @@ def _range(start: Any, end: Any, step: Any = 1) -> list[int]:
     return list(numbers)
 
 
-def _whole(what: str, code: int, value: Any) -> int:
+def _range_number(what: str, code: int, value: Any) -> int:
     if type(value) not in NUMBERS:
         raise CommandError(code, f"$range requires a numeric {what}, found value of type: {type_name(value)}")
     number = int32_of(value)
     if number is None:
-        message = f"$range requires a {what} that can be represented as a 32-bit integer, found value: {shown(value)}"
+        message = f"$range requires a {what} that can be represented as a 32-bit integer, found value: {as_text(value)}"
         raise CommandError(code + 1, message)
     return number
 
 
 def _make_slice(array: Evaluate, second: Evaluate, third: Evaluate | None = None) -> Evaluate:
     def evaluate(env: Env) -> Any:
-        items, place = array(env), second(env)
-        if is_nullish(items) or is_nullish(place):
+        items, position = array(env), second(env)
+        if is_nullish(items) or is_nullish(position):
             return None
         if type(items) is not list:
             raise CommandError(28724, f"First argument to $slice must be an array, but is of type: {type_name(items)}")
-        number = _slice_number("Second", 28725, place)
+        number = _slice_number("Second", 28725, position)
         if third is None:
             return items[:number] if number >= 0 else items[number:]
         count = third(env)
@@ -169,12 +180,12 @@ def _slice_number(which: str, code: int, value: Any) -> int:
         raise CommandError(code, f"{which} argument to $slice must be numeric, but is of type: {type_name(value)}")
     number = int32_of(value)
     if number is None:
-        message = f"{which} argument to $slice can't be represented as a 32-bit integer: {shown(value)}"
+        message = f"{which} argument to $slice can't be represented as a 32-bit integer: {as_text(value)}"
         raise CommandError(code + 1, message)
     return number
 
 
-def _parse_zip(argument: Any, context: ParseContext) -> Node:
+def _parse_zip(argument: Any, context: ParseContext) -> Expression:
     if type(argument) is not dict:
         raise CommandError(34460, f"$zip only supports an object as an argument, found {type_name(argument)}")
     inputs: list[Any] = []
@@ -197,7 +208,7 @@ def _parse_zip(argument: Any, context: ParseContext) -> Node:
         raise CommandError(34466, "cannot specify defaults unless useLongestLength is true")
     if defaults and len(defaults) != len(inputs):
         raise CommandError(34467, "defaults and inputs must have the same length")
-    operands = [parse_node(item, context) for item in inputs + defaults]
+    operands = [parse_operand(item, context) for item in inputs + defaults]
     return Call(_zip(len(inputs), longest), operands)
 
 
@@ -218,7 +229,7 @@ def _zip(input_count: int, longest: bool) -> Operator:
                 if is_nullish(value):
                     return None
                 if type(value) is not list:
-                    raise CommandError(34468, f"$zip found a non-array expression in input: {shown(value)}")
+                    raise CommandError(34468, f"$zip found a non-array expression in input: {as_text(value)}")
                 arrays.append(value)
             lengths = [len(array) for array in arrays]
             fill: list[Any] = [None] * input_count
@@ -232,7 +243,7 @@ def _zip(input_count: int, longest: bool) -> Operator:
     return Operator("$zip", make, folds=False)
 
 
-def _parse_sort_array(argument: Any, context: ParseContext) -> Node:
+def _parse_sort_array(argument: Any, context: ParseContext) -> Expression:
     if type(argument) is not dict:
         raise CommandError(2942500, f"$sortArray requires an object as an argument, found: {type_name(argument)}")
     for name in argument:
@@ -255,7 +266,7 @@ def _parse_sort_array(argument: Any, context: ParseContext) -> Node:
             items.sort(key=lambda item: _sort_part(item, steps, context.collation), reverse=descending)
         return items
 
-    return Call(Operator("$sortArray", unary(sort), folds=False), [parse_node(argument["input"], context)])
+    return Call(Operator("$sortArray", unary(sort), folds=False), [parse_operand(argument["input"], context)])
 
 
 def _sort_part(item: Any, steps: tuple[str, ...], collation: Any) -> Any:
@@ -274,7 +285,7 @@ def _sort_keys(pattern: Any) -> list[tuple[tuple[str, ...], bool]]:
 
 def _descends(direction: Any) -> bool:
     if type(direction) not in NUMBERS:
-        raise CommandError(15974, f"Illegal key in $sort specification: {shown(direction)}")
+        raise CommandError(15974, f"Illegal key in $sort specification: {as_text(direction)}")
     number = int32_of(direction)
     if number not in (1, -1):
         raise CommandError(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)")
@@ -283,7 +294,7 @@ def _descends(direction: Any) -> bool:
 
 _INDEX_OF: Final = Operator("$indexOfArray", _make_index_of, simplify=_simplify_index_of)
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$arrayElemAt": positional(
         Operator("$arrayElemAt", binary(lambda array, index: _element("$arrayElemAt", array, index))), 2
     ),

@@ -23,7 +23,7 @@ _UUID: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ConvertOptions:
     """What $convert was told beside the type: `layout` is its format; all as given, unchecked."""
 
     layout: Any = None
@@ -31,7 +31,7 @@ class Options:
     subtype: Any = None
 
 
-def binary_conversion(source: type, target: str, options: Options) -> Callable[[Any], Any] | None:
+def binary_conversion(source: type, target: str, options: ConvertOptions) -> Callable[[Any], Any] | None:
     """The function for this pair of types, None if it has none."""
     binary = source in (bytes, Binary)
     if target == "binData" and source is str:
@@ -58,7 +58,7 @@ def _fail(message: str) -> CommandError:
     return CommandError(241, f"{message} in $convert with no onError value")
 
 
-def _format(options: Options) -> str:
+def _format(options: ConvertOptions) -> str:
     if is_nullish(options.layout):
         raise CommandError(4341115, "Format must be specified when converting between string and binData")
     if type(options.layout) is not str:
@@ -68,7 +68,7 @@ def _format(options: Options) -> str:
     return options.layout
 
 
-def _order(options: Options) -> str:
+def _order(options: ConvertOptions) -> str:
     if is_nullish(options.byte_order):
         return "<"
     if options.byte_order not in ("big", "little"):
@@ -76,7 +76,7 @@ def _order(options: Options) -> str:
     return ">" if options.byte_order == "big" else "<"
 
 
-def _subtype(options: Options) -> int:
+def _subtype(options: ConvertOptions) -> int:
     if is_nullish(options.subtype):
         return 0
     number = int32_of(options.subtype)
@@ -147,5 +147,5 @@ def _to_number(data: bytes, target: str, order: str) -> Any:
     if target == "double":
         number: float = struct.unpack(order + ("f" if len(data) == 4 else "d"), data)[0]
         return number
-    whole = int.from_bytes(data, "big" if name == "big" else "little", signed=True)
-    return whole if target == "int" else Int64(whole)
+    integer = int.from_bytes(data, "big" if name == "big" else "little", signed=True)
+    return integer if target == "int" else Int64(integer)

@@ -11,11 +11,11 @@ from bson import Int64
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import INTEGERS, is_nullish
-from headrace.query.expressions.operator_parser import Parse, positional, unary, variadic
+from headrace.query.expressions.operator_parser import OperatorParser, positional, unary, variadic
 from headrace.values.bson import type_name
 
 
-def _many(name: str, function: Callable[[int, int], int], start: int) -> Parse:
+def _many(name: str, function: Callable[[int, int], int], start: int) -> OperatorParser:
     def make(*operands: Evaluate) -> Evaluate:
         def evaluate(env: Env) -> Any:
             bits, long = start, False
@@ -42,7 +42,7 @@ def _not(value: Any) -> Any:
     return Int64(~int(value)) if type(value) is Int64 else ~value
 
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$bitAnd": _many("$bitAnd", operator.and_, -1),
     "$bitNot": positional(Operator("$bitNot", unary(_not)), 1),
     "$bitOr": _many("$bitOr", operator.or_, 0),

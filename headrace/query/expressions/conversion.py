@@ -17,11 +17,11 @@ from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidId
 
 from headrace.errors import CommandError
-from headrace.query.expressions.binary_conversion import Options, binary_conversion
+from headrace.query.expressions.binary_conversion import ConvertOptions, binary_conversion
 from headrace.query.expressions.date_format import iso_text
 from headrace.query.expressions.date_parse import parse_date
 from headrace.query.expressions.dates import date_of
-from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.numbers import (
     CONTEXT,
     INT32_MAX,
@@ -36,7 +36,7 @@ from headrace.query.expressions.numbers import (
     truthy,
     wrap,
 )
-from headrace.query.expressions.operator_parser import Named, Parse, parse_operands
+from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser, parse_operands
 from headrace.query.expressions.text_coercion import double_text
 from headrace.values.bson import type_name
 
@@ -55,7 +55,7 @@ def failure(message: str) -> CommandError:
     return CommandError(241, f"{message} in $convert with no onError value")
 
 
-def _whole(value: Any) -> int:
+def _truncated(value: Any) -> int:
     """A number cut to a whole one."""
     number = decimal_value(value) if type(value) is Decimal128 else value
     if is_nan(number):
@@ -66,14 +66,14 @@ def _whole(value: Any) -> int:
 
 
 def _to_int(value: Any) -> int:
-    number = _whole(value)
+    number = _truncated(value)
     if not INT32_MIN <= number <= INT32_MAX or (type(value) is float and not INT32_MIN <= value <= INT32_MAX):
         raise failure("Conversion would overflow target type")
     return number
 
 
 def _to_long(value: Any) -> Int64:
-    number = _whole(value)
+    number = _truncated(value)
     if not fits_long(number):
         raise failure("Conversion would overflow target type")
     return Int64(number)
@@ -96,7 +96,7 @@ def _check_hexadecimal(text: str) -> None:
         raise CommandError(241, f"Illegal hexadecimal input in $convert with no onError value: {text}")
 
 
-def _parse_whole(low: int, high: int, result: Callable[[int], Any]) -> Convert:
+def _parse_integer(low: int, high: int, result: Callable[[int], Any]) -> Convert:
     def parse(text: str) -> Any:
         _check_hexadecimal(text)
         if not re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII):
@@ -184,11 +184,11 @@ _CONVERSIONS: Final[dict[str, dict[type, Convert]]] = {
     },
     "int": {
         Decimal128: _to_int, Int64: _to_int, bool: int, float: _to_int, int: _same,
-        str: _parse_whole(INT32_MIN, INT32_MAX, int),
+        str: _parse_integer(INT32_MIN, INT32_MAX, int),
     },
     "long": {
         DatetimeMS: lambda value: Int64(int(value)), Decimal128: _to_long, Int64: _same, bool: Int64, float: _to_long,
-        int: Int64, str: _parse_whole(-(2**63), 2**63 - 1, Int64),
+        int: Int64, str: _parse_integer(-(2**63), 2**63 - 1, Int64),
     },
     "objectId": {ObjectId: _same, str: _parse_object_id},
     "string": {
@@ -198,7 +198,7 @@ _CONVERSIONS: Final[dict[str, dict[type, Convert]]] = {
 }  # fmt: skip
 
 
-def convert(value: Any, target: str, options: Options) -> Any:
+def convert(value: Any, target: str, options: ConvertOptions) -> Any:
     """The value, which is not null, as `target`; error 241 if it does not convert."""
     function = _CONVERSIONS.get(target, {}).get(type(value)) or binary_conversion(type(value), target, options)
     if function is None:
@@ -253,7 +253,7 @@ def _make_convert(
         try:
             chosen = None if layout is None else layout(env)
             order = None if byte_order is None else byte_order(env)
-            return convert(value, target, Options(chosen, order, subtype))
+            return convert(value, target, ConvertOptions(chosen, order, subtype))
         except CommandError as error:
             if error.code != 241 or on_error is None:
                 raise
@@ -265,10 +265,10 @@ def _make_convert(
 _CONVERT: Final = Operator("$convert", _make_convert)
 
 
-def _short(name: str, target: Any, layout: str | None = None) -> Parse:
+def _short(name: str, target: Any, layout: str | None = None) -> OperatorParser:
     """The form of `$convert` that takes only what is to be converted."""
 
-    def parse(argument: Any, context: ParseContext) -> Node:
+    def parse(argument: Any, context: ParseContext) -> Expression:
         operands = parse_operands(argument, context)
         if len(operands) != 1:
             raise CommandError(50723, f"{name} requires a single argument, got {len(operands)}")
@@ -278,8 +278,8 @@ def _short(name: str, target: Any, layout: str | None = None) -> Parse:
     return parse
 
 
-OPERATORS: Final[dict[str, Parse]] = {
-    "$convert": Named(
+OPERATORS: Final[dict[str, OperatorParser]] = {
+    "$convert": NamedArguments(
         _CONVERT, ("input", "to", "onError", "onNull", "format", "byteOrder"), {"input": 9, "to": 9}, 9, 9
     ).parse,
     "$toBool": _short("$toBool", "bool"),

@@ -17,8 +17,8 @@ from headrace.query.expressions.calendar_days import DAY_MS, Zone, civil_of, day
 from headrace.query.expressions.dates import date_of, is_date_like, read_zone
 from headrace.query.expressions.expression import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import fits_long, int64_of, is_nullish
-from headrace.query.expressions.operator_parser import Named, Parse
-from headrace.query.expressions.value_text import shown
+from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser
+from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import type_name
 
 _SHORT: Final = {"hour": 3_600_000, "millisecond": 1, "minute": 60_000, "second": 1000}
@@ -53,7 +53,7 @@ def _read_weekday(name: str, value: Any) -> int:
     return _WEEKDAYS[value.lower()]
 
 
-def _adder(name: str, sign: int) -> Parse:
+def _adder(name: str, sign: int) -> OperatorParser:
     def make(start: Evaluate, unit: Evaluate, amount: Evaluate, timezone: Evaluate | None) -> Evaluate:
         def evaluate(env: Env) -> Any:
             date, which = start(env), unit(env)
@@ -74,7 +74,7 @@ def _adder(name: str, sign: int) -> Parse:
 
     required = dict.fromkeys(("startDate", "unit", "amount"), 5166402)
     names = ("startDate", "unit", "amount", "timezone")
-    return Named(Operator(name, make), names, required, not_object=5166400, unknown=5166401).parse
+    return NamedArguments(Operator(name, make), names, required, not_object=5166400, unknown=5166401).parse
 
 
 def _added(name: str, instant: int, unit: str, amount: int, zone: Zone) -> int:
@@ -178,7 +178,7 @@ def _bin_size(value: Any) -> int | None:
         return None
     number = int64_of(value)
     if number is None:
-        message = f"$dateTrunc requires 'binSize' to be a 64-bit integer, but got value '{shown(value)}'"
+        message = f"$dateTrunc requires 'binSize' to be a 64-bit integer, but got value '{as_text(value)}'"
         raise CommandError(5439017, message)
     if number <= 0:
         raise CommandError(5439018, f"$dateTrunc requires 'binSize' to be greater than 0, but got value {number}")
@@ -208,9 +208,9 @@ def _truncated(instant: int, unit: str, size: int, zone: Zone, weekday: int) -> 
     return zone.utc(start * DAY_MS)
 
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$dateAdd": _adder("$dateAdd", 1),
-    "$dateDiff": Named(
+    "$dateDiff": NamedArguments(
         Operator("$dateDiff", _make_diff),
         ("startDate", "endDate", "unit", "timezone", "startOfWeek"),
         {"startDate": 5166303, "endDate": 5166304, "unit": 5166305},
@@ -218,7 +218,7 @@ OPERATORS: Final[dict[str, Parse]] = {
         unknown=5166302,
     ).parse,
     "$dateSubtract": _adder("$dateSubtract", -1),
-    "$dateTrunc": Named(
+    "$dateTrunc": NamedArguments(
         Operator("$dateTrunc", _make_trunc),
         ("date", "unit", "binSize", "timezone", "startOfWeek"),
         {"date": 5439009, "unit": 5439010},

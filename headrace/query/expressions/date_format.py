@@ -17,7 +17,7 @@ MONTHS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class LocalDateTime:
     """A moment on a local clock, taken apart; `days` counts from 1970-01-01, `offset` is seconds ahead of UTC."""
 
     days: int
@@ -69,36 +69,36 @@ class Parts:
         return iso_week_of(self.days)
 
 
-def parts_of(utc_ms: int, zone: Zone) -> Parts:
+def local_date_time(utc_ms: int, zone: Zone) -> LocalDateTime:
     """The moment as the clock of the zone shows it."""
     offset = zone.offset(utc_ms)
     days, rest = divmod(utc_ms + 1000 * offset, DAY_MS)
-    return Parts(days, rest, offset)
+    return LocalDateTime(days, rest, offset)
 
 
-def _offset(parts: Parts) -> str:
-    hours, minutes = divmod(abs(parts.offset) // 60, 60)
-    return f"{'-' if parts.offset < 0 else '+'}{hours:02d}{minutes:02d}"
+def _offset(local: LocalDateTime) -> str:
+    hours, minutes = divmod(abs(local.offset) // 60, 60)
+    return f"{'-' if local.offset < 0 else '+'}{hours:02d}{minutes:02d}"
 
 
-_FIELDS: Final[dict[str, Callable[[Parts], str]]] = {
-    "%": lambda parts: "%",
-    "B": lambda parts: MONTHS[parts.civil[1] - 1],
-    "G": lambda parts: f"{_printable(parts.iso_week[0]):04d}",
-    "H": lambda parts: f"{parts.hour:02d}",
-    "L": lambda parts: f"{parts.millisecond:03d}",
-    "M": lambda parts: f"{parts.minute:02d}",
-    "S": lambda parts: f"{parts.second:02d}",
-    "U": lambda parts: f"{parts.week:02d}",
-    "V": lambda parts: f"{parts.iso_week[1]:02d}",
-    "Y": lambda parts: f"{_printable(parts.civil[0]):04d}",
-    "Z": lambda parts: f"{int(parts.offset / 60)}",
-    "b": lambda parts: MONTHS[parts.civil[1] - 1][:3],
-    "d": lambda parts: f"{parts.civil[2]:02d}",
-    "j": lambda parts: f"{parts.day_of_year:03d}",
-    "m": lambda parts: f"{parts.civil[1]:02d}",
-    "u": lambda parts: f"{parts.iso_day_of_week}",
-    "w": lambda parts: f"{parts.day_of_week}",
+_FIELDS: Final[dict[str, Callable[[LocalDateTime], str]]] = {
+    "%": lambda local: "%",
+    "B": lambda local: MONTHS[local.civil[1] - 1],
+    "G": lambda local: f"{_printable(local.iso_week[0]):04d}",
+    "H": lambda local: f"{local.hour:02d}",
+    "L": lambda local: f"{local.millisecond:03d}",
+    "M": lambda local: f"{local.minute:02d}",
+    "S": lambda local: f"{local.second:02d}",
+    "U": lambda local: f"{local.week:02d}",
+    "V": lambda local: f"{local.iso_week[1]:02d}",
+    "Y": lambda local: f"{_printable(local.civil[0]):04d}",
+    "Z": lambda local: f"{int(local.offset / 60)}",
+    "b": lambda local: MONTHS[local.civil[1] - 1][:3],
+    "d": lambda local: f"{local.civil[2]:02d}",
+    "j": lambda local: f"{local.day_of_year:03d}",
+    "m": lambda local: f"{local.civil[1]:02d}",
+    "u": lambda local: f"{local.iso_day_of_week}",
+    "w": lambda local: f"{local.day_of_week}",
     "z": _offset,
 }
 
@@ -111,13 +111,13 @@ def _printable(year: int) -> int:
 
 def check_format(text: str, fields: str) -> None:
     """Raises unless every % in the format is followed by one of `fields`."""
-    place = 0
-    while (place := text.find("%", place)) >= 0:
-        if place + 1 == len(text):
+    index = 0
+    while (index := text.find("%", index)) >= 0:
+        if index + 1 == len(text):
             raise CommandError(18535, "Unmatched '%' at end of format string")
-        if text[place + 1] not in fields:
-            raise CommandError(18536, f"Invalid format character '%{text[place + 1]}' in format string")
-        place += 2
+        if text[index + 1] not in fields:
+            raise CommandError(18536, f"Invalid format character '%{text[index + 1]}' in format string")
+        index += 2
 
 
 def check_output_format(text: str) -> None:
@@ -127,19 +127,19 @@ def check_output_format(text: str) -> None:
 
 def formatted(utc_ms: int, text: str, zone: Zone) -> str:
     """The moment in a format that was checked."""
-    parts = parts_of(utc_ms, zone)
-    _printable(parts.civil[0])
-    pieces = text.split("%")
-    written = [pieces[0]]
-    place = 1
-    while place < len(pieces):
-        if pieces[place]:
-            written.append(_FIELDS[pieces[place][0]](parts) + pieces[place][1:])
-            place += 1
+    local = local_date_time(utc_ms, zone)
+    _printable(local.civil[0])
+    segments = text.split("%")
+    pieces = [segments[0]]
+    index = 1
+    while index < len(segments):
+        if segments[index]:
+            pieces.append(_FIELDS[segments[index][0]](local) + segments[index][1:])
+            index += 1
         else:  # "%%" leaves an empty piece, and what follows it is plain text
-            written.append("%" + (pieces[place + 1] if place + 1 < len(pieces) else ""))
-            place += 2
-    return "".join(written)
+            pieces.append("%" + (segments[index + 1] if index + 1 < len(segments) else ""))
+            index += 2
+    return "".join(pieces)
 
 
 def iso_text(utc_ms: int) -> str:

@@ -53,9 +53,9 @@ def parse_date(text: str, zone: Zone = UTC) -> int:
     if seconds is not None:
         return int(seconds.group(1)) * 1000
     for form in _FORMS:
-        found = form.match(text)
-        if found is not None and (local := _local(found.groupdict())) is not None:
-            return _instant(text, local, found["zone"], zone)
+        match = form.match(text)
+        if match is not None and (local := _local(match.groupdict())) is not None:
+            return _instant(text, local, match["zone"], zone)
     raise _failure(text)
 
 
@@ -63,40 +63,40 @@ def _failure(text: str) -> CommandError:
     return CommandError(241, f"Error parsing date string '{text}'")
 
 
-def _local(found: dict[str, str | None]) -> int | None:
+def _local(groups: dict[str, str | None]) -> int | None:
     """The local moment the parts stand for, or None if they are out of range."""
-    days = _days(found)
-    hour, minute, second = (int(found[name] or 0) for name in ("hour", "minute", "second"))
+    days = _days(groups)
+    hour, minute, second = (int(groups[name] or 0) for name in ("hour", "minute", "second"))
     if days is None or hour > 24 or minute > 59 or second > 59:
         return None
-    milliseconds = int(((found["fraction"] or "") + "000")[:3])
+    milliseconds = int(((groups["fraction"] or "") + "000")[:3])
     return days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + milliseconds
 
 
-def _days(found: dict[str, str | None]) -> int | None:
-    year = int(found["year"] or 0)
-    if found.get("week"):
-        week = int(found["week"] or 0)
-        return days_of_iso_week(year, week, int(found["weekday"] or 1)) if 1 <= week <= 53 else None
-    name = found.get("name")
-    month = _MONTH_NUMBERS.get(name.lower(), 0) if name else int(found.get("month") or 0)
-    day = int(found["day"] or 0)
+def _days(groups: dict[str, str | None]) -> int | None:
+    year = int(groups["year"] or 0)
+    if groups.get("week"):
+        week = int(groups["week"] or 0)
+        return days_of_iso_week(year, week, int(groups["weekday"] or 1)) if 1 <= week <= 53 else None
+    name = groups.get("name")
+    month = _MONTH_NUMBERS.get(name.lower(), 0) if name else int(groups.get("month") or 0)
+    day = int(groups["day"] or 0)
     return days_of(year, month, day) if 1 <= month <= 12 and 1 <= day <= 31 else None
 
 
-def _instant(text: str, local: int, written: str | None, zone: Zone) -> int:
-    if written is None:
+def _instant(text: str, local: int, zone_text: str | None, zone: Zone) -> int:
+    if zone_text is None:
         return zone.utc(local)
     if not zone.is_utc:
         message = "you cannot pass in a date/time string with time zone information"
-        raise CommandError(241, f"{message} ('{written}') together with a timezone argument")
-    return _written_zone(text, written).utc(local)
+        raise CommandError(241, f"{message} ('{zone_text}') together with a timezone argument")
+    return _parse_zone(text, zone_text).utc(local)
 
 
-def _written_zone(text: str, written: str) -> Zone:
-    if written.upper() in ("Z", "UTC", "GMT"):
+def _parse_zone(text: str, text_zone: str) -> Zone:
+    if text_zone.upper() in ("Z", "UTC", "GMT"):
         return UTC
-    sign, digits = written.removeprefix("UTC").removeprefix("GMT")[0], re.sub(r"\D", "", written)
+    sign, digits = text_zone.removeprefix("UTC").removeprefix("GMT")[0], re.sub(r"\D", "", text_zone)
     hours, minutes = (digits, "00") if len(digits) <= 2 else (digits[:-2], digits[-2:])
     try:
         return zone_of(f"{sign}{int(hours):02d}:{minutes}")
@@ -112,14 +112,14 @@ def check_input_format(text: str) -> None:
 @lru_cache(maxsize=256)
 def _form(layout: str) -> re.Pattern[str] | None:
     """The pattern of a checked format; None if it names a field twice."""
-    pieces, place = [], 0
-    while place < len(layout):
-        if layout[place] == "%":
-            pieces.append(_FIELD_PATTERNS[layout[place + 1]])
-            place += 2
+    pieces, index = [], 0
+    while index < len(layout):
+        if layout[index] == "%":
+            pieces.append(_FIELD_PATTERNS[layout[index + 1]])
+            index += 2
         else:
-            pieces.append(re.escape(layout[place]))
-            place += 1
+            pieces.append(re.escape(layout[index]))
+            index += 1
     try:
         return re.compile("".join(pieces) + r"\Z")
     except re.error:
@@ -129,32 +129,32 @@ def _form(layout: str) -> re.Pattern[str] | None:
 def parse_formatted_date(text: str, layout: str, zone: Zone = UTC) -> int:
     """The instant that a text in a checked format stands for."""
     form = _form(layout)
-    found = None if form is None else form.match(text)
-    if found is None:
+    match = None if form is None else form.match(text)
+    if match is None:
         raise _failure(text)
-    parts = {name: value for name, value in found.groupdict().items() if value is not None}
-    days = _formatted_days(text, parts)
-    hour, minute, second = (int(parts.get(name, 0)) for name in "HMS")
+    fields = {name: value for name, value in match.groupdict().items() if value is not None}
+    days = _formatted_days(text, fields)
+    hour, minute, second = (int(fields.get(name, 0)) for name in "HMS")
     if hour > 24 or minute > 59 or second > 59:
         raise _failure(text)
-    fraction = int((parts.get("L", "0") + "00")[:3]) if "L" in parts else 0
+    fraction = int((fields.get("L", "0") + "00")[:3]) if "L" in fields else 0
     local = days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + fraction
-    if "Z" in parts:
-        return local - int(parts["Z"]) * 60_000
-    return _instant(text, local, parts.get("z"), zone)
+    if "Z" in fields:
+        return local - int(fields["Z"]) * 60_000
+    return _instant(text, local, fields.get("z"), zone)
 
 
-def _formatted_days(text: str, parts: dict[str, str]) -> int:
-    if "G" in parts:
-        return days_of_iso_week(int(parts["G"]), int(parts.get("V", 1)), int(parts.get("u", 1)))
-    if "Y" not in parts:
+def _formatted_days(text: str, fields: dict[str, str]) -> int:
+    if "G" in fields:
+        return days_of_iso_week(int(fields["G"]), int(fields.get("V", 1)), int(fields.get("u", 1)))
+    if "Y" not in fields:
         raise CommandError(241, f'an incomplete date/time string has been found, with elements missing: "{text}"')
-    year = int(parts["Y"])
-    if "j" in parts:
-        return days_of(year, 1, int(parts["j"]))
-    name = parts.get("B") or parts.get("b")
-    month = _MONTH_NUMBERS.get(name.lower(), 0) if name else int(parts.get("m", 0))
-    day = int(parts.get("d", 0))
+    year = int(fields["Y"])
+    if "j" in fields:
+        return days_of(year, 1, int(fields["j"]))
+    name = fields.get("B") or fields.get("b")
+    month = _MONTH_NUMBERS.get(name.lower(), 0) if name else int(fields.get("m", 0))
+    day = int(fields.get("d", 0))
     if not (1 <= month <= 12 and 1 <= day <= month_length(year, month)):
         raise _failure(text)
     return days_of(year, month, day)

@@ -13,17 +13,17 @@ from headrace.query.expressions.calendar_days import DAY_MS, UTC, Zone, days_of,
 from headrace.query.expressions.date_format import (
     ISO_LOCAL,
     ISO_UTC,
-    Parts,
+    LocalDateTime,
     check_output_format,
     formatted,
-    parts_of,
+    local_date_time,
 )
 from headrace.query.expressions.date_parse import check_input_format, parse_date, parse_formatted_date
-from headrace.query.expressions.expression import Call, Env, Evaluate, Node, Operator, ParseContext
-from headrace.query.expressions.expression_parser import parse_node
+from headrace.query.expressions.expression import Call, Env, Evaluate, Expression, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.numbers import fits_long, int64_of, int_or_long, is_nullish
-from headrace.query.expressions.operator_parser import Named, Parse
-from headrace.query.expressions.value_text import shown
+from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser
+from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import type_name
 
 
@@ -56,7 +56,7 @@ def read_zone(evaluate: Evaluate | None, env: Env) -> Zone | None:
     return zone_of(name)
 
 
-def _part(name: str, read: Callable[[Parts], int], *, long: bool = False) -> Parse:
+def _part(name: str, read: Callable[[LocalDateTime], int], *, long: bool = False) -> OperatorParser:
     def make(date: Evaluate, timezone: Evaluate | None) -> Evaluate:
         def evaluate(env: Env) -> Any:
             value = date(env)
@@ -66,15 +66,15 @@ def _part(name: str, read: Callable[[Parts], int], *, long: bool = False) -> Par
             zone = read_zone(timezone, env)
             if zone is None:
                 return None
-            number = read(parts_of(instant, zone))
+            number = read(local_date_time(instant, zone))
             return Int64(number) if long else int_or_long(number)
 
         return evaluate
 
     operator = Operator(name, make)
-    named = Named(operator, ("date", "timezone"), {"date": 40539}, not_object=40535, unknown=40535)
+    named = NamedArguments(operator, ("date", "timezone"), {"date": 40539}, not_object=40535, unknown=40535)
 
-    def parse(argument: Any, context: ParseContext) -> Node:
+    def parse(argument: Any, context: ParseContext) -> Expression:
         if type(argument) is dict and not next(iter(argument), "").startswith("$"):
             return named.parse(argument, context)
         if type(argument) is list:
@@ -82,23 +82,23 @@ def _part(name: str, read: Callable[[Parts], int], *, long: bool = False) -> Par
                 message = f"{name} accepts exactly one argument if given an array, but was given {len(argument)}"
                 raise CommandError(40536, message)
             argument = argument[0]
-        return Call(operator, [parse_node(argument, context), None])
+        return Call(operator, [parse_operand(argument, context), None])
 
     return parse
 
 
-_FROM_PARTS: Final = (
+_DATE_FIELDS: Final = (
     "year", "month", "day", "hour", "minute", "second", "millisecond", "isoWeekYear", "isoWeek", "isoDayOfWeek",
     "timezone",
 )  # fmt: skip
 
 
-def _make_from_parts(*operands: Evaluate | None) -> Evaluate:
+def _make_date_from_fields(*operands: Evaluate | None) -> Evaluate:
     *numbers, timezone = operands
-    read = dict(zip(_FROM_PARTS, numbers))
+    read = dict(zip(_DATE_FIELDS, numbers))
 
     def evaluate(env: Env) -> Any:
-        clock = [_number(name, read[name], env, 0, bounded=name in ("hour", "minute")) for name in _FROM_PARTS[3:7]]
+        clock = [_number(name, read[name], env, 0, bounded=name in ("hour", "minute")) for name in _DATE_FIELDS[3:7]]
         if None in clock:
             return None
         zone = read_zone(timezone, env)
@@ -147,16 +147,16 @@ def _number(name: str, evaluate: Evaluate | None, env: Env, default: int, *, bou
         return None
     number = int64_of(value)
     if number is None:
-        found = f"{type_name(value)} with value {shown(value)}"
-        raise CommandError(40515, f"'{name}' must evaluate to an integer, found {found}")
+        actual = f"{type_name(value)} with value {as_text(value)}"
+        raise CommandError(40515, f"'{name}' must evaluate to an integer, found {actual}")
     if bounded and not -32768 <= number <= 32767:
         raise CommandError(31034, f"'{name}' must evaluate to a value in the range [-32768, 32767]; got {number}")
     return number
 
 
-def _parse_from_parts(argument: Any, context: ParseContext) -> Node:
-    operator = Operator("$dateFromParts", _make_from_parts)
-    named = Named(operator, _FROM_PARTS, {}, not_object=40519, unknown=40518)
+def _parse_date_from_fields(argument: Any, context: ParseContext) -> Expression:
+    operator = Operator("$dateFromParts", _make_date_from_fields)
+    named = NamedArguments(operator, _DATE_FIELDS, {}, not_object=40519, unknown=40518)
     given = set(named.read(argument))
     if not given & {"year", "isoWeekYear"}:
         raise CommandError(40516, "$dateFromParts requires either 'year' or 'isoWeekYear' to be present")
@@ -167,7 +167,7 @@ def _parse_from_parts(argument: Any, context: ParseContext) -> Node:
     return named.parse(argument, context)
 
 
-def _make_to_parts(date: Evaluate, timezone: Evaluate | None, iso8601: Evaluate | None) -> Evaluate:
+def _make_date_to_fields(date: Evaluate, timezone: Evaluate | None, iso8601: Evaluate | None) -> Evaluate:
     def evaluate(env: Env) -> Any:
         value = date(env)
         zone = read_zone(timezone, env)
@@ -180,13 +180,13 @@ def _make_to_parts(date: Evaluate, timezone: Evaluate | None, iso8601: Evaluate 
             raise CommandError(40521, f"iso8601 must evaluate to a bool, found {type_name(iso)}")
         if is_nullish(value):
             return None
-        parts = parts_of(date_of(value), zone)
+        local = local_date_time(date_of(value), zone)
         if iso:
-            year, week = parts.iso_week
-            day = {"isoWeekYear": year, "isoWeek": week, "isoDayOfWeek": parts.iso_day_of_week}
+            year, week = local.iso_week
+            day = {"isoWeekYear": year, "isoWeek": week, "isoDayOfWeek": local.iso_day_of_week}
         else:
-            day = dict(zip(("year", "month", "day"), parts.civil))
-        clock = {name: getattr(parts, name) for name in ("hour", "minute", "second", "millisecond")}
+            day = dict(zip(("year", "month", "day"), local.civil))
+        clock = {name: getattr(local, name) for name in ("hour", "minute", "second", "millisecond")}
         return {**day, **clock}
 
     return evaluate
@@ -251,40 +251,40 @@ def _from_string(value: Any, layout: Any, zone: Zone | None) -> Any:
     return DatetimeMS(parse_date(value, zone) if layout is ... else parse_formatted_date(value, layout, zone))
 
 
-OPERATORS: Final[dict[str, Parse]] = {
-    "$dateFromParts": _parse_from_parts,
-    "$dateFromString": Named(
+OPERATORS: Final[dict[str, OperatorParser]] = {
+    "$dateFromParts": _parse_date_from_fields,
+    "$dateFromString": NamedArguments(
         Operator("$dateFromString", _make_from_string),
         ("dateString", "timezone", "format", "onNull", "onError"),
         {"dateString": 40542},
         not_object=40540,
         unknown=40541,
     ).parse,
-    "$dateToParts": Named(
-        Operator("$dateToParts", _make_to_parts),
+    "$dateToParts": NamedArguments(
+        Operator("$dateToParts", _make_date_to_fields),
         ("date", "timezone", "iso8601"),
         {"date": 40522},
         not_object=40524,
         unknown=40520,
     ).parse,
-    "$dateToString": Named(
+    "$dateToString": NamedArguments(
         Operator("$dateToString", _make_to_string),
         ("date", "format", "timezone", "onNull"),
         {"date": 18628},
         not_object=18629,
         unknown=18534,
     ).parse,
-    "$dayOfMonth": _part("$dayOfMonth", lambda parts: parts.civil[2]),
-    "$dayOfWeek": _part("$dayOfWeek", lambda parts: parts.day_of_week),
-    "$dayOfYear": _part("$dayOfYear", lambda parts: parts.day_of_year),
-    "$hour": _part("$hour", lambda parts: parts.hour),
-    "$isoDayOfWeek": _part("$isoDayOfWeek", lambda parts: parts.iso_day_of_week),
-    "$isoWeek": _part("$isoWeek", lambda parts: parts.iso_week[1]),
-    "$isoWeekYear": _part("$isoWeekYear", lambda parts: parts.iso_week[0], long=True),
-    "$millisecond": _part("$millisecond", lambda parts: parts.millisecond),
-    "$minute": _part("$minute", lambda parts: parts.minute),
-    "$month": _part("$month", lambda parts: parts.civil[1]),
-    "$second": _part("$second", lambda parts: parts.second),
-    "$week": _part("$week", lambda parts: parts.week),
-    "$year": _part("$year", lambda parts: parts.civil[0]),
+    "$dayOfMonth": _part("$dayOfMonth", lambda local: local.civil[2]),
+    "$dayOfWeek": _part("$dayOfWeek", lambda local: local.day_of_week),
+    "$dayOfYear": _part("$dayOfYear", lambda local: local.day_of_year),
+    "$hour": _part("$hour", lambda local: local.hour),
+    "$isoDayOfWeek": _part("$isoDayOfWeek", lambda local: local.iso_day_of_week),
+    "$isoWeek": _part("$isoWeek", lambda local: local.iso_week[1]),
+    "$isoWeekYear": _part("$isoWeekYear", lambda local: local.iso_week[0], long=True),
+    "$millisecond": _part("$millisecond", lambda local: local.millisecond),
+    "$minute": _part("$minute", lambda local: local.minute),
+    "$month": _part("$month", lambda local: local.civil[1]),
+    "$second": _part("$second", lambda local: local.second),
+    "$week": _part("$week", lambda local: local.week),
+    "$year": _part("$year", lambda local: local.civil[0]),
 }

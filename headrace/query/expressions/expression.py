@@ -44,14 +44,14 @@ class ParseContext:
     `constants` are variables whose values are known for the whole command (`let`, NOW, CLUSTER_TIME, $redact's
     KEEP...): they fold. `defined` are names bound at evaluation time through `Env.variables`.
     `rebound_current` says that CURRENT is one of the latter, so that "$a" is not a field of the root.
-    `chance` is where $rand takes its numbers from.
+    `random_source` is where $rand takes its numbers from.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
     defined: frozenset[str] = frozenset()
     collation: Any = None
     rebound_current: bool = False
-    chance: Callable[[], float] = random.random
+    random_source: Callable[[], float] = random.random
 
     def binding(self, *names: str) -> ParseContext:
         """The context inside an expression that binds `names`."""
@@ -59,12 +59,12 @@ class ParseContext:
         return replace(self, defined=self.defined | set(names), rebound_current=rebound)
 
 
-class Node:
+class Expression:
     """One part of a parsed expression."""
 
     __slots__ = ()
 
-    def folded(self) -> Node:
+    def optimized(self) -> Expression:
         """The node with its constant parts computed; raises the `CommandError` their computation raises."""
         return self
 
@@ -77,7 +77,7 @@ class Node:
         return set()
 
 
-class Constant(Node):
+class Constant(Expression):
     """A value that is the same for every document."""
 
     __slots__ = ("value",)
@@ -110,15 +110,15 @@ class Operator:
     associative: bool = False
     commutative: bool = False
     associative_alone: bool = True
-    simplify: Callable[[Call], Node] | None = None
+    simplify: Callable[[Call], Expression] | None = None
 
 
-class Call(Node):
+class Call(Expression):
     """An operator applied to operands; an optional operand not given is None."""
 
     __slots__ = ("operands", "operator")
 
-    def __init__(self, operator: Operator, operands: Sequence[Node | None]) -> None:
+    def __init__(self, operator: Operator, operands: Sequence[Expression | None]) -> None:
         self.operator = operator
         self.operands = list(operands)
 
@@ -126,19 +126,19 @@ class Call(Node):
         return self.operator.make(*[None if o is None else o.compiled() for o in self.operands])
 
     def fields(self) -> set[str] | None:
-        found: set[str] = set()
+        names: set[str] = set()
         for operand in self.operands:
             if operand is not None:
                 fields = operand.fields()
                 if fields is None:
                     return None
-                found |= fields
-        return found
+                names |= fields
+        return names
 
-    def folded(self) -> Node:
-        node: Node = Call(self.operator, [None if o is None else o.folded() for o in self.operands])
+    def optimized(self) -> Expression:
+        node: Expression = Call(self.operator, [None if o is None else o.optimized() for o in self.operands])
         if self.operator.folds and isinstance(node, Call):
-            node = node.folded_constants()
+            node = node.with_constants_folded()
         if isinstance(node, Call) and self.operator.simplify is not None:
             return self.operator.simplify(node)
         return node
@@ -147,7 +147,7 @@ class Call(Node):
     def is_associative(self) -> bool:
         return self.operator.associative and (self.operator.associative_alone or len(self.operands) > 1)
 
-    def folded_constants(self) -> Node:
+    def with_constants_folded(self) -> Expression:
         """This call, whose operands are folded already, as one constant, or with its constants merged."""
         if all(o is None or type(o) is Constant for o in self.operands):
             return self.evaluated()
@@ -159,9 +159,9 @@ class Call(Node):
         """The call computed now; its operands must be constants."""
         return Constant(self.compiled()(Env({})))
 
-    def _merged_operands(self) -> list[Node | None]:
-        merged: list[Node | None] = []
-        constants: list[Node | None] = []
+    def _merged_operands(self) -> list[Expression | None]:
+        merged: list[Expression | None] = []
+        constants: list[Expression | None] = []
 
         def flush() -> None:
             if len(constants) > 1:
@@ -180,8 +180,8 @@ class Call(Node):
         flush()
         return merged
 
-    def _flattened(self) -> list[Node | None]:
-        flat: list[Node | None] = []
+    def _flattened(self) -> list[Expression | None]:
+        flat: list[Expression | None] = []
         for operand in self.operands:
             if isinstance(operand, Call) and operand.operator.name == self.operator.name and operand.is_associative:
                 flat.extend(operand.operands)
@@ -190,12 +190,12 @@ class Call(Node):
         return flat
 
 
-class Expression:
+class CompiledExpression:
     """A parsed expression: call it, or bind `evaluate` in a hot loop, with an `Env`; gives a value or MISSING."""
 
     __slots__ = ("_node", "evaluate")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Expression) -> None:
         self._node = node
         self.evaluate: Evaluate = node.compiled()
 
@@ -211,9 +211,9 @@ class Expression:
         return self._node.fields()
 
 
-def folded(node: Node) -> Node:
+def optimized(node: Expression) -> Expression:
     """The node folded; an error of a constant part is raised now, told as the server tells it."""
     try:
-        return node.folded()
+        return node.optimized()
     except CommandError as error:
         raise CommandError(error.code, FOLDING_PREFIX + error.message, extra=error.extra) from error

@@ -10,14 +10,14 @@ from typing import Any, Final
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import (
     Call,
+    CompiledExpression,
     Constant,
     Env,
     Evaluate,
     Expression,
-    Node,
     Operator,
     ParseContext,
-    folded,
+    optimized,
 )
 from headrace.query.expressions.field_paths import check_field_name, parse_path
 from headrace.values.bson import MISSING
@@ -25,23 +25,23 @@ from headrace.values.bson import MISSING
 _PLAIN: Final = ParseContext()
 
 
-def parse_expression(value: Any, context: ParseContext | None = None) -> Expression:
+def parse_expression(value: Any, context: ParseContext | None = None) -> CompiledExpression:
     """The expression that `value` spells; raises the `CommandError` of a bad one, and of its constant parts."""
-    return Expression(folded(parse_node(value, context or _PLAIN)))
+    return CompiledExpression(optimized(parse_operand(value, context or _PLAIN)))
 
 
-def parse_node(value: Any, context: ParseContext) -> Node:
+def parse_operand(value: Any, context: ParseContext) -> Expression:
     """The unfolded node of any operand."""
     if type(value) is str and value.startswith("$"):
         return parse_path(value, context)
     if type(value) is dict:
         return parse_object(value, context)
     if type(value) is list:
-        return Call(_ARRAY, [parse_node(item, context) for item in value])
+        return Call(_ARRAY, [parse_operand(item, context) for item in value])
     return Constant(value)
 
 
-def parse_object(document: dict[str, Any], context: ParseContext) -> Node:
+def parse_object(document: dict[str, Any], context: ParseContext) -> Expression:
     """The node of an object: an operator, or fields to be computed."""
     first = next(iter(document), "")
     if first.startswith("$"):
@@ -53,11 +53,11 @@ def parse_object(document: dict[str, Any], context: ParseContext) -> Node:
         return parse_operator(first, document[first], context)
     for name in document:
         check_field_name(name)
-    operands = [parse_node(item, context) for item in document.values()]
+    operands = [parse_operand(item, context) for item in document.values()]
     return Call(_object(tuple(document)), operands)
 
 
-def parse_operator(name: str, argument: Any, context: ParseContext) -> Node:
+def parse_operator(name: str, argument: Any, context: ParseContext) -> Expression:
     """The node of `{name: argument}`; raises for an operator nobody knows and for one not supported here."""
     from headrace.query.expressions.operator_table import OPERATORS, UNSUPPORTED  # the families import this file
 

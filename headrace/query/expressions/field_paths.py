@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.expression import ABSENT, Constant, Env, Evaluate, Node, ParseContext
+from headrace.query.expressions.expression import ABSENT, Constant, Env, Evaluate, Expression, ParseContext
 from headrace.values.bson import MISSING
 
 _AT_EVALUATION: Final = ("CLUSTER_TIME", "NOW", "USER_ROLES")
 _OF_SEARCH: Final = ("JS_SCOPE", "IS_MR", "SEARCH_META", "SEARCH_SCORE")
 
 
-class RootPath(Node):
+class FieldPathExpression(Expression):
     """A path from the root document; no steps means the document itself."""
 
     __slots__ = ("steps",)
@@ -39,7 +39,7 @@ class RootPath(Node):
         return lambda env: walk(env.root, steps, 0)
 
 
-class VariablePath(Node):
+class VariableExpression(Expression):
     """A path from a variable that is bound when the expression is evaluated."""
 
     __slots__ = ("name", "steps")
@@ -93,11 +93,11 @@ def walk_value(value: Any, steps: tuple[str, ...]) -> Any:
 
 
 def _walk_array(array: list[Any], steps: tuple[str, ...], index: int) -> list[Any]:
-    found = [walk(item, steps, index) for item in array if type(item) is dict]
-    return [item for item in found if item is not MISSING]
+    values = [walk(item, steps, index) for item in array if type(item) is dict]
+    return [item for item in values if item is not MISSING]
 
 
-def parse_path(text: str, context: ParseContext) -> Node:
+def parse_path(text: str, context: ParseContext) -> Expression:
     """The node of a string that begins with "$"."""
     if text.startswith("$$"):
         name, dot, rest = text[2:].partition(".")
@@ -109,23 +109,23 @@ def parse_path(text: str, context: ParseContext) -> Node:
     return _current(split_path(text[1:]), context)
 
 
-def _current(steps: tuple[str, ...], context: ParseContext) -> Node:
-    return VariablePath("CURRENT", steps) if context.rebound_current else RootPath(steps)
+def _current(steps: tuple[str, ...], context: ParseContext) -> Expression:
+    return VariableExpression("CURRENT", steps) if context.rebound_current else FieldPathExpression(steps)
 
 
-def _variable(name: str, steps: tuple[str, ...], context: ParseContext) -> Node:
+def _variable(name: str, steps: tuple[str, ...], context: ParseContext) -> Expression:
     if name == "CURRENT":
         return _current(steps, context)
     if name == "ROOT":
-        return RootPath(steps)
+        return FieldPathExpression(steps)
     if name == "REMOVE":
         return ABSENT
     if name in context.defined:
-        return VariablePath(name, steps)
+        return VariableExpression(name, steps)
     if name in context.constants:
         return Constant(walk_value(context.constants[name], steps))
     if name in _AT_EVALUATION:
-        return VariablePath(name, steps)
+        return VariableExpression(name, steps)
     if name in _OF_SEARCH:
         raise CommandError(51144, f"Builtin variable '$${name}' is not available")
     raise CommandError(17276, f"Use of undefined variable: {name}")

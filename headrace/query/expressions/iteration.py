@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.expression import Call, Env, Evaluate, Node, Operator, ParseContext
-from headrace.query.expressions.expression_parser import parse_node
+from headrace.query.expressions.expression import Call, Env, Evaluate, Expression, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.expressions.numbers import int32_of, is_nullish, truthy
-from headrace.query.expressions.operator_parser import Parse, scoped
-from headrace.query.expressions.value_text import shown
+from headrace.query.expressions.operator_parser import OperatorParser, scoped
+from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import MISSING, type_name
 
 
@@ -24,7 +24,7 @@ def _variable(argument: dict[str, Any]) -> str:
     return name
 
 
-def _parse_map(argument: Any, context: ParseContext) -> Node:
+def _parse_map(argument: Any, context: ParseContext) -> Expression:
     if type(argument) is not dict:
         raise CommandError(16878, "$map only supports an object as its argument")
     for name in argument:
@@ -34,9 +34,9 @@ def _parse_map(argument: Any, context: ParseContext) -> Node:
         raise CommandError(16880, "Missing 'input' parameter to $map")
     if "in" not in argument:
         raise CommandError(16882, "Missing 'in' parameter to $map")
-    source = parse_node(argument["input"], context)
+    source = parse_operand(argument["input"], context)
     variable = _variable(argument)
-    return Call(_map(variable), [source, parse_node(argument["in"], context.binding(variable))])
+    return Call(_map(variable), [source, parse_operand(argument["in"], context.binding(variable))])
 
 
 def _map(variable: str) -> Operator:
@@ -60,7 +60,7 @@ def _map(variable: str) -> Operator:
     return Operator("$map", make, folds=False)
 
 
-def _parse_filter(argument: Any, context: ParseContext) -> Node:
+def _parse_filter(argument: Any, context: ParseContext) -> Expression:
     if type(argument) is not dict:
         raise CommandError(28646, "$filter only supports an object as its argument")
     for name in argument:
@@ -70,10 +70,10 @@ def _parse_filter(argument: Any, context: ParseContext) -> Node:
         raise CommandError(28648, "Missing 'input' parameter to $filter")
     if "cond" not in argument:
         raise CommandError(28650, "Missing 'cond' parameter to $filter")
-    source = parse_node(argument["input"], context)
+    source = parse_operand(argument["input"], context)
     variable = _variable(argument)
-    condition = parse_node(argument["cond"], context.binding(variable))
-    limit = parse_node(argument["limit"], context) if "limit" in argument else None
+    condition = parse_operand(argument["cond"], context.binding(variable))
+    limit = parse_operand(argument["limit"], context) if "limit" in argument else None
     return Call(_filter(variable), [source, condition, limit])
 
 
@@ -87,14 +87,14 @@ def _filter(variable: str) -> Operator:
                 raise CommandError(28651, f"input to $filter must be an array not {type_name(array)}")
             wanted = None if limit is None else _limit(limit(env))
             inner, variables = scoped(env, (variable,))
-            kept: list[Any] = []
+            selected: list[Any] = []
             for item in array:
                 variables[variable] = item
                 if truthy(condition(inner)):
-                    kept.append(item)
-                    if len(kept) == wanted:
+                    selected.append(item)
+                    if len(selected) == wanted:
                         break
-            return kept
+            return selected
 
         return evaluate
 
@@ -107,21 +107,21 @@ def _limit(value: Any) -> int | None:
         return None
     number = int32_of(value)
     if number is None:
-        raise CommandError(327391, f"$filter: limit must be represented as a 32-bit integral value: {shown(value)}")
+        raise CommandError(327391, f"$filter: limit must be represented as a 32-bit integral value: {as_text(value)}")
     if number <= 0:
         raise CommandError(327392, f"$filter: limit must be greater than 0: {number}")
     return number
 
 
-def _parse_reduce(argument: Any, context: ParseContext) -> Node:
+def _parse_reduce(argument: Any, context: ParseContext) -> Expression:
     if type(argument) is not dict:
         raise CommandError(40075, f"$reduce requires an object as an argument, found: {type_name(argument)}")
     inside = context.binding("this", "value")
-    parsed: dict[str, Node] = {}
+    parsed: dict[str, Expression] = {}
     for name, value in argument.items():
         if name not in ("input", "initialValue", "in"):
             raise CommandError(40076, f"$reduce found an unknown argument: {name}")
-        parsed[name] = parse_node(value, inside if name == "in" else context)
+        parsed[name] = parse_operand(value, inside if name == "in" else context)
     for name, code in (("input", 40077), ("initialValue", 40078), ("in", 40079)):
         if name not in parsed:
             raise CommandError(code, f"$reduce requires '{name}' to be specified")
@@ -134,7 +134,7 @@ def _make_reduce(source: Evaluate, initial: Evaluate, step: Evaluate) -> Evaluat
         if is_nullish(array):
             return None
         if type(array) is not list:
-            raise CommandError(40080, f"$reduce requires that 'input' be an array, found: {shown(array)}")
+            raise CommandError(40080, f"$reduce requires that 'input' be an array, found: {as_text(array)}")
         value = initial(env)
         inner, variables = scoped(env, ("this", "value"))
         for item in array:
@@ -148,7 +148,7 @@ def _make_reduce(source: Evaluate, initial: Evaluate, step: Evaluate) -> Evaluat
 
 _REDUCE: Final = Operator("$reduce", _make_reduce, folds=False)
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$filter": _parse_filter,
     "$map": _parse_map,
     "$reduce": _parse_reduce,

@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
-from headrace.query.expressions.expression_parser import parse_node
+from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.numbers import is_nullish, truthy
-from headrace.query.expressions.operator_parser import Make, Named, Parse, parse_operands, positional, unary, variadic
+from headrace.query.expressions.operator_parser import (
+    Make,
+    NamedArguments,
+    OperatorParser,
+    parse_operands,
+    positional,
+    unary,
+    variadic,
+)
 from headrace.values.bson import type_name
 from headrace.values.order import compare, equal
 
@@ -32,7 +40,7 @@ def _ordered(*signs: int) -> Make:
     return make
 
 
-def _comparison(name: str, make: Make) -> Parse:
+def _comparison(name: str, make: Make) -> OperatorParser:
     return positional(Operator(name, make), 2, collated=True)
 
 
@@ -54,7 +62,7 @@ _AS_BOOL: Final = Operator("coerceToBool", unary(truthy))
 _BOOLEAN: Final = frozenset(("$and", "$not", "$or", "coerceToBool"))
 
 
-def _simplify_junction(call: Call) -> Node:
+def _simplify_junction(call: Call) -> Expression:
     """Drops the constant that folding moved last, or becomes it where it decides."""
     last = call.operands[-1]
     if type(last) is not Constant:
@@ -78,13 +86,13 @@ def _make_cond(condition: Evaluate, then: Evaluate, otherwise: Evaluate) -> Eval
 
 
 _COND: Final = Operator("$cond", _make_cond)
-_COND_NAMED: Final = Named(
+_COND_NAMED: Final = NamedArguments(
     _COND, ("if", "then", "else"), {"if": 17080, "then": 17081, "else": 17082}, not_object=16020, unknown=17083
 )
 _COND_POSITIONAL: Final = positional(_COND, 3)
 
 
-def _parse_cond(argument: Any, context: ParseContext) -> Node:
+def _parse_cond(argument: Any, context: ParseContext) -> Expression:
     if type(argument) is dict:
         return _COND_NAMED.parse(argument, context)
     return _COND_POSITIONAL(argument, context)
@@ -106,7 +114,7 @@ def _make_if_null(*operands: Evaluate) -> Evaluate:
 _IF_NULL: Final = Operator("$ifNull", _make_if_null)
 
 
-def _parse_if_null(argument: Any, context: ParseContext) -> Node:
+def _parse_if_null(argument: Any, context: ParseContext) -> Expression:
     operands = parse_operands(argument, context)
     if len(operands) < 2:
         raise CommandError(1257300, f"$ifNull needs at least two arguments, had: {len(operands)}")
@@ -128,16 +136,16 @@ def _make_switch(default: Evaluate | None, *branches: Evaluate) -> Evaluate:
     return evaluate
 
 
-def _parse_switch(argument: Any, context: ParseContext) -> Node:
+def _parse_switch(argument: Any, context: ParseContext) -> Expression:
     if type(argument) is not dict:
         raise CommandError(40060, f"$switch requires an object as an argument, found: {type_name(argument)}")
-    default: Node | None = None
-    branches: list[Node | None] = []
+    default: Expression | None = None
+    branches: list[Expression | None] = []
     for name, value in argument.items():
         if name == "branches":
             branches = _parse_branches(value, context)
         elif name == "default":
-            default = parse_node(value, context)
+            default = parse_operand(value, context)
         else:
             raise CommandError(40067, f"$switch found an unknown argument: {name}")
     if not branches:
@@ -145,10 +153,10 @@ def _parse_switch(argument: Any, context: ParseContext) -> Node:
     return Call(_SWITCH, [default, *branches])
 
 
-def _parse_branches(value: Any, context: ParseContext) -> list[Node | None]:
+def _parse_branches(value: Any, context: ParseContext) -> list[Expression | None]:
     if type(value) is not list:
         raise CommandError(40061, f"$switch expected an array for 'branches', found: {type_name(value)}")
-    nodes: list[Node | None] = []
+    nodes: list[Expression | None] = []
     for branch in value:
         if type(branch) is not dict:
             raise CommandError(40062, f"$switch expected each branch to be an object, found: {type_name(branch)}")
@@ -156,7 +164,7 @@ def _parse_branches(value: Any, context: ParseContext) -> list[Node | None]:
         for name, part in branch.items():
             if name not in ("case", "then"):
                 raise CommandError(40063, f"$switch found an unknown argument to a branch: {name}")
-            parsed[name] = parse_node(part, context)
+            parsed[name] = parse_operand(part, context)
         if "case" not in parsed:
             raise CommandError(40064, "$switch requires each branch have a 'case' expression")
         if "then" not in parsed:
@@ -168,11 +176,11 @@ def _parse_branches(value: Any, context: ParseContext) -> list[Node | None]:
 _SWITCH: Final = Operator("$switch", _make_switch, folds=False)
 
 
-def _junction(name: str, make: Make) -> Parse:
+def _junction(name: str, make: Make) -> OperatorParser:
     return variadic(Operator(name, make, associative=True, commutative=True, simplify=_simplify_junction))
 
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$and": _junction("$and", _make_and),
     "$cmp": _comparison("$cmp", _make_compare),
     "$cond": _parse_cond,

@@ -32,10 +32,6 @@ EXACT_REMAINDERS: Final = decimal.Context(prec=12_400, Emin=decimal.MIN_EMIN, Em
 _FIFTEEN: Final = decimal.Context(prec=15, rounding=decimal.ROUND_HALF_EVEN, traps=[])
 
 
-def is_number(value: Any) -> bool:
-    return type(value) in NUMBERS
-
-
 def is_nan(number: float | Decimal) -> bool:
     return number.is_nan() if isinstance(number, Decimal) else math.isnan(number)
 

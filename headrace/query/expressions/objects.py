@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.expression import ABSENT, Call, Constant, Evaluate, Node, Operator, ParseContext
-from headrace.query.expressions.expression_parser import parse_node
+from headrace.query.expressions.expression import ABSENT, Call, Constant, Evaluate, Expression, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.numbers import is_nullish
-from headrace.query.expressions.operator_parser import Named, Parse, binary, positional, unary
+from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser, binary, positional, unary
 from headrace.values.bson import MISSING, type_name
 
 
@@ -68,19 +68,19 @@ def _get_field(name: Any, source: Any) -> Any:
 
 
 _GET_FIELD: Final = Operator("$getField", binary(_get_field), folds=False)
-_GET_NAMED: Final = Named(
+_GET_NAMED: Final = NamedArguments(
     _GET_FIELD, ("field", "input"), {"field": 3041702, "input": 3041703}, not_object=3041701, unknown=3041701
 )
 
 
-def _parse_get_field(argument: Any, context: ParseContext) -> Node:
+def _parse_get_field(argument: Any, context: ParseContext) -> Expression:
     """`{field, input}`, or only the field's name (or an expression for it) to be taken from the current document."""
     if type(argument) is dict and argument and not next(iter(argument)).startswith("$"):
         call = _GET_NAMED.parse(argument, context)
         assert isinstance(call, Call)
         name, source = call.operands
     else:
-        name, source = parse_node(argument, context), parse_node("$$CURRENT", context)
+        name, source = parse_operand(argument, context), parse_operand("$$CURRENT", context)
     if type(name) is Constant and type(name.value) is not str:
         message = f"$getField requires 'field' to evaluate to type String, but got {type_name(name.value)}"
         raise CommandError(5654602, message)
@@ -109,39 +109,39 @@ def _set_field(operator: str) -> Operator:
     return Operator(operator, make, folds=False)
 
 
-_SET_NAMED: Final = Named(
+_SET_NAMED: Final = NamedArguments(
     _set_field("$setField"), ("field", "input", "value"), {"field": 4161102, "input": 4161109, "value": 4161103},
     not_object=4161100, unknown=4161101,
 )  # fmt: skip
-_UNSET_NAMED: Final = Named(
+_UNSET_NAMED: Final = NamedArguments(
     _set_field("$unsetField"), ("field", "input"), {"field": 4161102, "input": 4161109},
     not_object=4161100, unknown=4161101,
 )  # fmt: skip
 
 
-def _parse_set_field(argument: Any, context: ParseContext) -> Node:
+def _parse_set_field(argument: Any, context: ParseContext) -> Expression:
     call = _SET_NAMED.parse(argument, context)
     assert isinstance(call, Call)
     return Call(call.operator, [_constant_name("$setField", call.operands[0]), *call.operands[1:]])
 
 
-def _parse_unset_field(argument: Any, context: ParseContext) -> Node:
+def _parse_unset_field(argument: Any, context: ParseContext) -> Expression:
     call = _UNSET_NAMED.parse(argument, context)
     assert isinstance(call, Call)
     return Call(call.operator, [_constant_name("$unsetField", call.operands[0]), call.operands[1], ABSENT])
 
 
-def _constant_name(operator: str, name: Node | None) -> Node:
-    folded = name.folded() if name is not None else ABSENT
-    if type(folded) is not Constant:
+def _constant_name(operator: str, name: Expression | None) -> Expression:
+    optimized = name.optimized() if name is not None else ABSENT
+    if type(optimized) is not Constant:
         raise CommandError(4161108, f"{operator} requires 'field' to evaluate to a constant")
-    if type(folded.value) is not str:
-        message = f"{operator} requires 'field' to evaluate to type String, but got {type_name(folded.value)}"
+    if type(optimized.value) is not str:
+        message = f"{operator} requires 'field' to evaluate to type String, but got {type_name(optimized.value)}"
         raise CommandError(4161107, message)
-    return folded
+    return optimized
 
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$arrayToObject": positional(Operator("$arrayToObject", unary(_from_array)), 1),
     "$getField": _parse_get_field,
     "$objectToArray": positional(Operator("$objectToArray", unary(_to_array)), 1),

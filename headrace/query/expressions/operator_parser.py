@@ -11,19 +11,19 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from headrace.errors import CommandError
-from headrace.query.expressions.expression import Call, Env, Evaluate, Node, Operator, ParseContext
-from headrace.query.expressions.expression_parser import parse_node
+from headrace.query.expressions.expression import Call, Env, Evaluate, Expression, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_operand
 from headrace.values.bson import type_name
 
-Parse: TypeAlias = Callable[[Any, ParseContext], Node]
+OperatorParser: TypeAlias = Callable[[Any, ParseContext], Expression]
 Make: TypeAlias = Callable[..., Evaluate]
 
 
-def positional(operator: Operator, low: int, high: int | None = None, *, collated: bool = False) -> Parse:
+def positional(operator: Operator, low: int, high: int | None = None, *, collated: bool = False) -> OperatorParser:
     """Takes `low` to `high` operands (exactly `low` if no `high`); `collated` gives `make` a keyword `collation`."""
     top = low if high is None else high
 
-    def parse(argument: Any, context: ParseContext) -> Node:
+    def parse(argument: Any, context: ParseContext) -> Expression:
         operands = parse_operands(argument, context)
         if not low <= len(operands) <= top:
             raise _wrong_count(operator.name, low, top, len(operands))
@@ -32,20 +32,20 @@ def positional(operator: Operator, low: int, high: int | None = None, *, collate
     return parse
 
 
-def variadic(operator: Operator, *, collated: bool = False) -> Parse:
+def variadic(operator: Operator, *, collated: bool = False) -> OperatorParser:
     """Takes any number of operands."""
 
-    def parse(argument: Any, context: ParseContext) -> Node:
+    def parse(argument: Any, context: ParseContext) -> Expression:
         return Call(with_collation(operator, context) if collated else operator, parse_operands(argument, context))
 
     return parse
 
 
-def parse_operands(argument: Any, context: ParseContext) -> list[Node]:
+def parse_operands(argument: Any, context: ParseContext) -> list[Expression]:
     """The operands of a positional operator."""
     if type(argument) is list:
-        return [parse_node(item, context) for item in argument]
-    return [parse_node(argument, context)]
+        return [parse_operand(item, context) for item in argument]
+    return [parse_operand(argument, context)]
 
 
 def with_collation(operator: Operator, context: ParseContext) -> Operator:
@@ -62,7 +62,7 @@ def _wrong_count(name: str, low: int, high: int, count: int) -> CommandError:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedArguments:
     """The named arguments of an operator, in the order its `make` takes them, and the codes of what may be wrong.
 
     `required` maps a name to the code answered when it is missing.
@@ -74,9 +74,12 @@ class Named:
     not_object: int
     unknown: int
 
-    def parse(self, argument: Any, context: ParseContext) -> Node:
-        found = self.read(argument)
-        return Call(self.operator, [parse_node(found[name], context) if name in found else None for name in self.names])
+    def parse(self, argument: Any, context: ParseContext) -> Expression:
+        arguments = self.read(argument)
+        return Call(
+            self.operator,
+            [parse_operand(arguments[name], context) if name in arguments else None for name in self.names],
+        )
 
     def read(self, argument: Any) -> dict[str, Any]:
         """The arguments, checked for being an object with known names, all required ones among them."""
@@ -117,18 +120,6 @@ def of_values(function: Callable[..., Any]) -> Make:
     def make(*operands: Evaluate) -> Evaluate:
         def evaluate(env: Env) -> Any:
             return function(*[operand(env) for operand in operands])
-
-        return evaluate
-
-    return make
-
-
-def of_optional_values(function: Callable[..., Any]) -> Make:
-    """As `of_values`, where an operand that was not given is passed as Python's `...`."""
-
-    def make(*operands: Evaluate | None) -> Evaluate:
-        def evaluate(env: Env) -> Any:
-            return function(*[... if operand is None else operand(env) for operand in operands])
 
         return evaluate
 

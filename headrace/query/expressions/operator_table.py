@@ -22,14 +22,16 @@ from headrace.query.expressions import (
     trigonometry,
     value_operators,
 )
-from headrace.query.expressions.operator_parser import Parse
+from headrace.query.expressions.operator_parser import OperatorParser
 
 _FAMILIES: Final = (
     accumulating, arithmetic, arrays, bitwise, conversion, date_arithmetic, dates, iteration, logic, objects, regexes,
     rounding, sets, strings, trigonometry, value_operators,
 )  # fmt: skip
 
-OPERATORS: Final[dict[str, Parse]] = dict(sorted(item for family in _FAMILIES for item in family.OPERATORS.items()))
+OPERATORS: Final[dict[str, OperatorParser]] = dict(
+    sorted(item for family in _FAMILIES for item in family.OPERATORS.items())
+)
 
 _JAVASCRIPT: Final = "needs server-side JavaScript, which is not supported"
 _ENCRYPTION: Final = "works on encrypted fields, which are not supported"

@@ -13,9 +13,9 @@ import pcre2
 from bson import Regex
 
 from headrace.errors import CommandError
-from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator
+from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator
 from headrace.query.expressions.numbers import is_nullish
-from headrace.query.expressions.operator_parser import Named, Parse
+from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser
 from headrace.query.patterns import Pattern, compile_pattern
 from headrace.values.order import regex_options
 
@@ -30,11 +30,11 @@ def _compile(name: str, pattern: Any, options: Any) -> Pattern | None:
         raise CommandError(51106, f"{name} needs 'options' to be of type string")
     flags = "" if is_nullish(options) else options
     if type(pattern) is Regex:
-        own = regex_options(pattern)
-        if own and not is_nullish(options):
+        pattern_options = regex_options(pattern)
+        if pattern_options and not is_nullish(options):
             message = f"{name}: found regex option(s) specified in both 'regex' and 'option' fields"
             raise CommandError(51107, message)
-        flags, pattern = own or flags, pattern.pattern
+        flags, pattern = pattern_options or flags, pattern.pattern
     text = "" if is_nullish(pattern) else pattern
     if "\0" in text:
         raise CommandError(51109, f"{name}: regular expression cannot contain an embedded null byte")
@@ -76,7 +76,7 @@ def _operator(name: str, apply: Apply) -> Operator:
     def apply_checked(compiled: Pattern | None, text: Any) -> Any:
         return apply(compiled, None if is_nullish(text) else text)
 
-    def simplify(call: Call) -> Node:
+    def simplify(call: Call) -> Expression:
         source, pattern, options = call.operands
         if type(pattern) is not Constant or not (options is None or type(options) is Constant):
             return call
@@ -93,15 +93,15 @@ def _is_text(name: str, text: Any) -> bool:
     return True
 
 
-def _match(found: pcre2.Match) -> dict[str, Any]:
-    return {"match": found.group(), "idx": found.start(), "captures": list(found.groups())}
+def _match(match: pcre2.Match) -> dict[str, Any]:
+    return {"match": match.group(), "idx": match.start(), "captures": list(match.groups())}
 
 
 def _find(pattern: Pattern | None, text: str | None) -> Any:
     if pattern is None or text is None:
         return None
-    found = pattern.find(text)
-    return None if found is None else _match(found)
+    match = pattern.find(text)
+    return None if match is None else _match(match)
 
 
 def _find_all(pattern: Pattern | None, text: str | None) -> list[Any]:
@@ -110,11 +110,11 @@ def _find_all(pattern: Pattern | None, text: str | None) -> list[Any]:
         return []
     matches, start = [], 0
     while start < len(text) or start == 0:
-        found = pattern.find(text, start)
-        if found is None:
+        match = pattern.find(text, start)
+        if match is None:
             break
-        matches.append(_match(found))
-        start = found.end() if found.group() else found.start() + 1
+        matches.append(_match(match))
+        start = match.end() if match.group() else match.start() + 1
     return matches
 
 
@@ -122,12 +122,13 @@ def _matches(pattern: Pattern | None, text: str | None) -> bool:
     return pattern is not None and text is not None and pattern.matches(text)
 
 
-def _named(name: str, apply: Apply) -> Parse:
+def _named(name: str, apply: Apply) -> OperatorParser:
     required = {"input": 31022, "regex": 31023}
-    return Named(_operator(name, apply), ("input", "regex", "options"), required, not_object=51103, unknown=31024).parse
+    names = ("input", "regex", "options")
+    return NamedArguments(_operator(name, apply), names, required, not_object=51103, unknown=31024).parse
 
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$regexFind": _named("$regexFind", _find),
     "$regexFindAll": _named("$regexFindAll", _find_all),
     "$regexMatch": _named("$regexMatch", _matches),

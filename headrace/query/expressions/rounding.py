@@ -24,11 +24,11 @@ from headrace.query.expressions.numbers import (
     is_nullish,
     wrap,
 )
-from headrace.query.expressions.operator_parser import Parse, of_values, positional, unary
+from headrace.query.expressions.operator_parser import OperatorParser, of_values, positional, unary
 from headrace.values.bson import type_name
 
 
-def _to_whole(rounding: str) -> Callable[[Any], Any]:
+def _to_integral(rounding: str) -> Callable[[Any], Any]:
     def apply(value: Any) -> Any:
         if type(value) is float:
             if not math.isfinite(value):
@@ -42,21 +42,21 @@ def _to_whole(rounding: str) -> Callable[[Any], Any]:
     return apply
 
 
-def _to_place(name: str, rounding: str) -> Callable[..., Any]:
-    def apply(value: Any, place: Any = 0) -> Any:
+def _to_digits(name: str, rounding: str) -> Callable[..., Any]:
+    def apply(value: Any, digits: Any = 0) -> Any:
         if is_nullish(value):
             return None
         if type(value) not in NUMBERS:
             raise CommandError(51081, f"{name} only supports numeric types, not {type_name(value)}")
-        if is_nullish(place):
+        if is_nullish(digits):
             return None
-        return _rounded(name, value, _checked_place(name, place), rounding)
+        return _rounded(name, value, _checked_digits(name, digits), rounding)
 
     return apply
 
 
-def _checked_place(name: str, place: Any) -> int:
-    number = int32_of(place)
+def _checked_digits(name: str, digits: Any) -> int:
+    number = int32_of(digits)
     if number is None:
         raise CommandError(51082, f"precision argument to  {name} must be a integral value")
     if not -20 <= number <= 100:
@@ -65,38 +65,38 @@ def _checked_place(name: str, place: Any) -> int:
     return number
 
 
-def _rounded(name: str, value: Any, place: int, rounding: str) -> Any:
+def _rounded(name: str, value: Any, digits: int, rounding: str) -> Any:
     if type(value) is float:
-        if not math.isfinite(value) or (place == 0 and abs(value) >= 2**53):
+        if not math.isfinite(value) or (digits == 0 and abs(value) >= 2**53):
             return value
-        return float(_quantized(exact_decimal(value), place, rounding))
+        return float(_quantized(exact_decimal(value), digits, rounding))
     if type(value) is Decimal128:
         number = decimal_value(value)
-        return wrap(_quantized(number, place, rounding)) if number.is_finite() else value
-    if place >= 0:
+        return wrap(_quantized(number, digits, rounding)) if number.is_finite() else value
+    if digits >= 0:
         return value
-    whole = int(_quantized(Decimal(int(value)), place, rounding))
-    if not fits_long(whole):
+    integer = int(_quantized(Decimal(int(value)), digits, rounding))
+    if not fits_long(integer):
         raise CommandError(51080, f"invalid conversion from Decimal128 result in {name} resulting from arguments")
-    return Int64(whole) if type(value) is Int64 else int_or_long(whole)
+    return Int64(integer) if type(value) is Int64 else int_or_long(integer)
 
 
-def _quantized(number: Decimal, place: int, rounding: str) -> Decimal:
-    """`number` with `place` digits after the point; NaN where that takes more than 34 digits."""
-    return number.quantize(Decimal((0, (1,), -place)), rounding, CONTEXT)
+def _quantized(number: Decimal, digits: int, rounding: str) -> Decimal:
+    """`number` with `digits` digits after the point; NaN where that takes more than 34 digits."""
+    return number.quantize(Decimal((0, (1,), -digits)), rounding, CONTEXT)
 
 
-def _single(name: str, rounding: str) -> Parse:
-    return positional(Operator(name, unary(numeric(name, _to_whole(rounding)))), 1)
+def _single(name: str, rounding: str) -> OperatorParser:
+    return positional(Operator(name, unary(numeric(name, _to_integral(rounding)))), 1)
 
 
-def _placed(name: str, rounding: str) -> Parse:
-    return positional(Operator(name, of_values(_to_place(name, rounding))), 1, 2)
+def _to_digits_operator(name: str, rounding: str) -> OperatorParser:
+    return positional(Operator(name, of_values(_to_digits(name, rounding))), 1, 2)
 
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$ceil": _single("$ceil", decimal.ROUND_CEILING),
     "$floor": _single("$floor", decimal.ROUND_FLOOR),
-    "$round": _placed("$round", decimal.ROUND_HALF_EVEN),
-    "$trunc": _placed("$trunc", decimal.ROUND_DOWN),
+    "$round": _to_digits_operator("$round", decimal.ROUND_HALF_EVEN),
+    "$trunc": _to_digits_operator("$trunc", decimal.ROUND_DOWN),
 }

@@ -10,10 +10,10 @@ from collections.abc import Hashable
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
+from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.numbers import is_nullish, truthy
 from headrace.query.expressions.operator_parser import (
-    Parse,
+    OperatorParser,
     parse_operands,
     positional,
     unary,
@@ -23,23 +23,23 @@ from headrace.query.expressions.operator_parser import (
 from headrace.values.bson import type_name
 from headrace.values.order import hash_key, sort_key
 
-Keyed = dict[Hashable, Any]
+ItemsByKey = dict[Hashable, Any]
 
 
-def _keyed(array: list[Any], collation: Any) -> Keyed:
-    keyed: Keyed = {}
+def _keyed(array: list[Any], collation: Any) -> ItemsByKey:
+    keyed: ItemsByKey = {}
     for item in array:
         keyed.setdefault(hash_key(item, collation), item)
     return keyed
 
 
-def _sorted(keyed: Keyed, collation: Any) -> list[Any]:
+def _sorted(keyed: ItemsByKey, collation: Any) -> list[Any]:
     return sorted(keyed.values(), key=lambda item: sort_key(item, collation))
 
 
 def _make_union(*operands: Evaluate, collation: Any) -> Evaluate:
     def evaluate(env: Env) -> Any:
-        union: Keyed = {}
+        union: ItemsByKey = {}
         for operand in operands:
             value = operand(env)
             if is_nullish(value):
@@ -53,13 +53,13 @@ def _make_union(*operands: Evaluate, collation: Any) -> Evaluate:
 
 def _make_intersection(*operands: Evaluate, collation: Any) -> Evaluate:
     def evaluate(env: Env) -> Any:
-        common: Keyed = {}
-        for place, operand in enumerate(operands):
+        common: ItemsByKey = {}
+        for index, operand in enumerate(operands):
             value = operand(env)
             if is_nullish(value):
                 return None
             other = _keyed(_array(17047, "$setIntersection", value), collation)
-            if place == 0:
+            if index == 0:
                 common = other
                 continue
             if len(common) > len(other):
@@ -78,12 +78,12 @@ def _array(code: int, name: str, value: Any) -> list[Any]:
 
 def _make_difference(left: Evaluate, right: Evaluate, *, collation: Any) -> Evaluate:
     def evaluate(env: Env) -> Any:
-        kept, dropped = left(env), right(env)
-        if is_nullish(kept) or is_nullish(dropped):
+        minuend, subtrahend = left(env), right(env)
+        if is_nullish(minuend) or is_nullish(subtrahend):
             return None
-        _check_both("$setDifference", 17048, kept, 17049, dropped)
-        keys = set(_keyed(dropped, collation))
-        return [item for key, item in _keyed(kept, collation).items() if key not in keys]
+        _check_both("$setDifference", 17048, minuend, 17049, subtrahend)
+        keys = set(_keyed(subtrahend, collation))
+        return [item for key, item in _keyed(minuend, collation).items() if key not in keys]
 
     return evaluate
 
@@ -112,7 +112,7 @@ def _make_equals(*operands: Evaluate, collation: Any) -> Evaluate:
 _EQUALS: Final = Operator("$setEquals", _make_equals)
 
 
-def _parse_equals(argument: Any, context: ParseContext) -> Node:
+def _parse_equals(argument: Any, context: ParseContext) -> Expression:
     operands = parse_operands(argument, context)
     if len(operands) < 2:
         raise CommandError(17045, f"$setEquals needs at least two arguments had: {len(operands)}")
@@ -121,20 +121,20 @@ def _parse_equals(argument: Any, context: ParseContext) -> Node:
 
 def _make_subset(left: Evaluate, right: Evaluate, *, collation: Any, first_code: int = 17046) -> Evaluate:
     def evaluate(env: Env) -> bool:
-        part, whole = left(env), right(env)
-        _check_both("$setIsSubset", first_code, part, 17042, whole)
-        return set(_keyed(part, collation)) <= set(_keyed(whole, collation))
+        subset, superset = left(env), right(env)
+        _check_both("$setIsSubset", first_code, subset, 17042, superset)
+        return set(_keyed(subset, collation)) <= set(_keyed(superset, collation))
 
     return evaluate
 
 
-def _simplify_subset(call: Call) -> Node:
+def _simplify_subset(call: Call) -> Expression:
     """The server computes the set of a constant second operand once, and numbers the errors anew."""
-    whole = call.operands[1]
-    if type(whole) is not Constant:
+    superset = call.operands[1]
+    if type(superset) is not Constant:
         return call
-    if type(whole.value) is not list:
-        _check_both("$setIsSubset", 17311, [], 17311, whole.value)
+    if type(superset.value) is not list:
+        _check_both("$setIsSubset", 17311, [], 17311, superset.value)
     make = call.operator.make
 
     def remake(left: Evaluate, right: Evaluate) -> Evaluate:
@@ -143,7 +143,7 @@ def _simplify_subset(call: Call) -> Node:
     return Call(Operator("$setIsSubset", remake), call.operands)
 
 
-def _elements(name: str, code: int, decisive: bool) -> Parse:
+def _elements(name: str, code: int, decisive: bool) -> OperatorParser:
     def apply(value: Any) -> bool:
         if type(value) is not list:
             raise CommandError(code, f"{name}'s argument must be an array, but is {type_name(value)}")
@@ -154,7 +154,7 @@ def _elements(name: str, code: int, decisive: bool) -> Parse:
 
 _SUBSET: Final = Operator("$setIsSubset", _make_subset, simplify=_simplify_subset)
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$allElementsTrue": _elements("$allElementsTrue", 17040, False),
     "$anyElementTrue": _elements("$anyElementTrue", 17041, True),
     "$setDifference": positional(Operator("$setDifference", _make_difference), 2, collated=True),

@@ -14,8 +14,8 @@ from headrace.query.expressions.arrays import search_bound
 from headrace.query.expressions.expression import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish, to_long
 from headrace.query.expressions.operator_parser import (
-    Named,
-    Parse,
+    NamedArguments,
+    OperatorParser,
     binary,
     of_values,
     positional,
@@ -23,7 +23,7 @@ from headrace.query.expressions.operator_parser import (
     variadic,
 )
 from headrace.query.expressions.text_coercion import coerced_text
-from headrace.query.expressions.value_text import shown
+from headrace.query.expressions.value_text import as_text
 from headrace.values.bson import type_name
 
 _LOWER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
@@ -33,15 +33,15 @@ _WHITESPACE: Final = "\0 \t\n\v\f\r\u00a0\u1680" + "".join(chr(code) for code in
 
 def _make_concat(*operands: Evaluate) -> Evaluate:
     def evaluate(env: Env) -> Any:
-        parts = []
+        strings = []
         for operand in operands:
             value = operand(env)
             if is_nullish(value):
                 return None
             if type(value) is not str:
                 raise CommandError(16702, f"$concat only supports strings, not {type_name(value)}")
-            parts.append(value)
-        return "".join(parts)
+            strings.append(value)
+        return "".join(strings)
 
     return evaluate
 
@@ -52,7 +52,7 @@ def _compare_ignoring_case(left: Any, right: Any) -> int:
     return (first > second) - (first < second)
 
 
-def _length(name: str, code: int, measure: Callable[[str], int]) -> Parse:
+def _length(name: str, code: int, measure: Callable[[str], int]) -> OperatorParser:
     def apply(value: Any) -> int:
         if type(value) is not str:
             raise CommandError(code, f"{name} requires a string argument, found: {type_name(value)}")
@@ -61,9 +61,9 @@ def _length(name: str, code: int, measure: Callable[[str], int]) -> Parse:
     return positional(Operator(name, unary(apply)), 1)
 
 
-def _continues(data: bytes, place: int) -> bool:
-    """Whether the byte at `place` is inside a character; never past the end."""
-    return place < len(data) and data[place] & 0xC0 == 0x80
+def _continues(data: bytes, index: int) -> bool:
+    """Whether the byte at `index` is inside a character; never past the end."""
+    return index < len(data) and data[index] & 0xC0 == 0x80
 
 
 def _substring_bytes(value: Any, start: Any, length: Any) -> str:
@@ -102,12 +102,12 @@ def _point(code: int, what: str, value: Any) -> int:
         raise CommandError(code, f"$substrCP: {what} must be a numeric type (is BSON type {type_name(value)})")
     number = int32_of(value)
     if number is None:
-        message = f"$substrCP: {what} cannot be represented as a 32-bit integral value: {shown(value)}"
+        message = f"$substrCP: {what} cannot be represented as a 32-bit integral value: {as_text(value)}"
         raise CommandError(code + 1, message)
     return number
 
 
-def _searcher(name: str, code: int, find: Callable[[str, str, int, int | None], int]) -> Parse:
+def _searcher(name: str, code: int, find: Callable[[str, str, int, int | None], int]) -> OperatorParser:
     def make(text: Evaluate, token: Evaluate, start: Evaluate | None = None, end: Evaluate | None = None) -> Evaluate:
         def evaluate(env: Env) -> Any:
             within = text(env)
@@ -139,7 +139,7 @@ def _find_points(text: str, token: str, first: int, last: int | None) -> int:
     if not text and not token:
         return 0
     last = len(text) if last is None else min(last, len(text))
-    return next((place for place in range(first, last) if text.startswith(token, place)), -1)
+    return next((index for index in range(first, last) if text.startswith(token, index)), -1)
 
 
 def _split(text: Any, separator: Any) -> Any:
@@ -154,7 +154,7 @@ def _split(text: Any, separator: Any) -> Any:
     return text.split(separator)
 
 
-def _trim(name: str, strip: Callable[[str, str], str]) -> Parse:
+def _trim(name: str, strip: Callable[[str, str], str]) -> OperatorParser:
     def make(source: Evaluate, characters: Evaluate | None) -> Evaluate:
         def evaluate(env: Env) -> Any:
             text = source(env)
@@ -173,30 +173,32 @@ def _trim(name: str, strip: Callable[[str, str], str]) -> Parse:
 
         return evaluate
 
-    return Named(Operator(name, make), ("input", "chars"), {"input": 50695}, not_object=50696, unknown=50694).parse
+    return NamedArguments(
+        Operator(name, make), ("input", "chars"), {"input": 50695}, not_object=50696, unknown=50694
+    ).parse
 
 
 def _not_text(code: int, what: str, value: Any) -> CommandError:
-    return CommandError(code, f"{what} to be a string, got {shown(value)} (of type {type_name(value)}) instead.")
+    return CommandError(code, f"{what} to be a string, got {as_text(value)} (of type {type_name(value)}) instead.")
 
 
-def _replacer(name: str, count: int) -> Parse:
+def _replacer(name: str, count: int) -> OperatorParser:
     def replace(text: Any, find: Any, replacement: Any) -> Any:
         for value, what, code in ((text, "input", 51746), (find, "find", 51745), (replacement, "replacement", 51744)):
             if type(value) is not str and not is_nullish(value):
-                raise CommandError(code, f"{name} requires that '{what}' be a string, found: {shown(value)}")
+                raise CommandError(code, f"{name} requires that '{what}' be a string, found: {as_text(value)}")
         if is_nullish(text) or is_nullish(find) or is_nullish(replacement):
             return None
         return text.replace(find, replacement, count)
 
     required = {"input": 51749, "find": 51748, "replacement": 51747}
     operator = Operator(name, of_values(replace), folds=False)
-    return Named(operator, ("input", "find", "replacement"), required, not_object=51751, unknown=51750).parse
+    return NamedArguments(operator, ("input", "find", "replacement"), required, not_object=51751, unknown=51750).parse
 
 
 _SUBSTRING_BYTES: Final = positional(Operator("$substrBytes", of_values(_substring_bytes)), 3)
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$concat": variadic(Operator("$concat", _make_concat, associative=True)),
     "$indexOfBytes": _searcher("$indexOfBytes", 40091, _find_bytes),
     "$indexOfCP": _searcher("$indexOfCP", 40093, _find_points),

@@ -18,10 +18,10 @@ from headrace.query.expressions.numbers import CONTEXT, decimal_value, exact_dec
 class Total:
     """A running sum; `add` takes numbers only."""
 
-    __slots__ = ("count", "decimals", "doubles", "has_decimal", "has_double", "has_long", "whole")
+    __slots__ = ("count", "decimals", "doubles", "has_decimal", "has_double", "has_long", "integers")
 
     def __init__(self) -> None:
-        self.whole = 0
+        self.integers = 0
         self.doubles: list[float] = []
         self.decimals = Decimal(0)
         self.has_long = self.has_double = self.has_decimal = False
@@ -31,7 +31,7 @@ class Total:
         self.count += 1
         kind = type(value)
         if kind is int:
-            self.whole += value
+            self.integers += value
         elif kind is float:
             self.has_double = True
             self.doubles.append(value)
@@ -39,7 +39,7 @@ class Total:
                 self._shorten()
         elif kind is Int64:
             self.has_long = True
-            self.whole += int(value)
+            self.integers += int(value)
         else:
             self.has_decimal = True
             self.decimals = CONTEXT.add(self.decimals, decimal_value(value))
@@ -53,16 +53,16 @@ class Total:
     def as_double(self) -> float:
         """The sum of all but the decimals, as a double."""
         if not self.doubles:
-            return _float(self.whole)
-        high = _float(self.whole)
-        return _sum([*self.doubles, high, _float(self.whole - int(high))])
+            return _float(self.integers)
+        high = _float(self.integers)
+        return _sum([*self.doubles, high, _float(self.integers - int(high))])
 
     def as_decimal(self) -> Decimal:
         """The sum of everything as a decimal."""
-        rest = CONTEXT.create_decimal(self.whole)
+        rest = CONTEXT.create_decimal(self.integers)
         if self.doubles:
             high = self.as_double()
-            low = _sum([*self.doubles, _float(self.whole), -high]) if math.isfinite(high) else 0.0
+            low = _sum([*self.doubles, _float(self.integers), -high]) if math.isfinite(high) else 0.0
             rest = CONTEXT.add(exact_decimal(high), exact_decimal(low)) if low else exact_decimal(high)
         return CONTEXT.add(self.decimals, rest)
 
@@ -70,9 +70,9 @@ class Total:
         """The sum in the type the terms call for."""
         if self.has_decimal:
             return wrap(self.as_decimal())
-        if self.has_double or not fits_long(self.whole):
+        if self.has_double or not fits_long(self.integers):
             return self.as_double()
-        return Int64(self.whole) if self.has_long else int_or_long(self.whole)
+        return Int64(self.integers) if self.has_long else int_or_long(self.integers)
 
     def mean(self) -> float | Decimal128 | None:
         """The average: a decimal if any term was, else a double; None of nothing."""

@@ -14,7 +14,7 @@ from headrace.errors import CommandError
 from headrace.query.expressions.arithmetic import numeric
 from headrace.query.expressions.expression import Operator
 from headrace.query.expressions.numbers import NUMBERS, decimal_of, decimal_value, is_nan, is_nullish, wrap
-from headrace.query.expressions.operator_parser import Parse, binary, positional, unary
+from headrace.query.expressions.operator_parser import OperatorParser, binary, positional, unary
 from headrace.values.bson import type_name
 
 _WIDE: Final = decimal.Context(prec=60, Emax=999_999, Emin=-999_999, traps=[])
@@ -24,11 +24,11 @@ _TINY: Final = Decimal("1E-55")
 
 def _series(term: Decimal, step: Callable[[int, Decimal], Decimal]) -> Decimal:
     """The sum of `term` and its successors, until they no longer matter."""
-    total, place = term, 1
+    total, index = term, 1
     while abs(term) > _TINY:
-        term = step(place, term)
+        term = step(index, term)
         total += term
-        place += 1
+        index += 1
     return total
 
 
@@ -46,11 +46,11 @@ def _arctangent(x: Decimal) -> Decimal:
         return (_PI / 2).copy_sign(x)
     for _ in range(4):  # each halves the angle
         x = x / (1 + (1 + x * x).sqrt())
-    square, power, total, place = x * x, x, x, 1
+    square, power, total, divisor = x * x, x, x, 1
     while abs(power) > _TINY:
         power = -power * square
-        place += 2
-        total += power / place
+        divisor += 2
+        total += power / divisor
     return 16 * total
 
 
@@ -98,7 +98,7 @@ def _trigonometric(
     high: float = math.inf,
     *,
     open_ended: bool = False,
-) -> Parse:
+) -> OperatorParser:
     """An operator defined from `low` to `high`, inclusive unless `open_ended`."""
 
     def apply(value: Any) -> Any:
@@ -136,7 +136,7 @@ def _atan2(y: Any, x: Any) -> Any:
     return math.atan2(y, x)
 
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$acos": _trigonometric("$acos", math.acos, lambda x: _PI / 2 - _arcsine(x), -1, 1),
     "$acosh": _trigonometric("$acosh", math.acosh, _area_cosine, 1),
     "$asin": _trigonometric("$asin", math.asin, _arcsine, -1, 1),

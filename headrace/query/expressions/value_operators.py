@@ -8,11 +8,11 @@ import bson
 from bson import Binary, Timestamp
 
 from headrace.errors import CommandError
-from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Node, Operator, ParseContext
-from headrace.query.expressions.expression_parser import parse_node
+from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
+from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.expressions.numbers import NUMBERS, is_nullish
-from headrace.query.expressions.operator_parser import Parse, positional, unary
+from headrace.query.expressions.operator_parser import OperatorParser, positional, unary
 from headrace.values.bson import MISSING, encode, type_name
 
 _METADATA: Final[dict[str, str]] = {
@@ -21,11 +21,11 @@ _METADATA: Final[dict[str, str]] = {
 }  # fmt: skip
 
 
-def _parse_literal(argument: Any, context: ParseContext) -> Node:
+def _parse_literal(argument: Any, context: ParseContext) -> Expression:
     return Constant(argument)
 
 
-def _parse_let(argument: Any, context: ParseContext) -> Node:
+def _parse_let(argument: Any, context: ParseContext) -> Expression:
     if type(argument) is not dict:
         raise CommandError(16874, "$let only supports an object as its argument")
     for name in argument:
@@ -38,10 +38,10 @@ def _parse_let(argument: Any, context: ParseContext) -> Node:
     variables = argument["vars"]
     if type(variables) is not dict:
         raise CommandError(10065, f"invalid parameter: expected an object (vars), found {type_name(variables)}")
-    operands = [parse_node(value, context) for value in variables.values()]
+    operands = [parse_operand(value, context) for value in variables.values()]
     for name in variables:
         check_variable_name(name, for_writing=True)
-    inner = parse_node(argument["in"], context.binding(*variables))
+    inner = parse_operand(argument["in"], context.binding(*variables))
     return Call(_let(tuple(variables)), [*operands, inner]) if variables else inner
 
 
@@ -60,7 +60,7 @@ def _let(names: tuple[str, ...]) -> Operator:
     return Operator("$let", make, folds=False)
 
 
-def _parse_meta(argument: Any, context: ParseContext) -> Node:
+def _parse_meta(argument: Any, context: ParseContext) -> Expression:
     if type(argument) is not str:
         raise CommandError(17307, "$meta only supports string arguments")
     if argument not in _METADATA:
@@ -70,11 +70,11 @@ def _parse_meta(argument: Any, context: ParseContext) -> Node:
     return Constant(MISSING)
 
 
-def _parse_rand(argument: Any, context: ParseContext) -> Node:
+def _parse_rand(argument: Any, context: ParseContext) -> Expression:
     if argument not in ({}, []):
         raise CommandError(3040501, "$rand does not currently accept arguments")
-    chance = context.chance
-    return Call(Operator("$rand", lambda: lambda env: chance(), folds=False), [])
+    random_source = context.random_source
+    return Call(Operator("$rand", lambda: lambda env: random_source(), folds=False), [])
 
 
 def _bson_size(value: Any) -> Any:
@@ -98,7 +98,7 @@ def _binary_size(value: Any) -> Any:
     raise CommandError(51276, f"$binarySize requires a string or BinData argument, found: {type_name(value)}")
 
 
-def _timestamp_part(name: str, code: int, part: str) -> Parse:
+def _timestamp_part(name: str, code: int, part: str) -> OperatorParser:
     def apply(value: Any) -> Any:
         if is_nullish(value):
             return None
@@ -109,7 +109,7 @@ def _timestamp_part(name: str, code: int, part: str) -> Parse:
     return positional(Operator(name, unary(apply)), 1)
 
 
-OPERATORS: Final[dict[str, Parse]] = {
+OPERATORS: Final[dict[str, OperatorParser]] = {
     "$binarySize": positional(Operator("$binarySize", unary(_binary_size)), 1),
     "$bsonSize": positional(Operator("$bsonSize", unary(_bson_size)), 1),
     "$const": _parse_literal,

@@ -11,13 +11,13 @@ from headrace.query.expressions.date_format import iso_text
 from headrace.values.bson import MISSING
 
 
-def shown(value: Any) -> str:
+def as_text(value: Any) -> str:
     """The value for people; never read back."""
     kind = type(value)
     if kind is dict:
-        return "{" + ", ".join(f"{name}: {shown(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {as_text(item)}" for name, item in value.items()) + "}"
     if kind is list:
-        return "[" + ", ".join(map(shown, value)) + "]"
+        return "[" + ", ".join(map(as_text, value)) + "]"
     if kind is str:
         return f'"{value}"'
     if kind is bool:

@@ -10,16 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.query.projection.specification import Computed, Dropped, ElementMatch, Kept, Sliced, Tree
+from headrace.query.projection.specification import (
+    ComputedField,
+    ElemMatchField,
+    ExcludedField,
+    IncludedField,
+    ProjectionTree,
+    SlicedField,
+    Transform,
+)
 from headrace.values.bson import MISSING
 
-Step = Callable[[dict[str, Any]], dict[str, Any]]
-Evaluate = Callable[[dict[str, Any]], Any]
+ComputeField = Callable[[dict[str, Any]], Any]
 Fill = Callable[[dict[str, Any], dict[str, Any]], None]
 """Sets computed fields: (the whole document, the level to set them in)."""
 
 
-def includer(tree: Tree, variables: Mapping[str, Any]) -> Step:
+def includer(tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
     """The projection that gives just what `tree` names."""
     take = _taker(tree)
     if not tree.computes:
@@ -34,16 +41,16 @@ def includer(tree: Tree, variables: Mapping[str, Any]) -> Step:
     return apply
 
 
-def _taker(tree: Tree) -> Step:
-    kept = frozenset(name for name, item in tree.fields.items() if isinstance(item, (Kept, Sliced)))
-    below = {name: _value_taker(item) for name, item in tree.fields.items() if isinstance(item, Tree)}
+def _taker(tree: ProjectionTree) -> Transform:
+    included = frozenset(name for name, item in tree.fields.items() if isinstance(item, (IncludedField, SlicedField)))
+    below = {name: _value_taker(item) for name, item in tree.fields.items() if isinstance(item, ProjectionTree)}
     if not below:
-        return lambda document: {name: value for name, value in document.items() if name in kept}
+        return lambda document: {name: value for name, value in document.items() if name in included}
 
     def take(document: dict[str, Any]) -> dict[str, Any]:
         result = {}
         for name, value in document.items():
-            if name in kept:
+            if name in included:
                 result[name] = value
             elif name in below:
                 inner = below[name](value)
@@ -54,10 +61,10 @@ def _taker(tree: Tree) -> Step:
     return take
 
 
-def _value_taker(tree: Tree) -> Callable[[Any], Any]:
+def _value_taker(tree: ProjectionTree) -> Callable[[Any], Any]:
     """What is taken of one value: MISSING of a scalar; in arrays only if something will be set in its place."""
     take = _taker(tree)
-    keeps_places = tree.computes
+    fills_gaps = tree.computes
 
     def take_value(value: Any) -> Any:
         kind = type(value)
@@ -65,23 +72,23 @@ def _value_taker(tree: Tree) -> Callable[[Any], Any]:
             return take(value)
         if kind is list:
             items = map(take_value, value)
-            return list(items) if keeps_places else [item for item in items if item is not MISSING]
+            return list(items) if fills_gaps else [item for item in items if item is not MISSING]
         return MISSING
 
     return take_value
 
 
-def _filler(tree: Tree, variables: Mapping[str, Any]) -> Fill:
+def _filler(tree: ProjectionTree, variables: Mapping[str, Any]) -> Fill:
     """Sets everything that is computed in this level and below."""
-    computed: list[tuple[str, Evaluate]] = []
+    computed: list[tuple[str, ComputeField]] = []
     below: dict[str, Callable[[dict[str, Any], Any], Any]] = {}
     order: list[str] = []
     for name, item in tree.fields.items():
-        if isinstance(item, Tree) and item.computes:
+        if isinstance(item, ProjectionTree) and item.computes:
             below[name] = _value_filler(item, variables)
-        elif isinstance(item, Computed):
+        elif isinstance(item, ComputedField):
             computed.append((name, _evaluator(item, variables)))
-        elif isinstance(item, ElementMatch):
+        elif isinstance(item, ElemMatchField):
             computed.append((name, _element_finder(name, item)))
         else:
             continue
@@ -100,7 +107,7 @@ def _filler(tree: Tree, variables: Mapping[str, Any]) -> Fill:
     return fill
 
 
-def _value_filler(tree: Tree, variables: Mapping[str, Any]) -> Callable[[dict[str, Any], Any], Any]:
+def _value_filler(tree: ProjectionTree, variables: Mapping[str, Any]) -> Callable[[dict[str, Any], Any], Any]:
     fill = _filler(tree, variables)
 
     def fill_value(document: dict[str, Any], value: Any) -> Any:
@@ -114,14 +121,14 @@ def _value_filler(tree: Tree, variables: Mapping[str, Any]) -> Callable[[dict[st
     return fill_value
 
 
-def _evaluator(item: Computed, variables: Mapping[str, Any]) -> Evaluate:
+def _evaluator(item: ComputedField, variables: Mapping[str, Any]) -> ComputeField:
     from headrace.query.expressions import Env  # plain projections need none of it
 
     evaluate = item.expression.evaluate
     return lambda document: evaluate(Env(document, variables))
 
 
-def _element_finder(name: str, item: ElementMatch) -> Evaluate:
+def _element_finder(name: str, item: ElemMatchField) -> ComputeField:
     predicate = item.element
 
     def find(document: dict[str, Any]) -> Any:
@@ -134,12 +141,12 @@ def _element_finder(name: str, item: ElementMatch) -> Evaluate:
     return find
 
 
-def excluder(tree: Tree) -> Step:
+def excluder(tree: ProjectionTree) -> Transform:
     """The projection that gives all but what `tree` drops."""
-    dropped = frozenset(name for name, item in tree.fields.items() if isinstance(item, Dropped))
-    below = {name: _value_excluder(item) for name, item in tree.fields.items() if isinstance(item, Tree)}
+    dropped = frozenset(name for name, item in tree.fields.items() if isinstance(item, ExcludedField))
+    below = {name: _value_excluder(item) for name, item in tree.fields.items() if isinstance(item, ProjectionTree)}
     finders = [
-        (name, _element_finder(name, item)) for name, item in tree.fields.items() if isinstance(item, ElementMatch)
+        (name, _element_finder(name, item)) for name, item in tree.fields.items() if isinstance(item, ElemMatchField)
     ]
     if not below and not dropped and not finders:
         return lambda document: document
@@ -159,7 +166,7 @@ def excluder(tree: Tree) -> Step:
     return apply
 
 
-def _value_excluder(tree: Tree) -> Callable[[Any], Any]:
+def _value_excluder(tree: ProjectionTree) -> Callable[[Any], Any]:
     exclude = excluder(tree)
 
     def exclude_value(value: Any) -> Any:

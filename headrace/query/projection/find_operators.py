@@ -7,11 +7,10 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.match import Predicate
+from headrace.query.projection.specification import Transform
 
-Step = Callable[[dict[str, Any]], dict[str, Any]]
 
-
-def slicer(path: tuple[str, ...], skip: int | None, limit: int) -> Step:
+def slicer(path: tuple[str, ...], skip: int | None, limit: int) -> Transform:
     """Cuts the arrays at `path`: the first `limit`, the last `-limit`, or `limit` from `skip` on."""
 
     def cut(array: list[Any]) -> list[Any]:
@@ -23,7 +22,7 @@ def slicer(path: tuple[str, ...], skip: int | None, limit: int) -> Step:
     return _at_arrays(path, cut)
 
 
-def _at_arrays(path: tuple[str, ...], change: Callable[[list[Any]], list[Any]]) -> Step:
+def _at_arrays(path: tuple[str, ...], change: Callable[[list[Any]], list[Any]]) -> Transform:
     """A copy of the document with `change` applied to every array at `path`, also through arrays."""
     name, rest = path[0], path[1:]
     inner = _at_arrays(rest, change) if rest else None

@@ -9,16 +9,20 @@ specification. A document given is never changed; the result may share parts wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from headrace.query.collation import Collation
 from headrace.query.match import Predicate
 from headrace.query.projection.executor import excluder, includer
 from headrace.query.projection.find_operators import positional_picker, slicer
-from headrace.query.projection.specification import Mode, Scope, Specification, read_specification
-
-Step = Callable[[dict[str, Any]], dict[str, Any]]
+from headrace.query.projection.specification import (
+    ProjectionScope,
+    ProjectionSpec,
+    ProjectionType,
+    Transform,
+    read_specification,
+)
 
 
 class Projection:
@@ -26,7 +30,7 @@ class Projection:
 
     __slots__ = ("apply", "mode")
 
-    def __init__(self, mode: Mode, apply: Step) -> None:
+    def __init__(self, mode: ProjectionType, apply: Transform) -> None:
         self.mode = mode
         self.apply = apply
 
@@ -52,18 +56,18 @@ def parse_projection(
     """
     bound = {} if bound is None else bound
     constants = {name: value for name, value in (variables or {}).items() if name not in bound}
-    scope = Scope(collation, constants, frozenset(bound))
+    scope = ProjectionScope(collation, constants, frozenset(bound))
     specification = read_specification(spec, is_find=kind == "find", scope=scope)
     return Projection(specification.mode, _steps(specification, predicate, collation, bound))
 
 
 def _steps(
-    specification: Specification,
+    specification: ProjectionSpec,
     predicate: Predicate | None,
     collation: Collation | None,
     variables: Mapping[str, Any],
-) -> Step:
-    if specification.mode is Mode.INCLUSION:
+) -> Transform:
+    if specification.mode is ProjectionType.INCLUSION:
         first = includer(specification.tree, variables)
     else:
         first = excluder(specification.tree)

@@ -8,7 +8,7 @@ Source of the error codes: MongoDB's `projection_parser`, as its answers show th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -25,7 +25,11 @@ FLAGS: Final = (bool, int, Int64, float, Decimal128)
 SLICE_SYNTAX: Final = "Invalid $slice syntax. The given syntax did not match the find() nor the expression syntax"
 
 
-class Mode(Enum):
+Transform = Callable[[dict[str, Any]], dict[str, Any]]
+"""One step of a projection: a document to the projected document."""
+
+
+class ProjectionType(Enum):
     """What happens to fields that are not named."""
 
     EXCLUSION = "exclusion"
@@ -33,64 +37,64 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class ComputedField:
     """A leaf whose value is an expression's."""
 
     expression: Any
 
 
 @dataclass(frozen=True, slots=True)
-class ElementMatch:
+class ElemMatchField:
     """A leaf whose value is the first array element that fulfils a condition (`$elemMatch` of a find)."""
 
     element: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class IncludedField:
     """A leaf that is included; where it stands in an exclusion it changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class ExcludedField:
     """A leaf that is excluded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sliced:
+class SlicedField:
     """A leaf whose arrays are cut afterwards (`slices`): included by an inclusion, left alone by an exclusion."""
 
 
-Leaf = Computed | ElementMatch | Kept | Dropped | Sliced
+ProjectionLeaf = ComputedField | ElemMatchField | IncludedField | ExcludedField | SlicedField
 
 
 @dataclass(slots=True)
-class Tree:
+class ProjectionTree:
     """The fields of one level that the specification names, in its order."""
 
-    fields: dict[str, Leaf | Tree] = field(default_factory=dict)
+    fields: dict[str, ProjectionLeaf | ProjectionTree] = field(default_factory=dict)
 
     @property
     def computes(self) -> bool:
         """Whether anything in it is computed."""
         return any(
-            item.computes if isinstance(item, Tree) else isinstance(item, (Computed, ElementMatch))
+            item.computes if isinstance(item, ProjectionTree) else isinstance(item, (ComputedField, ElemMatchField))
             for item in self.fields.values()
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Specification:
+class ProjectionSpec:
     """A specification, checked: `slices` are (path, skip or None, limit), `positional` the path before `.$`."""
 
-    mode: Mode
-    tree: Tree
+    mode: ProjectionType
+    tree: ProjectionTree
     slices: tuple[tuple[tuple[str, ...], int | None, int], ...]
     positional: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ProjectionScope:
     """What computed fields may refer to: variables of known value, and names bound when they are evaluated."""
 
     collation: Collation | None
@@ -98,43 +102,43 @@ class Scope:
     bound: frozenset[str]
 
 
-def read_specification(spec: dict[str, Any], *, is_find: bool, scope: Scope) -> Specification:
+def read_specification(spec: dict[str, Any], *, is_find: bool, scope: ProjectionScope) -> ProjectionSpec:
     """The specification read and checked; see `parse_projection` for the errors."""
     if not spec and not is_find:
         raise CommandError(
             51272, "Invalid $project :: caused by :: projection specification must have at least one field"
         )
-    reader = _Reader(is_find, scope)
+    reader = _SpecificationReader(is_find, scope)
     for path, value in spec.items():
         reader.read(path, value)
     return reader.finished()
 
 
-class _Reader:
+class _SpecificationReader:
     """Collects the fields of a specification, one after the other."""
 
-    def __init__(self, is_find: bool, scope: Scope) -> None:
+    def __init__(self, is_find: bool, scope: ProjectionScope) -> None:
         self.is_find = is_find
         self.scope = scope
-        self.tree = Tree()
-        self.mode: Mode | None = None
+        self.tree = ProjectionTree()
+        self.mode: ProjectionType | None = None
         self.id_flag: bool | None = None
         self.slices: list[tuple[tuple[str, ...], int | None, int]] = []
         self.positional: tuple[str, ...] | None = None
         self.has_element_match = False
 
-    def finished(self) -> Specification:
+    def finished(self) -> ProjectionSpec:
         mode = self.mode
         if mode is None:
-            mode = Mode.INCLUSION if self.id_flag or self.has_element_match else Mode.EXCLUSION
-        if mode is Mode.INCLUSION:
+            mode = ProjectionType.INCLUSION if self.id_flag or self.has_element_match else ProjectionType.EXCLUSION
+        if mode is ProjectionType.INCLUSION:
             if "_id" not in self.tree.fields:
-                self.tree.fields["_id"] = Kept()
-            elif isinstance(self.tree.fields["_id"], Dropped):
+                self.tree.fields["_id"] = IncludedField()
+            elif isinstance(self.tree.fields["_id"], ExcludedField):
                 del self.tree.fields["_id"]
         if self.positional is not None and self.has_element_match:
             raise CommandError(31255, "Cannot specify positional operator and $elemMatch.")
-        return Specification(mode, self.tree, tuple(self.slices), self.positional)
+        return ProjectionSpec(mode, self.tree, tuple(self.slices), self.positional)
 
     def read(self, path: str, value: Any) -> None:
         """Takes in one field; nested objects are read field by field."""
@@ -151,27 +155,27 @@ class _Reader:
         if path == "_id":
             self.id_flag = included
         else:
-            wanted = Mode.INCLUSION if included else Mode.EXCLUSION
+            wanted = ProjectionType.INCLUSION if included else ProjectionType.EXCLUSION
             if self.mode not in (None, wanted):
                 if included:
                     raise CommandError(31253, f"Cannot do inclusion on field {path} in exclusion projection")
                 raise CommandError(31254, f"Cannot do exclusion on field {path} in inclusion projection")
             self.mode = wanted
-        self._add(checked_path(path), Kept() if included else Dropped())
+        self._add(checked_path(path), IncludedField() if included else ExcludedField())
 
     def _read_positional(self, path: str, value: Any) -> None:
         if not self.is_find:
             raise CommandError(31324, "Cannot use positional projection in aggregation projection")
         if type(value) is dict or type(value) not in FLAGS:
             raise CommandError(31271, "positional projection cannot be used with a literal")
-        if not truthy(value) or self.mode is Mode.EXCLUSION:
+        if not truthy(value) or self.mode is ProjectionType.EXCLUSION:
             raise CommandError(31395, "positional projection cannot be used with exclusion")
         if self.positional is not None:
             raise CommandError(31276, "Cannot specify more than one positional projection per query.")
-        parts = checked_path(path[:-2])
-        self.mode = Mode.INCLUSION
-        self.positional = parts
-        self._add(parts, Kept())
+        field_path = checked_path(path[:-2])
+        self.mode = ProjectionType.INCLUSION
+        self.positional = field_path
+        self._add(field_path, IncludedField())
 
     def _read_object(self, path: str, value: dict[str, Any]) -> None:
         first = next(iter(value), None)
@@ -198,18 +202,18 @@ class _Reader:
 
     def _read_slice(self, path: str, value: dict[str, Any]) -> None:
         argument = value["$slice"]
-        parts = checked_path(path)
+        field_path = checked_path(path)
         if type(argument) in FLAGS and type(argument) is not bool:
-            self.slices.append((parts, None, clamped(argument)))
-            self._add(parts, Sliced())
+            self.slices.append((field_path, None, clamped(argument)))
+            self._add(field_path, SlicedField())
             return
         numeric = type(argument) is list and len(argument) == 2 and all(type(x) in FLAGS[1:] for x in argument)
         if numeric:
             skip, limit = clamped(argument[0]), clamped(argument[1])
             if limit <= 0:
                 raise CommandError(28667, f"{SLICE_SYNTAX}: the limit must be positive")
-            self.slices.append((parts, skip, limit))
-            self._add(parts, Sliced())
+            self.slices.append((field_path, skip, limit))
+            self._add(field_path, SlicedField())
             return
         if type(argument) is not list or not 2 <= len(argument) <= 3:
             raise CommandError(28667, SLICE_SYNTAX)
@@ -218,12 +222,12 @@ class _Reader:
     def _read_element_match(self, path: str, argument: Any) -> None:
         if type(argument) is not dict:
             raise CommandError(31274, "elemMatch: Invalid argument, object required")
-        parts = checked_path(path)
-        if len(parts) > 1:
+        field_path = checked_path(path)
+        if len(field_path) > 1:
             raise CommandError(31275, "Cannot use $elemMatch projection on a nested field")
         self.has_element_match = True
         inner = parse_filter({path: {"$elemMatch": argument}}, collation=self.scope.collation)
-        self._add(parts, ElementMatch(inner))
+        self._add(field_path, ElemMatchField(inner))
 
     def _read_meta(self, argument: Any) -> None:
         if type(argument) is not str:
@@ -236,27 +240,27 @@ class _Reader:
         from headrace.query.expressions import ParseContext, parse_expression  # plain projections need none of it
         from headrace.query.expressions.operator_table import OPERATORS, UNSUPPORTED
 
-        if self.mode is Mode.EXCLUSION:
+        if self.mode is ProjectionType.EXCLUSION:
             raise CommandError(31252, f"Cannot use an expression {path}: ... in an exclusion projection")
-        self.mode = Mode.INCLUSION
-        parts = checked_path(path)
+        self.mode = ProjectionType.INCLUSION
+        field_path = checked_path(path)
         name = next(iter(value)) if type(value) is dict and len(value) == 1 else None
         if name is not None and name not in OPERATORS and name not in UNSUPPORTED:
             raise CommandError(31325, f"Unknown expression {name}")
         context = ParseContext(self.scope.constants, self.scope.bound, self.scope.collation)
-        self._add(parts, Computed(parse_expression(value, context)))
+        self._add(field_path, ComputedField(parse_expression(value, context)))
 
-    def _add(self, parts: tuple[str, ...], leaf: Leaf) -> None:
+    def _add(self, field_path: tuple[str, ...], leaf: ProjectionLeaf) -> None:
         tree = self.tree
-        for index, part in enumerate(parts[:-1]):
-            below = tree.fields.setdefault(part, Tree())
-            if not isinstance(below, Tree):
-                rest = ".".join(parts[index + 1 :])
-                raise CommandError(31249, f"Path collision at {'.'.join(parts)} remaining portion {rest}")
+        for index, name in enumerate(field_path[:-1]):
+            below = tree.fields.setdefault(name, ProjectionTree())
+            if not isinstance(below, ProjectionTree):
+                rest = ".".join(field_path[index + 1 :])
+                raise CommandError(31249, f"Path collision at {'.'.join(field_path)} remaining portion {rest}")
             tree = below
-        if parts[-1] in tree.fields:
-            raise CommandError(31250, f"Path collision at {'.'.join(parts)}")
-        tree.fields[parts[-1]] = leaf
+        if field_path[-1] in tree.fields:
+            raise CommandError(31250, f"Path collision at {'.'.join(field_path)}")
+        tree.fields[field_path[-1]] = leaf
 
 
 META: Final = {
@@ -272,13 +276,13 @@ def checked_path(path: str) -> tuple[str, ...]:
         raise CommandError(40352, "FieldPath cannot be constructed with empty string")
     if path.endswith("."):
         raise CommandError(40353, "FieldPath must not end with a '.'.")
-    parts = split_path(path)
-    for part in parts:
-        if part == "":
+    names = split_path(path)
+    for name in names:
+        if name == "":
             raise CommandError(15998, "FieldPath field names may not be empty strings.")
-        if part.startswith("$") and part not in ("$db", "$id", "$ref"):
+        if name.startswith("$") and name not in ("$db", "$id", "$ref"):
             raise CommandError(16410, f"FieldPath field names may not start with '$'. Found: {path}")
-    return parts
+    return names
 
 
 def clamped(number: Any) -> int:

@@ -13,11 +13,10 @@ from typing import Any, TypeAlias
 
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import split_path
-from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
+from headrace.query.stages.stage import Document, DocumentFunction, DocumentStage, PipelineContext, Stage
 from headrace.values.bson import MISSING, type_name
 
-Tree: TypeAlias = dict[str, Any]
-Evaluate: TypeAlias = Callable[[Document], Any]
+FieldTree: TypeAlias = dict[str, Any]
 _PREFIX = "Invalid {} :: caused by :: "
 
 
@@ -32,7 +31,7 @@ def parse_add_fields(name: str, spec: Any, context: PipelineContext) -> tuple[St
         raise CommandError(error.code, message, labels=error.labels, extra=error.extra) from error
 
 
-def _parse_fields(spec: Document, context: PipelineContext) -> Evaluate:
+def _parse_fields(spec: Document, context: PipelineContext) -> DocumentFunction:
     """A function that gives the document with the fields of `spec` added; all paths are checked before any value."""
     if not spec:
         raise CommandError(40177, "specification must have at least one field")
@@ -43,14 +42,14 @@ def _parse_fields(spec: Document, context: PipelineContext) -> Evaluate:
     return lambda document: _with_tree(document, document, tree)
 
 
-def _tree(spec: Document, parse: Callable[[Any], Any]) -> Tree:
-    tree: Tree = {}
+def _tree(spec: Document, parse: Callable[[Any], Any]) -> FieldTree:
+    tree: FieldTree = {}
     for path, value in spec.items():
         _add(tree, split_path(path), value, path, parse)
     return tree
 
 
-def _add(tree: Tree, steps: tuple[str, ...], value: Any, path: str, parse: Callable[[Any], Any]) -> None:
+def _add(tree: FieldTree, steps: tuple[str, ...], value: Any, path: str, parse: Callable[[Any], Any]) -> None:
     """Puts the expression, or for a document of fields each of them, into the tree."""
     if type(value) is dict and not next(iter(value), "$").startswith("$"):
         for field, inner in value.items():
@@ -71,7 +70,7 @@ def _add(tree: Tree, steps: tuple[str, ...], value: Any, path: str, parse: Calla
     _put(tree, steps, parse(value), path)
 
 
-def _put(tree: Tree, steps: tuple[str, ...], evaluate: Evaluate, path: str) -> None:
+def _put(tree: FieldTree, steps: tuple[str, ...], evaluate: DocumentFunction, path: str) -> None:
     *parents, last = steps
     for step in parents:
         tree = tree.setdefault(step, {})
@@ -86,7 +85,7 @@ def _conflict(path: str) -> CommandError:
     return CommandError(40176, f"specification contains two conflicting paths at '{path}'")
 
 
-def _flat(items: tuple[tuple[str, Evaluate], ...]) -> Evaluate:
+def _flat(items: tuple[tuple[str, DocumentFunction], ...]) -> DocumentFunction:
     """The usual case: no dotted path."""
 
     def add(document: Document) -> Document:
@@ -102,7 +101,7 @@ def _flat(items: tuple[tuple[str, Evaluate], ...]) -> Evaluate:
     return add
 
 
-def _with_tree(value: Any, root: Document, tree: Tree) -> Any:
+def _with_tree(value: Any, root: Document, tree: FieldTree) -> Any:
     """The value with the tree's fields added; expressions see `root`."""
     if type(value) is list:
         return [_with_tree(item, root, tree) for item in value]

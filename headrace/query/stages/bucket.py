@@ -58,17 +58,17 @@ def _boundaries(value: Any, context: PipelineContext) -> list[Any]:
         raise CommandError(
             40200, f"The $bucket 'boundaries' field must be an array, but found type: {type_name(value)}."
         )
-    found = [_constant(item, context, 40191, "boundaries") for item in value]
-    if len(found) < 2:
+    boundaries = [_constant(item, context, 40191, "boundaries") for item in value]
+    if len(boundaries) < 2:
         raise CommandError(
-            40192, f"The $bucket 'boundaries' field must have at least 2 values, but found {len(found)} value(s)."
+            40192, f"The $bucket 'boundaries' field must have at least 2 values, but found {len(boundaries)} value(s)."
         )
-    for lower, upper in pairwise(found):
+    for lower, upper in pairwise(boundaries):
         if rank(lower) != rank(upper):
             raise CommandError(40193, "All values in the the 'boundaries' option to $bucket must have the same type.")
         if compare(lower, upper, context.collation) >= 0:
             raise CommandError(40194, "The 'boundaries' option to $bucket must be sorted in ascending order.")
-    return found
+    return boundaries
 
 
 def _constant(value: Any, context: PipelineContext, code: int, option: str) -> Any:

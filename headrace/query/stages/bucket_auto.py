@@ -15,7 +15,7 @@ from headrace.query.expressions import Env
 from headrace.query.expressions.numbers import NUMBERS, int32_of
 from headrace.query.stages.bucket import COUNT, require_group_by
 from headrace.query.stages.granularity import Rounder, parse_granularity
-from headrace.query.stages.group import Fields, new_states, parse_fields, results
+from headrace.query.stages.group import AccumulatedFields, new_states, parse_fields, results
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare, sort_key
@@ -31,7 +31,7 @@ class BucketAuto(Stage):
     spec: Any
     value: Callable[[Document], Any]
     count: int
-    fields: Fields
+    fields: AccumulatedFields
     rounder: Rounder | None
     context: PipelineContext
 

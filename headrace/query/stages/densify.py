@@ -150,16 +150,16 @@ def parse_densify(name: str, spec: Any, context: PipelineContext) -> tuple[Stage
     return (Densify(name, spec, split_path(field), paths, step, unit, bounds, context),)
 
 
-def _object(told: str, value: Any, known: tuple[str, ...], required: tuple[str, ...]) -> Document:
+def _object(name: str, value: Any, known: tuple[str, ...], required: tuple[str, ...]) -> Document:
     if type(value) is not dict:
-        code = 5733700 if told == "$densify" else 14
-        raise CommandError(code, f"The {told} specification must be an object, found {type_name(value)}")
+        code = 5733700 if name == "$densify" else 14
+        raise CommandError(code, f"The {name} specification must be an object, found {type_name(value)}")
     for option in value:
         if option not in known:
-            raise CommandError(40415, f"BSON field '{told}.{option}' is an unknown field.")
+            raise CommandError(40415, f"BSON field '{name}.{option}' is an unknown field.")
     for option in required:
         if option not in value:
-            raise CommandError(40414, f"BSON field '{told}.{option}' is missing but a required field")
+            raise CommandError(40414, f"BSON field '{name}.{option}' is missing but a required field")
     return value
 
 

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import CommandError
-from headrace.query.expressions import Env, Expression, parse_expression
+from headrace.query.expressions import CompiledExpression, Env, parse_expression
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.values.bson import type_name
 
 
 @dataclass(frozen=True, slots=True)
-class Documents(Stage):
+class DocumentsStage(Stage):
     """Yields what its expression computes, whatever comes in."""
 
     name: str
     spec: Any
-    expression: Expression
+    expression: CompiledExpression
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """The documents of the expression's array."""
-        found = self.expression(Env({}, self.context.bound))
-        if type(found) is not list:
-            raise CommandError(5858203, f"an array is expected, but found {type_name(found)}")
-        for document in found:
+        values = self.expression(Env({}, self.context.bound))
+        if type(values) is not list:
+            raise CommandError(5858203, f"an array is expected, but found {type_name(values)}")
+        for document in values:
             if type(document) is not dict:
                 raise CommandError(
                     40228, f"$documents' elements must be objects, but one was of type {type_name(document)}"
@@ -38,4 +38,4 @@ def parse_documents(name: str, spec: Any, context: PipelineContext) -> tuple[Sta
     """The stage of `{$documents: expression}`; only where no collection is read."""
     if context.collection is not None:
         raise CommandError(73, "$documents can only be run with {aggregate: 1}")
-    return (Documents(name, spec, parse_expression(spec, context.parse_context()), context),)
+    return (DocumentsStage(name, spec, parse_expression(spec, context.parse_context()), context),)

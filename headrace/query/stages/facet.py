@@ -24,8 +24,8 @@ class Facet(Stage):
         """One document with an array for each pipeline; reads everything first."""
         from headrace.query.pipeline import run_pipeline
 
-        kept = list(documents)
-        yield {field: list(run_pipeline(stages, kept)) for field, stages in self.pipelines}
+        inputs = list(documents)
+        yield {field: list(run_pipeline(stages, inputs)) for field, stages in self.pipelines}
 
 
 def parse_facet(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:

@@ -60,13 +60,13 @@ class GraphLookup(Stage):
         depth = 0
         while frontier and (self.depth_max is None or depth <= self.depth_max):
             following: list[Any] = []
-            for found in index.matching(frontier):
-                identity = hash_key(found.get("_id", MISSING), self.context.collation)
+            for reached in index.matching(frontier):
+                identity = hash_key(reached.get("_id", MISSING), self.context.collation)
                 if identity in visited:
                     continue
                 visited.add(identity)
-                following.extend(local_values(found, self.connect_from))
-                yield found if self.depth_path is None else with_nested(found, self.depth_path, Int64(depth))
+                following.extend(local_values(reached, self.connect_from))
+                yield reached if self.depth_path is None else with_nested(reached, self.depth_path, Int64(depth))
             frontier, depth = following, depth + 1
 
 

@@ -20,7 +20,7 @@ from headrace.values.order import hash_key
 if TYPE_CHECKING:
     from headrace.query.accumulators import Accumulator
 
-Fields: TypeAlias = tuple[tuple[str, "Accumulator"], ...]
+AccumulatedFields: TypeAlias = tuple[tuple[str, "Accumulator"], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Group(Stage):
     name: str
     spec: Any
     key: Callable[[Document], Any]
-    fields: Fields
+    fields: AccumulatedFields
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
@@ -51,12 +51,12 @@ class Group(Stage):
             yield {"_id": value, **results(self.fields, states)}
 
 
-def new_states(fields: Fields) -> list[Any]:
+def new_states(fields: AccumulatedFields) -> list[Any]:
     """Fresh states of the accumulators."""
     return [accumulator.new_state() for _, accumulator in fields]
 
 
-def results(fields: Fields, states: list[Any]) -> Document:
+def results(fields: AccumulatedFields, states: list[Any]) -> Document:
     """What the accumulators have come to; null where there is no value."""
     document = {}
     for (name, accumulator), state in zip(fields, states):
@@ -76,7 +76,7 @@ def parse_group(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
     return (Group(name, spec, key, fields, context),)
 
 
-def parse_fields(spec: Document, context: PipelineContext) -> Fields:
+def parse_fields(spec: Document, context: PipelineContext) -> AccumulatedFields:
     """The accumulators of a group's fields, by name."""
     return tuple((field, _parse_field(field, value, context)) for field, value in spec.items())
 

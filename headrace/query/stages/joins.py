@@ -52,22 +52,22 @@ def _trailing(value: Any) -> Iterable[Any]:
 class ForeignIndex:
     """The documents of a foreign collection by the values they join by; built once for a run of a stage."""
 
-    __slots__ = ("_collation", "_places", "documents")
+    __slots__ = ("_collation", "_positions", "documents")
 
     def __init__(self, documents: Iterable[Document], path: tuple[str, ...], collation: Collation | None) -> None:
         self.documents = list(documents)
         self._collation = collation
-        self._places: dict[Hashable, list[int]] = {}
-        for place, document in enumerate(self.documents):
+        self._positions: dict[Hashable, list[int]] = {}
+        for position, document in enumerate(self.documents):
             for key in {self._key(value) for value, _ in located_values(document, path)}:
-                self._places.setdefault(key, []).append(place)
+                self._positions.setdefault(key, []).append(position)
 
     def matching(self, values: Iterable[Any]) -> list[Document]:
         """The documents that join with any of the values, each once, in the collection's order."""
-        found: list[int] = []
+        positions: list[int] = []
         for key in {self._key(value) for value in values}:
-            found.extend(self._places.get(key, ()))
-        return [self.documents[place] for place in sorted(set(found))]
+            positions.extend(self._positions.get(key, ()))
+        return [self.documents[position] for position in sorted(set(positions))]
 
     def _key(self, value: Any) -> Hashable:
         return hash_key(None if value is MISSING else value, self._collation)

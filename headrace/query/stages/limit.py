@@ -46,16 +46,16 @@ def parse_limit(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
     """The stage of `{$limit: positive number}`."""
     if type(spec) in (int, Int64, float) and spec <= 0:
         raise CommandError(15958, "the limit must be positive")
-    count = whole_number(name, spec, 5107201)
+    count = non_negative_int64(name, spec, 5107201)
     return (Limit(name, spec, count),)
 
 
 def parse_skip(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
     """The stage of `{$skip: number, zero or more}`."""
-    return (Skip(name, spec, whole_number(name, spec, 5107200)),)
+    return (Skip(name, spec, non_negative_int64(name, spec, 5107200)),)
 
 
-def whole_number(name: str, value: Any, code: int) -> int:
+def non_negative_int64(name: str, value: Any, code: int) -> int:
     """The argument as an integer of zero or more that fits 64 bits; raises `code` for anything else."""
     complaint = f"invalid argument to {name} stage: "
     if type(value) not in (int, Int64, float, Decimal128):

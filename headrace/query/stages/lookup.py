@@ -21,7 +21,7 @@ _TEXTS = frozenset({"as", "foreignField", "localField"})
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class JoinFields:
     """The equality of a local and a foreign path."""
 
     local: tuple[str, ...]
@@ -29,7 +29,7 @@ class Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class Inner:
+class LookupPipeline:
     """The pipeline of a lookup; `live` is the dict its expressions read their variables from."""
 
     stages: tuple[Stage, ...]
@@ -38,15 +38,15 @@ class Inner:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup(Stage):
+class LookupStage(Stage):
     """Puts into each document, at `into`, the array of what joins with it."""
 
     name: str
     spec: Any
     source: tuple[str | None, str] | None
     into: tuple[str, ...]
-    fields: Fields | None
-    inner: Inner | None
+    fields: JoinFields | None
+    inner: LookupPipeline | None
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
@@ -85,7 +85,7 @@ class Lookup(Stage):
 
         return once
 
-    def _run(self, inner: Inner, foreign: Iterable[Document], document: Document) -> list[Document]:
+    def _run(self, inner: LookupPipeline, foreign: Iterable[Document], document: Document) -> list[Document]:
         from headrace.query.pipeline import run_pipeline
 
         inner.live.update(self.context.bound)
@@ -113,8 +113,8 @@ def parse_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
     inner = _inner(options, source, context) if piped else None
     fields = None
     if "localField" in options:
-        fields = Fields(split_path(options["localField"]), split_path(options["foreignField"]))
-    return (Lookup(name, spec, source, split_path(options["as"]), fields, inner, context),)
+        fields = JoinFields(split_path(options["localField"]), split_path(options["foreignField"]))
+    return (LookupStage(name, spec, source, split_path(options["as"]), fields, inner, context),)
 
 
 def _checked_options(spec: Document) -> Document:
@@ -156,7 +156,7 @@ def _source(options: Document, context: PipelineContext) -> tuple[str | None, st
     raise CommandError(9, "must specify 'pipeline' when 'from' is empty")
 
 
-def _inner(options: Document, source: tuple[str | None, str] | None, context: PipelineContext) -> Inner:
+def _inner(options: Document, source: tuple[str | None, str] | None, context: PipelineContext) -> LookupPipeline:
     let = options.get("let", {})
     for variable in let:
         check_variable_name(variable, for_writing=True)
@@ -164,4 +164,4 @@ def _inner(options: Document, source: tuple[str | None, str] | None, context: Pi
     live: dict[str, Any] = {**context.bound, **dict.fromkeys(let)}
     collection = None if source is None else source[1]
     stages = context.subpipeline(options["pipeline"], "$lookup", collection=collection, bound=live)
-    return Inner(stages, bindings, live)
+    return LookupPipeline(stages, bindings, live)

@@ -51,12 +51,12 @@ class Redactor:
                 "$redact's expression should not return anything aside from the variables $$KEEP, $$DESCEND, and "
                 "$$PRUNE, but returned something else",
             )
-        return {k: kept for k, v in level.items() if (kept := self._below(v, root)) is not MISSING}
+        return {k: redacted for k, v in level.items() if (redacted := self._below(v, root)) is not MISSING}
 
     def _below(self, value: Any, root: Document) -> Any:
         if type(value) is dict:
-            kept = self._level(value, root)
-            return MISSING if kept is None else kept
+            redacted = self._level(value, root)
+            return MISSING if redacted is None else redacted
         if type(value) is list:
-            return [kept for item in value if (kept := self._below(item, root)) is not MISSING]
+            return [redacted for item in value if (redacted := self._below(item, root)) is not MISSING]
         return value

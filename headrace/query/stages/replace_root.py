@@ -28,14 +28,14 @@ def parse_replace_with(name: str, spec: Any, context: PipelineContext) -> tuple[
 
 def _stage(name: str, spec: Any, root: Any, context: PipelineContext) -> Stage:
     evaluate = context.expression(root)
-    told = "'newRoot' expression " if name == "$replaceRoot" else "'replacement document' "
+    description = "'newRoot' expression " if name == "$replaceRoot" else "'replacement document' "
 
     def replace(document: Document) -> Document:
         value = evaluate(document)
         if type(value) is not dict:
             raise CommandError(
                 40228,
-                f"{told} must evaluate to an object, but resulting value was of type {type_name(value)}",
+                f"{description} must evaluate to an object, but resulting value was of type {type_name(value)}",
             )
         return value
 

@@ -23,8 +23,8 @@ class Sample(Stage):
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """`size` documents, or all where there are fewer; reads everything first."""
-        kept = list(documents)
-        yield from self.generator.sample(kept, min(self.size, len(kept)))
+        population = list(documents)
+        yield from self.generator.sample(population, min(self.size, len(population)))
 
 
 def parse_sample(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.query.match import Predicate
 
 Document: TypeAlias = dict[str, Any]
+DocumentFunction: TypeAlias = Callable[[Document], Any]
 ReadCollection: TypeAlias = Callable[[str | None, str], Iterable[Document]]
 
 

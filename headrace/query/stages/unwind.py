@@ -35,8 +35,8 @@ class Unwind(Stage):
                     yield self._with_index(with_nested(document, self.path, item), Int64(index))
             elif value is MISSING or value is None or type(value) is list:
                 if self.keeps_empty:
-                    kept = without_nested(document, self.path) if type(value) is list else document
-                    yield self._with_index(kept, _NO_INDEX)
+                    unchanged = without_nested(document, self.path) if type(value) is list else document
+                    yield self._with_index(unchanged, _NO_INDEX)
             else:
                 yield self._with_index(document, _NO_INDEX)
 

@@ -51,14 +51,14 @@ class SetWindowFields(Stage):
             everything = list(documents)
             return iter([everything] if everything else [])
         collation = self.context.collation
-        found: dict[Any, tuple[Any, list[Document]]] = {}
+        partitions: dict[Any, tuple[Any, list[Document]]] = {}
         for document in documents:
             value = self.partition(document)
             if type(value) is list:
                 raise CommandError(14, "An expression used to partition cannot evaluate to value of type array")
             value = None if value is MISSING else value
-            found.setdefault(hash_key(value, collation), (value, []))[1].append(document)
-        ordered = sorted(found.values(), key=lambda pair: sort_key(pair[0], collation))
+            partitions.setdefault(hash_key(value, collation), (value, []))[1].append(document)
+        ordered = sorted(partitions.values(), key=lambda pair: sort_key(pair[0], collation))
         return (members for _, members in ordered)
 
 

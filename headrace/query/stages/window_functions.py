@@ -17,16 +17,15 @@ from headrace.errors import CommandError
 from headrace.query.expressions import Env
 from headrace.query.expressions.numbers import NUMBERS, int64_of
 from headrace.query.sort import SortKey
-from headrace.query.stages.stage import Document, PipelineContext
+from headrace.query.stages.stage import Document, DocumentFunction, PipelineContext
 from headrace.query.stages.time_units import MILLISECONDS
-from headrace.query.stages.window_partition import Bounds, Partition, parse_bounds, sorted_by
+from headrace.query.stages.window_partition import Partition, WindowBounds, parse_window_bounds, sorted_by
 from headrace.values.bson import MISSING, type_name
 
 if TYPE_CHECKING:
     from headrace.query.accumulators import Accumulator
 
 WindowFunction: TypeAlias = Callable[[Partition], list[Any]]
-Evaluate: TypeAlias = Callable[[Document], Any]
 _ACCUMULATORS: Final = frozenset(
     "$addToSet $avg $bottom $bottomN $concatArrays $count $first $firstN $last $lastN $max $maxN $median $min $minN "
     "$percentile $push $setUnion $stdDevPop $stdDevSamp $sum $top $topN".split()
@@ -43,9 +42,9 @@ def parse_window_function(spec: Any, order: SortKey | None, context: PipelineCon
     (name,) = names
     argument, window = spec[name], spec.get("window", MISSING)
     if name in _ACCUMULATORS:
-        return _accumulated(name, argument, parse_bounds(window, order), context)
+        return _accumulated(name, argument, parse_window_bounds(window, order), context)
     if name in _OVER_WINDOWS:
-        return _OVER_WINDOWS[name](name, argument, parse_bounds(window, order), order, context)
+        return _OVER_WINDOWS[name](name, argument, parse_window_bounds(window, order), order, context)
     if name not in _OVER_ORDER:
         raise CommandError(9, f"Unrecognized window function, {name}")
     if window is not MISSING:
@@ -55,7 +54,7 @@ def parse_window_function(spec: Any, order: SortKey | None, context: PipelineCon
     return _OVER_ORDER[name](name, argument, order, context)
 
 
-def _accumulated(name: str, argument: Any, bounds: Bounds, context: PipelineContext) -> WindowFunction:
+def _accumulated(name: str, argument: Any, bounds: WindowBounds, context: PipelineContext) -> WindowFunction:
     from headrace.query.accumulators import parse_accumulator
 
     accumulator = parse_accumulator(name, argument, context.parse_context())
@@ -103,11 +102,11 @@ def _rank(name: str, argument: Any, order: SortKey, context: PipelineContext) ->
     def compute(partition: Partition) -> list[Any]:
         column: list[Any] = []
         before: Any = None
-        for place, key in enumerate(partition.sort_keys(), 1):
+        for position, key in enumerate(partition.sort_keys(), 1):
             if column and key == before:
                 column.append(column[-1])
             elif name == "$rank":
-                column.append(Int64(place))
+                column.append(Int64(position))
             else:
                 column.append(Int64(column[-1] + 1 if column else 1))
             before = key
@@ -118,7 +117,7 @@ def _rank(name: str, argument: Any, order: SortKey, context: PipelineContext) ->
 
 def _document_number(name: str, argument: Any, order: SortKey, context: PipelineContext) -> WindowFunction:
     _no_argument(name, argument)
-    return lambda partition: [Int64(place + 1) for place in range(len(partition.documents))]
+    return lambda partition: [Int64(index + 1) for index in range(len(partition.documents))]
 
 
 def _shift(name: str, argument: Any, order: SortKey, context: PipelineContext) -> WindowFunction:
@@ -130,8 +129,8 @@ def _shift(name: str, argument: Any, order: SortKey, context: PipelineContext) -
 
     def compute(partition: Partition) -> list[Any]:
         documents = partition.documents
-        places = range(by, len(documents) + by)
-        return [_null(output(documents[p])) if 0 <= p < len(documents) else otherwise for p in places]
+        positions = range(by, len(documents) + by)
+        return [_null(output(documents[p])) if 0 <= p < len(documents) else otherwise for p in positions]
 
     return compute
 
@@ -197,21 +196,21 @@ def _linear_fill(name: str, argument: Any, order: SortKey, context: PipelineCont
                 raise CommandError(
                     605000, f"Value to be filled must be numeric or nullish, but found: {type_name(value)}"
                 )
-        places = [_place(value) for value in partition.sort_values()]
+        coordinates = [_coordinate(value) for value in partition.sort_values()]
         known = [index for index, value in enumerate(column) if value is not None]
         for start, end in pairwise(known):
-            _fill_between(column, places, start, end)
+            _fill_between(column, coordinates, start, end)
         return column
 
     return compute
 
 
-def _fill_between(column: list[Any], places: list[float], start: int, end: int) -> None:
+def _fill_between(column: list[Any], coordinates: list[float], start: int, end: int) -> None:
     slope_from, slope_to = _number(column[start]), _number(column[end])
     for index in range(start + 1, end):
-        if places[index] == places[index - 1] or places[end] == places[start]:
+        if coordinates[index] == coordinates[index - 1] or coordinates[end] == coordinates[start]:
             raise CommandError(6050106, "There can be no repeated values in the sort field of $linearFill")
-        share = (places[index] - places[start]) / (places[end] - places[start])
+        share = (coordinates[index] - coordinates[start]) / (coordinates[end] - coordinates[start])
         column[index] = slope_from + (slope_to - slope_from) * share
 
 
@@ -219,11 +218,11 @@ def _fill_between(column: list[Any], places: list[float], start: int, end: int) 
 
 
 def _points(
-    argument: Evaluate, partition: Partition, start: int, end: int, places: list[float]
+    argument: DocumentFunction, partition: Partition, start: int, end: int, coordinates: list[float]
 ) -> list[tuple[float, float]]:
     """The numbers of a window with their places on the sort axis."""
-    values = [(places[i], argument(partition.documents[i])) for i in range(start, end)]
-    return [(place, _number(value)) for place, value in values if type(value) in NUMBERS]
+    values = [(coordinates[i], argument(partition.documents[i])) for i in range(start, end)]
+    return [(coordinate, _number(value)) for coordinate, value in values if type(value) in NUMBERS]
 
 
 def _slope(points: list[tuple[float, float]]) -> float | None:
@@ -237,7 +236,7 @@ def _area(points: list[tuple[float, float]]) -> float | None:
 
 
 def _over_axis(
-    name: str, argument: Any, bounds: Bounds, order: SortKey | None, context: PipelineContext
+    name: str, argument: Any, bounds: WindowBounds, order: SortKey | None, context: PipelineContext
 ) -> WindowFunction:
     options = _options(name, argument, required=("input",), optional=("unit",))
     if sorted_by(order) is None:
@@ -249,14 +248,14 @@ def _over_axis(
     measure = _slope if name == "$derivative" else _area
 
     def compute(partition: Partition) -> list[Any]:
-        places = [_place(value, unit) / scale for value in partition.sort_values()]
-        return [measure(_points(evaluate, partition, *window, places)) for window in bounds.windows(partition)]
+        coordinates = [_coordinate(value, unit) / scale for value in partition.sort_values()]
+        return [measure(_points(evaluate, partition, *window, coordinates)) for window in bounds.windows(partition)]
 
     return compute
 
 
 def _covariance(
-    name: str, argument: Any, bounds: Bounds, order: SortKey | None, context: PipelineContext
+    name: str, argument: Any, bounds: WindowBounds, order: SortKey | None, context: PipelineContext
 ) -> WindowFunction:
     if type(argument) is not list or len(argument) != 2:
         raise CommandError(9, f"{name} takes an array of two expressions")
@@ -295,7 +294,7 @@ def _number(value: Any) -> float:
     return float(str(value))
 
 
-def _place(value: Any, unit: str | None = None) -> float:
+def _coordinate(value: Any, unit: str | None = None) -> float:
     """Where a sort value lies on its axis; dates in milliseconds."""
     if type(value) is DatetimeMS:
         return float(int(value))

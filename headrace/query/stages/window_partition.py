@@ -64,7 +64,7 @@ def sorted_by(order: SortKey | None) -> tuple[str, ...] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class WindowBounds:
     """A parsed window. `lower` and `upper` are None for unbounded, else distances from the document."""
 
     lower: Any = None
@@ -118,14 +118,14 @@ class Bounds:
             )
 
 
-def _clamped(place: int, count: int) -> int:
-    return min(max(place, 0), count)
+def _clamped(index: int, count: int) -> int:
+    return min(max(index, 0), count)
 
 
-def parse_bounds(spec: Any, order: SortKey | None) -> Bounds:
+def parse_window_bounds(spec: Any, order: SortKey | None) -> WindowBounds:
     """The window that `spec` spells; without one it is the whole partition."""
     if spec is MISSING:
-        return Bounds()
+        return WindowBounds()
     if type(spec) is not dict:
         raise CommandError(9, "'window' field must be an object")
     for option in spec:
@@ -137,10 +137,10 @@ def parse_bounds(spec: Any, order: SortKey | None) -> Bounds:
         raise CommandError(9, "Window bounds can only specify 'unit' with range-based bounds.")
     if "documents" in spec:
         return _document_bounds(spec["documents"], order)
-    return _range_bounds(spec["range"], spec.get("unit"), order) if "range" in spec else Bounds()
+    return _range_bounds(spec["range"], spec.get("unit"), order) if "range" in spec else WindowBounds()
 
 
-def _document_bounds(value: Any, order: SortKey | None) -> Bounds:
+def _document_bounds(value: Any, order: SortKey | None) -> WindowBounds:
     lower, upper = _pair(value, "documents")
     for bound in (lower, upper):
         if bound is not None and int32_of(bound) is None:
@@ -149,10 +149,10 @@ def _document_bounds(value: Any, order: SortKey | None) -> Bounds:
     if (lower is not None or upper is not None) and order is None:
         raise CommandError(5339901, "Document-based bounds require a sortBy")
     _check_order(lower, upper)
-    return Bounds(lower, upper)
+    return WindowBounds(lower, upper)
 
 
-def _range_bounds(value: Any, unit: Any, order: SortKey | None) -> Bounds:
+def _range_bounds(value: Any, unit: Any, order: SortKey | None) -> WindowBounds:
     if unit is not None and (type(unit) is not str or unit not in UNITS):
         raise CommandError(9, f"unknown time unit value: {unit!r}")
     lower, upper = _pair(value, "range")
@@ -166,7 +166,7 @@ def _range_bounds(value: Any, unit: Any, order: SortKey | None) -> Bounds:
     if order.paths[0][1]:
         raise CommandError(8947400, "Range-based bounds require an ascending sortBy")
     _check_order(lower, upper)
-    return Bounds(lower, upper, by_value=True, unit=unit)
+    return WindowBounds(lower, upper, by_value=True, unit=unit)
 
 
 def _pair(value: Any, option: str) -> tuple[Any, Any]:
@@ -174,14 +174,14 @@ def _pair(value: Any, option: str) -> tuple[Any, Any]:
     if type(value) is not list or len(value) != 2:
         raise CommandError(9, f"Window bounds must be a 2-element array: {option}")
     words: dict[str, Any] = {"unbounded": None, "current": 0}
-    found = []
+    bounds = []
     for bound in value:
         if type(bound) is str:
             if bound not in words:
                 raise CommandError(9, f"Window bounds must be 'unbounded', 'current', or a number, not '{bound}'")
             bound = words[bound]
-        found.append(bound)
-    return found[0], found[1]
+        bounds.append(bound)
+    return bounds[0], bounds[1]
 
 
 def _check_order(lower: Any, upper: Any) -> None:

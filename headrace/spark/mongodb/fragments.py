@@ -63,7 +63,7 @@ class FragmentAssembler:
             self._last_fragment, self._event_token = event["_id"]["_data"], None
             number = event["splitEvent"]
             if number["fragment"] == number["of"]:
-                identity = token.whole_event()
+                identity = token.unsplit_event()
                 self._event_token = Token.of(identity)
                 complete.append(_assembled(identity, self._fragments))
                 self._fragments.clear()

@@ -77,7 +77,7 @@ class PartialSum:
         if total.doubles or total.has_decimal:
             decimal = str(total.decimals) if total.has_decimal else None
             terms = json.dumps([[repr(term) for term in total.doubles], decimal])
-        return total.count, Decimal(total.whole), kind if total.count else None, self.at if terms else None, terms
+        return total.count, Decimal(total.integers), kind if total.count else None, self.at if terms else None, terms
 
 
 class PartialExtreme:
@@ -161,7 +161,7 @@ def _last_aggregates(prefix: str) -> list[Column]:
 
 def _total(count: int, integral: Decimal | None, kind: int | None, terms: list[str]) -> Total:
     total = Total()
-    total.count, total.whole = count, int(integral or 0)
+    total.count, total.integers = count, int(integral or 0)
     total.has_long, total.has_double, total.has_decimal = kind == _LONG, kind == _DOUBLE, kind == _DECIMAL
     for doubles, decimal in map(json.loads, terms or []):
         total.doubles.extend(map(float, doubles))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from headrace.query.stages.joins import local_values
-from headrace.query.stages.lookup import Lookup, parse_lookup
+from headrace.query.stages.lookup import LookupStage, parse_lookup
 from headrace.spark.pipelines import row_events
 from headrace.spark.pipelines.evaluate import Batches, DocumentReader, run
 from headrace.spark.pipelines.program import Document, Program, Setting
@@ -137,7 +137,7 @@ class AttachMatches:
         spec = bson.decode(self.lookup.body)["stages"][0]["$lookup"]
         context = self.lookup.setting.context(lambda database, collection: foreign_documents)
         (stage,) = parse_lookup("$lookup", spec, context)
-        assert isinstance(stage, Lookup)
+        assert isinstance(stage, LookupStage)
         pending: list[Any] = []
         gathered: dict[tuple[bytes, int], bytes] = {}
         for batch in batches:

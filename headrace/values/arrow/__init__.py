@@ -15,14 +15,14 @@ from headrace.values.arrow.event_columns import (
     token_document,
     token_text,
 )
-from headrace.values.arrow.row_columns import Gathered, RowKind
+from headrace.values.arrow.row_columns import RowColumns, RowKind
 
 __all__ = [
     "COLUMNS",
     "DOCUMENTS",
     "SIZE",
     "EventRow",
-    "Gathered",
+    "RowColumns",
     "RowKind",
     "in_slice",
     "row_of",

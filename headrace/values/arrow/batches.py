@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.values.arrow.event_columns import COLUMNS, DOCUMENTS, SIZE, row_of, token_text
-from headrace.values.arrow.row_columns import Gathered, RowKind
+from headrace.values.arrow.row_columns import RowColumns, RowKind
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TYPES: Final = (
@@ -25,7 +25,12 @@ _TYPES: Final = (
 )
 SCHEMA: Final = pa.schema([pa.field(name, _TYPES[name], nullable=name != "token") for name in COLUMNS])
 _SIZE_FIELD: Final = pa.field(SIZE, pa.int64())
-_OF_KIND: Final = {"collection": "collection", "database": "database", "operationType": "operation", "other": "other"}
+_KIND_COLUMNS: Final = {
+    "collection": "collection",
+    "database": "database",
+    "operationType": "operation",
+    "other": "other",
+}
 """The columns that a `RowKind` tells."""
 _FRAME_BYTES: Final = 1024  # more than what an IPC stream has besides its schema and its batch
 _INT64S: Final = Struct("<q").iter_unpack
@@ -38,7 +43,7 @@ def events_batch(events: Sequence[bytes], columns: Sequence[str] = COLUMNS) -> p
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def gathered_batch(rows: Gathered, columns: Sequence[str]) -> pa.RecordBatch:
+def columns_batch(rows: RowColumns, columns: Sequence[str]) -> pa.RecordBatch:
     """The rows as one batch of these columns, as `events_batch` would make it of their events."""
     schema = _schema(columns)
     if not rows.events:
@@ -50,23 +55,23 @@ def gathered_batch(rows: Gathered, columns: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _plain_array(rows: Gathered, field: pa.Field) -> pa.Array:
+def _plain_array(rows: RowColumns, field: pa.Field) -> pa.Array:
     """One column of rows without an event among them."""
     name, kinds = field.name, rows.kinds
     if name in ("lsid", "txnNumber", "fullDocumentBeforeChange"):
         return pa.nulls(len(kinds), field.type)
-    if name in _OF_KIND:
-        told = attrgetter(_OF_KIND[name])
+    if name in _KIND_COLUMNS:
+        kind_value = attrgetter(_KIND_COLUMNS[name])
         if kinds and kinds.count(kinds[0]) == len(kinds):
-            return pa.repeat(pa.scalar(told(kinds[0]), field.type), len(kinds))
-        return pa.array(list(map(told, kinds)), type=field.type)
+            return pa.repeat(pa.scalar(kind_value(kinds[0]), field.type), len(kinds))
+        return pa.array(list(map(kind_value, kinds)), type=field.type)
     if name == "clusterTime":
         seconds = pc.shift_right(pa.array(rows.positions, pa.uint64()), pa.scalar(32, pa.uint64()))
         return pc.multiply(seconds.cast(pa.int64()), 1_000_000).cast(field.type)
     return pa.array(_plain_values(rows, name), type=field.type)
 
 
-def _plain_values(rows: Gathered, name: str) -> Sequence[Any]:
+def _plain_values(rows: RowColumns, name: str) -> Sequence[Any]:
     match name:
         case "token":
             return rows.tokens
@@ -84,7 +89,7 @@ def _plain_values(rows: Gathered, name: str) -> Sequence[Any]:
     return rows.sizes()
 
 
-def _details(rows: Gathered, shown: set[RowKind]) -> Sequence[bytes | None]:
+def _details(rows: RowColumns, shown: set[RowKind]) -> Sequence[bytes | None]:
     """The details of rows of these kinds."""
     if len(shown) == len(set(rows.kinds)):
         return rows.details

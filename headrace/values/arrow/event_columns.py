@@ -73,8 +73,8 @@ def row_of(event: bytes) -> EventRow:
 
 def _by_name(event: bytes) -> bytes:
     """The event with its fields in the order of their names."""
-    parts = sorted((name, event[start - len(name) - 2 : end]) for _, name, start, end in iter_elements(event))
-    return b"".join((event[:4], *(part for _, part in parts), b"\0"))
+    fields = sorted((name, event[start - len(name) - 2 : end]) for _, name, start, end in iter_elements(event))
+    return b"".join((event[:4], *(field for _, field in fields), b"\0"))
 
 
 def _plain_row(event: bytes) -> EventRow | None:
@@ -97,7 +97,7 @@ def _plain_row(event: bytes) -> EventRow | None:
     increment, seconds = _TIMESTAMP(event, at + 13)
     wall = _INT64(event, at + 31)[0]
     at += 39
-    full = told = None
+    full = description = None
     if event.startswith(b"\x03fullDocument\0", at):
         start = at + 14
         at = start + _INT32(event, start)[0]
@@ -115,12 +115,12 @@ def _plain_row(event: bytes) -> EventRow | None:
     if event.startswith(b"\x03updateDescription\0", at):
         start = at + 19
         at = start + _INT32(event, start)[0]
-        told = event[start:at]
+        description = event[start:at]
     if event[at]:
         return None
     token = event[24 : 23 + _INT32(event, 20)[0]].decode()
     return [
-        token, seconds * 1_000_000, increment, kind, names[0], names[1], key, full, None, told, None, None,
+        token, seconds * 1_000_000, increment, kind, names[0], names[1], key, full, None, description, None, None,
         wall * 1000, None,
     ]  # fmt: skip
 
@@ -160,7 +160,7 @@ def _take(row: EventRow, field: bytes, value: bytes) -> bool:
         row[_TOKEN] = _text_of(value)
         return True
     if field == b"\x03ns":
-        names = _NAMESPACES[value] if value in _NAMESPACES else _learn(value)
+        names = _NAMESPACES[value] if value in _NAMESPACES else _cache_namespace(value)
         if names is None:
             return False
         row[_DATABASE], row[_COLLECTION] = names
@@ -177,7 +177,7 @@ def _take(row: EventRow, field: bytes, value: bytes) -> bool:
     return False
 
 
-def _learn(namespace: bytes) -> tuple[str | None, str | None] | None:
+def _cache_namespace(namespace: bytes) -> tuple[str | None, str | None] | None:
     """The names of an `ns` document, if it is nothing but names."""
     if len(_NAMESPACES) >= _NAMESPACES_MAX:
         _NAMESPACES.clear()
@@ -192,10 +192,10 @@ def _learn(namespace: bytes) -> tuple[str | None, str | None] | None:
 
 def token_document(event: bytes) -> bytes:
     """The resume token of an event: the BSON document that is its `_id`."""
-    found = find_element(event, b"_id")
-    if found is None:
+    element = find_element(event, b"_id")
+    if element is None:
         raise ValueError("a change event without _id")
-    return event[found[1] : found[2]]
+    return event[element[1] : element[2]]
 
 
 def token_text(event: bytes) -> str:
@@ -204,10 +204,10 @@ def token_text(event: bytes) -> str:
 
 
 def _text_of(token: bytes) -> str:
-    found = find_element(token, b"_data")
-    if found is None or found[0] != 2:
+    element = find_element(token, b"_data")
+    if element is None or element[0] != 2:
         raise ValueError("a resume token without _data")
-    return token[found[1] + 4 : found[2] - 1].decode()
+    return token[element[1] + 4 : element[2] - 1].decode()
 
 
 def slice_of(event: bytes, slices: int) -> int:
@@ -216,10 +216,10 @@ def slice_of(event: bytes, slices: int) -> int:
     Equal keys (1 and 1.0) are in one slice, so the events of a document stay together and in order.
     """
     key = find_element(event, b"documentKey")
-    found = find_element(event, b"_id", key[1]) if key is not None and key[0] == 3 else None
-    if found is None:
+    element = find_element(event, b"_id", key[1]) if key is not None and key[0] == 3 else None
+    if element is None:
         return 0
-    return crc32(encode_element(found[0], event[found[1] : found[2]])) % slices
+    return crc32(encode_element(element[0], event[element[1] : element[2]])) % slices
 
 
 def in_slice(events: Iterable[bytes], slice_: int, slices: int) -> list[bytes]:

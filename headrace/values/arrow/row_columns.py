@@ -31,7 +31,7 @@ class RowKind:
         self.shows_update = operation == "update"
 
 
-class Gathered:
+class RowColumns:
     """Rows in order, a list for each thing known of them; `events` has the others, with the rows before each."""
 
     __slots__ = ("bits", "details", "events", "keys", "kinds", "positions", "tokens", "walls")
@@ -57,7 +57,7 @@ class Gathered:
 
     def rows(self) -> Iterator[EventRow]:
         """All of them, one by one."""
-        return (row_of(found) if isinstance(found, bytes) else self._row(found) for found in self._in_order())
+        return (row_of(item) if isinstance(item, bytes) else self._row(item) for item in self._in_order())
 
     def sizes(self) -> Sequence[int]:
         """Of all events, as BSON."""
@@ -65,11 +65,11 @@ class Gathered:
             kind.event_bytes + _TOKEN_BYTES + len(token) + len(key) + (len(detail) if detail else 0)
             for kind, token, key, detail in zip(self.kinds, self.tokens, self.keys, self.details, strict=True)
         ]
-        for place, size in self.bits.items():
-            sizes[place] += _BITS_BYTES + size
+        for index, size in self.bits.items():
+            sizes[index] += _BITS_BYTES + size
         if not self.events:
             return sizes
-        return [len(found) if isinstance(found, bytes) else sizes[found] for found in self._in_order()]
+        return [len(item) if isinstance(item, bytes) else sizes[item] for item in self._in_order()]
 
     def _in_order(self) -> Iterator[int | bytes]:
         """The events, and the places of the rows."""
@@ -83,10 +83,10 @@ class Gathered:
     def _row(self, at: int) -> EventRow:
         kind, position, detail = self.kinds[at], self.positions[at], self.details[at]
         full = detail if kind.shows_document else None
-        told = detail if kind.shows_update else None
+        description = detail if kind.shows_update else None
         made: list[Any] = [
             self.tokens[at], (position >> 32) * 1_000_000, position & 0xFFFFFFFF, kind.operation, kind.database,
-            kind.collection, self.keys[at], full, None, told, None, None,
+            kind.collection, self.keys[at], full, None, description, None, None,
             int.from_bytes(self.walls[at], "little") * 1000, kind.other,
         ]  # fmt: skip
         return made

@@ -45,11 +45,11 @@ def check_all(documents: Sequence[bytes]) -> None:
     Several are decoded at a time: it costs a third of decoding one by one, and bounded memory.
     """
     start, size = 0, 0
-    for place, document in enumerate(documents, 1):
+    for end, document in enumerate(documents, 1):
         size += len(document)
-        if size > _CHECKED_BYTES or place == len(documents):
-            _check_some(documents[start:place])
-            start, size = place, 0
+        if size > _CHECKED_BYTES or end == len(documents):
+            _check_some(documents[start:end])
+            start, size = end, 0
 
 
 def _check_some(documents: Sequence[bytes]) -> None:

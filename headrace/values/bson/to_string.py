@@ -1,7 +1,7 @@
-"""Values as MongoDB writes them in the texts of errors.
+"""Values as text in MongoDB's error messages.
 
-Two notations: `shown` is that of stored documents, `{ _id: { a: 1 } }`; `shown_tight` is that of the pipeline's
-own documents, `{_id: {a: 1}}`.
+There are two notations: `to_string` is that of BSON documents (`BSONObj`), `{ _id: { a: 1 } }`; `to_compact_string`
+that of the values of pipelines (`Document`), `{_id: {a: 1}}`.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from bson import Binary, Code, Decimal128, MaxKey, MinKey, ObjectId, Regex, Time
 from bson.datetime_ms import DatetimeMS
 
 
-def shown(value: Any) -> str:
+def to_string(value: Any) -> str:
     """The value with spaces inside the brackets."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key}: {shown(item)}" for key, item in value.items()) + " }" if value else "{}"
+        return "{ " + ", ".join(f"{key}: {to_string(item)}" for key, item in value.items()) + " }" if value else "{}"
     if isinstance(value, list):
-        return "[ " + ", ".join(shown(item) for item in value) + " ]" if value else "[]"
+        return "[ " + ", ".join(to_string(item) for item in value) + " ]" if value else "[]"
     return _scalar(value)
 
 
-def shown_tight(value: Any) -> str:
+def to_compact_string(value: Any) -> str:
     """The value without spaces inside the brackets."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {shown_tight(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {to_compact_string(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(shown_tight(item) for item in value) + "]"
+        return "[" + ", ".join(to_compact_string(item) for item in value) + "]"
     return _scalar(value)
 
 

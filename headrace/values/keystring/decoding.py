@@ -13,18 +13,16 @@ from collections.abc import Callable
 from typing import Final
 
 from headrace.errors import CommandError
-from headrace.values.keystring.number_decoding import KeyCursor, read_number
+from headrace.values.keystring.number_decoding import KeyCursor, TypedValue, read_number
 
 _DEPTH_MAX: Final = 200  # MongoDB's limit of nesting; a key of nothing but array bytes must not exhaust the stack.
 _END: Final = 0x04
 
-Element = tuple[int, bytes]
 
-
-def decode_all(key: bytes, type_bits: bytes | None = None) -> list[Element]:
+def decode_all(key: bytes, type_bits: bytes | None = None) -> list[TypedValue]:
     """Each value of the key as `(BSON type, raw value)`, up to the end byte 04 or the end of the key."""
     cursor = KeyCursor(key, type_bits)
-    values: list[Element] = []
+    values: list[TypedValue] = []
     while not cursor.at_end():
         type_byte = cursor.byte()
         if type_byte == _END:
@@ -33,13 +31,13 @@ def decode_all(key: bytes, type_bits: bytes | None = None) -> list[Element]:
     return values
 
 
-def decode_value(key: bytes, type_bits: bytes | None = None) -> Element:
+def decode_value(key: bytes, type_bits: bytes | None = None) -> TypedValue:
     """The first value of the key as `(BSON type, raw value)`."""
     cursor = KeyCursor(key, type_bits)
     return _value(cursor, cursor.byte(), 0)
 
 
-def _value(cursor: KeyCursor, type_byte: int, depth: int) -> Element:
+def _value(cursor: KeyCursor, type_byte: int, depth: int) -> TypedValue:
     if 0x1E <= type_byte <= 0x33:
         return read_number(cursor, type_byte)
     if depth > _DEPTH_MAX:
@@ -56,57 +54,57 @@ def _string_like(cursor: KeyCursor) -> bytes:
     return (len(text) + 1).to_bytes(4, "little") + text + b"\0"
 
 
-def _string(cursor: KeyCursor, _: int) -> Element:
+def _string(cursor: KeyCursor, _: int) -> TypedValue:
     return (0x0E if cursor.bits.read(1) else 0x02), _string_like(cursor)
 
 
 def _document(cursor: KeyCursor, depth: int) -> bytes:
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     while cursor.byte():  # The general type byte of a field, or the 00 that closes the object.
         name = cursor.until_zero()
         kind, value = _value(cursor, cursor.byte(), depth + 1)
-        parts += (bytes((kind,)), name, b"\0", value)
-    return _framed(parts)
+        pieces += (bytes((kind,)), name, b"\0", value)
+    return _framed(pieces)
 
 
-def _array(cursor: KeyCursor, depth: int) -> Element:
-    parts: list[bytes] = []
+def _array(cursor: KeyCursor, depth: int) -> TypedValue:
+    pieces: list[bytes] = []
     index = 0
     while type_byte := cursor.byte():
         kind, value = _value(cursor, type_byte, depth + 1)
-        parts += (bytes((kind,)), str(index).encode(), b"\0", value)
+        pieces += (bytes((kind,)), str(index).encode(), b"\0", value)
         index += 1
-    return 0x04, _framed(parts)
+    return 0x04, _framed(pieces)
 
 
-def _framed(parts: list[bytes]) -> bytes:
-    body = b"".join(parts)
+def _framed(pieces: list[bytes]) -> bytes:
+    body = b"".join(pieces)
     return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
 
 
-def _binary(cursor: KeyCursor, _: int) -> Element:
+def _binary(cursor: KeyCursor, _: int) -> TypedValue:
     size = cursor.byte()
     if size == 0xFF:
         size = int.from_bytes(cursor.take(4), "big")
     return 0x05, size.to_bytes(4, "little") + cursor.take(size + 1)
 
 
-def _date(cursor: KeyCursor, _: int) -> Element:
+def _date(cursor: KeyCursor, _: int) -> TypedValue:
     return 0x09, (int.from_bytes(cursor.take(8), "big") ^ 1 << 63).to_bytes(8, "little")
 
 
-def _dbpointer(cursor: KeyCursor, _: int) -> Element:
+def _dbpointer(cursor: KeyCursor, _: int) -> TypedValue:
     size = int.from_bytes(cursor.take(4), "big")
     return 0x0C, (size + 1).to_bytes(4, "little") + cursor.take(size) + b"\0" + cursor.take(12)
 
 
-def _code_with_scope(cursor: KeyCursor, depth: int) -> Element:
+def _code_with_scope(cursor: KeyCursor, depth: int) -> TypedValue:
     code = _string_like(cursor)
     scope = _document(cursor, depth)
     return 0x0F, (4 + len(code) + len(scope)).to_bytes(4, "little") + code + scope
 
 
-_READERS: Final[dict[int, Callable[[KeyCursor, int], Element]]] = {
+_READERS: Final[dict[int, Callable[[KeyCursor, int], TypedValue]]] = {
     0x0A: lambda cursor, depth: (0xFF, b""),
     0x0F: lambda cursor, depth: (0x06, b""),
     0x14: lambda cursor, depth: (0x0A, b""),

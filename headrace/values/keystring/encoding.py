@@ -61,11 +61,11 @@ def encode_array_items(array: bytes) -> bytes:
 
 def encode_fields(document: bytes) -> bytes:
     """A document's payload: each field's general type byte, name and keystring, and the closing 00."""
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     for kind, name, start, end in bson.iter_elements(document):
-        parts += (GENERAL_TYPES[kind], name, b"\0", encode_element(kind, document[start:end]))
-    parts.append(b"\0")
-    return b"".join(parts)
+        pieces += (GENERAL_TYPES[kind], name, b"\0", encode_element(kind, document[start:end]))
+    pieces.append(b"\0")
+    return b"".join(pieces)
 
 
 def _string_like(text: bytes) -> bytes:

@@ -44,7 +44,7 @@ _unpack_double: Final = Struct("<d").unpack
 _DECIMAL_NAN: Final = bytes(15) + b"\x7c"
 _DECIMAL_INFINITY: Final = {False: bytes(15) + b"\x78", True: bytes(15) + b"\xf8"}
 
-Element = tuple[int, bytes]
+TypedValue = tuple[int, bytes]
 
 
 class KeyCursor:
@@ -100,7 +100,7 @@ def _cut_short(wanted: int, left: int, offset: int) -> CommandError:
     return CommandError(15, f"buffer size too small to read ({wanted}) bytes out of buffer[{left}] at offset: {offset}")
 
 
-def read_number(cursor: KeyCursor, type_byte: int) -> Element:
+def read_number(cursor: KeyCursor, type_byte: int) -> TypedValue:
     """The number whose type byte (1E..33) was just read, as `(BSON type, raw value)`."""
     kind = cursor.bits.read_number()
     if type_byte == 0x29:
@@ -115,7 +115,7 @@ def read_number(cursor: KeyCursor, type_byte: int) -> Element:
     return _middle(cursor, kind, negative, 0x27 - type_byte + 1 if negative else type_byte - 0x2B + 1)
 
 
-def _zero(cursor: KeyCursor, kind: int) -> Element:
+def _zero(cursor: KeyCursor, kind: int) -> TypedValue:
     if kind == DOUBLE:
         return _DOUBLE, _pack_double(0.0)
     if kind != DECIMAL:
@@ -128,26 +128,26 @@ def _zero(cursor: KeyCursor, kind: int) -> Element:
     return _DECIMAL, _decimal_bytes(bool(negative), exponent, 0)
 
 
-def _middle(cursor: KeyCursor, kind: int, negative: bool, size: int) -> Element:
+def _middle(cursor: KeyCursor, kind: int, negative: bool, size: int) -> TypedValue:
     """1 <= magnitude < 2^63, whose doubled integer part has `size` bytes."""
     head = int.from_bytes(cursor.take(size), "big")
     if negative:
         head = (1 << 8 * size) - 1 - head
     if not head & 1:
-        return _whole(cursor, kind, -(head >> 1) if negative else head >> 1)
+        return _integer(cursor, kind, -(head >> 1) if negative else head >> 1)
     spare = 8 - size
     rest = int.from_bytes(cursor.take(spare), "big")
     if negative:
         rest = (1 << 8 * spare) - 1 - rest
     mark = rest & 3 if spare else MARK_MORE
-    whole = Decimal(head >> 1)
-    if kind != DOUBLE and whole >= 1 << 53:
-        return _decimal(cursor, kind, negative, _continued(cursor, negative, whole))
+    integer = Decimal(head >> 1)
+    if kind != DOUBLE and integer >= 1 << 53:
+        return _decimal(cursor, kind, negative, _continued(cursor, negative, integer))
     double = ((head >> 1 << 8 * spare) + (rest & ~3)) / float(256**spare)
-    return _double_or_beside(cursor, kind, negative, double, mark)
+    return _double_or_adjacent(cursor, kind, negative, double, mark)
 
 
-def _whole(cursor: KeyCursor, kind: int, number: int) -> Element:
+def _integer(cursor: KeyCursor, kind: int, number: int) -> TypedValue:
     if kind == DECIMAL:
         return _decimal(cursor, kind, number < 0, Decimal(abs(number)))
     if kind == DOUBLE:
@@ -157,7 +157,7 @@ def _whole(cursor: KeyCursor, kind: int, number: int) -> Element:
     return _LONG, number.to_bytes(8, "little", signed=True)
 
 
-def _large(cursor: KeyCursor, kind: int, negative: bool) -> Element:
+def _large(cursor: KeyCursor, kind: int, negative: bool) -> TypedValue:
     """From 2^63, infinity, and decimals beyond the doubles."""
     word = cursor.word(negative)
     if word == _ALL_ONES:
@@ -168,24 +168,24 @@ def _large(cursor: KeyCursor, kind: int, negative: bool) -> Element:
     if kind == LONG and negative:
         return _LONG, (-TWO_63).to_bytes(8, "little", signed=True)
     double = _from_bits(word >> 1 | 1 << 62)
-    return _double_or_beside(cursor, kind, negative, double, MARK_MORE if word & 1 else MARK_EQUAL)
+    return _double_or_adjacent(cursor, kind, negative, double, MARK_MORE if word & 1 else MARK_EQUAL)
 
 
-def _small(cursor: KeyCursor, kind: int, negative: bool) -> Element:
+def _small(cursor: KeyCursor, kind: int, negative: bool) -> TypedValue:
     """0 < magnitude < 1."""
     word = cursor.word(negative)
     prefix = word >> 62
     if prefix == 3:
-        return _double_or_beside(cursor, kind, negative, _from_bits((word & ~3) >> 2), word & 3)
+        return _double_or_adjacent(cursor, kind, negative, _from_bits((word & ~3) >> 2), word & 3)
     if prefix == 0:
         return _decimal(cursor, kind, negative, _itself(word, cursor.word(negative)))
     double = _from_bits((word - (1 << 62)) >> 1) / SMALL_SCALE
     if word & 1 and double < DOUBLE_MIN_NORMAL:
         return _decimal(cursor, kind, negative, _itself(cursor.word(negative), cursor.word(negative)))
-    return _double_or_beside(cursor, kind, negative, double, MARK_MORE if word & 1 else MARK_EQUAL)
+    return _double_or_adjacent(cursor, kind, negative, double, MARK_MORE if word & 1 else MARK_EQUAL)
 
 
-def _double_or_beside(cursor: KeyCursor, kind: int, negative: bool, double: float, mark: int) -> Element:
+def _double_or_adjacent(cursor: KeyCursor, kind: int, negative: bool, double: float, mark: int) -> TypedValue:
     """The double, or the decimal that equals it or lies just beyond it."""
     if mark == MARK_EQUAL or not math.isfinite(double):  # Only a key that nobody made holds a NaN here.
         if kind == DECIMAL and math.isfinite(double):
@@ -210,7 +210,7 @@ def _from_bits(bits: int) -> float:
     return float(_unpack_double(bits.to_bytes(8, "little"))[0])
 
 
-def _decimal(cursor: KeyCursor, kind: int, negative: bool, magnitude: Decimal) -> Element:
+def _decimal(cursor: KeyCursor, kind: int, negative: bool, magnitude: Decimal) -> TypedValue:
     """The decimal of this value whose exponent ends in the 6 stored bits; without those, the shortest."""
     least = max(magnitude.adjusted() - 33, -EXPONENT_BIAS) + EXPONENT_BIAS
     if kind == DECIMAL:

@@ -78,10 +78,10 @@ def double_key(number: float, mark: int = MARK_EQUAL) -> bytes:
     if magnitude >= TWO_63:
         return _large(magnitude, negative, mark)
     if magnitude >= 1.0:
-        whole = int(magnitude)
-        if mark == MARK_EQUAL and whole == magnitude:
-            return integer_key(-whole if negative else whole)
-        return _with_fraction(magnitude, whole, negative, mark)
+        integer = int(magnitude)
+        if mark == MARK_EQUAL and integer == magnitude:
+            return integer_key(-integer if negative else integer)
+        return _with_fraction(magnitude, integer, negative, mark)
     if magnitude > 0.0:
         return _small(magnitude, negative, mark)
     return ZERO if number == 0.0 else NAN
@@ -105,11 +105,11 @@ def _large(magnitude: float, negative: bool, mark: int) -> bytes:
     return (b"\x1f" if negative else b"\x33") + _eight(word, negative)
 
 
-def _with_fraction(magnitude: float, whole: int, negative: bool, mark: int) -> bytes:
+def _with_fraction(magnitude: float, integer: int, negative: bool, mark: int) -> bytes:
     """From 1 below 2^53: integer part and fraction in 8 bytes, split where the integer part's bytes end."""
-    size = ((whole << 1).bit_length() + 7) >> 3
+    size = ((integer << 1).bit_length() + 7) >> 3
     spare = 8 - size
-    word = int(magnitude * _FRACTION_SCALES[spare]) + ((whole + 1) << 8 * spare) | mark
+    word = int(magnitude * _FRACTION_SCALES[spare]) + ((integer + 1) << 8 * spare) | mark
     return (_NEGATIVE if negative else _POSITIVE)[size] + _eight(word, negative)
 
 
@@ -139,11 +139,11 @@ def read_decimal128(value: bytes) -> tuple[bool, int, int] | None:
 
 def decimal_key(value: bytes) -> bytes:
     """The keystring of a decimal, given its 16 BSON bytes."""
-    parts = read_decimal128(value)
-    if parts is None:
+    decoded = read_decimal128(value)
+    if decoded is None:
         high = value[15]
         return NAN if high & 0x7C == 0x7C else double_key(-math.inf if high & 0x80 else math.inf)
-    negative, exponent, coefficient = parts
+    negative, exponent, coefficient = decoded
     if not coefficient:
         return ZERO
     magnitude = Decimal(coefficient).scaleb(exponent - EXPONENT_BIAS, _EXACT)
@@ -157,7 +157,7 @@ def decimal_key(value: bytes) -> bytes:
         return _tiny_decimal(below, exponent, coefficient, negative)
     if TWO_53 <= below < TWO_63:
         return _long_decimal(magnitude, negative)
-    return _decimal_beside_double(magnitude, below, negative)
+    return _decimal_near_double(magnitude, below, negative)
 
 
 def double_towards_zero(magnitude: Decimal) -> float:
@@ -178,7 +178,7 @@ def cut_to_34_digits(number: Decimal) -> tuple[int, int]:
     return int(cut.scaleb(-exponent, _EXACT)), exponent
 
 
-def _decimal_beside_double(magnitude: Decimal, below: float, negative: bool) -> bytes:
+def _decimal_near_double(magnitude: Decimal, below: float, negative: bool) -> bytes:
     signed = -below if negative else below
     if below >= TWO_63 or below < TWO_MARK_BITS_MIN:
         return double_key(signed, MARK_MORE) + _continuation(magnitude, Decimal(below), negative)
@@ -197,15 +197,15 @@ def _continuation(magnitude: Decimal, start: Decimal, negative: bool) -> bytes:
 
 def _long_decimal(magnitude: Decimal, negative: bool) -> bytes:
     """From 2^53 below 2^63, where doubles have gaps: the integer part exactly, then the rest."""
-    whole = int(magnitude)
-    if whole == magnitude:
-        return integer_key(-whole if negative else whole)
-    size = ((whole << 1).bit_length() + 7) >> 3
-    word = whole << 1 | 1
+    integer = int(magnitude)
+    if integer == magnitude:
+        return integer_key(-integer if negative else integer)
+    size = ((integer << 1).bit_length() + 7) >> 3
+    word = integer << 1 | 1
     if size < 8:
         word = word << 8 | MARK_MORE
     head = (_NEGATIVE if negative else _POSITIVE)[size] + _eight(word, negative)
-    return head + _continuation(magnitude, Decimal(whole), negative)
+    return head + _continuation(magnitude, Decimal(integer), negative)
 
 
 def _tiny_decimal(below: float, exponent: int, coefficient: int, negative: bool) -> bytes:

@@ -41,8 +41,8 @@ class TypeBits:
 
     def add(self, bits: int, width: int) -> None:
         """Appends `bits`, highest of its `width` bits first."""
-        for place in range(width - 1, -1, -1):
-            self.word |= (bits >> place & 1) << self.count
+        for shift in range(width - 1, -1, -1):
+            self.word |= (bits >> shift & 1) << self.count
             self.count += 1
 
     def add_element(self, bson_type: int, value: bytes) -> None:
@@ -120,10 +120,10 @@ def _add_double(bits: TypeBits, value: bytes) -> None:
 
 def _add_decimal(bits: TypeBits, value: bytes) -> None:
     bits.add(DECIMAL, 2)
-    parts = read_decimal128(value)
-    if parts is None:
+    decoded = read_decimal128(value)
+    if decoded is None:
         return
-    negative, exponent, coefficient = parts
+    negative, exponent, coefficient = decoded
     if coefficient:
         bits.add(exponent & 63, STORED_EXPONENT_BITS)
         return

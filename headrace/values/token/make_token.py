@@ -85,7 +85,7 @@ def assemble(
     version: int,
 ) -> str:
     """The token of these parts; `identifier` is the raw BSON object, None when there is none."""
-    parts = [
+    segments = [
         b"\x82",
         cluster_time.to_bytes(8, "big"),
         _head(version, token_type),
@@ -93,11 +93,11 @@ def assemble(
         _after_index(version, from_invalidate, uuid),
     ]
     if identifier is not None:
-        parts += (b"\x46", encode_fields(identifier))
+        segments += (b"\x46", encode_fields(identifier))
     if fragment is not None:
-        parts.append(integer_key(fragment))
-    parts.append(END)
-    return b"".join(parts).hex().upper()
+        segments.append(integer_key(fragment))
+    segments.append(END)
+    return b"".join(segments).hex().upper()
 
 
 def event_identifier(

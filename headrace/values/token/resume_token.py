@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.values.bson import find_element, first_element
-from headrace.values.bson.to_string import shown_tight
+from headrace.values.bson.to_string import to_compact_string
 from headrace.values.keystring import decode_all
 from headrace.values.token.make_token import (
     EVENT,
@@ -86,7 +86,7 @@ class ResumeToken:
             self.version if version is None else version,
         )
 
-    def whole_event(self) -> dict[str, Any]:
+    def unsplit_event(self) -> dict[str, Any]:
         """The token document of the whole event where this is a fragment's; in canonical form."""
         bits = event_bits(self.event_identifier, None, self.version)
         return {"_data": self.text(fragment=False)} | ({} if bits is None else {"_typeBits": bits})
@@ -101,11 +101,12 @@ def decode_token(document: Mapping[str, Any]) -> ResumeToken:
     data = document.get("_data")
     if type(data) is not str:
         raise CommandError(
-            40647, f"Bad resume token: _data of missing or of wrong type. Expected string, got {shown_tight(document)}"
+            40647,
+            f"Bad resume token: _data of missing or of wrong type. Expected string, got {to_compact_string(document)}",
         )
     type_bits = document.get("_typeBits")
     if "_typeBits" in document and type(type_bits) is not bytes:
-        raise CommandError(40648, f"Bad resume token: _typeBits of wrong type {shown_tight(document)}")
+        raise CommandError(40648, f"Bad resume token: _typeBits of wrong type {to_compact_string(document)}")
     try:
         key = unhexlify(data)
     except ValueError:
@@ -113,10 +114,10 @@ def decode_token(document: Mapping[str, Any]) -> ResumeToken:
     values = decode_all(key, type_bits)
     if not values:
         raise CommandError(40649, "invalid empty resume token")
-    return _Parts(values).token(data, type_bits)
+    return _TokenReader(values).token(data, type_bits)
 
 
-class _Parts:
+class _TokenReader:
     """The values of a token being read one by one, each with the codes for its absence and its faults."""
 
     def __init__(self, values: list[tuple[int, bytes]]) -> None:
@@ -228,14 +229,14 @@ def _is_named(identifier: bytes | None, version: int) -> bool:
 
 
 def _name_of(identifier: bytes | None) -> str | None:
-    found = None if identifier is None else find_element(identifier, b"operationType")
-    if identifier is None or found is None or found[0] != _STRING:
+    element = None if identifier is None else find_element(identifier, b"operationType")
+    if identifier is None or element is None or element[0] != _STRING:
         return None
-    return identifier[found[1] + 4 : found[2] - 1].decode(errors="replace")
+    return identifier[element[1] + 4 : element[2] - 1].decode(errors="replace")
 
 
 def _object_in(identifier: bytes | None, name: bytes) -> bytes | None:
-    found = None if identifier is None else find_element(identifier, name)
-    if identifier is None or found is None or found[0] != _OBJECT:
+    element = None if identifier is None else find_element(identifier, name)
+    if identifier is None or element is None or element[0] != _OBJECT:
         return None
-    return identifier[found[1] : found[2]]
+    return identifier[element[1] : element[2]]
