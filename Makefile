@@ -55,7 +55,7 @@ bench: setup
 
 # The generator has an environment of its own, so that the others need not install it.
 docs: .venv-docs/.installed
-	.venv-docs/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
 	@echo 'site/index.html is written'
 
 .venv-docs/.installed: pyproject.toml constraints.txt

@@ -22,6 +22,7 @@ import ast
 import contextlib
 import io
 import os
+import pkgutil
 import re
 import runpy
 import shlex
@@ -330,3 +331,8 @@ def test_every_page_is_in_the_index_and_in_the_site() -> None:
     assert not pages - index
     navigation = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
     assert not pages - set(navigation)
+
+
+def test_the_page_of_the_python_api_names_what_exists() -> None:
+    for name in re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "reference" / "api.md").read_text("utf-8"), re.MULTILINE):
+        assert pkgutil.resolve_name(name), name
