@@ -61,21 +61,24 @@ def contents(sink: LogSink) -> list[tuple[str, ...]]:
 def test_a_log_has_each_servers_rows_once_whatever_crashes(kind: str, tmp_path: Path) -> None:
     stories = [story(1), story(2)]
     crashes = 0
+    tried = set()
     for number, batch in enumerate(batches(stories)):
         before = tmp_path / f"before{number}"
         if (tmp_path / "log").exists():
             shutil.copytree(tmp_path / "log", before)
-        SINKS[kind](tmp_path / "log").apply(batch)
-        for step in range(1000):
+        with crashing(STEPS) as steps:
+            SINKS[kind](tmp_path / "log").apply(batch)
+        trial = (frozenset(batch.table["operationType"].to_pylist()), tuple(steps))
+        if trial in tried:  # the same kinds of rows, in the same steps, crashed at each of them
+            continue
+        tried.add(trial)
+        for step in range(len(steps)):
             again = tmp_path / f"again{number}-{step}"
             if before.exists():
                 shutil.copytree(before, again)
-            try:
-                with crashing(STEPS, step):
-                    SINKS[kind](again).apply(batch)
-                break
-            except Crash:
-                crashes += 1
+            with pytest.raises(Crash), crashing(STEPS, step):
+                SINKS[kind](again).apply(batch)
+            crashes += 1
             SINKS[kind](again).apply(batch)
             assert contents(SINKS[kind](again)) == contents(SINKS[kind](tmp_path / "log"))
     assert crashes > number

@@ -256,7 +256,7 @@ def test_all_batches_once_give_the_right_state(target: Target, seed: int) -> Non
 @pytest.mark.process
 def test_a_batch_crashed_at_any_step_and_given_again_ends_as_if_nothing_had_been(target: Target) -> None:
     told = story(3)
-    assert crashed_at_each_step(target, told.parts) >= 2 * len(told.parts)
+    assert crashed_at_each_step(target, told.parts) >= 18
     check(target, told)
 
 
@@ -272,20 +272,27 @@ def test_in_a_store_as_well(in_store: Target) -> None:
 
 
 def crashed_at_each_step(target: Target, parts: list[list[Row]]) -> int:
-    """How often there was a crash."""
+    """How often there was a crash.
+
+    A batch that holds the same kinds of rows and is applied in the same steps as one that crashed at each of them is
+    applied without a crash.
+    """
     crashes = 0
+    tried = set()
     for number, batch in enumerate(batches(parts)):
         before = target.copy(f"before{number}")
-        target.open().apply(batch)
+        with crashing(STEPS) as steps:
+            target.open().apply(batch)
+        trial = (frozenset(batch.table["operationType"].to_pylist()), tuple(steps))
+        if trial in tried:
+            continue
+        tried.add(trial)
         after, position = target.contents(), target.open().position()
-        for step in range(1000):
+        for step in range(len(steps)):
             again = before.copy(f"crashed{number}-{step}")
-            try:
-                with crashing(STEPS, step):
-                    again.open().apply(batch)
-                break
-            except Crash:
-                crashes += 1
+            with pytest.raises(Crash), crashing(STEPS, step):
+                again.open().apply(batch)
+            crashes += 1
             again.open().apply(batch)
             assert (again.contents(), again.open().position()) == (after, position), (number, step)
     return crashes

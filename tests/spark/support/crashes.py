@@ -14,29 +14,29 @@ class Crash(BaseException):
 
 
 @contextmanager
-def crashing(steps: Sequence[tuple[Any, str]], at_step: int) -> Iterator[None]:
-    """Inside, the step number `at_step` crashes (even: before it is done, odd: behind it).
+def crashing(steps: Sequence[tuple[Any, str]], at_step: int = -1) -> Iterator[list[str]]:
+    """Inside, the step number `at_step` crashes (even: before it is done, odd: behind it); -1 is none of them.
 
-    `steps` are the functions that count, each by what it is an attribute of and its name.
+    `steps` are the functions that count, each by what it is an attribute of and its name. Gives the names of the
+    steps so far, each twice if it was done.
     """
-    count = 0
+    names: list[str] = []
 
-    def crash_here() -> None:
-        nonlocal count
-        count += 1
-        if count - 1 == at_step:
+    def crash_here(name: str) -> None:
+        names.append(name)
+        if len(names) - 1 == at_step:
             raise Crash
 
-    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(*arguments: Any, **named: Any) -> Any:
-            crash_here()
+            crash_here(name)
             answer = original(*arguments, **named)
-            crash_here()
+            crash_here(name)
             return answer
 
         return step
 
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in steps:
-            patch.setattr(owner, name, wrapped(getattr(owner, name)))
-        yield
+            patch.setattr(owner, name, wrapped(name, getattr(owner, name)))
+        yield names
