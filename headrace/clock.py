@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import time
 from time import monotonic
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What is asked for the time: `SystemClock`, or a test's clock."""
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since the Unix epoch."""
+
+    def monotonic_ms(self) -> float:
+        """Milliseconds on a clock that never goes back."""
 
 
 class SystemClock:
@@ -18,4 +29,4 @@ class SystemClock:
         return time.monotonic() * 1000.0
 
 
-__all__ = ["SystemClock", "monotonic"]
+__all__ = ["Clock", "SystemClock", "monotonic"]

@@ -72,7 +72,7 @@ def _serve_detached(run: Callable[[Announce], int], writer: int) -> NoReturn:
 
 
 def open_log(path: Path, *, append: bool) -> None:
-    """Send what is printed to `path` from now on; an old file is put aside under the present time unless `append`."""
+    """Send what is printed to `path` from now on; an existing file is renamed with the current time unless `append`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not append:
         path.rename(path.with_name(f"{path.name}.{SystemClock().now_ms()}"))
@@ -86,7 +86,7 @@ def open_log(path: Path, *, append: bool) -> None:
 
 @contextmanager
 def pid_file(path: Path | None) -> Iterator[None]:
-    """Keep the process id in `path` while the body runs; removed at the end."""
+    """A file with the process id while the body runs, removed at the end."""
     if path is None:
         yield
         return

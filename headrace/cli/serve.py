@@ -1,7 +1,7 @@
-"""`headrace serve`: mongod's flags to `ServerOptions`, and a server that runs until it is told to end.
+"""`headrace serve`: mongod's flags to `ServerOptions`, and a server that runs until a signal ends it.
 
 A flag of mongod that would mean something else here, or nothing, is refused with the reason rather than
-ignored: a server that is started with `--auth` and lets everybody in would be worse than none.
+ignored: a server started with `--auth` that admits every client would be worse than none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REFUSED_FLAGS: Final[dict[str, str]] = {
     "--configsvr": _NO_SHARDS,
     "--directoryperdb": "all databases are in one file",
     "--keyFile": _NO_USERS,
-    "--repair": "the data file needs no repair: what was acknowledged is whole after any crash",
+    "--repair": "the data file needs no repair: acknowledged writes are intact after any crash",
     "--shardsvr": _NO_SHARDS,
     "--sslMode": _NO_TLS,
     "--storageEngine": "LMDB is the only storage engine",

@@ -1,8 +1,8 @@
-"""What the table of commands holds of one command: the function that answers it, and what the shell must know before.
+"""A row of the table of commands: the function that answers it, and what the shell must know before it runs.
 
 A command is a plain function `run(context, request)`. It returns a dict or BSON bytes (the reply, to which
 the shell adds `ok`, `$clusterTime` and `operationTime`), or a `Wait` (call me again later), or raises
-`CommandError`. It never awaits, and it never keeps the request.
+`CommandError`. It never awaits, and holds no reference to the request behind its return.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Command:
     """Error 13 when sent to another database than admin."""
     aliases: tuple[str, ...] = ()
     needs_oplog: bool = False
-    """Error 76 (NoReplicationEnabled) on a server that keeps no oplog."""
+    """Error 76 (NoReplicationEnabled) on a server without an oplog."""
     total: str = field(init=False)
     """The metric that counts how often it was answered."""
     failed: str = field(init=False)

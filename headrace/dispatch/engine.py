@@ -1,11 +1,11 @@
-"""The engine: the server's state and its two ways to run a command, with no socket, loop or clock of its own.
+"""The engine: the state that commands share, and the two ways to run one, without sockets or an event loop.
 
-    engine.run_read(request)            → reply bytes, or a Wait
-    engine.run_write(request, txn)      → reply bytes, valid once `txn` is committed
+    engine.run_read(command, request)         → reply bytes, or a Wait
+    engine.run_write(command, request, txn)   → reply bytes, valid once `txn` is committed, or a Wait
 
-A read sees the last commit. Writes of several clients share one transaction; each either does what it
-answers, or raises something that is not a `CommandError`, whereupon the shell abandons the transaction and
-runs the others again.
+A read sees the last commit. Writes of several clients share one KV transaction: a command that fails with a
+`CommandError` has changed nothing; after any other exception the shell abandons the transaction and runs the other
+commands again.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class Engine:
         store.transactions.listeners.append(self._transaction_ended)
         store.transactions.wake_listeners.append(self.shell.wake)
 
-    # What commands use.
+    # For commands.
 
     def end_sessions(self, sessions: list[bytes] | None) -> None:
-        """Sessions have ended, None: all of them: their transactions are aborted and their cursors closed."""
+        """Abort the transactions and close the cursors of sessions that ended (`lsid.id` of each); None: of all."""
         transactions.abort_of_sessions(self, sessions)
         self.cursors.remove_of_sessions(self.cursors.sessions() if sessions is None else sessions)
 
@@ -97,13 +97,17 @@ class Engine:
         return Timestamp(position >> 32, position & 0xFFFFFFFF), self.store.last_wall_ms
 
     def count(self, metric: str, by: int = 1) -> None:
+        """Add to a counter of `serverStatus`, by its dotted name."""
         self.metrics[metric] = self.metrics.get(metric, 0) + by
 
     # Running.
 
     def command(self, request: Request) -> Command:
-        """The command a request names; raises 59 for an unknown one, 13 for one that belongs on admin, 76 for one
-        that needs the oplog this server does not keep, 40415 for a field it does not have."""
+        """The command that a request names, as it runs for this request.
+
+        Raises 59 for an unknown one, 13 outside of `admin` where it belongs there, 76 where it needs an oplog that
+        this server has not, 40415 for an unknown field, and what a shared field of the wrong type raises.
+        """
         command = self.commands.get(request.name)
         if command is None:
             raise CommandError(59, f"no such command: '{request.name}'")

@@ -1,10 +1,10 @@
-"""Fail points: errors made on demand, for drivers' own test suites; only with `--enable-test-commands`.
+"""Fail points: errors on demand, for the test suites of drivers; only with `--enable-test-commands`.
 
-`configureFailPoint` sets them, and each says by its `mode` how often it strikes. The shell asks `before_command` before
-it runs a command and does what the answer says; the engine asks `after_reply` about the answer; getMore
-asks `after_cursor_checkout`. On a server that has none set, `active` is False, and nobody asks.
+`configureFailPoint` sets them; the `mode` of each decides how often it is entered. The shell calls `before_command`
+before it runs a command and acts on the result; the engine calls `after_reply` with the answer, and getMore
+`after_cursor_checkout`. While none is set, `active` is False and none of these is called.
 
-What this does not do: simulate a fault inside the server. A fail point stands at the door of a command.
+What this does not do: simulate a fault inside the server. Commands fail before they run, or in their reply.
 
 Source: the drivers' specifications, whose tests set these, and the wiki page of MongoDB on `failCommand`.
 """
@@ -38,7 +38,7 @@ RESUMABLE: Final = "ResumableChangeStreamError"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What happens to a command: first it is held up, then cut off, or failed, or run."""
+    """What happens to a command: it is delayed, then its connection is closed, or it fails, or it runs."""
 
     block_ms: float = 0.0
     closes: bool = False
@@ -46,12 +46,12 @@ class Failure:
     error: CommandError | None = None
     """The answer, instead of what the command would say."""
     labels: tuple[str, ...] | None = None
-    """The labels of the answer; None: those that the error has by itself."""
+    """The error labels of the answer; None: those of the error itself."""
 
 
 @dataclass(slots=True)
 class FailPoint:
-    """One that is set. It strikes after `skip` occasions, `times` times (None: always), and then only by chance."""
+    """One that is set: entered after `skip` matching commands, `times` times (None: always), with a probability."""
 
     data: dict[str, Any]
     times: int | None = None
@@ -60,7 +60,7 @@ class FailPoint:
     entered_count: int = field(default=0)
 
     def should_fail(self, chance: random.Random, occasions: int = 1) -> bool:
-        """Whether the point strikes on one of these occasions, which its data fit; counts it if so."""
+        """Whether the point is entered by one of so many matching commands or statements; counts it if so."""
         if self.skip >= occasions:
             self.skip -= occasions
             return False
@@ -82,7 +82,7 @@ class FailPoints:
         self._chance = chance or random.Random()
 
     def set(self, name: str, point: FailPoint | None) -> int:
-        """Set a fail point, or with None take it away; returns how often the former one has struck."""
+        """Set a fail point, or remove it with None; returns how often the one before was entered."""
         former = self._points.pop(name, None)
         if point is not None:
             self._points[name] = point
@@ -90,7 +90,7 @@ class FailPoints:
         return former.entered_count if former is not None else 0
 
     def before_command(self, engine: Engine, command: Command, request: Request) -> Failure | None:
-        """What becomes of a command that is about to be run; None: it is run as ever."""
+        """What happens to a command that is about to run; None: it runs normally."""
         if command.name == "configureFailPoint":
             return None
         point = self._points.get("failCommand")
@@ -103,7 +103,7 @@ class FailPoints:
         return None
 
     def after_reply(self, engine: Engine, command: Command, request: Request, answer: Reply) -> Reply:
-        """The answer, with the write concern error that a fail point wants in it."""
+        """The answer, with the `writeConcernError` of a fail point that asks for one."""
         point = self._points.get("failCommand")
         if point is None or type(answer) is Wait or "writeConcernError" not in point.data:
             return answer
@@ -123,8 +123,8 @@ class FailPoints:
         return elements + encode(more)[4:-1]
 
     def before_retryable_write(self, request: Request) -> None:
-        """A retryable write is about to be done for the first time: `onPrimaryTransactionalWrite` ends its connection
-        before the answer, and raises if the write itself is to be lost as well."""
+        """Before the first run of a retryable write: `onPrimaryTransactionalWrite` closes its connection before the
+        answer, and raises if the write itself is to fail."""
         point = self._points.get("onPrimaryTransactionalWrite")
         if point is None or not point.should_fail(self._chance, _statement_count(request)):
             return
@@ -134,7 +134,7 @@ class FailPoints:
             raise CommandError(code, "onPrimaryTransactionalWrite failpoint throws")
 
     def after_cursor_checkout(self, engine: Engine, request: Request) -> None:
-        """A getMore has found its cursor; raises the error that `failGetMoreAfterCursorCheckout` wants."""
+        """After a getMore has looked up its cursor: raises the error of `failGetMoreAfterCursorCheckout`."""
         if self._should_fail("failGetMoreAfterCursorCheckout", True):
             code = int(self._points["failGetMoreAfterCursorCheckout"].data.get("errorCode", 8))
             error = CommandError(code, "Hit the 'failGetMoreAfterCursorCheckout' failpoint")
@@ -146,12 +146,12 @@ class FailPoints:
 
 
 def _acts_before(data: dict[str, Any]) -> bool:
-    """Whether `failCommand` wants something before the command is run; a write concern error comes after it."""
+    """Whether `failCommand` acts before the command runs; a `writeConcernError` is added after it."""
     return bool(data.get("closeConnection") or data.get("blockConnection") or "errorCode" in data)
 
 
 def _fits(data: dict[str, Any], command: Command, request: Request) -> bool:
-    """Whether a `failCommand` means this command of this client."""
+    """Whether a `failCommand` applies to this command of this client."""
     if not data.get("failAllCommands"):
         names = data.get("failCommands")
         if type(names) is not list or not any(name == command.name or name in command.aliases for name in names):
@@ -193,7 +193,7 @@ def _labels(data: dict[str, Any]) -> tuple[str, ...] | None:
 
 
 def _failure(engine: Engine, request: Request, data: dict[str, Any]) -> Failure:
-    """What a `failCommand` does. MongoDB's order: hold up, then cut off, then fail.
+    """What a `failCommand` does, in MongoDB's order: delay, close the connection, fail.
 
     A getMore that never came to its cursor is not known to read a change stream, and its error not labelled so.
     """

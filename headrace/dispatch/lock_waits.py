@@ -1,10 +1,10 @@
-"""Writes outside transactions while transactions are open: they wait for what those have written or looked at.
+"""Writes outside transactions wait for the locks of open transactions.
 
-    documents   the write is first tried on a view that throws away what it is given; where it meets a lock, it waits
-    catalog     a command that changes a collection waits for every transaction that has looked at it
+    documents   the write first runs on a view that discards its writes; where that meets a lock, it waits
+    catalog     a command that changes a collection waits for every transaction that has used the collection
 
-Rule: nothing of a command has been done when it waits. Whoever holds the lock ends within
-transactionLifetimeLimitSeconds, and wakes those who wait.
+Rule: a command that waits has changed nothing. The holder of the lock ends within transactionLifetimeLimitSeconds and
+then wakes those that wait.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _output(body: dict[str, Any], database: str) -> list[str]:
 def _try(
     engine: Engine, command: Command, request: Request, txn: WriteTransaction
 ) -> ClientTransaction | None:  # fmt: skip
-    """Whom the write would run into. It is run for nothing, and what it counts is not counted."""
+    """The transaction whose lock the write would meet, from a trial run without effect on data or counters."""
     if command.name == "aggregate" and _output(request.body, request.db):
         return None
     try:

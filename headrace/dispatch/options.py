@@ -1,4 +1,4 @@
-"""How a server was asked to run: what the command line, or `headrace.Server(...)`, decided.
+"""The options of a server, from the command line or from `headrace.Server(...)`.
 
 Times are in the units of the flag they come from; `None` means the default that only the running
 server can work out (5 % of the free disk, but at least 1 GiB).
@@ -26,7 +26,7 @@ class ServerOptions:
     """False: a standalone; no `local` database, no change streams."""
     oplog_bytes_max: int | None = None
     oplog_hours: float = 24.0
-    """Entries younger than this are kept unless another bound takes them; 0: no bound by time."""
+    """Entries younger than this are retained unless another bound removes them; 0: no bound by time."""
     oplog_entries_max: int | None = None
     """None: no bound by number."""
     enable_test_commands: bool = False
@@ -37,6 +37,6 @@ class ServerOptions:
     fork: bool = False
     pidfilepath: Path | None = None
     advertised_host: str | None = None
-    """The `host:port` that hello tells; None: the address at which the client reached us."""
+    """The `host:port` that hello answers; None: the address that the client connected to."""
     argv: tuple[str, ...] = field(default=(), compare=False)
     """The command line, for `getCmdLineOpts`."""

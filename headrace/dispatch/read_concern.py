@@ -1,8 +1,8 @@
-"""The `readConcern` of a command outside transactions: checked, waited for, and where it is `snapshot`, kept to.
+"""The `readConcern` of a command outside transactions: checked, waited for, and applied where it is `snapshot`.
 
 One member sees every commit, so that all levels but `snapshot` mean the same; but a level, or a time, that MongoDB
 would refuse is refused. `afterClusterTime` waits for a commit at that time or later: a quiet oplog has one every ten
-seconds. A time that lies ahead of the clock is nobody's.
+seconds. A time ahead of the clock is refused.
 
 Source: MongoDB's read concerns; the drivers' specification of causal consistency.
 """
@@ -38,7 +38,7 @@ REFUSED_STAGES: Final[dict[str, frozenset[str]]] = {
     "linearizable": frozenset({"$merge", "$out"}),
     "snapshot": frozenset({"$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$merge", "$out"}),
 }
-"""The stages that cannot run at a level; `$changeStream`, which runs at one only, says so itself."""
+"""The stages that cannot run at a level; `$changeStream`, which runs at one only, checks that itself."""
 _FIELDS: Final = frozenset({"afterClusterTime", "atClusterTime", "level", "provenance"})
 CLOCK_SKEW_SECONDS_MAX: Final = 1
 """How far a time may lie ahead of the clock: the oplog's own times may be that much ahead."""
@@ -115,7 +115,7 @@ def _wrong_type(field: str, value: Any, wanted: str) -> CommandError:
 
 
 def _check_time(engine: Engine, field: str, wanted: int) -> None:
-    """Raise 72 for a time that is nobody's; one that was told before a crash, and has passed, is waited for."""
+    """Raise 72 for a time ahead of the clock. One that a server handed out before a crash is waited for."""
     last = engine.store.last_position
     if wanted <= last or wanted >> 32 <= engine.clock.now_ms() // 1000 + CLOCK_SKEW_SECONDS_MAX:
         return

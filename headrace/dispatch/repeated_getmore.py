@@ -4,7 +4,7 @@
                        |------------ head ---------------------|              |--- tail ---|
 
 Rule: a getMore is the same as the one before if it has the same bytes but for what is in `$clusterTime`, which
-drivers send back and nobody looks at. That element lies where it lay before, since everything before it is the same.
+drivers send back and the server ignores. Its offset is known, since all bytes before it are the same.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
 
 BEGIN: Final = b"\x12getMore\x00"
-"""How the body begins, behind its size."""
+"""The first bytes of the body after its size."""
 _CURSOR_ID = Struct("<q").unpack_from
 _SIZE = Struct("<i").unpack_from
 
 
 class RepeatedGetMore:
-    """The getMore that a cursor was asked with last, and what was found in it."""
+    """The last getMore of a cursor, parsed."""
 
     __slots__ = ("count_max", "db", "head", "tail", "wait_ms")
 
@@ -54,7 +54,7 @@ class RepeatedGetMore:
 
 
 def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | None:
-    """The request, if it is the last getMore of an open change stream again. Fail points want to see every getMore."""
+    """The request, if it repeats the last getMore of an open change stream; None while fail points are set."""
     if len(body) < 21 or engine.fail_points.active:
         return None
     cursor = engine.cursors.peek(_CURSOR_ID(body, 13)[0])

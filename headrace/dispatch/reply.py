@@ -90,7 +90,7 @@ def cursor_envelope(
 ) -> tuple[bytes, bytes]:
     """`cursor_elements` without the cursor's id, which belongs between: what replies to several cursors share.
 
-    `invalidated`: the stream ended with this batch, as MongoDB says beside the token.
+    `invalidated`: the stream ended with this batch, which MongoDB reports next to the token.
     """
     shown = b"" if token is None else b"\x03postBatchResumeToken\x00" + token
     if invalidated:

@@ -1,4 +1,4 @@
-"""Retryable writes: a write that carries a transaction number is done once, however often it is sent.
+"""Retryable writes: a write with a transaction number is executed once, however often it is sent.
 
     sessions   lsid.id (16 bytes)   → {txnNumber, reply, usedAt}   (BSON; `reply` as raw elements)
 
@@ -40,13 +40,13 @@ HISTORY_CODES: Final = frozenset({280, 286})
 
 
 def is_retryable(command: Command, request: Request) -> bool:
-    """Whether this is a write that is to be done once, however often it is sent."""
+    """Whether this is a retryable write: executed once, however often it is sent."""
     body = request.body
     return "txnNumber" in body and "autocommit" not in body and command.name in RETRYABLE
 
 
 def run_once(context: CommandContext, command: Command, request: Request) -> Reply:
-    """Run a write; one that carries a transaction number and was done before answers what it answered then."""
+    """Run a write; one whose transaction number was executed before gets the stored reply."""
     if not is_retryable(command, request):
         return command.run(context, request)
     body = request.body
@@ -103,7 +103,7 @@ def _keep(txn: WriteTransaction, session: bytes, number: int, elements: bytes) -
 
 
 def labels_of(engine: Engine, request: Request, error: CommandError) -> list[str]:
-    """The error labels that tell a driver what it may try again: the write, the transaction, the stream."""
+    """The error labels by which a driver knows what it may retry: the write, the transaction, the stream."""
     code = error.code
     if code in HISTORY_CODES:
         return ["NonResumableChangeStreamError"]

@@ -1,4 +1,4 @@
-"""What the commands that describe the server may ask of it; the engine that runs commands is one of these."""
+"""The server as commands describe it to clients: versions, addresses, the topology; the engine provides it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,18 @@ from typing import Any, Final, Protocol
 
 from bson import Int64, ObjectId, Timestamp
 
+from headrace.clock import Clock
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo
 from headrace.dispatch.shell import Shell
 
 
-class Clock(Protocol):
-    """The engine's clock; `headrace.clock.SystemClock` outside tests."""
-
-    def now_ms(self) -> int: ...
-
-    def monotonic_ms(self) -> float: ...
-
-
 class ServerInfo(Protocol):
-    """The server as its descriptive commands see it."""
+    """What commands such as hello, buildInfo and serverStatus read of the engine."""
 
     options: ServerOptions
     process_id: ObjectId
-    """Made anew at each start: the drivers' sign that the server was restarted."""
+    """New at each start, by which drivers recognize a restarted server (`topologyVersion.processId`)."""
     started_ms: int
     """Wall-clock milliseconds at the start."""
     parameters: dict[str, Any]
@@ -39,11 +32,11 @@ class ServerInfo(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """What tells the time."""
+        """The engine's clock."""
 
     @property
     def commands(self) -> Mapping[str, Any]:
-        """The whole table of commands, by name and by alias."""
+        """All commands, by name and by alias."""
 
     def end_sessions(self, sessions: list[bytes] | None) -> None:
         """Abort the transactions and close the cursors of these sessions (their 16 bytes); None: of all."""
@@ -53,17 +46,13 @@ class ServerInfo(Protocol):
 
 
 def op_time(timestamp: Timestamp) -> dict[str, Any]:
-    """A position as replica sets tell it: with the term, which for a set of one is always 1."""
+    """A replica set's optime: the timestamp and the term, which is always 1 in a set of one."""
     return {"ts": timestamp, "t": Int64(1)}
 
 
 MONGODB_VERSION: Final = (8, 2, 0)
 """The release whose behaviour Headrace follows."""
-
-
 MONGODB_VERSION_TEXT: Final = ".".join(map(str, MONGODB_VERSION))
-
-
 FEATURE_VERSION: Final = f"{MONGODB_VERSION[0]}.{MONGODB_VERSION[1]}"
 
 
@@ -86,10 +75,10 @@ ELECTION_ID: Final = ObjectId("7fffffff0000000000000001")
 
 
 def topology_version(engine: Any) -> dict[str, Any]:
-    """What tells a driver that nothing has changed: the process, and the count of its changes."""
+    """hello's `topologyVersion`. Its counter never changes while the process runs."""
     return {"processId": engine.process_id, "counter": Int64(_COUNTER_IN_A_SET if engine.options.oplog else 0)}
 
 
 def host_of(engine: ServerInfo, client: ClientInfo) -> str:
-    """The address to tell this client: the operator's, or the one at which it has reached us."""
+    """The `host:port` that hello answers: that of `--advertise`, or the address that the client connected to."""
     return engine.options.advertised_host or client.local_host

@@ -1,4 +1,4 @@
-"""Logical sessions: the id that a request carries, and how entries and replies name a session."""
+"""Logical sessions: the id of a request's `lsid`, and the `lsid` that oplog entries and replies carry."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Shell(Protocol):
 
 
 class NoShell:
-    """Nothing waits, nothing is logged, and nobody can shut it down."""
+    """No connections, no log, no process to end: each call has no effect."""
 
     shut_down: Callable[[], None] | None = None
     log_lines: Sequence[str] = ()

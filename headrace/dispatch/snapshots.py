@@ -1,11 +1,12 @@
 """Reads at one cluster time outside transactions: read concern `snapshot`, with or without `atClusterTime`.
 
-The first read without a time is told the time of the last commit. To read there again the store must keep what is
-overwritten from then on; it does so for open transactions, so a snapshot is held as a transaction that writes nothing
-and belongs to nobody. It is let go after `transactionLifetimeLimitSeconds`, or when too many are held; then, and for
-a time from before, the answer is 246. Where nothing has been written since, any time will do.
+A read without a time is answered with that of the last commit. To read at this time again, the store must retain
+what is overwritten later. It does so for open transactions, so that a snapshot is represented by a transaction that
+writes nothing and has no client. It is dropped after `transactionLifetimeLimitSeconds`, or when there are too many;
+reads at it, and at older times, are then error 246 (SnapshotUnavailable). Until something is written, every time since
+the last change is available.
 
-What it does not do: hold back anybody. A collection that is dropped or changed meanwhile is error 246 as well.
+What it does not do: block writers. Reading a collection that was dropped or changed meanwhile is error 246 as well.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Snapshots:
         self._store = store
         self._held: dict[int, ClientTransaction] = {}
         self.changed_position = store.last_position
-        """That of the last commit that changed anything: what only tells that time passes does not count."""
+        """The position of the last commit that changed data; periodic no-ops do not count."""
         store.listeners.append(self._committed)
         store.transactions.listeners.append(self._ended)
 
@@ -51,7 +52,7 @@ class Snapshots:
             del self._store.transactions.latest[transaction.session]
 
     def get(self, position: int | None, now_ms: float) -> ClientTransaction | None:
-        """The snapshot at a position, None: of now; None where a commit is on its way to the disk. Raises 246."""
+        """The snapshot at a position; None: at the last commit. None while a commit is being written. Raises 246."""
         store = self._store
         position = store.last_position if position is None else position
         held = self._held.get(position)
@@ -74,7 +75,7 @@ class Snapshots:
 
 
 def at(command: Command, position: int | None) -> Run:
-    """The command's `run` at a snapshot: that of a position, or where that is None of now."""
+    """The command's `run` at the snapshot of a position, or of the last commit (None)."""
 
     def run(context: CommandContext, request: Request) -> Reply:
         transaction = context.engine.snapshots.get(position, context.clock.monotonic_ms())
@@ -92,7 +93,7 @@ def at(command: Command, position: int | None) -> Run:
 
 
 def _with_cluster_time(answer: Reply, position: int) -> Reply:
-    """The answer with its `atClusterTime`: of the cursor, or where there is none of the reply."""
+    """The answer with `atClusterTime`: in the cursor, or in the reply where there is no cursor."""
     if type(answer) is dict:
         return {**answer, "atClusterTime": Timestamp(position >> 32, position & 0xFFFFFFFF)}
     if type(answer) is not bytes:

@@ -1,4 +1,4 @@
-"""What a statement of a transaction may be: the commands, options, stages and places that MongoDB allows inside one.
+"""What a transaction's statement may be: the commands, options, stages and databases that MongoDB allows in one.
 
 Everything else is error 263, or 72 for options that do not go together. Source: MongoDB's list of operations in
 transactions; the order of the checks is the server's.
@@ -82,7 +82,7 @@ def _wrong_type(field: str, value: Any, wanted: str) -> CommandError:
 
 
 def check_read_concern(body: dict[str, Any], last_position: int) -> None:
-    """The `readConcern` of a transaction's first statement. A snapshot is always of now."""
+    """The `readConcern` of a transaction's first statement. A snapshot is always that of the last commit."""
     concern = body.get("readConcern")
     if concern is None:
         return

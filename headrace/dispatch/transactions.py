@@ -1,7 +1,7 @@
 """Multi-document transactions: which statements belong to which, how one begins, commits, aborts.
 
     {insert: ..., lsid, txnNumber: 1, autocommit: false, startTransaction: true}      begins
-    {update: ..., lsid, txnNumber: 1, autocommit: false}                              goes on
+    {update: ..., lsid, txnNumber: 1, autocommit: false}                              continues
     {commitTransaction: 1, lsid, txnNumber: 1, autocommit: false}                     is a write of the group commit
 
 Statements run like reads, on a `TransactionView`; any that fails aborts its transaction. A commit leaves its number
@@ -82,7 +82,7 @@ def _has_errors(command: Command, answer: Reply) -> bool:
     return type(answer) is dict and "writeErrors" in answer
 
 
-# Where a request's transaction stands.
+# The transaction of a request.
 
 
 def identity(request: Request) -> tuple[bytes, int]:

@@ -27,7 +27,7 @@ def open_cursor(
     context: CommandContext, request: Request, namespace: str, documents: Iterator[bytes], size: int | None, *,
     single_batch: bool = False, limit: int | None = None, id_first: bool = False,
 ) -> bytes:  # fmt: skip
-    """The reply with the first batch; the cursor is kept if more may come. `id_first`: the order of some replies."""
+    """The reply with the first batch; the cursor stays open if more may come. `id_first`: its id is the first field."""
     no_timeout = bool(request.body.get("noCursorTimeout"))
     cursor = DocumentCursor(namespace, documents, context, no_timeout=no_timeout, limit=limit)
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)

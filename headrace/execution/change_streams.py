@@ -1,4 +1,4 @@
-"""`$changeStream`: an aggregation that opens a stream."""
+"""`$changeStream`: opening a stream, and the reads of the store that building its events takes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from headrace.execution.let import variables_of
 from headrace.query.pipeline import PipelineContext
 from headrace.store import images
 from headrace.store.store import Store
+from headrace.store.view import View
 from headrace.values.keystring import encode_element
 
 STANDALONE: Final = "The $changeStream stage is only supported on replica sets"
@@ -30,7 +31,7 @@ STANDALONE: Final = "The $changeStream stage is only supported on replica sets"
 class ImageReader:
     """What event builders ask of the store: documents as they are now, as they were, and older entries.
 
-    Builders are shared by all streams of a shape, so that each question is a read transaction of its own.
+    Event builders are shared by all streams of a shape and outlive commands: each read is a transaction of its own.
     """
 
     def __init__(self, store: Store) -> None:
@@ -42,8 +43,11 @@ class ImageReader:
         if collection is None or collection.is_view or (uuid is not None and collection.uuid != uuid):
             return None
         id_key = encode_element(document_key[4], document_key[9:-1])
-        with self._store.reading() as view:
-            match = view.by_id(collection, id_key)
+        kv = self._store.environment.begin_read()  # as `reading` does it, which costs more
+        try:
+            match = View(self._store, kv).by_id(collection, id_key)
+        finally:
+            kv.abort()
         return None if match is None else match[1]
 
     def pre_image(self, uuid: bytes, position: int, index: int) -> bytes | None:
@@ -93,7 +97,7 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
 
 
 def stream_spec(context: CommandContext, request: Request, pipeline: list[dict[str, Any]]) -> StreamSpec:
-    """The stream asked for; raises whatever stands against opening it."""
+    """The stream that a request asks for; raises what is wrong with its options or its target."""
     body = request.body
     if not context.store.oplog_enabled:
         raise CommandError(40573, STANDALONE)

@@ -20,7 +20,7 @@ _KINDS: Final = {"delete": "remove", "find": "query", "getMore": "getmore", "ins
 
 
 def operations(context: CommandContext, request: Request, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What goes on, as `$currentOp` tells it: `spec` may ask for cursors and refuse sessions that are idle."""
+    """The documents of `$currentOp`: `idleCursors` and `idleSessions` of `spec` decide what is included."""
     yield _operation(context, request)
     for other in context.engine.shell.waiting_requests():
         if other is not request:

@@ -1,11 +1,11 @@
-"""How a filter finds its documents, as `explain` tells it; and a view that counts what was looked at.
+"""The plan of a filter as `explain` reports it, and a view that counts keys and documents examined.
 
     IDHACK     the document of one `_id`
     IXSCAN     the index on `_id`: some keys, a range, or all of them in order; the documents are fetched
     COLLSCAN   every document
     EOF        there is no collection
 
-Rule: the choice is `Finder`'s and `sources`'; here it is only told, by asking the same questions in the same order.
+Rule: `Finder` and `sources` choose the plan; this asks them the same questions in the same order.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def access(
     collection: Collection | None, spec: dict[str, Any], collation: Collation | None, variables: dict[str, Any] | None,
     *, backward: bool = False, id_order: int | None = None,
 ) -> Stage:  # fmt: skip
-    """The stage that finds. `id_order`: the sort asked for is by `_id`, 1 or -1. Raises what a bad filter raises."""
+    """The stage that reads the matches, by `_id` where `id_order` is 1 or -1. Raises what a bad filter raises."""
     if collection is None:
         return {"stage": "EOF"}
     finder = Finder(collection, spec, collation, variables)

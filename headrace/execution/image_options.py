@@ -11,14 +11,14 @@ OPTION: Final = "changeStreamPreAndPostImages"
 
 
 def check_database_has_images(namespace: str) -> None:
-    """Images are not kept of what belongs to the server itself: error 72."""
+    """Raise 72 for the server's own databases, whose changes have no images."""
     database = namespace.partition(".")[0]
     if database in ("admin", "config", "local"):
         raise CommandError(72, f"{OPTION} collection option is not supported in the '{database}' database: {namespace}")
 
 
 def check_images(command: str, value: Any) -> dict[str, Any]:
-    """The option as it is kept, `{enabled: bool}`; raises 14, 40415 in the order of the fields, then 40414."""
+    """The option as it is stored, `{enabled: bool}`; raises 14, 40415 in the order of the fields, then 40414."""
     field = f"{command}.{OPTION}"
     if type(value) is not dict:
         raise CommandError(14, f"BSON field '{field}' is the wrong type '{type_name(value)}', expected type 'object'")

@@ -1,4 +1,4 @@
-"""The `let` of a command: variables, each an expression without a document, computed once for the whole command."""
+"""The `let` of a command: variables, each an expression without a document, evaluated once per command."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How documents are found: by `_id` where the filter names one, else by walking the collection.
+"""How a filter is executed: by lookups of `_id` where it names some, else by a scan of the collection.
 
-Every place that looks for documents (find, update, delete, findAndModify, count, distinct, aggregate) asks here.
+All commands that match documents use this: find, update, delete, findAndModify, count, distinct, aggregate.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _IN_MAX: Final = 1000
 
 
 def collation_of(collection: Collection | None, given: dict[str, Any] | None) -> Collation | None:
-    """The collation of an operation: its own, else the collection's default."""
+    """The collation of an operation: the given one, else the collection's default."""
     if given is None and collection is not None:
         given = collection.options.get("collation")
     return parse_collation(given)
 
 
 class Finder:
-    """A filter ready to find documents of one collection."""
+    """A parsed filter over one collection, and how its matches are read."""
 
     __slots__ = ("_collection", "_id_key", "_id_keys", "_id_range", "predicate")
 

@@ -1,6 +1,6 @@
-"""The documents of stages that the server itself is the source of: `$collStats`, `$currentOp`, `$indexStats`, sessions.
+"""The documents of stages whose source is the server: `$collStats`, `$currentOp`, `$indexStats`, sessions.
 
-Rule: what is not counted is refused or left out; no number is made up.
+Rule: what the server does not count is refused or omitted, never estimated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNSUPPORTED: Final = {
 def documents(
     context: CommandContext, request: Request, namespace: str, stage: ServerStage
 ) -> Iterator[dict[str, Any]]:
-    """What the stage gives for a namespace. Raises its error where there is nothing of that name."""
+    """The documents of the stage for a namespace. Raises its error where there is nothing of that name."""
     return _SOURCES[stage.name](context, request, namespace, stage.spec)
 
 

@@ -1,4 +1,4 @@
-"""Where documents come from: a collection, the oplog, the pre-images, or a view and what it stands on."""
+"""The documents of a namespace: a collection, the oplog, the pre-images, or a view on one of these."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VIEW_DEPTH_MAX: Final = 20
 
 
 def resolve(context: CommandContext, namespace: str) -> tuple[str, list[dict[str, Any]]]:
-    """The namespace a view stands on in the end, and the pipeline of all views on the way; ([] for a collection)."""
+    """The collection under a view, and the stages of all views on the way; `[]` for a collection."""
     pipeline: list[dict[str, Any]] = []
     for _ in range(VIEW_DEPTH_MAX):
         collection = context.view.collection(namespace)
@@ -33,7 +33,7 @@ def resolve(context: CommandContext, namespace: str) -> tuple[str, list[dict[str
 
 
 def is_virtual(context: CommandContext, namespace: str) -> bool:
-    """The namespaces that are shown as collections and are none."""
+    """Whether a namespace is shown as a collection without being one."""
     if namespace == OPLOG:
         return context.store.oplog_enabled
     return namespace == PRE_IMAGES or namespace.endswith(".system.views")
@@ -60,7 +60,7 @@ def virtual(
 
 
 class _Matching:
-    """An iterator that goes on when its source does, as a generator would not: for tailing."""
+    """A filter that can continue after its end when its source does, unlike a generator: for tailable cursors."""
 
     __slots__ = ("_documents", "_predicate")
 

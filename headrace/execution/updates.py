@@ -33,7 +33,7 @@ def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -
 
 
 def matches(finder: Finder, txn: WriteTransaction, *, multi: bool) -> list[tuple[bytes, bytes, dict[str, Any]]]:
-    """The matches to be changed, all found before the first is changed."""
+    """The matches to be changed, all read before the first is changed."""
     if finder.is_by_id:
         match = finder.by_id(txn)
         return [] if match is None else [(match[0], match[1], decode(match[1]))]
@@ -74,7 +74,7 @@ class Applier:
         self._shared_context = None if varies else UpdateContext(txn.wall_ms, _NO_TIME)
 
     def _time(self) -> Timestamp:
-        """What an update writes as the present timestamp: a tick of its own, as in MongoDB, if it may write one."""
+        """The current timestamp for an update: a new position, as in MongoDB, if the update may write one."""
         if not self._takes_time and self._update.kind != "pipeline":
             return _NO_TIME
         position = self._txn.reserve(1) if self._takes_time else self._txn.clock_position

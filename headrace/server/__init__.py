@@ -1,1 +1,1 @@
-"""The shell: sockets, group commit, waiting and background jobs. The only room that awaits."""
+"""The shell: sockets, group commit, waiting and background jobs. The only package that awaits."""

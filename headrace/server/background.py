@@ -1,4 +1,4 @@
-"""What the server does by itself: prune the oplog, expire images and sessions, collect garbage, note that time passes.
+"""Background jobs: prune the oplog, expire images and sessions, collect garbage, write periodic no-ops.
 
 Every job is a write of its own through the `Writer`, in bounded pieces, so that no client's write waits long.
 """
@@ -43,7 +43,7 @@ class Background:
         self._task: asyncio.Task[None] | None = None
         self.ttl = TimeToLive(core)
         self._noop_due_ms = 0.0
-        self._session_at = b""  # where the walk over the sessions goes on
+        self._session_at = b""  # where the scan of the sessions continues
 
     def start(self) -> None:
         self._noop_due_ms = self._core.engine.clock.monotonic_ms() + limits.NOOP_INTERVAL_MS
@@ -90,13 +90,13 @@ class Background:
         if not store.oplog_enabled:
             return 0
         with store.reading() as view:
-            keep = first_to_keep(view, retention_of(self._core), now_ms)
+            first_retained = first_to_keep(view, retention_of(self._core), now_ms)
             oldest = view.oldest()
         removed = 0
-        while oldest is not None and keep > oldest[0]:
+        while oldest is not None and first_retained > oldest[0]:
             piece: list[int] = []
             await self._core.writer.add_job(
-                lambda txn, piece=piece: piece.append(prune(txn, keep, limits.PRUNE_COUNT_MAX))  # type: ignore[misc]
+                lambda txn, piece=piece: piece.append(prune(txn, first_retained, limits.PRUNE_COUNT_MAX))  # type: ignore[misc]
             )
             removed += piece[-1]
             if piece[-1] < limits.PRUNE_COUNT_MAX:

@@ -79,7 +79,7 @@ class Core:
             lambda: Peer(self), address, self.port, backlog=limits.LISTEN_BACKLOG, reuse_address=True
         )
         self._servers.append(server)
-        if self.port == 0:  # the port picked for the first address is everybody's
+        if self.port == 0:  # the port picked for the first address is used for all
             self.port = server.sockets[0].getsockname()[1]
 
     async def _listen_unix(self, prefix: Path) -> None:
@@ -136,7 +136,7 @@ class Core:
             self.loop.call_later(1.0, self._watch_writer)
 
     def fail(self, what: str, error: BaseException) -> None:
-        """End the server, which can write no more: nobody is answered, clients see their connections close.
+        """End the server, which can write no more: no request is answered any more, and all connections are closed.
 
         What was acknowledged is on disk, and a restart reads it from there.
         """

@@ -14,11 +14,13 @@ from headrace.server.core import Core
 from headrace.server.embedded import new_loop
 
 EXIT_ABRUPT: Final = 14
-"""mongod's own status for a server that ends by itself because it cannot go on."""
+"""mongod's exit status for a server that aborts because it cannot continue."""
 
 
 def run(options: ServerOptions, announce: Callable[[str], None] = print) -> None:
-    """Serve until SIGINT, SIGTERM or the command shutdown; `announce` is told once, in one line, where it listens.
+    """Serve until SIGINT, SIGTERM or the command shutdown.
+
+    `announce` is called once, with one line that says where the server listens.
 
     Raises `DirectoryInUse` and OSError before anything is announced.
     """

@@ -1,7 +1,7 @@
-"""Many deadlines and one timer: who waits until when, in steps of a few milliseconds.
+"""Many deadlines on one timer, in steps of a few milliseconds.
 
-Nearly every wait ends before its time, so that putting one in and taking it out is what counts: each is an operation
-on a set, and the loop keeps one timer for all. A deadline is met up to a step late, never early.
+Nearly every wait ends before its deadline, so that adding and removing one must be cheap: each is an operation on a
+set, and the loop has one timer for all. A deadline fires up to a step late, never early.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`headrace.Server`: the whole server inside a Python process, on a thread of its own.
+"""`headrace.Server`: a server inside a Python process, on its own thread.
 
     with headrace.Server() as server:
         client = pymongo.MongoClient(server.uri)
 
-Without a path it is a throw-away server whose data are gone when it is closed.
+Without a path its data are in a temporary directory, removed when it is closed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Server:
 
     `path`: the data directory, made if it is not there; None or ":memory:" for a throw-away one. `port`: 0 picks
     a free one. `oplog=False`: a standalone without change streams. `oplog_hours`, `oplog_bytes_max` and
-    `oplog_entries_max` bound the history that is kept. Other keyword arguments are fields of `ServerOptions`.
+    `oplog_entries_max` bound the history that is retained. Other keyword arguments are fields of `ServerOptions`.
 
     Usable as a context manager, or with `start` and `close`. Raises `headrace.DirectoryInUse` where another
     process has the directory, and OSError where the address cannot be had. Acknowledged writes survive a

@@ -1,4 +1,4 @@
-"""The last lines of the log, kept in memory for `getLog`."""
+"""The last lines of the log, in memory for `getLog`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 class LogTail(logging.Handler):
-    """A handler of Python's logging that keeps what it is given."""
+    """A `logging.Handler` that retains its last lines, formatted."""
 
     def __init__(self) -> None:
         super().__init__()

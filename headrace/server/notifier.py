@@ -1,8 +1,8 @@
 """Commands that wait: each is run again when something in its scope is committed, or when its time is up.
 
-Rule: no watcher waits for ever once a matching commit exists, and an idle one costs nothing: a commit looks
-up the scopes it touched and wakes those who wait there, and nobody else. They are woken a few in each turn of
-the loop, so that a writer need not wait until a thousand watchers have heard.
+Rule: no watcher waits for ever once a matching commit exists, and an idle one costs nothing: a commit looks up the
+scopes it touched and wakes only those that wait there. A few are woken in each turn of the loop, so that a writer
+need not wait for a thousand watchers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Parked:
 
 
 class Notifier:
-    """Who waits, by what they wait for: a scope's key, or None for nothing but the time."""
+    """Parked commands by the key that they wait for; None: only for their deadline."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -47,7 +47,7 @@ class Notifier:
         core.store.listeners.append(self.committed)
 
     def park(self, peer: Peer, command: Command, request: Request, wait: Wait) -> None:
-        """Keep a command until its scope is touched or its time is up, counted from its first Wait."""
+        """Park a command until its scope is touched or its time is up, counted from its first Wait."""
         now_ms = self._core.loop.time() * 1000.0
         if request.wait_until_ms is None:
             request.wait_until_ms = now_ms + wait.wait_ms
@@ -81,7 +81,7 @@ class Notifier:
                 self._core.loop.call_soon(parked.peer.finish, answer)
 
     def leave(self, peer: Peer) -> None:
-        """Forget a peer that is gone."""
+        """Drop the parked command of a peer that disconnected."""
         if peer.waiting is not None:
             self._remove(peer.waiting)
 
