@@ -1,15 +1,15 @@
-"""The difference between two documents as the oplog writes it ($v:2), and a document with a difference applied.
+"""Computes the difference of two documents in the oplog's format ($v: 2), and applies one.
 
-Rule: `apply_diff(pre, diff)` gives back the post-image exactly, order of fields included, for every diff that
-`compute_diff` makes or an update by operators logs.
+Rule: `apply_diff(pre, diff)` gives exactly the post-image, including the order of fields, for every diff that
+`compute_diff` makes or an update by operators records.
 
-A diff of a document has these sections, each left out when empty, in this order (reference: change-streams.md §3.1):
+The diff of a document has these sections, without empty ones, in this order (reference: change-streams.md §3.1):
 
     {d: {name: false}, u: {name: new value}, i: {name: value}, s<name>: sub-diff, …}
 
-and one of an array `{a: true, [l: new length], u<index>: value | s<index>: sub-diff, …}`, indexes ascending.
+and that of an array `{a: true, [l: new length], u<index>: value | s<index>: sub-diff, …}`, indexes ascending.
 
-Does not decide what operators log: that is `query/update/diff_log.py`. Values in a diff are shared with the documents.
+What operators record is decided in `update/diff_log.py`. Values in a diff are shared with the documents.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SECTION_BYTES: Final = 8
 
 
 def identical(left: Any, right: Any) -> bool:
-    """Whether both are the same BSON bytes: same types (1 is not 1.0), same order of fields, NaN like NaN."""
+    """Whether both have the same BSON bytes: same types (1 is not 1.0), same order of fields; NaN equals NaN."""
     kind = type(left)
     if kind is not type(right):
         return False
@@ -65,9 +65,9 @@ def value_bytes(value: Any) -> int:
 
 
 def compute_diff(pre: dict[str, Any], post: dict[str, Any]) -> dict[str, Any] | None:
-    """The diff that makes `post` of `pre`; {} if identical; None where the oplog rather keeps the whole of `post`.
+    """The diff from `pre` to `post`; {} if they are identical; None if the oplog records the complete `post` instead.
 
-    It is None when the diff with its overhead would be as large as `post` (reference §3.3, recorded cases).
+    It is None if the diff with its overhead would be as large as `post` (reference §3.3, recorded cases).
     """
     diff, size = _document_diff(pre, post)
     if diff and size + ENTRY_OVERHEAD_BYTES >= len(encode(post)):
@@ -145,7 +145,7 @@ def _field_bytes(value: Any) -> int:
 
 
 def apply_diff(pre: dict[str, Any], diff: dict[str, Any]) -> dict[str, Any]:
-    """The post-image. `pre` is left alone; what the diff does not touch is shared with it."""
+    """The post-image. `pre` is not changed; values that the diff does not change are shared with it."""
     post = dict(pre)
     for section, content in diff.items():
         if section == "d":

@@ -1,10 +1,10 @@
-"""From a list of stage documents to stages, and from stages and documents to an answer.
+"""Parses pipelines to stages, and runs stages over documents.
 
     stages = parse_pipeline([{"$match": {"a": 1}}, {"$limit": 3}], context=PipelineContext())
     list(run_pipeline(stages, documents))
 
-Rule: everything that can be said wrong about a pipeline without looking at documents is said by `parse_pipeline`:
-each stage by itself first, then the places of the stages.
+Rule: every error that does not depend on documents is raised by `parse_pipeline`: first those of each stage, then those
+of their placement.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ __all__ = ["DocumentStage", "PipelineContext", "Stage", "parse_pipeline", "run_p
 
 
 def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stages of `pipeline`; raises the `CommandError` of the first stage that is wrong.
+    """The stages of `pipeline`. Raises the `CommandError` of the first invalid stage.
 
-    With `context.in_change_stream` the stages are those after `$changeStream`, and any that a change stream does
-    not allow is error 20.
+    With `context.in_change_stream` these are the stages after `$changeStream`; one not allowed there is error 20.
     """
     stages: list[Stage] = []
     for element in pipeline:
@@ -47,7 +46,7 @@ def _parse_stage(element: Any, context: PipelineContext) -> tuple[Stage, ...]:
 
 
 def run_pipeline(stages: Iterable[Stage], documents: Iterable[Document]) -> Iterator[Document]:
-    """The documents that leave the last stage, computed as they are asked for; input documents are not changed."""
+    """The documents that leave the last stage, computed lazily; input documents are not changed."""
     flow = iter(documents)
     for stage in stages:
         flow = stage.apply(flow)

@@ -20,13 +20,12 @@ from headrace.values.bson import MISSING
 from headrace.values.order import Key, number_key, sort_key
 from headrace.values.paths import array_index, split_path
 
-EMPTY_ARRAY: Final[Key] = (0, 0)
 NULL: Final[Key] = (5, 0)
 SORT_FIELD_COUNT_MAX: Final = 32
 
 
 class Descending:
-    """A key that compares the other way round."""
+    """A key with reversed order."""
 
     __slots__ = ("key",)
 
@@ -61,7 +60,7 @@ class SortKey:
         return tuple(Descending(key) if down else key for key, (_, down) in zip(keys, self.paths))
 
     def sorted(self, documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The documents in order; those with equal keys stay as they came. Faster than sorting by `key`."""
+        """The documents in order, stable. Faster than sorting by `key`."""
         if not self.paths:
             return list(documents)[:: self.natural or 1]
         keyed = [(self._keys(document), document) for document in documents]
@@ -70,7 +69,7 @@ class SortKey:
         return [document for _, document in keyed]
 
     def fields(self) -> set[str]:
-        """Top-level fields that the sort looks at."""
+        """Names of the top-level fields that the sort reads."""
         return {split_path(path)[0] for path, _ in self.paths}
 
     def _keys(self, document: dict[str, Any]) -> list[Key]:

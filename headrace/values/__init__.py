@@ -1,1 +1,1 @@
-"""Order, paths, keystrings, positions and resume tokens."""
+"""Values: BSON, order, paths, keystrings, oplog positions, resume tokens, and change events as columns."""

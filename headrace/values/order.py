@@ -8,9 +8,9 @@ Rule: types come in this order, and numbers of all types are one type, compared 
 Objects compare field by field in their own order: type of the value, then name, then value; a
 prefix is less. Arrays likewise without names. Binary compares by length, subtype, bytes.
 
-Missing is less than null here, as in expressions. Sorting documents treats a missing field as null:
-that is done by whoever makes the keys (`query/sort.py`), not here. Type bracketing of filters (a
-number is neither less nor greater than a string) is not done here either.
+Missing is less than null here, as in expressions. That sorting treats a missing field as null is implemented in
+`query/sort.py`; the type bracketing of filters (a number is neither less nor greater than a string) in
+`query/match/value_tests.py`.
 
 Source: MongoDB's documentation, "Comparison/Sort Order".
 """
@@ -35,14 +35,14 @@ RANKS: Final[dict[type, int]] = {
 
 
 class StringOrder(Protocol):
-    """What this module asks of a collation."""
+    """The part of a collation that comparisons use."""
 
     def key(self, text: str) -> Any:
         """A hashable key that compares as the collation orders strings."""
 
 
 class _LeastNumber:
-    """Stands for NaN in keys: equal to itself, less than every number."""
+    """NaN in keys: equal to itself, less than every number."""
 
     __slots__ = ()
 
@@ -65,7 +65,7 @@ Key = tuple[int, Any]
 
 
 def rank(value: Any) -> int:
-    """The place of the value's type in the order: equal for types that compare with each other."""
+    """The rank of the value's type in the order; equal for types that are compared by value."""
     if type(value) is Code and value.scope is not None:
         return 65
     return RANKS[type(value)]

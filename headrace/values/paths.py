@@ -1,14 +1,14 @@
-"""Walking dotted paths through documents and arrays, by the three rules MongoDB has for it.
+"""Dotted paths in documents and arrays, by MongoDB's rules for filters and for expressions.
 
-Filters (`any_value`, `located_values`): an array on the way is entered; each of its objects is walked
-with the rest of the path, and a numeric part also means the element of that index. At the end of the
-path an array yields its elements and then itself, except when it was reached by a numeric part: then
-just itself. Scalars in an array on the way yield nothing; a scalar elsewhere yields MISSING.
+Filters (`any_value`, `located_values`): an array on the path is entered; the rest of the path applies to each of its
+objects, and a numeric component is also an index. An array at the end of the path yields its elements and then itself,
+unless a numeric component led to it: then only itself. Scalars in an array on the path yield nothing; a scalar
+elsewhere on the path yields MISSING.
 
-Expressions (`field_getter`): `$a.b` over an array gives the array of what its objects have; nothing
-is numeric, arrays directly within arrays are passed over.
+Expressions (`field_getter`): `$a.b` on an array yields the array of the values of its objects. No component is an
+index; arrays directly in arrays are ignored.
 
-Sorting has a rule of its own, built on these parts, in `query/sort.py`.
+Sorting has its own rule, in `query/sort.py`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ ValueTest = Callable[[Any], bool]
 
 
 def split_path(dotted: str) -> tuple[str, ...]:
-    """The parts of a dotted path; empty parts are kept."""
+    """The components of a dotted path, including empty ones."""
     return tuple(dotted.split("."))
 
 
 def is_index(component: str) -> bool:
-    """Whether a part of a path can mean a place in an array: decimal digits without a leading zero."""
+    """Whether a component can be an array index: decimal digits without a leading zero."""
     return component.isdecimal() and component.isascii() and (component == "0" or component[0] != "0")
 
 
 def array_index(component: str) -> int | None:
-    """The index a part of a path means within an array, or None."""
+    """The array index of a component, or None."""
     return int(component) if is_index(component) else None
 
 
@@ -40,10 +40,10 @@ def array_index(component: str) -> int | None:
 
 
 def any_value(path: tuple[str, ...], test: ValueTest, *, enter_last: bool = True) -> Callable[[dict[str, Any]], bool]:
-    """A function telling whether `test` holds for any value that the path reaches in a document.
+    """A function that returns whether `test` holds for any value of the path in a document.
 
-    `test` gets MISSING where the path ends at no field. With `enter_last` False an array at the end
-    of the path is tested as a whole only.
+    `test` is called with MISSING if there is no value. If `enter_last` is False, an array at the end of the path is
+    only tested itself.
     """
     if len(path) == 1:
         return _any_top_level(path[0], test) if enter_last else _top_level(path[0], test)
@@ -113,10 +113,10 @@ def _inside(rest: tuple[str, ...], test: ValueTest, enter_last: bool) -> ValueTe
 def located_values(
     container: Any, path: tuple[str, ...], *, enter_last: bool = True
 ) -> Iterator[tuple[Any, str | None]]:
-    """What `any_value` would test, in MongoDB's order, each with the index in the outermost array.
+    """The values that `any_value` tests, in MongoDB's order, each with the index in the outermost array.
 
-    The index is what the positional operator `$` stands for if this value is the one that matched;
-    None if no array was entered.
+    The index is what the positional operator `$` stands for if this value is the one that matches; None if no array was
+    entered.
     """
     if type(container) is list:
         yield from _located_in_array(container, path, enter_last)
@@ -151,7 +151,7 @@ def _located_in_array(array: list[Any], path: tuple[str, ...], enter_last: bool)
 
 
 def field_getter(path: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
-    """A function giving what `$a.b` means for a document: a value, an array of values, or MISSING."""
+    """A function that returns the value of `$a.b` for a document: a value, an array of values, or MISSING."""
     name = path[0]
     if len(path) == 1:
         return lambda document: document.get(name, MISSING)

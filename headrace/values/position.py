@@ -1,10 +1,10 @@
-"""Positions: a place in the oplog as one 64-bit integer, `seconds << 32 | increment`.
+"""Positions in the oplog: a cluster time as one 64-bit integer, `seconds << 32 | increment`.
 
-Rule: positions order as the commits do, so an integer comparison is all that is ever needed.
+Rule: positions sort in commit order, so comparing integers is enough.
 
     Position        seconds (32 bits) | increment (32 bits)
     as a key        the same 8 bytes, big-endian: sorts as the positions do
-    as BSON value   the same 8 bytes, little-endian (a Timestamp's value inside a document)
+    as BSON value   the same 8 bytes, little-endian (the value of a Timestamp in a document)
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def position(seconds: int, increment: int) -> Position:
 
 
 def from_timestamp(timestamp: Timestamp) -> Position:
-    """The position a client's Timestamp names."""
+    """The position of a Timestamp."""
     return timestamp.time << 32 | timestamp.inc
 
 
 def to_timestamp(at: Position) -> Timestamp:
-    """The Timestamp that clients see for this position."""
+    """The Timestamp of a position, as clients see it."""
     return Timestamp(at >> 32, at & _INCREMENT_MASK)
 
 

@@ -3,7 +3,7 @@
     accumulator = parse_accumulator("$sum", "$a")
     state = accumulator.new_state(); accumulator.add(state, Env(document)); accumulator.result(state)
 
-Rule: `result` gives MISSING where there is no value, and more may be added after it.
+Rule: `result` returns MISSING if there is no value, and more may be added after it.
 """
 
 from __future__ import annotations
@@ -37,22 +37,25 @@ from headrace.query.sort import parse_sort
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """One accumulator: `new_state` starts a group, `evaluate` computes what a document adds to it."""
+    """One accumulator: `new_state` creates the state of a group, `evaluate` computes what a document adds to it."""
 
     new_state: Callable[[], AccumulatorState]
     evaluate: Evaluate
 
     def add(self, state: AccumulatorState, env: Env) -> None:
-        """Takes another document, or the error its expression raises."""
+        """Add a document to a group. Raises what the expression and the state raise."""
         state.add(self.evaluate(env))
 
     def result(self, state: AccumulatorState) -> Any:
-        """What the state has come to; MISSING if there is no value."""
+        """The value of the group so far, MISSING if there is none."""
         return state.result()
 
 
 def parse_accumulator(name: str, spec: Any, context: ParseContext | None = None) -> Accumulator:
-    """The accumulator that `{name: spec}` spells; 15952 for a name nobody knows."""
+    """The accumulator `{name: spec}`.
+
+    Raises 15952 for an unknown name, 40237 for an array, and what its operands raise.
+    """
     context = context or ParseContext()
     if name in STATE_FACTORIES:
         if type(spec) is list:

@@ -1,4 +1,4 @@
-"""What accumulators of several arguments are told: `n`, an order to sort by, percentiles and their method."""
+"""Validates the operands of accumulators: `n`, `sortBy`, percentiles and their method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ METHODS: Final = ("approximate", "continuous", "discrete")
 
 
 def check_n(value: Any) -> int:
-    """The number `n`: whole and positive, of whatever type."""
+    """The operand `n` as an int. Raises 5787902 or 5787903 if it is not integral, 5787908 if it is not positive."""
     number = int64_of(value)
     if number is None:
         code = 5787903 if type(value) in NUMBERS else 5787902
@@ -24,7 +24,10 @@ def check_n(value: Any) -> int:
 
 
 def read_n_arguments(name: str, argument: Any, *extra: str) -> dict[str, Any]:
-    """`{n, input}` of $firstN and its kin, checked for its fields."""
+    """The operands `{n, input}` of $firstN, $lastN, $minN, $maxN, and `extra` ones.
+
+    Raises 5787801 and 5787901 to 5787907.
+    """
     if type(argument) is not dict:
         raise CommandError(5787801, f"specification must be an object; found {name}: {type_name(argument)}")
     for field in argument:
@@ -38,7 +41,10 @@ def read_n_arguments(name: str, argument: Any, *extra: str) -> dict[str, Any]:
 
 
 def read_rank_arguments(name: str, argument: Any) -> dict[str, Any]:
-    """`{sortBy, output}` of $top and $bottom, with `n` of $topN and $bottomN, checked for its fields."""
+    """The operands `{sortBy, output}` of $top and $bottom, with `n` of $topN and $bottomN.
+
+    Raises 5788001 to 5788604.
+    """
     names = ("n", "output", "sortBy") if name.endswith("N") else ("output", "sortBy")
     if type(argument) is not dict:
         raise CommandError(5788001, f"specification must be an object; found {name}: {type_name(argument)}")
@@ -54,7 +60,7 @@ def read_rank_arguments(name: str, argument: Any) -> dict[str, Any]:
 
 
 def read_percentile_arguments(name: str, argument: Any) -> dict[str, Any]:
-    """`{input, p, method}` of $percentile, without `p` for $median, checked for its fields."""
+    """The operands `{input, p, method}` of $percentile, without `p` of $median. Raises 7429703, 40414, 40415 and 2."""
     names = ("input", "p", "method") if name == "$percentile" else ("input", "method")
     if type(argument) is not dict:
         raise CommandError(7429703, f"specification must be an object; found {name}: {type_name(argument)}")
@@ -71,7 +77,7 @@ def read_percentile_arguments(name: str, argument: Any) -> dict[str, Any]:
 
 
 def check_fractions(value: Any) -> tuple[float, ...]:
-    """The percentiles asked for: a list of numbers from 0 to 1."""
+    """The operand `p` of $percentile: a list of numbers from 0 to 1. Raises 7750300 to 7750303."""
     if type(value) is not list or not value:
         raise CommandError(7750300, "The $percentile 'p' field must be an array of numbers from [0.0, 1.0]")
     fractions = []

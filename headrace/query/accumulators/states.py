@@ -1,7 +1,8 @@
-"""What accumulators keep between values: a class each, with `add(value)` and `result()`.
+"""The states of accumulators: a class each, with `add(value)` and `result()`.
 
-Rule: `result` leaves the state as it was, so that more may be added after it; it gives MISSING for no value.
-`$group`, window functions and the expressions of the same names all run these.
+Rule: `result` does not change the state, so more values may be added after it; it returns MISSING if there is no value.
+`$group`, window functions and the expressions of the same names all use these. Source: MongoDB's manual, "$group
+Accumulators".
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from headrace.values.order import compare, hash_key, sort_key
 
 
 class AccumulatorState(Protocol):
-    """One group's worth of an accumulator."""
+    """The state of an accumulator for one group."""
 
-    def add(self, value: Any) -> None: ...
+    def add(self, value: Any) -> None:
+        """Add the value of one document, MISSING if it has none. Raises 14 or 40400 for a type it does not accept."""
 
-    def result(self) -> Any: ...
+    def result(self) -> Any:
+        """The value of the accumulator so far, MISSING if there is none."""
 
 
 class Sum:
-    """The total of the numbers; other values are passed over."""
+    """$sum: the sum of the numbers; other values are ignored."""
 
     __slots__ = ("total",)
 
@@ -44,7 +47,7 @@ class Sum:
 
 
 class Avg(Sum):
-    """The mean of the numbers, null of none."""
+    """$avg: the mean of the numbers; None if there are none."""
 
     __slots__ = ()
 
@@ -53,7 +56,7 @@ class Avg(Sum):
 
 
 class MinMax:
-    """The least (`sign` 1) or greatest (-1) value that is not null; null of none."""
+    """$min (`sign` 1) and $max (-1): the extreme value that is neither null nor missing; None if there is none."""
 
     __slots__ = ("best", "collation", "sign")
 
@@ -73,7 +76,7 @@ class MinMax:
 
 
 class First:
-    """The first value, which may be missing."""
+    """$first: the first value, which may be MISSING."""
 
     __slots__ = ("seen", "value")
 
@@ -90,7 +93,7 @@ class First:
 
 
 class Last:
-    """The last value, which may be missing."""
+    """$last: the last value, which may be MISSING."""
 
     __slots__ = ("value",)
 
@@ -105,7 +108,7 @@ class Last:
 
 
 class Push:
-    """All values in order, less those missing."""
+    """$push: all values in order, without missing ones."""
 
     __slots__ = ("values",)
 
@@ -121,7 +124,7 @@ class Push:
 
 
 class AddToSet:
-    """The different values in the order of their first appearance, less those missing."""
+    """$addToSet: the distinct values in order of first appearance, without missing ones."""
 
     __slots__ = ("collation", "values")
 
@@ -138,7 +141,7 @@ class AddToSet:
 
 
 class SetUnion(AddToSet):
-    """The different elements of all arrays."""
+    """$setUnion: the distinct elements of all arrays."""
 
     __slots__ = ()
 
@@ -152,7 +155,7 @@ class SetUnion(AddToSet):
 
 
 class ConcatArrays(Push):
-    """The elements of all arrays in order."""
+    """$concatArrays: the elements of all arrays, in order."""
 
     __slots__ = ()
 
@@ -165,7 +168,7 @@ class ConcatArrays(Push):
 
 
 class MergeObjects:
-    """All objects laid over one another, later fields winning; nulls are passed over."""
+    """$mergeObjects: all objects merged, later fields overriding earlier ones; nulls are ignored."""
 
     __slots__ = ("document",)
 
@@ -185,7 +188,7 @@ class MergeObjects:
 
 
 class StdDev:
-    """The standard deviation of the numbers, of a population or (`sample`) of a sample; null of too few."""
+    """$stdDevPop and (`sample`) $stdDevSamp: the standard deviation of the numbers; None for too few."""
 
     __slots__ = ("count", "mean", "sample", "squares")
 
@@ -213,7 +216,7 @@ class StdDev:
 
 
 class FirstN:
-    """The first `n` values, missing ones as null."""
+    """$firstN: the first `n` values, missing ones as null."""
 
     __slots__ = ("n", "values")
 
@@ -230,7 +233,7 @@ class FirstN:
 
 
 class LastN(FirstN):
-    """The last `n` values, missing ones as null."""
+    """$lastN: the last `n` values, missing ones as null."""
 
     __slots__ = ()
 
@@ -241,7 +244,7 @@ class LastN(FirstN):
 
 
 class MinMaxN:
-    """The `n` least (`sign` 1) or greatest (-1) values that are not null, most extreme first."""
+    """$minN (`sign` 1) and $maxN (-1): the `n` extreme values that are neither null nor missing, most extreme first."""
 
     __slots__ = ("collation", "n", "ordered", "serial", "sign")
 
@@ -267,9 +270,9 @@ class MinMaxN:
 
 
 class TopBottom:
-    """The outputs of the `n` documents first (`bottom` False) or last in a sort order; adds (key, output) pairs.
+    """$top, $topN and (`bottom`) $bottom, $bottomN: the outputs of `n` documents by a sort; adds pairs (key, output).
 
-    Documents that sort alike stay in the order of their arrival.
+    Documents with equal keys stay in the order in which they were added.
     """
 
     __slots__ = ("bottom", "n", "ordered", "serial", "single")
@@ -294,7 +297,7 @@ class TopBottom:
 
 
 class Percentile:
-    """Percentiles of the numbers as doubles; `fractions` from 0 to 1; null for each of no numbers."""
+    """$percentile and (`single`) $median: percentiles of the numbers as doubles; None for each without numbers."""
 
     __slots__ = ("continuous", "fractions", "numbers", "single")
 

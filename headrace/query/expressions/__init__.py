@@ -1,7 +1,7 @@
-"""Aggregation expressions: parsed once into closures, evaluated against a document.
+"""Aggregation expressions: parsed once into closures, then evaluated against documents.
 
 expression = parse_expression({"$add": ["$a", 1]})
-expression(Env({"a": 2}))        -> 3, or MISSING where MongoDB yields no value
+expression(Env({"a": 2}))        -> 3, or MISSING if the expression has no value
 """
 
 from headrace.query.expressions.expression import CompiledExpression, Env, ParseContext

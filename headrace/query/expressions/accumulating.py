@@ -1,7 +1,6 @@
-"""Accumulators as expressions: over the operands, or over the elements of a single array.
+"""Accumulators as expressions: over the operands, or over the elements of a single array operand.
 
-Rule: {$sum: x} sums the elements if x is an array, else x; {$sum: [x, y]} sums x and y, and an array among them is
-one value like any other.
+Rule: {$sum: x} sums the elements if x is an array, else x; {$sum: [x, y]} sums x and y, where an array is one value.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from headrace.values.bson import type_name
 
 
 def integer_result(number: int, *operands: Any) -> Any:
-    """An integer result: a long if an operand was one, or if it needs 64 bits; a double beyond that."""
+    """An integer result: a long if an operand is one or the result needs 64 bits; a double beyond 64 bits."""
     if not fits_long(number):
         return float(number)
     return Int64(number) if any(type(o) is Int64 for o in operands) else int_or_long(number)
@@ -157,7 +157,7 @@ def _remainder(left: Any, right: Any) -> Any:
 
 
 def numeric(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function of one number, null of null, error 28765 of anything else."""
+    """A function of one number; it returns None for null and raises 28765 for other types."""
 
     def apply(value: Any) -> Any:
         if type(value) in NUMBERS:

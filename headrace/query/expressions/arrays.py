@@ -1,4 +1,4 @@
-"""Operators on arrays that need no variables: elements, slices, ranges, searching, sorting, zipping."""
+"""Array operators that bind no variables: elements, slices, ranges, search, sort, zip."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _simplify_index_of(call: Call) -> Expression:
 
 
 def search_bound(name: str, value: Any, what: str) -> int:
-    """A bound of a search: a whole number of 32 bits that is not negative."""
+    """A bound of a search, as an int of 32 bits. Raises 40096 if it is not integral, 40097 if it is negative."""
     number = int32_of(value)
     if number is None:
         raise CommandError(40096, f"{name}requires an integral {what}, found a value of type: {type_name(value)}")

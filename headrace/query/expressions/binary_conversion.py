@@ -1,6 +1,7 @@
 """Conversions of binary data: to and from text in a format, to and from numbers in a byte order.
 
-Rule: text needs a `format`; numbers are little-endian unless `byteOrder` says big; a UUID is 16 bytes of subtype 4.
+Rule: text requires a `format`; numbers are little-endian unless `byteOrder` is big; a UUID is 16 bytes of subtype 4.
+Source: MongoDB's manual, "$convert".
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _UUID: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """What $convert was told beside the type: `layout` is its format; all as given, unchecked."""
+    """The optional operands of $convert, not yet checked; `layout` is its `format`."""
 
     layout: Any = None
     byte_order: Any = None
@@ -32,7 +33,7 @@ class ConvertOptions:
 
 
 def binary_conversion(source: type, target: str, options: ConvertOptions) -> Callable[[Any], Any] | None:
-    """The function for this pair of types, None if it has none."""
+    """The conversion function of a pair of types; None if there is none. Raises the code of an invalid option."""
     binary = source in (bytes, Binary)
     if target == "binData" and source is str:
         layout, subtype = _format(options), _subtype(options)

@@ -1,4 +1,4 @@
-"""Civil dates of the proleptic Gregorian calendar, for any year, and time zones.
+"""Dates of the proleptic Gregorian calendar, for any year, and time zones.
 
 milliseconds since 1970 in UTC  <->  milliseconds of the local clock  <->  year, month, day, time of day
 """
@@ -21,7 +21,7 @@ _CYCLE_MS: Final = 146_097 * DAY_MS  # the calendar repeats after 400 years
 
 
 def days_of(year: int, month: int, day: int) -> int:
-    """Days from 1970-01-01 to the date; `month` and `day` may lie outside their ranges and carry over."""
+    """Days from 1970-01-01 to a date; `month` and `day` may be out of range and carry over."""
     year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
     year -= month <= 2
     era, of_era = divmod(year, 400)
@@ -30,7 +30,7 @@ def days_of(year: int, month: int, day: int) -> int:
 
 
 def civil_of(days: int) -> tuple[int, int, int]:
-    """Year, month and day of the date `days` after 1970-01-01."""
+    """(year, month, day) of the date `days` after 1970-01-01."""
     era, of_era = divmod(days + 719_468, 146_097)
     year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)
@@ -40,48 +40,49 @@ def civil_of(days: int) -> tuple[int, int, int]:
 
 
 def month_length(year: int, month: int) -> int:
+    """The number of days of a month, 28 to 31."""
     return days_of(year, month + 1, 1) - days_of(year, month, 1)
 
 
 def weekday_of(days: int) -> int:
-    """0 for Monday to 6 for Sunday."""
+    """The weekday of a date in days since 1970-01-01: 0 for Monday to 6 for Sunday."""
     return (days + 3) % 7
 
 
 def iso_week_of(days: int) -> tuple[int, int]:
-    """The ISO 8601 year and week of a date."""
+    """(ISO 8601 year, week) of a date in days since 1970-01-01."""
     thursday = days - weekday_of(days) + 3
     year = civil_of(thursday)[0]
     return year, (thursday - days_of(year, 1, 1)) // 7 + 1
 
 
 def days_of_iso_week(year: int, week: int, weekday: int) -> int:
-    """Days from 1970-01-01 to an ISO 8601 date; `weekday` counts from 1, Monday; both may carry over."""
+    """Days from 1970-01-01 to an ISO 8601 date; `weekday` is 1 for Monday; `week` and `weekday` may carry over."""
     fourth = days_of(year, 1, 4)
     return fourth - weekday_of(fourth) + (week - 1) * 7 + weekday - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A time zone: a fixed offset in seconds, or one with rules; `is_utc` where nothing was named."""
+    """A time zone: a fixed offset in seconds east of UTC, or `rules`; `is_utc` if no zone was given."""
 
     seconds: int = 0
     rules: zoneinfo.ZoneInfo | None = None
     is_utc: bool = False
 
     def offset(self, utc_ms: int) -> int:
-        """Seconds the local clock is ahead of UTC at the instant."""
+        """Seconds by which local time is ahead of UTC at an instant."""
         if self.rules is None:
             return self.seconds
         moment = _moment(utc_ms).replace(tzinfo=dt.UTC).astimezone(self.rules)
         return _seconds(moment.utcoffset())
 
     def local(self, utc_ms: int) -> int:
-        """What the local clock shows at the instant, as milliseconds since 1970 on that clock."""
+        """Local time at an instant, in milliseconds since 1970 on the local clock."""
         return utc_ms + 1000 * self.offset(utc_ms)
 
     def utc(self, local_ms: int) -> int:
-        """The instant at which the local clock shows `local_ms`: the first of two; in a gap, later by the gap."""
+        """The instant of a local time in milliseconds: the first if it occurs twice; in a gap, later by the gap."""
         if self.rules is None:
             return local_ms - 1000 * self.seconds
         return local_ms - 1000 * _seconds(_moment(local_ms).replace(tzinfo=self.rules).utcoffset())

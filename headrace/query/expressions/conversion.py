@@ -1,7 +1,7 @@
-"""$convert and its short forms: one function for each pair of types that converts.
+"""$convert and its short forms: one function for each pair of types.
 
-Rule: null converts to null (or `onNull`); a pair that does not convert, and a value that cannot be held, is error
-241, which `onError` catches. Numbers are cut towards zero; a double becomes a decimal of 15 digits.
+Rule: null converts to null (or `onNull`); a pair without conversion, and a value out of range, is error 241, which
+`onError` catches. Numbers are truncated; a double becomes a decimal of 15 digits. Source: MongoDB's manual, "$convert".
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _KNOWN_NAMES: Final = frozenset((*_TYPE_NAMES.values(), "missing"))
 
 
 def failure(message: str) -> CommandError:
-    """What `onError` catches."""
+    """The error that `onError` catches: 241 (ConversionFailure)."""
     return CommandError(241, f"{message} in $convert with no onError value")
 
 
@@ -199,7 +199,7 @@ _CONVERSIONS: Final[dict[str, dict[type, Convert]]] = {
 
 
 def convert(value: Any, target: str, options: ConvertOptions) -> Any:
-    """The value, which is not null, as `target`; error 241 if it does not convert."""
+    """`value`, which is not null, converted to the type `target`. Raises 241 if it cannot be."""
     function = _CONVERSIONS.get(target, {}).get(type(value)) or binary_conversion(type(value), target, options)
     if function is None:
         raise failure(f"Unsupported conversion from {type_name(value)} to {target}")

@@ -1,8 +1,8 @@
 """$dateAdd, $dateSubtract, $dateDiff and $dateTrunc.
 
-Rule: days and longer units are counted on the clock of the time zone, shorter ones in elapsed time. Months keep
-the day, or take the month's last day where that is earlier. Bins of $dateTrunc are counted from 2000-01-01,
-weeks from the first start of a week in 2000.
+Rule: days and longer units are counted in local time, shorter ones in elapsed time. Adding months keeps the day of the
+month, or takes the last day if the month is shorter. Bins of $dateTrunc are counted from 2000-01-01, weeks from the
+first start of a week in 2000.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REFERENCE_DAYS: Final = days_of(2000, 1, 1)
 
 
 def read_unit(name: str, value: Any) -> str:
-    """The unit of time a value names; 5439013 if it is no string, 9 if it is no unit."""
+    """A time unit. Raises 5439013 if it is no string, 9 if it is unknown."""
     if type(value) is not str:
         raise CommandError(5439013, f"{name} requires 'unit' to be a string, but got {type_name(value)}")
     if value not in _SHORT and value not in _DAYS and value not in _MONTHS:

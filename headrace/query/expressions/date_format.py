@@ -1,4 +1,4 @@
-"""Dates as text: the formats of $dateToString."""
+"""Formats dates as text, for $dateToString."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MONTHS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LocalDateTime:
-    """A moment on a local clock, taken apart; `days` counts from 1970-01-01, `offset` is seconds ahead of UTC."""
+    """A local date and time; `days` since 1970-01-01, `milliseconds` of the day, `offset` in seconds ahead of UTC."""
 
     days: int
     milliseconds: int
@@ -26,26 +26,32 @@ class LocalDateTime:
 
     @property
     def civil(self) -> tuple[int, int, int]:
+        """(year, month, day)."""
         return civil_of(self.days)
 
     @property
     def hour(self) -> int:
+        """0 to 23."""
         return self.milliseconds // 3_600_000
 
     @property
     def minute(self) -> int:
+        """0 to 59."""
         return self.milliseconds // 60_000 % 60
 
     @property
     def second(self) -> int:
+        """0 to 59."""
         return self.milliseconds // 1000 % 60
 
     @property
     def millisecond(self) -> int:
+        """0 to 999."""
         return self.milliseconds % 1000
 
     @property
     def day_of_year(self) -> int:
+        """1 to 366."""
         return self.days - days_of(self.civil[0], 1, 1) + 1
 
     @property
@@ -60,17 +66,17 @@ class LocalDateTime:
 
     @property
     def week(self) -> int:
-        """Weeks begin on Sundays; days before the year's first Sunday are in week 0."""
+        """0 to 53: weeks begin on Sunday; the days before the first Sunday are in week 0."""
         return (self.day_of_year + 7 - self.day_of_week) // 7
 
     @property
     def iso_week(self) -> tuple[int, int]:
-        """ISO 8601 year and week."""
+        """(ISO 8601 year, week)."""
         return iso_week_of(self.days)
 
 
 def local_date_time(utc_ms: int, zone: Zone) -> LocalDateTime:
-    """The moment as the clock of the zone shows it."""
+    """Local date and time in a zone, of an instant in milliseconds since the epoch."""
     offset = zone.offset(utc_ms)
     days, rest = divmod(utc_ms + 1000 * offset, DAY_MS)
     return LocalDateTime(days, rest, offset)
@@ -110,7 +116,7 @@ def _printable(year: int) -> int:
 
 
 def check_format(text: str, fields: str) -> None:
-    """Raises unless every % in the format is followed by one of `fields`."""
+    """Raises 18535 or 18536 unless every % in a format is followed by one of `fields`."""
     index = 0
     while (index := text.find("%", index)) >= 0:
         if index + 1 == len(text):
@@ -121,12 +127,12 @@ def check_format(text: str, fields: str) -> None:
 
 
 def check_output_format(text: str) -> None:
-    """Raises for a format that $dateToString does not know."""
+    """Raises 18535 or 18536 for a format that $dateToString does not support."""
     check_format(text, "".join(_FIELDS))
 
 
 def formatted(utc_ms: int, text: str, zone: Zone) -> str:
-    """The moment in a format that was checked."""
+    """An instant as text in a checked format. Raises 18537 for a year outside 0 to 9999."""
     local = local_date_time(utc_ms, zone)
     _printable(local.civil[0])
     segments = text.split("%")
@@ -143,5 +149,5 @@ def formatted(utc_ms: int, text: str, zone: Zone) -> str:
 
 
 def iso_text(utc_ms: int) -> str:
-    """The moment as ISO 8601 in UTC, as conversions to string write it."""
+    """An instant as ISO 8601 in UTC with milliseconds, as in conversions to string."""
     return formatted(utc_ms, ISO_UTC, UTC)

@@ -1,8 +1,8 @@
-"""Text as dates: what $dateFromString and conversions to date understand.
+"""Parses dates, for $dateFromString and conversions to date.
 
-Rule: what cannot be read is error 241, so that `onError` applies. Without a format, ISO 8601 in its usual forms
-is understood, and dates written with slashes or with the name of the month. The server's own parser knows more
-(weekdays, ordinals, words like "midnight"): those are refused here.
+Rule: text that cannot be parsed is error 241, so that `onError` applies. Without a format, the usual forms of ISO 8601
+are supported, and dates with slashes or the name of the month. MongoDB's parser supports more (weekdays, ordinals,
+words like "midnight"): those are refused here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ _FIELD_PATTERNS: Final = {
 
 
 def parse_date(text: str, zone: Zone = UTC) -> int:
-    """The instant in milliseconds; `zone` is where a text without a zone is from."""
+    """The instant, in milliseconds since the epoch, of a text without a given format. `zone` is for text without one.
+
+    Raises 241.
+    """
     seconds = _SECONDS.match(text.strip())
     if seconds is not None:
         return int(seconds.group(1)) * 1000
@@ -105,7 +108,7 @@ def _parse_zone(text: str, text_zone: str) -> Zone:
 
 
 def check_input_format(text: str) -> None:
-    """Raises for a format that $dateFromString does not know."""
+    """Raises 18535 or 18536 for a format that $dateFromString does not support."""
     check_format(text, "".join(_FIELD_PATTERNS))
 
 
@@ -127,7 +130,7 @@ def _form(layout: str) -> re.Pattern[str] | None:
 
 
 def parse_formatted_date(text: str, layout: str, zone: Zone = UTC) -> int:
-    """The instant that a text in a checked format stands for."""
+    """The instant, in milliseconds since the epoch, of a text in a checked format. Raises 241."""
     form = _form(layout)
     match = None if form is None else form.match(text)
     if match is None:

@@ -1,4 +1,4 @@
-"""Date operators: the parts of a date, dates from parts, to text and from text."""
+"""Date operators: fields of a date, dates from fields, from text and to text."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from headrace.values.bson import type_name
 
 
 def is_date_like(value: Any) -> bool:
-    """Whether the value tells a time: a date, a timestamp, or an object id."""
+    """Whether the value has a time: a date, a timestamp, or an ObjectId."""
     return type(value) in (DatetimeMS, ObjectId, Timestamp)
 
 
 def date_of(value: Any) -> int:
-    """The instant a date, timestamp or object id tells, in milliseconds; error 16006 for anything else."""
+    """Milliseconds since the epoch of a date, timestamp or ObjectId. Raises 16006 for any other type."""
     kind = type(value)
     if kind is DatetimeMS:
         return int(value)
@@ -45,7 +45,10 @@ def date_of(value: Any) -> int:
 
 
 def read_zone(evaluate: Evaluate | None, env: Env) -> Zone | None:
-    """The zone an operand names: UTC if there is none, None if it is null; error 40517 if it is no string."""
+    """The zone of an operand: UTC if there is none, None if it is null.
+
+    Raises 40517 if it is no string, 40485 if unknown.
+    """
     if evaluate is None:
         return UTC
     name = evaluate(env)

@@ -1,10 +1,11 @@
-"""The tree an expression is parsed into: constants, paths and calls; folded like MongoDB's, then compiled to closures.
+"""The tree of a parsed expression: constants, paths and calls; constants folded as in MongoDB, then compiled to
+closures.
 
-Rule: whether a constant part is computed when the pipeline is parsed decides which errors a client sees (also
-from branches never taken), so folding follows the server: a call folds if its operator does and all its
-operands are constant; associative operators merge neighbouring constants, commutative ones move them last.
+Rule: whether a constant subexpression is evaluated at parse time decides which errors a client sees (even from branches
+that are never taken), so folding follows the server: a call folds if its operator does and all its operands are
+constant; associative operators merge adjacent constants, commutative ones move them last.
 
-    value --parse--> Node --folded()--> Node --compiled()--> Callable[[Env], value]
+    value --parse--> Expression --optimized()--> Expression --compiled()--> Callable[[Env], value]
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _NO_CONSTANTS: Final[Mapping[str, Any]] = {}
 
 
 class Env:
-    """What an expression is evaluated against: the document, and the values of `$$` variables by bare name.
+    """The environment of an evaluation: the document, and the values of `$$` variables by name (without `$$`).
 
-    `variables` need not hold ROOT, CURRENT or REMOVE; it is read, never written, by an evaluation.
+    `variables` need not have ROOT, CURRENT or REMOVE; evaluating does not change it.
     """
 
     __slots__ = ("root", "variables")
@@ -39,12 +40,11 @@ Evaluate: TypeAlias = Callable[[Env], Any]
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:
-    """What an expression may refer to while it is parsed.
+    """What an expression may refer to, known at parse time.
 
-    `constants` are variables whose values are known for the whole command (`let`, NOW, CLUSTER_TIME, $redact's
-    KEEP...): they fold. `defined` are names bound at evaluation time through `Env.variables`.
-    `rebound_current` says that CURRENT is one of the latter, so that "$a" is not a field of the root.
-    `random_source` is where $rand takes its numbers from.
+    `constants` are variables with the same value for the complete command (`let`, NOW, CLUSTER_TIME, $redact's KEEP,
+    ...): they are folded. `defined` are names bound at evaluation time through `Env.variables`. `rebound_current` means
+    that CURRENT is one of these, so that "$a" is not a field of the root. `random_source` gives the numbers of $rand.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -54,26 +54,26 @@ class ParseContext:
     random_source: Callable[[], float] = random.random
 
     def binding(self, *names: str) -> ParseContext:
-        """The context inside an expression that binds `names`."""
+        """The context of an expression inside one that binds `names`."""
         rebound = self.rebound_current or "CURRENT" in names
         return replace(self, defined=self.defined | set(names), rebound_current=rebound)
 
 
 class Expression:
-    """One part of a parsed expression."""
+    """A node of a parsed expression."""
 
     __slots__ = ()
 
     def optimized(self) -> Expression:
-        """The node with its constant parts computed; raises the `CommandError` their computation raises."""
+        """The node with constant subexpressions evaluated; raises the `CommandError` that evaluating them raises."""
         return self
 
     def compiled(self) -> Evaluate:
-        """A function of an `Env`; gives `MISSING` where the expression yields no value."""
+        """A function of an `Env`, which returns the value, or MISSING if there is none."""
         raise NotImplementedError
 
     def fields(self) -> set[str] | None:
-        """Top-level fields of the root document the node may read; None when it may read any."""
+        """Names of the top-level fields of the root document that it may read; None if it may read any."""
         return set()
 
 
@@ -96,12 +96,12 @@ ABSENT: Final = Constant(MISSING)
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """How a call is folded and compiled.
+    """How a call is optimized and compiled.
 
-    `make` takes one closure an operand (None for an optional operand not given) and returns the call's closure.
-    `folds` says that a call whose operands are all constant becomes one. `associative_alone` is False where a
-    single operand means something else (an array's elements), so that such a call is neither merged nor flattened.
-    `simplify` is applied to the call after its operands were folded and it did not become a constant.
+    `make` takes a closure for each operand (None for an optional operand that is absent) and returns the closure of the
+    call. `folds`: a call with only constant operands is evaluated at parse time. `associative_alone` is False if a
+    single operand means something else (the elements of an array), so that such a call is neither merged nor flattened.
+    `simplify` is applied to a call after its operands are optimized, unless it became a constant.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Operator:
 
 
 class Call(Expression):
-    """An operator applied to operands; an optional operand not given is None."""
+    """An operator applied to operands; an absent optional operand is None."""
 
     __slots__ = ("operands", "operator")
 
@@ -145,10 +145,11 @@ class Call(Expression):
 
     @property
     def is_associative(self) -> bool:
+        """Whether the call may be merged with calls of the same operator among its operands."""
         return self.operator.associative and (self.operator.associative_alone or len(self.operands) > 1)
 
     def with_constants_folded(self) -> Expression:
-        """This call, whose operands are folded already, as one constant, or with its constants merged."""
+        """This call, whose operands are optimized, as one constant or with its constants merged."""
         if all(o is None or type(o) is Constant for o in self.operands):
             return self.evaluated()
         if self.is_associative:
@@ -156,7 +157,7 @@ class Call(Expression):
         return self
 
     def evaluated(self) -> Constant:
-        """The call computed now; its operands must be constants."""
+        """The value of the call, whose operands must be constants. Raises what the operator raises."""
         return Constant(self.compiled()(Env({})))
 
     def _merged_operands(self) -> list[Expression | None]:
@@ -191,7 +192,7 @@ class Call(Expression):
 
 
 class CompiledExpression:
-    """A parsed expression: call it, or bind `evaluate` in a hot loop, with an `Env`; gives a value or MISSING."""
+    """A parsed expression. Call it with an `Env`; hot loops use `evaluate`. It returns a value or MISSING."""
 
     __slots__ = ("_node", "evaluate")
 
@@ -204,15 +205,16 @@ class CompiledExpression:
 
     @property
     def is_constant(self) -> bool:
+        """Whether the value is the same for every document."""
         return type(self._node) is Constant
 
     def fields(self) -> set[str] | None:
-        """Top-level fields of the root document it may read; None when it may read any."""
+        """Names of the top-level fields of the root document that it may read; None if it may read any."""
         return self._node.fields()
 
 
 def optimized(node: Expression) -> Expression:
-    """The node folded; an error of a constant part is raised now, told as the server tells it."""
+    """The optimized node; an error of a constant subexpression is raised with the server's prefix."""
     try:
         return node.optimized()
     except CommandError as error:

@@ -1,4 +1,4 @@
-"""From a value of a pipeline to an expression: literals, paths, objects, arrays and operators.
+"""Parses values of a pipeline to expressions: literals, paths, objects, arrays and operators.
 
 Rule: an object with one field that begins with "$" is an operator; any other object is built field by field.
 """
@@ -26,12 +26,12 @@ _PLAIN: Final = ParseContext()
 
 
 def parse_expression(value: Any, context: ParseContext | None = None) -> CompiledExpression:
-    """The expression that `value` spells; raises the `CommandError` of a bad one, and of its constant parts."""
+    """The expression of a value. Raises the `CommandError` of an invalid one, and of its constant subexpressions."""
     return CompiledExpression(optimized(parse_operand(value, context or _PLAIN)))
 
 
 def parse_operand(value: Any, context: ParseContext) -> Expression:
-    """The unfolded node of any operand."""
+    """The expression of an operand, not optimized."""
     if type(value) is str and value.startswith("$"):
         return parse_path(value, context)
     if type(value) is dict:
@@ -42,7 +42,7 @@ def parse_operand(value: Any, context: ParseContext) -> Expression:
 
 
 def parse_object(document: dict[str, Any], context: ParseContext) -> Expression:
-    """The node of an object: an operator, or fields to be computed."""
+    """The expression of an object: an operator, or computed fields. Raises 15983 for an operator among fields."""
     first = next(iter(document), "")
     if first.startswith("$"):
         if len(document) != 1:
@@ -58,7 +58,7 @@ def parse_object(document: dict[str, Any], context: ParseContext) -> Expression:
 
 
 def parse_operator(name: str, argument: Any, context: ParseContext) -> Expression:
-    """The node of `{name: argument}`; raises for an operator nobody knows and for one not supported here."""
+    """The expression `{name: argument}`. Raises 168 for an unknown operator, its code for an unsupported one."""
     from headrace.query.expressions.operator_table import OPERATORS, UNSUPPORTED  # the families import this file
 
     parse = OPERATORS.get(name)

@@ -1,7 +1,7 @@
 """Field paths and variables: "$a.b", "$$name.a.b".
 
-Rule: a step into an array is a step into each of its documents (other elements are left out), and a number in
-a path is a field name, never an index. This differs from the paths of queries.
+Rule: a path applied to an array is applied to each object in it (other elements are ignored); a number in a path is a
+field name, never an index. Paths of filters differ: see `values/paths.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OF_SEARCH: Final = ("JS_SCOPE", "IS_MR", "SEARCH_META", "SEARCH_SCORE")
 
 
 class FieldPathExpression(Expression):
-    """A path from the root document; no steps means the document itself."""
+    """A path in the root document; without steps, the document itself."""
 
     __slots__ = ("steps",)
 
@@ -40,7 +40,7 @@ class FieldPathExpression(Expression):
 
 
 class VariableExpression(Expression):
-    """A path from a variable that is bound when the expression is evaluated."""
+    """A path in a variable that is bound at evaluation time. Raises 51144 if it is not."""
 
     __slots__ = ("name", "steps")
 
@@ -75,7 +75,7 @@ def _two_steps(first: str, second: str) -> Evaluate:
 
 
 def walk(document: dict[str, Any], steps: tuple[str, ...], start: int) -> Any:
-    """What the path `steps[start:]` yields from `document`."""
+    """The value at the path `steps[start:]` of `document`, or MISSING."""
     value: Any = document
     for index in range(start, len(steps)):
         if type(value) is dict:
@@ -88,7 +88,7 @@ def walk(document: dict[str, Any], steps: tuple[str, ...], start: int) -> Any:
 
 
 def walk_value(value: Any, steps: tuple[str, ...]) -> Any:
-    """What the path yields from any value: documents and arrays are walked, all else yields MISSING."""
+    """The value at a path of any value; MISSING unless it is an object or array."""
     return walk(value, steps, 0)
 
 
@@ -98,7 +98,7 @@ def _walk_array(array: list[Any], steps: tuple[str, ...], index: int) -> list[An
 
 
 def parse_path(text: str, context: ParseContext) -> Expression:
-    """The node of a string that begins with "$"."""
+    """The expression of a string that begins with "$". Raises 16872 for "$", 17276 for an undefined variable."""
     if text.startswith("$$"):
         name, dot, rest = text[2:].partition(".")
         check_variable_name(name, for_writing=False)
@@ -132,7 +132,7 @@ def _variable(name: str, steps: tuple[str, ...], context: ParseContext) -> Expre
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """The field names of a dotted path, checked as the server checks a FieldPath."""
+    """The field names of a dotted path. Raises 40352, 40353, 15998, 16410 and 16411 for an invalid FieldPath."""
     if not path:
         raise CommandError(40352, "FieldPath cannot be constructed with empty string")
     if path.endswith("."):
@@ -144,7 +144,7 @@ def split_path(path: str) -> tuple[str, ...]:
 
 
 def check_field_name(name: str) -> None:
-    """Raises unless `name` may be one step of a field path."""
+    """Raises 15998, 16410, 16411 or 16412 unless `name` may be one step of a field path."""
     if not name:
         raise CommandError(15998, "FieldPath field names may not be empty strings.")
     if name[0] == "$":
@@ -159,7 +159,7 @@ def check_field_name(name: str) -> None:
 
 
 def check_variable_name(name: str, *, for_writing: bool) -> None:
-    """Raises unless `name` may name a variable: to refer to, or (`for_writing`) to bind."""
+    """Raises 9 unless `name` may be the name of a variable: to refer to or (`for_writing`) to define."""
     if not name:
         raise CommandError(9, "empty variable names are not allowed")
     if for_writing and name == "CURRENT":

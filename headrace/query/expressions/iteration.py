@@ -1,6 +1,6 @@
 """Operators that bind a variable to each element of an array: $filter, $map, $reduce.
 
-Rule: they are not computed when the pipeline is parsed, even of constants; only their operands are.
+Rule: they are not folded at parse time, even for constant arrays; only their operands are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Numbers of the four BSON types: which type a result has, and exact steps between them.
+"""Numbers of the four BSON types: result types, and exact conversions.
 
-Rule: the result of an operation has the widest type of its operands (decimal, double, long, int in that order),
-and an int result that does not fit 32 bits becomes a long. Decimals have 34 digits.
+Rule: the result of an operation has the widest type of its operands (decimal, double, long, int in this order); an int
+that does not fit 32 bits becomes a long. Decimals have 34 digits.
 """
 
 from __future__ import annotations
@@ -33,25 +33,27 @@ _FIFTEEN: Final = decimal.Context(prec=15, rounding=decimal.ROUND_HALF_EVEN, tra
 
 
 def is_nan(number: float | Decimal) -> bool:
+    """Whether a Python number is NaN."""
     return number.is_nan() if isinstance(number, Decimal) else math.isnan(number)
 
 
 def is_nullish(value: Any) -> bool:
-    """Null or no value at all."""
+    """Whether the value is null or missing."""
     return value is None or value is MISSING
 
 
 def int_or_long(number: int) -> int:
-    """An int if it fits 32 bits, else a long; the caller has seen to it that it fits 64."""
+    """An int if it fits 32 bits, else an Int64; the number must fit 64 bits."""
     return int(number) if INT32_MIN <= number <= INT32_MAX else Int64(number)
 
 
 def fits_long(number: int) -> bool:
+    """Whether an integer fits 64 bits."""
     return INT64_MIN <= number <= INT64_MAX
 
 
 def decimal_of(value: Any) -> Decimal:
-    """Any number as a decimal; a double is rounded to 15 digits, as the server converts doubles."""
+    """A BSON number as a decimal; a double is rounded to 15 digits, as in the server."""
     kind = type(value)
     if kind is Decimal128:
         return decimal_value(value)
@@ -61,11 +63,12 @@ def decimal_of(value: Any) -> Decimal:
 
 
 def decimal_value(value: Decimal128) -> Decimal:
+    """A Decimal128 as a Python decimal."""
     return value.to_decimal()
 
 
 def decimal_of_double(value: float) -> Decimal:
-    """The double with exactly 15 significant digits, trailing zeros kept; zero, NaN and infinities as they are."""
+    """The double with exactly 15 significant digits, including trailing zeros; zero, NaN and infinities unchanged."""
     if value == 0.0 or not math.isfinite(value):
         return Decimal(value)
     rounded = _FIFTEEN.create_decimal_from_float(value)
@@ -76,23 +79,23 @@ def decimal_of_double(value: float) -> Decimal:
 
 
 def exact_decimal(value: float) -> Decimal:
-    """The double with all its digits, up to 34."""
+    """The double with all its digits, at most 34."""
     return CONTEXT.create_decimal_from_float(value)
 
 
 def wrap(value: Decimal) -> Decimal128:
-    """The BSON decimal of a result, rounded to what a decimal can hold."""
+    """A Python decimal as a Decimal128, rounded to its range and 34 digits."""
     rounded = CONTEXT.create_decimal(value)
     return Decimal128(Decimal("NaN") if rounded.is_nan() else rounded)
 
 
 def double_of(value: Any) -> float:
-    """Any number as a double."""
+    """A BSON number as a double."""
     return float(decimal_value(value)) if type(value) is Decimal128 else float(value)
 
 
 def truthy(value: Any) -> bool:
-    """Whether the value counts as true: all but false, null, missing and zero."""
+    """The value coerced to a boolean: false, null, missing and zero are False, all others True."""
     kind = type(value)
     if kind is bool:
         return bool(value)
@@ -104,7 +107,7 @@ def truthy(value: Any) -> bool:
 
 
 def integral(value: Any) -> int | None:
-    """The number as a Python integer if it is whole and finite, else None; also None for what is no number."""
+    """The number as an int if it is integral and finite; None if not, and for values that are no number."""
     kind = type(value)
     if kind in INTEGERS:
         return int(value)
@@ -117,19 +120,22 @@ def integral(value: Any) -> int | None:
 
 
 def int32_of(value: Any) -> int | None:
-    """The number as an integer of 32 bits if it is one in whatever type, else None."""
+    """A number of any type as an int if it is integral and fits 32 bits, else None."""
     number = integral(value)
     return number if number is not None and INT32_MIN <= number <= INT32_MAX else None
 
 
 def int64_of(value: Any) -> int | None:
-    """The number as an integer of 64 bits if it is one in whatever type, else None."""
+    """A number of any type as an int if it is integral and fits 64 bits, else None."""
     number = integral(value)
     return number if number is not None and fits_long(number) else None
 
 
 def to_long(value: Any) -> int:
-    """The number cut to a 64-bit integer, saturating, as the server coerces to long."""
+    """The number truncated and saturated to 64 bits, NaN as 0, as the server coerces to long.
+
+    Raises 16004 for other types.
+    """
     kind = type(value)
     if kind in INTEGERS:
         return int(value)

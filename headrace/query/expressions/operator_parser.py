@@ -1,6 +1,6 @@
-"""How an operator's argument becomes a call: by position, by name, with how many operands.
+"""Parsers of operator arguments: positional or named, with a number of operands.
 
-Rule: a list is a list of operands, anything else is the only operand: {$abs: x} is {$abs: [x]}.
+Rule: a list is a list of operands; anything else is the only operand: {$abs: x} is {$abs: [x]}.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Make: TypeAlias = Callable[..., Evaluate]
 
 
 def positional(operator: Operator, low: int, high: int | None = None, *, collated: bool = False) -> OperatorParser:
-    """Takes `low` to `high` operands (exactly `low` if no `high`); `collated` gives `make` a keyword `collation`."""
+    """A parser of `low` to `high` operands (exactly `low` by default); `collated` passes `collation` to `make`."""
     top = low if high is None else high
 
     def parse(argument: Any, context: ParseContext) -> Expression:
@@ -33,7 +33,7 @@ def positional(operator: Operator, low: int, high: int | None = None, *, collate
 
 
 def variadic(operator: Operator, *, collated: bool = False) -> OperatorParser:
-    """Takes any number of operands."""
+    """A parser of any number of operands; `collated` passes `collation` to `make`."""
 
     def parse(argument: Any, context: ParseContext) -> Expression:
         return Call(with_collation(operator, context) if collated else operator, parse_operands(argument, context))
@@ -49,7 +49,7 @@ def parse_operands(argument: Any, context: ParseContext) -> list[Expression]:
 
 
 def with_collation(operator: Operator, context: ParseContext) -> Operator:
-    """The operator whose `make` knows the collation of the command."""
+    """The operator with the command's collation bound to its `make`."""
     return replace(operator, make=partial(operator.make, collation=context.collation))
 
 
@@ -63,9 +63,9 @@ def _wrong_count(name: str, low: int, high: int, count: int) -> CommandError:
 
 @dataclass(frozen=True, slots=True)
 class NamedArguments:
-    """The named arguments of an operator, in the order its `make` takes them, and the codes of what may be wrong.
+    """A parser of named arguments, in the order in which the operator's `make` takes them.
 
-    `required` maps a name to the code answered when it is missing.
+    `required` maps a name to the code raised if it is missing; `not_object` and `unknown` are codes for other errors.
     """
 
     operator: Operator
@@ -75,6 +75,7 @@ class NamedArguments:
     unknown: int
 
     def parse(self, argument: Any, context: ParseContext) -> Expression:
+        """The call of the operator with these arguments. Raises as `read` does, and what operands raise."""
         arguments = self.read(argument)
         return Call(
             self.operator,
@@ -82,7 +83,7 @@ class NamedArguments:
         )
 
     def read(self, argument: Any) -> dict[str, Any]:
-        """The arguments, checked for being an object with known names, all required ones among them."""
+        """The arguments by name, checked. Raises `not_object`, `unknown` or a code of `required`."""
         name = self.operator.name
         if type(argument) is not dict:
             message = f"{name} only supports an object as an argument, found: {type_name(argument)}"
@@ -106,7 +107,7 @@ def unary(function: Callable[[Any], Any]) -> Make:
 
 
 def binary(function: Callable[[Any, Any], Any]) -> Make:
-    """`make` of a function of two values, both always computed."""
+    """`make` of a function of two values, which are both evaluated."""
 
     def make(left: Evaluate, right: Evaluate) -> Evaluate:
         return lambda env: function(left(env), right(env))
@@ -115,7 +116,7 @@ def binary(function: Callable[[Any, Any], Any]) -> Make:
 
 
 def of_values(function: Callable[..., Any]) -> Make:
-    """`make` of a function of the values of all operands, all always computed."""
+    """`make` of a function of any number of values, which are all evaluated."""
 
     def make(*operands: Evaluate) -> Evaluate:
         def evaluate(env: Env) -> Any:
@@ -127,7 +128,7 @@ def of_values(function: Callable[..., Any]) -> Make:
 
 
 def scoped(env: Env, names: tuple[str, ...]) -> tuple[Env, dict[str, Any]]:
-    """An environment inside `env` and its variables, which the caller sets for each element; `names` start as null."""
+    """An environment nested in `env` and its variables, for the caller to set; `names` are None at first."""
     variables = dict(env.variables)
     for name in names:
         variables[name] = None

@@ -1,4 +1,4 @@
-"""Every expression operator by name, and those known but not supported."""
+"""All expression operators by name, and known ones that are not supported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Set operators: arrays as sets of values, equal as MongoDB compares (1 and 1.0 are one element).
+"""Set operators: arrays as sets of values, compared as MongoDB does (1 and 1.0 are one element).
 
-Rule: unions and intersections come out sorted, differences in the order of the first array; of equal elements
-the first stays.
+Rule: unions and intersections are sorted, differences are in the order of the first array; of equal elements the first
+is retained.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""String operators: joining, cutting, searching, trimming, replacing, case.
+"""String operators: concatenation, substrings, search, trim, replace, case.
 
-Rule: positions are bytes of UTF-8 for the operators named Bytes, code points for those named CP. Case is changed
-in ASCII letters only.
+Rule: positions are UTF-8 bytes for the operators named Bytes, code points for those named CP. Case conversion affects
+ASCII letters only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Sums of numbers of mixed types: integers exactly, doubles without losing small parts, decimals apart.
+"""Sums of numbers of mixed types: integers exactly, doubles with compensation, decimals separately.
 
-Rule: the result is a decimal if any term was, else a double if any was, else an integer, as a double
-when it does not fit 64 bits. The server adds doubles in twice the precision; here the sum is exact.
+Rule: the result is a decimal if any term was, else a double if any was, else an integer, or a double if it does not fit
+64 bits. The server adds doubles in double-double precision; here the sum of doubles is exact (`math.fsum`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.query.expressions.numbers import CONTEXT, decimal_value, exact_dec
 
 
 class Total:
-    """A running sum; `add` takes numbers only."""
+    """A running sum of BSON numbers."""
 
     __slots__ = ("count", "decimals", "doubles", "has_decimal", "has_double", "has_long", "integers")
 
@@ -28,6 +28,7 @@ class Total:
         self.count = 0
 
     def add(self, value: Any) -> None:
+        """Add a number of any BSON type."""
         self.count += 1
         kind = type(value)
         if kind is int:
@@ -51,14 +52,14 @@ class Total:
         self.doubles = [high, low]
 
     def as_double(self) -> float:
-        """The sum of all but the decimals, as a double."""
+        """The sum of all terms but decimals, as a double."""
         if not self.doubles:
             return _float(self.integers)
         high = _float(self.integers)
         return _sum([*self.doubles, high, _float(self.integers - int(high))])
 
     def as_decimal(self) -> Decimal:
-        """The sum of everything as a decimal."""
+        """The sum of all terms as a decimal."""
         rest = CONTEXT.create_decimal(self.integers)
         if self.doubles:
             high = self.as_double()
@@ -67,7 +68,7 @@ class Total:
         return CONTEXT.add(self.decimals, rest)
 
     def result(self) -> Any:
-        """The sum in the type the terms call for."""
+        """The sum, in the type that its terms require."""
         if self.has_decimal:
             return wrap(self.as_decimal())
         if self.has_double or not fits_long(self.integers):
@@ -75,7 +76,7 @@ class Total:
         return Int64(self.integers) if self.has_long else int_or_long(self.integers)
 
     def mean(self) -> float | Decimal128 | None:
-        """The average: a decimal if any term was, else a double; None of nothing."""
+        """The mean: a decimal if any term was, else a double; None without terms."""
         if not self.count:
             return None
         if self.has_decimal:

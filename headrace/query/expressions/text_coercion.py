@@ -1,4 +1,4 @@
-"""How values turn into text without being converted: for $toUpper, $substr and their kin."""
+"""Coercion of values to text, for $toUpper, $substr and other string operators."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headrace.values.bson import type_name
 
 
 def double_text(value: float) -> str:
-    """A double converted to text: six significant digits at most, as the server prints them."""
+    """A double converted to text: at most six significant digits, as the server prints them."""
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return "NaN" if math.isnan(value) else f"{value:g}"
 
 
 def coerced_text(value: Any) -> str:
-    """The value as text; empty of null and missing, error 16007 of what has no text."""
+    """The value as text; empty for null and missing. Raises 16007 for types without text."""
     kind = type(value)
     if kind is str:
         return str(value)

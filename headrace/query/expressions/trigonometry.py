@@ -1,4 +1,4 @@
-"""Trigonometric operators: of doubles by the machine, of decimals by series with digits to spare."""
+"""Trigonometric operators: doubles by the math library, decimals by series with guard digits."""
 
 from __future__ import annotations
 

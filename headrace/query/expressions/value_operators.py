@@ -1,4 +1,4 @@
-"""Operators about values as such: literals, variables, types, sizes, chance."""
+"""Operators on values of any type: literals, variables, types, sizes, random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values as error messages of expressions show them: `{a: 1, b: "x"}`, `[1, null]`, `BinData(5, "7A7A")`."""
+"""Values as text in error messages of expressions: `{a: 1, b: "x"}`, `[1, null]`, `BinData(5, "7A7A")`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.values.bson import MISSING
 
 
 def as_text(value: Any) -> str:
-    """The value for people; never read back."""
+    """The value as text; not meant to be parsed."""
     kind = type(value)
     if kind is dict:
         return "{" + ", ".join(f"{name}: {as_text(item)}" for name, item in value.items()) + "}"

@@ -1,8 +1,8 @@
-"""From a projection's tree to a function of a document: what is kept, what is dropped, what is computed.
+"""Compiles a projection tree to a function of a document: included, excluded and computed fields.
 
-Rule: first every named field is taken from the document, level by level and through arrays within
-arrays; then the computed fields are set. A value on the way that is neither object nor array is left
-out of an inclusion, kept in an exclusion, and replaced by an object where something below it is computed.
+Rule: first the named fields are taken from the document, level by level and through nested arrays; then the computed
+fields are set. A value on a path that is neither object nor array is omitted by an inclusion, retained by an exclusion,
+and replaced by an object if a field below it is computed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Fill = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 def includer(tree: ProjectionTree, variables: Mapping[str, Any]) -> Transform:
-    """The projection that gives just what `tree` names."""
+    """The projection that returns only the fields of `tree`, and those it computes."""
     take = _taker(tree)
     if not tree.computes:
         return take
@@ -142,7 +142,7 @@ def _element_finder(name: str, item: ElemMatchField) -> ComputeField:
 
 
 def excluder(tree: ProjectionTree) -> Transform:
-    """The projection that gives all but what `tree` drops."""
+    """The projection that returns all fields but those that `tree` excludes."""
     dropped = frozenset(name for name, item in tree.fields.items() if isinstance(item, ExcludedField))
     below = {name: _value_excluder(item) for name, item in tree.fields.items() if isinstance(item, ProjectionTree)}
     finders = [

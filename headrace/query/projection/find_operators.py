@@ -1,4 +1,4 @@
-"""What only a find's projection can do: `$slice` and the positional `a.$`, both done after the rest."""
+"""The operators of find projections only: `$slice` and the positional `a.$`, both applied last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.query.projection.specification import Transform
 
 
 def slicer(path: tuple[str, ...], skip: int | None, limit: int) -> Transform:
-    """Cuts the arrays at `path`: the first `limit`, the last `-limit`, or `limit` from `skip` on."""
+    """A step that cuts the arrays at `path`: the first `limit`, last `-limit`, or `limit` elements from `skip` on."""
 
     def cut(array: list[Any]) -> list[Any]:
         if skip is None:
@@ -46,10 +46,10 @@ def _at_arrays(path: tuple[str, ...], change: Callable[[list[Any]], list[Any]]) 
 def positional_picker(
     path: tuple[str, ...], predicate: Predicate | None
 ) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
-    """Leaves of the first array on `path` just the element that the filter matched.
+    """A step that reduces the first array on `path` to the element that the filter matched.
 
-    Called with the whole document and what the projection made of it. Raises 51246 when the filter matched
-    no array element, 51247 when it matched one that this array does not have.
+    It is called with the original document and the projected one. It raises 51246 if the filter matched no array
+    element, 51247 if it matched one that this array does not have.
     """
 
     def pick(document: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Projections: which fields of a document a find or a `$project` gives, and what it computes.
+"""Projections: the fields of a document that find or `$project` returns, and computed fields.
 
     projection = parse_projection({"a.b": 1, "total": {"$add": ["$x", 1]}}, kind="find")
     projection({"_id": 1, "a": {"b": 2, "c": 3}, "x": 4})  -> {"_id": 1, "a": {"b": 2}, "total": 5}
 
-Rule: included and excluded fields keep the document's order, computed ones follow in the order of the
-specification. A document given is never changed; the result may share parts with it.
+Rule: included and retained fields are in the document's order, computed ones follow in the order of the specification.
+The given document is not changed; the result may share values with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.query.projection.specification import (
 
 
 class Projection:
-    """A parsed projection: call it with a document. Hot loops bind `apply`."""
+    """A parsed projection: call it with a document. Hot loops use `apply`."""
 
     __slots__ = ("apply", "mode")
 
@@ -47,12 +47,13 @@ def parse_projection(
     variables: Mapping[str, Any] | None = None,
     bound: Mapping[str, Any] | None = None,
 ) -> Projection:
-    """The projection a specification spells.
+    """The projection of a specification.
 
-    `kind` decides whether `$slice`, `$elemMatch` and `a.$` mean what they mean in a find; `predicate` is the
-    find's filter, for `a.$`. An empty specification gives the documents themselves (51272 for `aggregate`).
-    `variables` are those expressions may name, with their values; `bound` are more, read anew for each document.
-    Raises 31249 and 31250 for colliding paths, 31253 and 31254 for mixed modes, and what expressions raise.
+    `kind` decides whether `$slice`, `$elemMatch` and `a.$` have the meaning that they have in find; `predicate` is the
+    filter of a find, for `a.$`. An empty specification returns the documents unchanged (raises 51272 for `aggregate`).
+    `variables` are those that expressions may refer to, with their values; `bound` are more of them, read again for
+    each document. Raises 31249 and 31250 for path collisions, 31253 and 31254 for mixed inclusion and exclusion, and
+    what expressions raise.
     """
     bound = {} if bound is None else bound
     constants = {name: value for name, value in (variables or {}).items() if name not in bound}

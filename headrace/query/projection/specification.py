@@ -1,9 +1,9 @@
-"""Reading a projection's specification: a tree of what happens to which field, and the mode of the whole.
+"""Parses the specification of a projection to a tree of fields and its type, inclusion or exclusion.
 
-Rule: a specification either includes or excludes; only `_id` may go the other way. What is computed
-belongs to inclusion. `$slice` alone decides nothing: with no other field it excludes (nothing).
+Rule: a specification either includes or excludes; only `_id` may differ. Computed fields require inclusion. `$slice`
+alone does not decide: with no other field the projection excludes (nothing).
 
-Source of the error codes: MongoDB's `projection_parser`, as its answers show them.
+Source of the error codes: the answers of MongoDB's projection parser.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Transform = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class ProjectionType(Enum):
-    """What happens to fields that are not named."""
+    """What happens to the fields that are not named."""
 
     EXCLUSION = "exclusion"
     INCLUSION = "inclusion"
@@ -38,31 +38,31 @@ class ProjectionType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ComputedField:
-    """A leaf whose value is an expression's."""
+    """A field whose value is an expression's."""
 
     expression: Any
 
 
 @dataclass(frozen=True, slots=True)
 class ElemMatchField:
-    """A leaf whose value is the first array element that fulfils a condition (`$elemMatch` of a find)."""
+    """A field whose value is the first array element that matches a condition (`$elemMatch` of find)."""
 
     element: Any
 
 
 @dataclass(frozen=True, slots=True)
 class IncludedField:
-    """A leaf that is included; where it stands in an exclusion it changes nothing."""
+    """An included field; in an exclusion it has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExcludedField:
-    """A leaf that is excluded."""
+    """An excluded field."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlicedField:
-    """A leaf whose arrays are cut afterwards (`slices`): included by an inclusion, left alone by an exclusion."""
+    """A field whose arrays are cut last (`slices`): included by an inclusion, unchanged by an exclusion."""
 
 
 ProjectionLeaf = ComputedField | ElemMatchField | IncludedField | ExcludedField | SlicedField
@@ -76,7 +76,7 @@ class ProjectionTree:
 
     @property
     def computes(self) -> bool:
-        """Whether anything in it is computed."""
+        """Whether a field at this level or below is computed."""
         return any(
             item.computes if isinstance(item, ProjectionTree) else isinstance(item, (ComputedField, ElemMatchField))
             for item in self.fields.values()
@@ -85,7 +85,7 @@ class ProjectionTree:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionSpec:
-    """A specification, checked: `slices` are (path, skip or None, limit), `positional` the path before `.$`."""
+    """A checked specification: `slices` are (path, skip or None, limit), `positional` is the path before `.$`."""
 
     mode: ProjectionType
     tree: ProjectionTree
@@ -95,7 +95,7 @@ class ProjectionSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionScope:
-    """What computed fields may refer to: variables of known value, and names bound when they are evaluated."""
+    """What computed fields may refer to: variables with constant values, and names bound at evaluation time."""
 
     collation: Collation | None
     constants: Mapping[str, Any]
@@ -103,7 +103,7 @@ class ProjectionScope:
 
 
 def read_specification(spec: dict[str, Any], *, is_find: bool, scope: ProjectionScope) -> ProjectionSpec:
-    """The specification read and checked; see `parse_projection` for the errors."""
+    """The checked specification; see `parse_projection` for the errors."""
     if not spec and not is_find:
         raise CommandError(
             51272, "Invalid $project :: caused by :: projection specification must have at least one field"
@@ -141,7 +141,7 @@ class _SpecificationReader:
         return ProjectionSpec(mode, self.tree, tuple(self.slices), self.positional)
 
     def read(self, path: str, value: Any) -> None:
-        """Takes in one field; nested objects are read field by field."""
+        """Add one field; nested objects are read field by field."""
         if path.endswith(".$") and len(path) > 2:
             self._read_positional(path, value)
         elif type(value) is dict:
@@ -271,7 +271,7 @@ META: Final = {
 
 
 def checked_path(path: str) -> tuple[str, ...]:
-    """The parts of a field's path; raises for empty parts and for those that begin with a dollar sign."""
+    """The components of a field path. Raises 40352, 40353, 15998 for empty ones and 16410 for a dollar sign."""
     if path == "":
         raise CommandError(40352, "FieldPath cannot be constructed with empty string")
     if path.endswith("."):
@@ -286,7 +286,7 @@ def checked_path(path: str) -> tuple[str, ...]:
 
 
 def clamped(number: Any) -> int:
-    """A number as a 32-bit integer: cut off, NaN as zero, and at most what fits."""
+    """A number truncated and saturated to 32 bits; NaN is 0."""
     value = float(number.to_decimal()) if type(number) is Decimal128 else float(number)
     if value != value:  # noqa: PLR0124  (only NaN differs from itself)
         return 0

@@ -1,6 +1,6 @@
-"""`$bucketAuto`: groups of about equal size, their boundaries found from the values.
+"""`$bucketAuto`: groups of about equal size, with boundaries computed from the values.
 
-Rule: equal values are never parted. With a granularity the boundaries are rounded to a series of preferred
+Rule: equal values are never split. With a granularity the boundaries are rounded to a series of preferred
 numbers (see `granularity.py`).
 """
 
@@ -25,7 +25,7 @@ _OPTIONS = frozenset({"buckets", "granularity", "groupBy", "output"})
 
 @dataclass(frozen=True, slots=True)
 class BucketAuto(Stage):
-    """Parts the documents, sorted by `value`, into at most `count` buckets."""
+    """Divides the documents, sorted by `value`, into at most `count` buckets."""
 
     name: str
     spec: Any

@@ -1,4 +1,4 @@
-"""`$documents`: documents written in the pipeline itself."""
+"""`$documents`: documents given in the pipeline itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`$facet`: several pipelines over the same documents, their answers side by side in one document."""
+"""`$facet`: several pipelines over the same documents, with their results in one document."""
 
 from __future__ import annotations
 

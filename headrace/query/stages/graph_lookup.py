@@ -1,7 +1,7 @@
 """`$graphLookup`: all documents that can be reached from each document, step by step.
 
-Rule: a document is found once, at its least depth; found documents leave in the order of the steps, and within
-one step in the collection's order (MongoDB promises none).
+Rule: a document is reached once, at its least depth. Documents are in the order of the steps, and within a step in the
+collection's order (MongoDB guarantees none).
 """
 
 from __future__ import annotations

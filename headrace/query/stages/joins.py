@@ -1,7 +1,7 @@
-"""Joining documents by equality of fields, as `$lookup` and `$graphLookup` do.
+"""Joins of documents by equality of fields, for `$lookup` and `$graphLookup`.
 
-Rule: a local array joins by each of its elements; no local value joins as null does. A foreign document joins by
-every value its path reaches, as in a filter: an array by each element and as a whole, no value as null.
+Rule: a local array joins by each of its elements; a missing local value joins as null. A foreign document joins by
+every value of its path, as in a filter: an array by each element and itself, a missing value as null.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _trailing(value: Any) -> Iterable[Any]:
 
 
 class ForeignIndex:
-    """The documents of a foreign collection by the values they join by; built once for a run of a stage."""
+    """The documents of a foreign collection by the values they join by; built once per run of a stage."""
 
     __slots__ = ("_collation", "_positions", "documents")
 

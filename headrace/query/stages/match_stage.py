@@ -1,4 +1,4 @@
-"""`$match`: keeps the documents that a filter accepts."""
+"""`$match`: returns the documents that match a filter."""
 
 from __future__ import annotations
 

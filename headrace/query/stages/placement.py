@@ -1,4 +1,4 @@
-"""Where a stage may stand: first, last, inside another stage, after `$changeStream`."""
+"""Rules of where a stage may be: first, last, in another stage, after `$changeStream`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REFUSED_INSIDE: Final = {
 
 
 def check_placement(stages: Sequence[Stage], context: PipelineContext) -> None:
-    """Raises the error of the first stage that stands where it may not."""
+    """Raises the error of the first stage that is not allowed at its position."""
     if context.in_change_stream:
         _check_change_stream(stages)
     if context.inside:

@@ -1,4 +1,4 @@
-"""`$sample`: some of the documents, by chance."""
+"""`$sample`: a random selection of the documents."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a stage is, and what stages are parsed with.
+"""The interface of a stage, and the context in which stages are parsed.
 
-Rule: a stage is parsed once into closures and holds no state between runs; `apply` may be called any number of
-times. The one exception is known here: `PipelineContext.bound` is written by an outer `$lookup` before each run
-of its sub-pipeline, and read by the expressions inside.
+Rule: a stage is parsed once into closures and has no state between runs; `apply` may be called any number of times. The
+exception: `PipelineContext.bound` is written by an outer `$lookup` before each run of its sub-pipeline, and read by the
+expressions in it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ReadCollection: TypeAlias = Callable[[str | None, str], Iterable[Document]]
 
 @dataclass(frozen=True, slots=True)
 class PipelineContext:
-    """What a pipeline may refer to, fixed when it is parsed.
+    """What a pipeline may refer to, known when it is parsed.
 
-    `variables` are the values of `$$` names for the whole command: `let`, NOW, CLUSTER_TIME. `read_collection`
-    gives the documents of another collection (database or None for `database`, collection), each time from the
-    start; None where no other collection may be read. `collection` is None for `{aggregate: 1}`.
-    `in_change_stream` says that the stages follow a `$changeStream`. `bound` holds the values of variables that
-    an outer stage binds for each of its documents. `inside` names the outer stage of a sub-pipeline, or is empty.
-    `generator` is where `$sample` takes chance from.
+    `variables` are the values of `$$` variables for the complete command: `let`, NOW, CLUSTER_TIME. `read_collection`
+    returns the documents of another collection (database or None for `database`, collection), each time from the start;
+    None where no other collection may be read. `collection` is None for `{aggregate: 1}`. `in_change_stream`: the
+    stages follow a `$changeStream`. `bound` has the values of variables that an outer stage binds for each of its
+    documents. `inside` is the name of the outer stage of a sub-pipeline, or empty. `generator` is the source of random
+    numbers of `$sample`.
     """
 
     database: str = ""
@@ -47,23 +47,23 @@ class PipelineContext:
     generator: random.Random = field(default_factory=random.Random)
 
     def parse_context(self) -> ParseContext:
-        """What an expression of a stage may refer to."""
+        """What an expression in a stage may refer to."""
         constants = {name: value for name, value in self.variables.items() if name not in self.bound}
         return ParseContext(constants, frozenset(self.bound), self.collation)
 
     def expression(self, value: Any) -> Callable[[Document], Any]:
-        """The expression that `value` spells as a function of a document; gives a value or MISSING."""
+        """The expression of a value, as a function of a document that returns a value or MISSING."""
         evaluate, bound = parse_expression(value, self.parse_context()).evaluate, self.bound
         return lambda document: evaluate(Env(document, bound))
 
     def predicate(self, value: Document) -> Predicate:
-        """The filter that `value` spells."""
+        """The predicate of a filter."""
         from headrace.query.match import parse_filter
 
         return parse_filter(value, collation=self.collation, variables=self.variables, bound=self.bound)
 
     def projection(self, value: Document) -> Callable[[Document], Document]:
-        """The projection that `value` spells."""
+        """The projection of a specification, as a function of a document."""
         from headrace.query.projection import parse_projection
 
         return parse_projection(
@@ -71,23 +71,23 @@ class PipelineContext:
         )
 
     def subpipeline(self, value: Any, inside: str, **changes: Any) -> tuple[Stage, ...]:
-        """The stages of a pipeline inside the stage named `inside`."""
+        """The stages of a pipeline inside the stage `inside`; `changes` are fields of the context."""
         from headrace.query.pipeline import parse_pipeline  # the table of stages lies between
 
         return parse_pipeline(value, context=replace(self, inside=inside, **changes))
 
     def read(self, database: str | None, collection: str) -> Iterable[Document]:
-        """The documents of another collection; raises where none may be read."""
+        """The documents of another collection. Raises 20 where none may be read."""
         if self.read_collection is None:
             raise CommandError(20, "this pipeline may not read other collections")
         return self.read_collection(database, collection)
 
 
 class Stage:
-    """One parsed step of a pipeline.
+    """One parsed stage of a pipeline.
 
-    `name` is what a client wrote ("$set"), or for a stage that MongoDB rewrites, what it is rewritten to, because
-    errors name that. `spec` is its argument as the client wrote it.
+    `name` is the name that the client sent ("$set"), or that of the stage it is rewritten to, which MongoDB's errors
+    name. `spec` is its argument as the client sent it.
     """
 
     __slots__ = ()
@@ -102,7 +102,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class DocumentStage(Stage):
-    """A stage whose answer for a document depends on nothing else; `each` gives None for a document dropped."""
+    """A stage that maps each document independently; `each` returns None for a document that is dropped."""
 
     name: str
     spec: Any

@@ -1,6 +1,6 @@
-"""The functions of `$setWindowFields`: each turns a partition into one value for each of its documents.
+"""The functions of `$setWindowFields`: each computes a value for each document of a partition.
 
-Accumulators work on any window; the others on the order of the partition, and take no window, save
+Accumulators accept any window; the other functions depend on the order of the partition and accept no window, except
 `$derivative` and `$integral`.
 """
 

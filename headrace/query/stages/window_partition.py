@@ -1,16 +1,15 @@
 """The documents of one partition, in order, and which of them lie in the window of a document.
 
-    documents: ["unbounded", "current"]     by count: places before (-) and after (+) the document
+    documents: ["unbounded", "current"]     by count: documents before (-) and after (+) the document
     range: [-10, 10]                        by value: of the one ascending sort field
     range: [-1, 0], unit: "day"             by time: as above, where the values are dates
 
-A window is the half-open pair of places (start, end).
+A window is a half-open range of indexes (start, end).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +52,6 @@ class Partition:
         """What each document sorts by: equal for documents of equal rank."""
         order = self.order
         return [] if order is None else [order.key(document) for document in self.documents]
-
-
-Windows = Callable[[Partition], list[tuple[int, int]]]
 
 
 def sorted_by(order: SortKey | None) -> tuple[str, ...] | None:

@@ -1,8 +1,8 @@
-"""`$out` and `$merge`: what is to be written where; the command does the writing.
+"""`$out` and `$merge`: what is written where; the command performs the writes.
 
-A writing stage lets its documents pass; the command takes them and follows `stage.writes`:
+A writing stage returns its documents unchanged; the command takes them and follows `stage.writes`:
 
-    out     replace the whole collection by the documents
+    out     replace the collection by the documents
     merge   for each document, `writes.decide(existing, document)`
 """
 
@@ -25,7 +25,7 @@ WHEN_NOT_MATCHED: Final = ("discard", "fail", "insert")
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """Where the documents go and how; `on` are the paths that tell which document is the same, for a merge."""
+    """The target and the mode; `on` are the paths that identify the matching document of a merge."""
 
     kind: Literal["out", "merge"]
     database: str

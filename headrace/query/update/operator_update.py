@@ -35,6 +35,7 @@ class OperatorUpdate(Update):
 
     @property
     def needs_position(self) -> bool:
+        """Whether a path contains `$`."""
         return self._needs_position
 
     def apply(self, document: dict[str, Any], context: UpdateContext) -> Applied:

@@ -1,6 +1,7 @@
-"""Change events as Arrow batches: the columns of `event_columns.py`, documents as binary.
+"""Change events as Arrow record batches: the columns of `event_columns.py`, documents as binary.
 
-The only file beneath Spark that imports pyarrow; who imports this one must do without it where it is not installed.
+The only module outside `spark/` and `demo/` that imports pyarrow; its importers must work without it where it is not
+installed.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""A change event taken apart into columns without decoding it: the rows that the Spark source reads.
+"""Takes a change event apart into columns without decoding it: the rows that the Spark source reads.
 
-Rule: nothing of an event is lost. Each field has its column, documents as the BSON bytes they are; what has no
-column, or is not what its column takes (a pipeline may reshape events), is in `other`, a BSON document, under its
-own name.
+Rule: nothing of an event is dropped. Each field has its column, documents as their BSON bytes. A field without a
+column, or with a value that its column cannot hold (a pipeline may reshape events), is in `other`, a BSON document,
+under its name.
 
     token, clusterTime, clusterTimeIncrement, operationType, database, collection, documentKey, fullDocument,
     fullDocumentBeforeChange, updateDescription, lsid, txnNumber, wallTime, other
 
-In `other` they come in the event's order; of an event of over 8 MB by name, since what comes in fragments has lost it.
+Fields in `other` are in the event's order; for an event of more than 8 MB sorted by name, since an event that is sent
+in fragments does not retain the order.
 
-The server does this for those who ask it for Arrow, the Spark source for servers that cannot; so both give the same.
+The server uses this for clients that request Arrow, the Spark source for servers without it; so both give equal rows.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _NAMESPACES_MAX: Final = 10_000
 
 
 def row_of(event: bytes) -> EventRow:
-    """The row of a change event; its `_id` must be its token."""
+    """The row of a change event, whose `_id` must be its token."""
     if len(event) > _LARGE_BYTES:
         return _any_row(_by_name(event))
     return _plain_row(event) or _any_row(event)

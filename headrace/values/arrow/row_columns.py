@@ -1,6 +1,6 @@
-"""Rows of changed documents, gathered as columns without an event ever being made; and whole events among them.
+"""Rows of plain changes collected as columns, without making their events; and complete events between them.
 
-Rule: a row is the one that `event_columns.row_of` would give of the event, and its size that event's.
+Rule: a row equals the one that `event_columns.row_of` would give for the event, and its size is that event's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BITS_BYTES: Final = 16  # of its type bits, besides themselves
 
 
 class RowKind:
-    """What all rows of one operation on one collection have in common. Compared by identity."""
+    """What all rows of one operation on one collection share. Compared by identity."""
 
     __slots__ = ("collection", "database", "event_bytes", "operation", "other", "shows_document", "shows_update")
 
@@ -32,7 +32,7 @@ class RowKind:
 
 
 class RowColumns:
-    """Rows in order, a list for each thing known of them; `events` has the others, with the rows before each."""
+    """Rows in order, as one list per column; `events` has the other events, each with the number of rows before it."""
 
     __slots__ = ("bits", "details", "events", "keys", "kinds", "positions", "tokens", "walls")
 
@@ -53,14 +53,15 @@ class RowColumns:
         return len(self.tokens) + len(self.events)
 
     def add(self, event: bytes) -> None:
+        """Append an event (BSON) that is not a plain change."""
         self.events.append((len(self.tokens), event))
 
     def rows(self) -> Iterator[EventRow]:
-        """All of them, one by one."""
+        """All rows, in order."""
         return (row_of(item) if isinstance(item, bytes) else self._row(item) for item in self._in_order())
 
     def sizes(self) -> Sequence[int]:
-        """Of all events, as BSON."""
+        """The sizes in bytes of all events as BSON, in order."""
         sizes = [
             kind.event_bytes + _TOKEN_BYTES + len(token) + len(key) + (len(detail) if detail else 0)
             for kind, token, key, detail in zip(self.kinds, self.tokens, self.keys, self.details, strict=True)

@@ -1,6 +1,6 @@
-"""BSON bytes to Python values and back, so that nothing of a value's type is lost on the way.
+"""BSON bytes to Python values and back, preserving the types of all values.
 
-Rule: inside Headrace a value has exactly these Python types, whoever made it:
+Rule: inside Headrace a value has exactly one of these Python types, wherever it comes from:
 
     double float · string str · object dict · array list · binary Binary (subtype 0 is bytes)
     objectId ObjectId · bool bool · date DatetimeMS · null None · regex Regex · int int (fits 32 bits)
@@ -9,7 +9,7 @@ Rule: inside Headrace a value has exactly these Python types, whoever made it:
 
 A plain `int` is a 32-bit integer; a 64-bit one is an `Int64`, also when it is small. A plain `int`
 that does not fit 32 bits is encoded as 64 bits by the codec, but code that computes must wrap it.
-Not kept apart (the codec cannot): undefined reads as None, symbol as str.
+Not distinguished, because the codec cannot: undefined decodes to None, symbol to str.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def decode(data: bytes | memoryview) -> dict[str, Any]:
 
 
 def check_all(documents: Sequence[bytes]) -> None:
-    """See that each decodes, at every level; raises `bson.InvalidBSON`, or error 15 for one that nests too deeply.
+    """Check that each document decodes, at every level. Raises `bson.InvalidBSON`, or 15 for one that nests too deeply.
 
-    Several are decoded at a time: it costs a third of decoding one by one, and bounded memory.
+    Several are decoded at a time: that takes a third of the time of decoding one by one, and bounded memory.
     """
     start, size = 0, 0
     for end, document in enumerate(documents, 1):
@@ -75,12 +75,12 @@ _DEEP_BYTES: Final = 7 * limits.NESTING_MAX
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """The document as BSON bytes; a `MISSING` in it is our bug and raises."""
+    """The document as BSON bytes, with `_id` first. A `MISSING` in it is a bug and raises `bson.InvalidDocument`."""
     return bson._dict_to_bson(document, False, OPTIONS)  # type: ignore[attr-defined]  # the C encoder, less two calls
 
 
 def encode_in_order(document: Mapping[str, Any]) -> bytes:
-    """The same with every field where it stands: `encode` puts `_id` first, as documents that are stored have it."""
+    """As `encode`, with all fields in their order: `encode` puts `_id` first, as in stored documents."""
     return bson._dict_to_bson(document, False, OPTIONS, False)  # type: ignore[attr-defined]
 
 

@@ -1,13 +1,13 @@
-"""Walking raw BSON without decoding it: where each element of a document lies.
+"""Walks raw BSON without decoding it: the type, name and range of each element of a document.
 
-Rule: documents stay bytes wherever only the place of a field is wanted; nothing is copied but names.
+Rule: documents stay bytes where only the range of a field is needed; nothing is copied but names.
 
     document   int32 total | element* | 00
     element    type (1 byte) | name 00 | value
 
-An element is told as `(type, name, start, end)`: the type byte (255 is minKey), the name as bytes and
-the half-open range of its value inside `data`. The input is a document that has passed the codec or
-that we wrote; a malformed one raises `bson.InvalidBSON`, but not every malformed one is noticed.
+An element is `(type, name, start, end)`: the type byte (255 is minKey), the name as bytes and the half-open range of
+its value in `data`. The input was validated by the codec or written by Headrace; a malformed document raises
+`bson.InvalidBSON`, but not every malformed one is detected.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _int32_at: Final = Struct("<i").unpack_from
 
 
 def value_size(bson_type: int, data: bytes, offset: int) -> int:
-    """Bytes of the value of this type that starts at `offset`."""
+    """The size in bytes of the value of this type that starts at `offset`. Raises `bson.InvalidBSON`."""
     size = _FIXED[bson_type]
     if size >= 0:
         return size
@@ -53,7 +53,7 @@ def value_size(bson_type: int, data: bytes, offset: int) -> int:
 
 
 def iter_elements(data: bytes, start: int = 0) -> Iterator[RawElement]:
-    """Each element of the document (or array) that begins at `start` in `data`, in order."""
+    """The elements of the document (or array) that starts at `start` in `data`, in order. Raises `bson.InvalidBSON`."""
     at = start + 4
     while bson_type := _type_at(data, at):
         name_end = data.find(b"\0", at + 1)
@@ -67,7 +67,7 @@ def iter_elements(data: bytes, start: int = 0) -> Iterator[RawElement]:
 
 
 def find_element(data: bytes, name: bytes, start: int = 0) -> tuple[int, int, int] | None:
-    """`(type, start, end)` of the first field of that name in the document at `start`, or None."""
+    """`(type, start, end)` of the first field named `name` in the document at `start`, or None."""
     at = start + 4
     wanted = name + b"\0"
     length = len(wanted)
@@ -85,7 +85,7 @@ def find_element(data: bytes, name: bytes, start: int = 0) -> tuple[int, int, in
 
 
 def first_element(data: bytes, start: int = 0) -> RawElement | None:
-    """The first element of the document at `start`, or None when it is empty."""
+    """The first element of the document at `start`, or None if it is empty."""
     bson_type = _type_at(data, start + 4)
     if not bson_type:
         return None

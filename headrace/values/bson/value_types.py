@@ -9,7 +9,7 @@ from bson.datetime_ms import DatetimeMS
 
 
 class Missing:
-    """The type of `MISSING`: what a path yields where there is no field. Falsy, one instance."""
+    """The type of `MISSING`: the value of a path without a field. Falsy; there is one instance."""
 
     __slots__ = ()
 
@@ -53,14 +53,14 @@ _TYPES: Final[dict[type, tuple[int, str]]] = {
 
 
 def type_name(value: Any) -> str:
-    """MongoDB's name of the value's BSON type, as `$type` and error messages write it."""
+    """MongoDB's name of the BSON type, as in `$type` and error messages; "missing" for MISSING."""
     if type(value) is Code and value.scope is not None:
         return "javascriptWithScope"
     return _TYPES[type(value)][1]
 
 
 def type_number(value: Any) -> int:
-    """The BSON type number as `$type` takes it (-1 minKey, 127 maxKey); 0 for MISSING."""
+    """The BSON type number as in `$type` (-1 minKey, 127 maxKey); 0 for MISSING."""
     if type(value) is Code and value.scope is not None:
         return 15
     return _TYPES[type(value)][0]

@@ -1,10 +1,10 @@
-"""Keystrings back to raw BSON: the inverse of `encoding.py`, given the type bits kept beside it.
+"""Decodes keystrings to raw BSON: the inverse of `encoding.py`, given the type bits.
 
-Rule: with its type bits a keystring gives back the very bytes it was made of (NaNs come back as the
-plain one, non-canonical decimals as zero). Without them numbers come back as int or long when whole,
-else as doubles, or decimals where no double fits, and symbols as strings.
+Rule: with its type bits a keystring decodes to exactly the bytes it was made of (but NaNs become the canonical NaN,
+non-canonical decimals zero). Without them, integral numbers decode to int or long, others to double, or to decimal if
+no double is equal; symbols decode to strings.
 
-What a client can break here it is told: 50811 for an unknown type byte, 15 for a key cut short.
+Errors that a client can cause: 50811 for an unknown type byte, 15 for a truncated key or one nested too deeply.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _END: Final = 0x04
 
 
 def decode_all(key: bytes, type_bits: bytes | None = None) -> list[TypedValue]:
-    """Each value of the key as `(BSON type, raw value)`, up to the end byte 04 or the end of the key."""
+    """All values of a key as (BSON type, raw value), up to the end byte 04 or the end of the key.
+
+    Raises 15 and 50811.
+    """
     cursor = KeyCursor(key, type_bits)
     values: list[TypedValue] = []
     while not cursor.at_end():
@@ -32,7 +35,7 @@ def decode_all(key: bytes, type_bits: bytes | None = None) -> list[TypedValue]:
 
 
 def decode_value(key: bytes, type_bits: bytes | None = None) -> TypedValue:
-    """The first value of the key as `(BSON type, raw value)`."""
+    """The first value of a key as (BSON type, raw value). Raises 15 and 50811."""
     cursor = KeyCursor(key, type_bits)
     return _value(cursor, cursor.byte(), 0)
 

@@ -1,19 +1,19 @@
-"""Keystrings: any BSON value as bytes whose order is MongoDB's order of values (KeyString V1, ascending).
+"""Keystrings: any BSON value as bytes that sort in MongoDB's order of values (KeyString V1, ascending).
 
-Rule: comparing two keystrings as bytes gives what comparing the values would, over all types and however
-deeply nested; numbers that are equal give equal bytes whatever their types (1, 1.0, NumberLong(1),
-NumberDecimal("1.00")). What is lost by that (a number's type, symbol or string, a decimal's trailing
-zeros) is told by the type bits, which are kept beside the key: see `typebits.py`.
+Rule: comparing two keystrings as bytes is equivalent to comparing the values, for all types and any nesting. Numbers
+that are equal have equal keystrings whatever their types (1, 1.0, NumberLong(1), NumberDecimal("1.00")). What a
+keystring does not contain (the type of a number, symbol or string, the trailing zeros of a decimal) is in the type
+bits, which are stored separately: see `typebits.py`.
 
     value      type byte | payload              no keystring is a proper prefix of another's value
     string     3C | UTF-8, each 00 written 00 FF | 00
-    object     46 | (general type byte of the field | name 00 | its whole keystring)* | 00
+    object     46 | (general type byte of the field | name 00 | its complete keystring)* | 00
     array      50 | keystrings of the items | 00
     binData    5A | length byte, or FF and 4 bytes when 255 or more | subtype | data
     numbers    see `number_encoding.py`
 
-A key of several values is their keystrings one after another. The end byte 04 closes a resume token; keys
-inside the store need none. Source: the KeyString description in the project's reference, section 2.6.
+A key of several values is their concatenated keystrings. The end byte 04 closes a resume token; keys in the store have
+none. Source: the KeyString description in the project's reference, section 2.6.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _from_bytes: Final = int.from_bytes
 
 
 def encode_element(bson_type: int, value: bytes) -> bytes:
-    """The keystring of one BSON element, given its type byte (minKey 255 or -1) and its raw value bytes."""
+    """The keystring of a BSON element: its type byte (minKey is 255 or -1) and the raw bytes of its value."""
     if bson_type == 0x07:
         return b"d" + value
     if bson_type == 0x10:
@@ -45,7 +45,7 @@ def encode_element(bson_type: int, value: bytes) -> bytes:
 
 
 def encode_values(values: Iterable[Any]) -> bytes:
-    """The keystrings of Python values (the types of `values/bson`), one after another."""
+    """The concatenated keystrings of Python values (the types of `values/bson`)."""
     return encode_array_items(bson.encode({"": list(values)})[6:-1])
 
 
@@ -55,12 +55,12 @@ def encode_value(value: Any) -> bytes:
 
 
 def encode_array_items(array: bytes) -> bytes:
-    """The keystrings of a BSON array's (or document's) values, back to back, with no end byte."""
+    """The concatenated keystrings of the values of a BSON array or document, without an end byte."""
     return b"".join([encode_element(kind, array[start:end]) for kind, _, start, end in bson.iter_elements(array)])
 
 
 def encode_fields(document: bytes) -> bytes:
-    """A document's payload: each field's general type byte, name and keystring, and the closing 00."""
+    """The payload of a document: general type byte, name and keystring of each field, and the closing 00."""
     pieces: list[bytes] = []
     for kind, name, start, end in bson.iter_elements(document):
         pieces += (GENERAL_TYPES[kind], name, b"\0", encode_element(kind, document[start:end]))

@@ -1,7 +1,7 @@
-"""Numbers out of keystrings, and the cursor over a key: the inverse of `number_encoding.py`.
+"""Decodes numbers of keystrings, and the cursor over a key: the inverse of `number_encoding.py`.
 
-Rule: with the type bits a number comes back with its type and, a decimal, with its exponent. Type bits
-that do not fit the number (a client may send any) are overruled rather than refused.
+Rule: with the type bits a number decodes to its type and, for decimals, its exponent. Type bits that do not fit the
+number (a client may send any) are corrected rather than refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TypedValue = tuple[int, bytes]
 
 
 class KeyCursor:
-    """A place in a keystring and in its type bits; reading past the end is CommandError 15."""
+    """A position in a keystring and in its type bits. Reading past the end raises CommandError 15."""
 
     __slots__ = ("_at", "_key", "bits")
 
@@ -58,12 +58,15 @@ class KeyCursor:
         self.bits = TypeBitsReader(type_bits)
 
     def at_end(self) -> bool:
+        """Whether all bytes are read."""
         return self._at >= len(self._key)
 
     def byte(self) -> int:
+        """The next byte, as an int. Raises 15."""
         return self.take(1)[0]
 
     def take(self, size: int) -> bytes:
+        """The next `size` bytes. Raises 15."""
         start = self._at
         self._at = start + size
         if self._at > len(self._key):
@@ -71,12 +74,12 @@ class KeyCursor:
         return self._key[start : self._at]
 
     def word(self, negative: bool) -> int:
-        """8 bytes as an integer, upright again when they were inverted."""
+        """The next 8 bytes as a big-endian integer, complemented if `negative`."""
         word = int.from_bytes(self.take(8), "big")
         return _ALL_ONES - word if negative else word
 
     def until_zero(self) -> bytes:
-        """Bytes up to the next 00, which is consumed."""
+        """The bytes before the next 00, which is consumed."""
         end = self._key.find(b"\0", self._at)
         if end < 0:
             raise _cut_short(1, 0, len(self._key))
@@ -85,7 +88,7 @@ class KeyCursor:
         return text
 
     def escaped(self) -> bytes:
-        """Bytes up to the first 00 not followed by FF, with 00 FF read as 00."""
+        """The bytes before the first 00 that is not followed by FF, with 00 FF unescaped to 00."""
         end = self._key.find(b"\0", self._at)
         while end >= 0 and self._key[end + 1 : end + 2] == b"\xff":
             end = self._key.find(b"\0", end + 2)
@@ -101,7 +104,7 @@ def _cut_short(wanted: int, left: int, offset: int) -> CommandError:
 
 
 def read_number(cursor: KeyCursor, type_byte: int) -> TypedValue:
-    """The number whose type byte (1E..33) was just read, as `(BSON type, raw value)`."""
+    """The number whose type byte (1E to 33) was just read, as (BSON type, raw value)."""
     kind = cursor.bits.read_number()
     if type_byte == 0x29:
         return _zero(cursor, kind)

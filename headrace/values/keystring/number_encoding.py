@@ -72,7 +72,7 @@ def integer_key(number: int) -> bytes:
 
 
 def double_key(number: float, mark: int = MARK_EQUAL) -> bytes:
-    """The keystring of a double; with another `mark`, of a decimal just beyond it, less its continuation."""
+    """The keystring of a double; with another `mark`, of a decimal next to it, without its continuation."""
     magnitude = abs(number)
     negative = number < 0
     if magnitude >= TWO_63:
@@ -161,18 +161,18 @@ def decimal_key(value: bytes) -> bytes:
 
 
 def double_towards_zero(magnitude: Decimal) -> float:
-    """The greatest finite double that is not above this positive decimal."""
+    """The greatest finite double that is not above a positive decimal."""
     nearest = float(magnitude)
     return math.nextafter(nearest, 0.0) if Decimal(nearest) > magnitude else nearest
 
 
 def rounded_up_to_15_digits(double: float) -> Decimal:
-    """The least decimal of 15 digits that is not below this positive double."""
+    """The least decimal of 15 digits that is not below a positive double."""
     return _UP_15.create_decimal(double)
 
 
 def cut_to_34_digits(number: Decimal) -> tuple[int, int]:
-    """`(coefficient, exponent)` of a positive number cut, or filled with zeros, to exactly 34 digits."""
+    """(coefficient, exponent) of a positive number truncated, or padded with zeros, to exactly 34 digits."""
     cut = _DOWN_34.plus(number)
     exponent = cut.adjusted() - 33
     return int(cut.scaleb(-exponent, _EXACT)), exponent

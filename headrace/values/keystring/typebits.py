@@ -1,11 +1,11 @@
-"""Type bits: what a keystring cannot say about the types of its values, as a stream of bits beside it.
+"""Type bits: what a keystring does not contain about the types of its values, as a bit stream stored separately.
 
-    string 0 · symbol 1 · int 00 · long 01 · double 10 · decimal 11, then the exponent's lowest 6 bits
+    string 0 · symbol 1 · int 00 · long 01 · double 10 · decimal 11, then the lowest 6 bits of the exponent
     decimal NaN and infinities 11 · -0.0 (double) 11000
-    decimal zero 11, then 1 + (e >> 12) in 3 bits, then 12 bits of e, the exponent (+ 12288 when negative)
+    decimal zero 11, then 1 + (e >> 12) in 3 bits, then 12 bits of e, the exponent (+ 12288 if negative)
 
-Bits come in the order of the values (those inside objects and arrays included), multi-bit ones highest
-bit first, and fill each byte from its lowest bit. All other types have none. Stored, when any bit is 1:
+Bits are in the order of the values (including those in objects and arrays), the highest bit of a group first; each byte
+is filled from its lowest bit. Other types have none. Stored form, if any bit is 1:
 
     1 byte below 80: itself | up to 127 bytes: (80 | size) bytes | more: 80, size as uint32 little-endian, bytes
 """
@@ -31,7 +31,7 @@ _NEGATIVE_ZERO_VALUE: Final = Struct("<d").pack(-0.0)
 
 
 class TypeBits:
-    """Bits being collected: the stream's first bit is the lowest of `word`."""
+    """A bit stream being written: its first bit is the lowest of `word`."""
 
     __slots__ = ("count", "word")
 
@@ -40,19 +40,19 @@ class TypeBits:
         self.count = 0
 
     def add(self, bits: int, width: int) -> None:
-        """Appends `bits`, highest of its `width` bits first."""
+        """Append the lowest `width` bits of `bits`, highest first."""
         for shift in range(width - 1, -1, -1):
             self.word |= (bits >> shift & 1) << self.count
             self.count += 1
 
     def add_element(self, bson_type: int, value: bytes) -> None:
-        """Appends what one raw BSON element has to tell."""
+        """Append the type bits of a raw BSON element."""
         collect = _COLLECTORS.get(bson_type)
         if collect is not None:
             collect(self, value)
 
     def stored(self) -> bytes | None:
-        """The stored form, or None when no bit is 1 (then nothing is stored)."""
+        """The stored form; None if no bit is 1 (then nothing is stored)."""
         if not self.word:
             return None
         data = self.word.to_bytes((self.count + 7) >> 3, "little")
@@ -64,7 +64,7 @@ class TypeBits:
 
 
 class TypeBitsReader:
-    """Bits being consumed; past their end every bit is 0, as when no type bits were kept."""
+    """A bit stream being read; past its end every bit is 0, as without type bits."""
 
     __slots__ = ("_at", "_word")
 
@@ -73,6 +73,7 @@ class TypeBitsReader:
         self._at = 0
 
     def read(self, width: int) -> int:
+        """The next `width` bits as an integer, highest first."""
         bits = 0
         for _ in range(width):
             bits = bits << 1 | self._word >> self._at & 1
@@ -80,12 +81,12 @@ class TypeBitsReader:
         return bits
 
     def read_number(self) -> int:
-        """INT, LONG, DOUBLE or DECIMAL (whose exponent, or kind of zero, is still to be read)."""
+        """INT, LONG, DOUBLE or DECIMAL; the exponent or kind of zero of a DECIMAL is still to be read."""
         return self.read(2)
 
 
 def type_bits(document: bytes) -> bytes | None:
-    """The stored type bits of all values of a raw BSON document or array, in their order."""
+    """The stored type bits of all values of a raw BSON document or array; None if there are none."""
     bits = TypeBits()
     _add_items(bits, document)
     return bits.stored()

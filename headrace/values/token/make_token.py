@@ -1,16 +1,16 @@
-"""Making resume tokens: the text a client keeps, byte for byte what MongoDB would have made.
+"""Makes resume tokens: the text is byte for byte what MongoDB would make.
 
 Rule: tokens sort as text in the order of events; a high-water mark sorts before every event of its time.
 
     clusterTime | version | tokenType | txnOpIndex | fromInvalidate | uuid | eventIdentifier | fragmentNum | 04
 
-as keystrings in upper-case hexadecimal. What is left out, by version:
+as keystrings in upper-case hexadecimal. Omitted, by version:
 
-    version 0   no tokenType, no fromInvalidate; no uuid when there is none; the identifier is the documentKey
-    version 1   no uuid when there is none; the identifier of classic events is the documentKey (or nothing)
-    version 2   uuid null when there is none; the identifier is {operationType, documentKey | operationDescription}
+    version 0   no tokenType, no fromInvalidate; no uuid if there is none; the identifier is the documentKey
+    version 1   no uuid if there is none; the identifier of classic events is the documentKey (or nothing)
+    version 2   uuid null if there is none; the identifier is {operationType, documentKey | operationDescription}
 
-High-water marks have no identifier, and only fragments of split events a fragmentNum. Source: the project's
+High-water marks have no identifier, and only fragments of split events have a fragmentNum. Source: the project's
 reference, section 2.6.
 """
 
@@ -60,7 +60,7 @@ def make_event_token(
 
 
 def event_bits(identifier: bytes | None, fragment: int | None, version: int) -> bytes | None:
-    """The type bits of an event's token; None when it has none."""
+    """The type bits of an event's token; None if it has none."""
     bits = _leading_bits(version)
     if identifier is not None:
         bits.add_element(_OBJECT, identifier)
@@ -70,7 +70,7 @@ def event_bits(identifier: bytes | None, fragment: int | None, version: int) -> 
 
 
 def high_water_mark(cluster_time: int, version: int = VERSION_LATEST) -> str:
-    """The token that says: everything before this position was seen, and nothing at it."""
+    """The token of a position: all events before it were seen, none at it."""
     return assemble(cluster_time, HIGH_WATER_MARK, 0, False, None, None, None, version)
 
 
@@ -84,7 +84,7 @@ def assemble(
     fragment: int | None,
     version: int,
 ) -> str:
-    """The token of these parts; `identifier` is the raw BSON object, None when there is none."""
+    """The token of these fields; `identifier` is a raw BSON object, or None."""
     segments = [
         b"\x82",
         cluster_time.to_bytes(8, "big"),
@@ -103,7 +103,7 @@ def assemble(
 def event_identifier(
     operation_type: str, document_key: bytes | None, operation_description: bytes | None, version: int
 ) -> bytes | None:
-    """The raw BSON object that tells this event from others of its place; None when there is none."""
+    """The raw BSON object that distinguishes this event from others at its position; None if there is none."""
     if version < VERSION_LATEST and operation_type in CLASSIC_OPERATIONS:
         return document_key
     name = operation_type.encode()
@@ -118,7 +118,7 @@ def event_identifier(
 class TokenMaker:
     """Makes the tokens of one collection's inserts (or updates, ...) whose documentKey is the `_id` alone.
 
-    Everything but time, index and `_id` is prepared, since a token is made for every document written.
+    All but time, index and `_id` is prepared in advance, since a token is made for every changed document.
     """
 
     __slots__ = ("_before_id", "_before_object_id", "_end", "_head", "_head_of_first", "_long_bits", "_version")
@@ -138,7 +138,7 @@ class TokenMaker:
         self._long_bits = self._type_bits(0x12, bytes(8), named)
 
     def crud(self, cluster_time: int, id_type: int, id_value: bytes, txn_op_index: int = 0) -> tuple[str, bytes | None]:
-        """`(token, type bits or None)` of the event of the document with this raw `_id`."""
+        """(token, type bits or None) of the event of the document with this raw `_id`."""
         if id_type == _OBJECT_ID and not txn_op_index:
             # Hexadecimal by way of bytes takes half the time of formatting the number.
             time = cluster_time.to_bytes(8, "big").hex().upper()

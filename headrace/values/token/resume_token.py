@@ -1,10 +1,10 @@
-"""Resume tokens as clients hand them back: decoded into their parts, or refused with MongoDB's code.
+"""Resume tokens from clients: decoded to their fields, or refused with MongoDB's code.
 
-Rule: whatever a MongoDB client may hold is accepted: lower-case digits, a lost end byte, bytes after the
-end, further fields beside `_data`, lost type bits, versions 0 to 2. How tokens are made: `make_token.py`.
+Rule: any token that a MongoDB client may have is accepted: lower-case digits, a missing end byte, bytes after the end,
+more fields than `_data`, missing type bits, versions 0 to 2. `make_token.py` makes tokens.
 
-It does *not* look whether the event exists: that is known only when the stream comes by (`changes/resume.py`).
-Numbers 6189500 to 6189505 are MongoDB's for bad identifiers, but which stands for which is our guess.
+Whether the event exists is not checked here: it is known only while the stream is read (`changes/resume.py`). Numbers
+6189500 to 6189505 are MongoDB's for invalid identifiers; which means what is our guess.
 """
 
 from __future__ import annotations
@@ -47,33 +47,34 @@ class ResumeToken:
 
     @property
     def is_high_water_mark(self) -> bool:
+        """Whether it is a position between events instead of an event's token."""
         return self.token_type == HIGH_WATER_MARK
 
     @property
     def operation_type(self) -> str | None:
-        """The event's operationType, where the token tells it (always in version 2)."""
+        """The event's operationType if the token contains it (always in version 2), else None."""
         if not _is_named(self.event_identifier, self.version):
             return None
         return _name_of(self.event_identifier)
 
     @property
     def document_key(self) -> bytes | None:
-        """The raw documentKey, None when the event has none."""
+        """The raw documentKey; None if the event has none."""
         if not _is_named(self.event_identifier, self.version):
             return self.event_identifier
         return _object_in(self.event_identifier, b"documentKey")
 
     @property
     def operation_description(self) -> bytes | None:
-        """The raw operationDescription, None when the event has none."""
+        """The raw operationDescription; None if the event has none."""
         if not _is_named(self.event_identifier, self.version):
             return None
         return _object_in(self.event_identifier, b"operationDescription")
 
     def text(self, *, fragment: bool = True, version: int | None = None) -> str:
-        """The token in canonical form, as we would have made it; without `fragment`, of the unsplit event.
+        """The token in canonical form, as Headrace makes it; without `fragment`, that of the unsplit event.
 
-        `version` 1 for a token of version 0 gives what a stream that answers it with version 1 compares with.
+        `version` 1 for a token of version 0 gives the text that a stream answering with version 1 compares with.
         """
         return assemble(
             self.cluster_time,
@@ -87,17 +88,17 @@ class ResumeToken:
         )
 
     def unsplit_event(self) -> dict[str, Any]:
-        """The token document of the whole event where this is a fragment's; in canonical form."""
+        """The token document, in canonical form, of the unsplit event if this is a fragment's."""
         bits = event_bits(self.event_identifier, None, self.version)
         return {"_data": self.text(fragment=False)} | ({} if bits is None else {"_typeBits": bits})
 
     def document(self) -> dict[str, Any]:
-        """The token document as the client gave it, less what is no part of a token."""
+        """The token document as the client sent it, without fields that are no part of a token."""
         return {"_data": self.given} | ({} if self.type_bits is None else {"_typeBits": self.type_bits})
 
 
 def decode_token(document: Mapping[str, Any]) -> ResumeToken:
-    """The token in `{_data[, _typeBits]}`; CommandError with the codes of the reference, section 2.2."""
+    """The token `{_data[, _typeBits]}`. Raises 9, 40647 to 40649 and the codes of the reference, section 2.2."""
     data = document.get("_data")
     if type(data) is not str:
         raise CommandError(
@@ -118,7 +119,7 @@ def decode_token(document: Mapping[str, Any]) -> ResumeToken:
 
 
 class _TokenReader:
-    """The values of a token being read one by one, each with the codes for its absence and its faults."""
+    """Reads the values of a token one by one, with the codes for missing and invalid ones."""
 
     def __init__(self, values: list[tuple[int, bytes]]) -> None:
         self._values = values
