@@ -1,11 +1,11 @@
-"""Accumulators in parts: what workers make of a few documents, what Spark adds up, and what comes of it.
+"""Partial aggregation: workers accumulate a few documents, Spark's aggregates combine the partial results.
 
-    document --Part.add--> cells of a few columns --Spark's own aggregates--> cells of a group --result--> value
+    document --add--> cells of a few columns --Spark's aggregates--> cells of a group --result--> value
 
 Rules:
-- Only accumulators whose parts can be put together again without loss: sums whole numbers as decimals, keeps the
-  terms of doubles and decimals (exactly summed by the evaluator at the end), orders by keystring, tells first and
-  last by the order of rows (`at`), not by the order in which Spark sees them.
+- Partial results are combined without loss: integers are summed as decimals, the terms of doubles and decimals are
+  collected (the evaluator adds them exactly at the end), values are ordered by keystring, and $first and $last go by
+  the order of rows (`at`), not by the order in which Spark sees them.
 - Of equal values $min and $max give the first.
 """
 
@@ -33,7 +33,11 @@ _INVERTED: Final = bytes(255 - byte for byte in range(256))
 
 @dataclass(frozen=True, slots=True)
 class PartialAccumulator:
-    """One accumulator's columns (name after the dot, type), its parts, Spark's aggregates and the result."""
+    """How Spark computes an accumulator: columns of partial results (suffix, type), and its three steps.
+
+    `partial` makes an empty partial result, `aggregates` the Spark columns that combine them (by the columns' prefix),
+    `result` the value from the combined cells.
+    """
 
     columns: tuple[tuple[str, str], ...]
     partial: Callable[[], Any]
@@ -42,7 +46,7 @@ class PartialAccumulator:
 
 
 class PartialCount:
-    """How many documents."""
+    """The partial result of $count."""
 
     __slots__ = ("count",)
 
@@ -50,14 +54,16 @@ class PartialCount:
         self.count = 0
 
     def add(self, value: Any, at: str) -> None:
+        """Accumulates a document's value; `at` is its position in the order of rows, as text."""
         self.count += 1
 
     def cells(self) -> Cells:
+        """The values of the accumulator's columns."""
         return (self.count,)
 
 
 class PartialSum:
-    """Numbers: how many, the whole ones' total, the widest type, and the terms that are not whole."""
+    """The partial result of $sum and $avg: count, total of the integers, widest type, and the other terms."""
 
     __slots__ = ("at", "total")
 
@@ -66,11 +72,13 @@ class PartialSum:
         self.at: str | None = None
 
     def add(self, value: Any, at: str) -> None:
+        """As `PartialCount.add`; values that are not numbers are ignored."""
         if type(value) in NUMBERS:
             self.total.add(value)
             self.at = at if self.at is None else min(self.at, at)
 
     def cells(self) -> Cells:
+        """The values of the accumulator's columns."""
         total = self.total
         kind = _DECIMAL if total.has_decimal else _DOUBLE if total.has_double else _LONG if total.has_long else _INT
         terms = None
@@ -81,7 +89,7 @@ class PartialSum:
 
 
 class PartialExtreme:
-    """The value whose (order, place) is least."""
+    """The partial result of $first, $max and $min: the value with the least (order, position)."""
 
     __slots__ = ("_order", "_skips", "best")
 
@@ -91,6 +99,7 @@ class PartialExtreme:
         self.best: tuple[Any, str, Any] | None = None
 
     def add(self, value: Any, at: str) -> None:
+        """As `PartialCount.add`; null and missing values are ignored with `skips`."""
         if self._skips and is_nullish(value):
             return
         order = self._order(value, at)
@@ -98,6 +107,7 @@ class PartialExtreme:
             self.best = (order, at, value)
 
     def cells(self) -> Cells:
+        """The values of the accumulator's columns, NULL if there was no value."""
         if self.best is None:
             return None, None, None
         order, at, value = self.best
@@ -105,7 +115,7 @@ class PartialExtreme:
 
 
 class PartialLast(PartialExtreme):
-    """The value whose place is greatest."""
+    """The partial result of $last: the value with the greatest position."""
 
     __slots__ = ()
 
@@ -113,6 +123,7 @@ class PartialLast(PartialExtreme):
         super().__init__(lambda value, at: b"", skips=False)
 
     def add(self, value: Any, at: str) -> None:
+        """As `PartialCount.add`."""
         if self.best is None or at >= self.best[1]:
             self.best = (b"", at, value)
 
@@ -122,7 +133,7 @@ def _ascending(value: Any, at: str) -> bytes:
 
 
 def _descending(value: Any, at: str) -> bytes:
-    # No keystring with its end is the beginning of another, so turning the bytes turns the order.
+    # A terminated keystring is no prefix of another, so inverting the bytes inverts the order.
     return _ascending(value, at).translate(_INVERTED)
 
 
@@ -192,7 +203,7 @@ PARTIAL_ACCUMULATORS: Final[dict[str, PartialAccumulator]] = {
     ),
     "$sum": PartialAccumulator(_SUM_COLUMNS, PartialSum, _sum_aggregates, lambda *cells: _total(*cells).result()),
 }
-"""The accumulators that a group on Spark may have."""
+"""The accumulators that a $group on Spark supports."""
 
 ORDERED: Final = frozenset({"$first", "$last"})
-"""Those that need to know the order of rows."""
+"""Those that depend on the order of rows."""

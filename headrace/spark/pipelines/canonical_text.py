@@ -1,4 +1,4 @@
-"""How a value may be written: the canonical texts of all values that are equal to it."""
+"""The canonical Extended JSON of all values that MongoDB's equality compares as equal to a value."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FORMS_MAX: Final = 27
 
 @dataclass(frozen=True, slots=True)
 class CanonicalTexts:
-    """All texts of values equal to one; with `numeric`, a text with a decimal in it may be one more."""
+    """The texts of values equal to one; if `numeric`, texts with a decimal may be further ones."""
 
     texts: tuple[str, ...]
     numeric: bool = False
 
 
 def canonical_texts(value: Any) -> CanonicalTexts | None:
-    """How values equal to this one are written; None where that cannot be told, or is too much."""
+    """The texts of values equal to this one; None if they cannot be listed, or are too many."""
     kind = type(value)
     if kind in _ONE_FORM:
         return CanonicalTexts((dumps(value),))

@@ -1,7 +1,7 @@
 """The evaluator on Spark's workers: batches of rows in, batches of rows out, for `mapInArrow`.
 
-Two kinds: one that keeps or drops rows as they are (all stages filter), and one that makes documents.
-What both read documents from is a `Source`: the columns of events, or one column of documents.
+FilterDocuments selects rows, if all stages filter; MakeDocuments and RewriteEvents make documents and rows of events.
+They read documents through a DocumentReader: from the columns of events, or from one column of documents.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from headrace.spark.pipelines.program import Flow
 
 CERTAIN: Final = "_sure"
-"""The column that says that a row matches the leading filters for sure; not among those that leave."""
+"""The internal column that says that columns alone have decided that a row matches the leading filters."""
 
 Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentReader:
-    """Where documents are: `document` is their column, or None where rows are events."""
+    """Reads the documents of a batch: from the column `document`, or from the columns of events if that is None."""
 
     document: str | None = None
 
     def read(
         self, batch: pa.RecordBatch, fields: Collection[str] | None = None, texts: dict[int, str] | None = None
     ) -> list[Document | None]:
-        """The documents of a batch; None for a row without one. With `fields` no other field need be there.
+        """The documents of a batch; None for a row without one. With `fields` other fields may be left out.
 
         For `texts` see `row_events.events`.
         """
@@ -48,7 +48,7 @@ class DocumentReader:
 
 @dataclass(frozen=True, slots=True)
 class FilterDocuments:
-    """Keeps the rows whose documents pass the program, a list of filters; `columns` are those that leave."""
+    """Selects the rows whose documents pass the program, a list of filters; `columns` are those of the result."""
 
     source: DocumentReader
     program: Program
@@ -75,9 +75,9 @@ class FilterDocuments:
 
 @dataclass(frozen=True, slots=True)
 class MakeDocuments:
-    """Runs the program and puts what it makes into the column `into`, beside the columns `carried` of its row.
+    """Runs the program and puts its documents into the column `into`, with the columns `carried` of their rows.
 
-    The program's first `filters` stages are passed over for rows that are sure to match.
+    The program's first `filters` stages are skipped for rows that are certain to match.
     """
 
     source: DocumentReader
@@ -96,10 +96,10 @@ class MakeDocuments:
             yield pa.RecordBatch.from_arrays([*taken.columns, column], names=names)
 
     def _cells(self, stages: tuple[Stage, ...], batch: pa.RecordBatch) -> tuple[list[int], pa.DataType, list[Any]]:
-        """The rows' indexes, the type and the cells of what the stages make of a batch."""
+        """The result of the stages for a batch: the documents' row indexes, the type of the column, and its values."""
         if self.source.document is None:
             texts: dict[int, str] = {}
-            documents = self.source.read(batch, texts=texts)  # held, for `texts` knows them by their ids
+            documents = self.source.read(batch, texts=texts)  # referenced, as `texts` has them by their ids
             indexes, made = run_over(documents, stages, batch, self.filters)
             return indexes, pa.string(), [row_events.text_of(document, texts) for document in made]
         indexes, made = run(self.source, stages, batch, self.filters)
@@ -110,7 +110,7 @@ class MakeDocuments:
 
 @dataclass(frozen=True, slots=True)
 class RewriteEvents:
-    """Runs the program and makes rows of events again. Raises error 280 where a stage has changed `_id`."""
+    """Runs the program and makes rows of events of the results. Raises error 280 if a stage has changed `_id`."""
 
     source: DocumentReader
     program: Program
@@ -143,14 +143,14 @@ def check_id(token: str, document: Document) -> None:
 def run(
     source: DocumentReader, stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int
 ) -> tuple[list[int], list[Any]]:
-    """What the stages make of a batch: the rows' indexes, and the documents made of each."""
+    """The documents that the stages make of a batch, with the indexes of their rows first."""
     return run_over(source.read(batch), stages, batch, filters)
 
 
 def run_over(
     documents: list[Document | None], stages: tuple[Stage, ...], batch: pa.RecordBatch, filters: int
 ) -> tuple[list[int], list[Any]]:
-    """As `run`, over the batch's documents read already."""
+    """As `run`, for documents that were read already."""
     full_flow = flow_of(stages)
     rest = flow_of(stages[filters:]) if filters else full_flow
     indexes: list[int] = []

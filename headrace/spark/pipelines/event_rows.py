@@ -1,4 +1,4 @@
-"""Events that a pipeline has reshaped, as rows of the source again: what has no column is in `other`."""
+"""Events that a pipeline has changed, as rows of the source; fields without a column are in `other`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which stage of a pipeline runs where, told without running anything."""
+"""Explains which stage of a pipeline runs where, without running anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS, EVALUATOR, AGGREGATION, JOIN = "Spark columns", "Spark evaluator", "Spa
 
 @dataclass(frozen=True, slots=True)
 class ExplainedStage:
-    """One stage, where it runs, and a word on how. A stage may be in two places: told twice, in their order."""
+    """One stage, where it runs, and details. A stage that runs in two steps is listed twice, in their order."""
 
     stage: str
     where: str
@@ -28,7 +28,7 @@ class ExplainedStage:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The stages in the order in which documents meet them."""
+    """The stages in the order in which documents pass them; `str` is a table of them."""
 
     stages: tuple[ExplainedStage, ...]
 
@@ -54,10 +54,10 @@ def explain(
     order: str | None = "token",
     compiled: bool = True,
 ) -> Explanation:
-    """Where each stage of `headrace.spark.pipeline(df, stages)` runs, behind a source with the options `source`.
+    """Where each stage of `headrace.spark.pipeline(df, stages)` runs, after a source with the options `source`.
 
     Of the options only `pipeline` (JSON text, or the stages) and `documents` matter. `events=False`: df has a column
-    of documents. The rest is as in `pipeline`; raises as it does.
+    of documents. The rest is as for `pipeline`, also what it raises.
     """
     options = {name.lower(): value for name, value in (source or {}).items()}
     explained = _of_source(options.get("pipeline", []))

@@ -1,13 +1,13 @@
-"""`$group` on Spark: parts made by the evaluator on workers, put together by Spark's aggregates.
+"""`$group` on Spark: the evaluator makes partial groups on workers, Spark's aggregates combine them.
 
-    documents --Parts--> a row for each group in a batch --groupBy([window or end,] key)--> --Finished--> documents
+    documents --PartialGroups--> a row per group --groupBy([window or end,] key)--> --FinishGroups--> documents
 
 Rules:
-- The key is the keystring of `_id`: 1, 1.0 and NumberLong(1) are one group, null and no value are one.
-- The `_id` told is that of the first document, by the order of rows where there is one.
-- A bin of the calendar is in the key itself; what Spark needs to know of it is its `end`. That column is marked as one
-  of event time, as Spark marks a window's: a group is given out, and forgotten, when the watermark has come to it.
-- On a stream a document without the window's date is an error, never a row less.
+- The key is the keystring of `_id`: 1, 1.0 and NumberLong(1) are one group, as are null and a missing value.
+- The result's `_id` is that of the first document, by the order of rows if there is one.
+- A calendar bin is part of the key; Spark needs only its `end`. That column is marked as event time, as Spark marks
+  that of a window: when the watermark reaches it, the group is output and its state dropped.
+- On a stream a document without the window's date is an error; it is not skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _FIXED: Final = (("key", "binary"), ("id", "string"), ("at", "string"), ("moment", "timestamp"), ("end", "timestamp"))
 _EVENT_TIME: Final = "spark.watermarkDelayMs"
-"""What Spark knows a column of event time by, in its metadata."""
+"""Spark's key in the metadata of an event-time column."""
 _ARROW: Final = {
     "bigint": pa.int64(), "binary": pa.binary(), "decimal(38,0)": pa.decimal128(38, 0), "int": pa.int32(),
     "string": pa.string(), "timestamp": pa.timestamp("us", "UTC"),
@@ -46,7 +46,7 @@ _ARROW: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A `$group` that can be run on Spark; `window` is the one it was given or, on a stream, has found."""
+    """A `$group` that Spark can run; `window` is the caller's or, on a stream, that of its `$dateTrunc`."""
 
     spec: Document
     setting: Setting
@@ -54,7 +54,7 @@ class Grouping:
 
     @property
     def has_window_column(self) -> bool:
-        """Whether the window was given by the caller: then it is a column of the answer."""
+        """Whether the window is the caller's: then it is a column of the result."""
         return isinstance(self.window, Window)
 
     @property
@@ -64,7 +64,7 @@ class Grouping:
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:
-        """Name and type of the columns of parts."""
+        """Name and type of the columns of partial groups."""
         accumulator_columns = [
             (f"a{index}_{name}", kind)
             for index, operator in enumerate(self.operators)
@@ -73,7 +73,7 @@ class Grouping:
         return (*_FIXED, *accumulator_columns)
 
     def parsed(self) -> Group:
-        """The stage of the evaluator."""
+        """The evaluator's stage."""
         (stage,) = parse_group("$group", self.spec, self.setting.context())
         assert isinstance(stage, Group)
         return stage
@@ -82,7 +82,7 @@ class Grouping:
 def grouping(
     spec: Any, setting: Setting, *, window: Window | None, delay: str | None, streaming: bool, ordered: bool
 ) -> Grouping:
-    """The grouping of a `$group`; raises StageRefused, or the `CommandError` of a bad one."""
+    """Checks a `$group`; raises StageRefused, or the CommandError of an invalid one."""
     parse_group("$group", spec, setting.context())
     for name, value in spec.items():
         operator = next(iter(value)) if name != "_id" else "$count"
@@ -104,7 +104,7 @@ def grouping(
 
 @dataclass(frozen=True, slots=True)
 class PartialGroups:
-    """For `mapInArrow`: documents, after the program's stages, to a row for each group there is in a batch."""
+    """For `mapInArrow`: documents, after the program's stages, to a row for each group of a batch."""
 
     source: DocumentReader
     program: Program
@@ -121,7 +121,7 @@ class PartialGroups:
             yield maker.rows(list(zip(self._order(batch, indexes), made, strict=True)))
 
     def _order(self, batch: pa.RecordBatch, indexes: list[int]) -> Iterator[str]:
-        """Each document's place among all, as text that sorts."""
+        """Each document's position in the order of rows, as text that sorts."""
         if self.order is None:
             yield from ("" for _ in indexes)
             return
@@ -131,7 +131,7 @@ class PartialGroups:
 
 
 class _PartialGroupMaker:
-    """Rows of parts from documents; keeps nothing from batch to batch."""
+    """Makes the rows of partial groups; has no state between batches."""
 
     def __init__(self, grouping: Grouping) -> None:
         self._stage = grouping.parsed()
@@ -144,6 +144,7 @@ class _PartialGroupMaker:
         self._cut = None if self._bins is None else context.expression({"$dateTrunc": self._bins.truncation})
 
     def rows(self, documents: list[tuple[str, Document]]) -> pa.RecordBatch:
+        """The partial groups of documents, each given with its position."""
         groups: dict[tuple[bytes, int | None], tuple[list[Any], list[Any]]] = {}
         for at, document in documents:
             identity = self._stage.key(document)
@@ -167,12 +168,12 @@ class _PartialGroupMaker:
         return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self._columns])
 
     def _end(self, document: Document) -> int | None:
-        """Where the document's bin ends; None where there are no bins."""
+        """The end of the document's bin in microseconds; None without bins."""
         return None if self._cut is None or self._bins is None else int(self._bins.end(self._cut(document))) * 1000
 
 
 def instant(value: Any) -> int:
-    """Microseconds since the epoch of a date, a timestamp or an object id's time; error 4 for what has none."""
+    """The microseconds since the epoch of a date, timestamp or ObjectId; raises error 4 for other values."""
     if type(value) is DatetimeMS:
         return int(value) * 1000
     if type(value) is Timestamp:
@@ -184,7 +185,7 @@ def instant(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FinishGroups:
-    """For `mapInArrow`: Spark's aggregates to the groups' documents, in the column `into`, beside `carried`."""
+    """For `mapInArrow`: combined cells to the groups' documents in the column `into`, with the columns `carried`."""
 
     body: bytes
     carried: tuple[str, ...]
@@ -210,12 +211,12 @@ class FinishGroups:
 
 
 def result_columns(operator: str) -> tuple[str, ...]:
-    """The columns of an accumulator that Spark's aggregates leave, in the order its result takes them."""
+    """The columns that an accumulator's aggregates leave, in the order of the arguments of its `result`."""
     return tuple(name for name, _ in PARTIAL_ACCUMULATORS[operator].columns if name not in ("a", "o"))
 
 
 def grouped(df: DataFrame, grouping: Grouping, partials: PartialGroups, into: str) -> DataFrame:
-    """The DataFrame of groups: column `into`, and `window` where the caller told one."""
+    """The DataFrame of groups: the column `into`, and `window` if the caller gave one."""
     from pyspark.sql import functions as f
 
     rows = df.mapInArrow(partials, ", ".join(f"{name} {kind}" for name, kind in grouping.columns))
@@ -224,7 +225,7 @@ def grouped(df: DataFrame, grouping: Grouping, partials: PartialGroups, into: st
     if window is not None and df.isStreaming:
         rows = rows.withWatermark("moment", delay_of(window))
     if isinstance(window, Bins):
-        # Of the columns of event time Spark wants one only.
+        # Spark allows one event-time column only.
         rows = rows.withColumn("end", f.col("end").alias("end", metadata={_EVENT_TIME: 0})).drop("moment")
         keys.insert(0, "end")
     elif window is not None:

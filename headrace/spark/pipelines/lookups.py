@@ -1,13 +1,13 @@
 """`$lookup` on Spark: a join with a table, in which the evaluator decides what joins.
 
-    documents --Keyed--> a row for each local value --left join, table by value--> --Attached--> documents
+    documents --LocalKeys--> a row per local value --left join, table by value--> --AttachMatches--> documents
 
 Rules:
-- The join finds at least what MongoDB's equality finds (by keystrings); for each document the evaluator's `$lookup`
-  then runs over what was found, with its pipeline if it has one.
-- The table is broadcast, so the rows of one document stay beside each other and no state is kept; on a stream it is
-  read again for each micro-batch, as far as its source allows.
-- Documents of the table come in the order of their `_id`.
+- The join by keystrings matches at least what MongoDB's equality matches; for each document the evaluator's `$lookup`
+  then runs over the matches, with its pipeline if it has one.
+- The table is broadcast, so the rows of one document stay together and no state is needed; on a stream the table is
+  read again for each micro-batch, if its source allows.
+- Documents of the table are in the order of their `_id`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KEY_COLUMNS: Final = "_row int, _rows int, _key binary"
 
 
 def check_lookup(spec: Any, setting: Setting) -> None:
-    """Raises the `CommandError` of a bad `$lookup`, or StageRefused for one that Spark cannot run."""
+    """Raises the CommandError of an invalid `$lookup`, or StageRefused for one that Spark cannot run."""
     parse_lookup("$lookup", spec, setting.context(lambda database, collection: ()))
     if "localField" not in spec or type(spec.get("from")) is not str:
         raise refused("$lookup", "it must say from, localField and foreignField: without them nothing can be joined")
@@ -58,9 +58,9 @@ def _names(value: Any) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class LocalKeys:
-    """For `mapInArrow`: documents, after the program's stages, to a row for each value they join by.
+    """For `mapInArrow`: documents, after the program's stages, to a row for each value of their local field.
 
-    The document is in the first of its rows only, the columns `carried` are in all.
+    The document is in the first of its rows only, the columns `carried` in all of them.
     """
 
     source: DocumentReader
@@ -95,7 +95,7 @@ class LocalKeys:
 
 @dataclass(frozen=True, slots=True)
 class ForeignKeys:
-    """For `mapInArrow`: the table's documents to a row for each value they are joined by."""
+    """For `mapInArrow`: the table's documents to a row for each value of their foreign field."""
 
     document: str
     path: str
@@ -104,7 +104,7 @@ class ForeignKeys:
         from pyspark import TaskContext
 
         path = split_path(self.path)
-        # Spark's own numbering of rows is not for streams, not even for a table beside one.
+        # Spark's function for row ids is not allowed in a streaming query.
         task = TaskContext.get()
         numbers = count((task.partitionId() if task else 0) << 33)
         for batch in batches:
@@ -126,7 +126,7 @@ class ForeignKeys:
 
 @dataclass(frozen=True, slots=True)
 class AttachMatches:
-    """For `mapInArrow`: rows joined with the table to documents with what the evaluator's `$lookup` gives them."""
+    """For `mapInArrow`: rows joined with the table to documents, through the evaluator's `$lookup`."""
 
     lookup: Program
     carried: tuple[str, ...]
@@ -148,7 +148,7 @@ class AttachMatches:
                 if row_number == 0:
                     pending, gathered = [cell], {}
                 if not pending or pending[0] is None:
-                    raise RuntimeError("the rows of one document were parted by the join")
+                    raise RuntimeError("the rows of one document were separated by the join")
                 gathered |= {(each["order"], each["number"]): each["body"] for each in matches or ()}
                 if row_number == row_count - 1:
                     foreign_documents[:] = [bson.decode(gathered[index]) for index in sorted(gathered)]
@@ -166,7 +166,7 @@ def _joined(batch: pa.RecordBatch, into: str) -> Iterator[tuple[Any, ...]]:
 
 
 def joined(df: DataFrame, table: DataFrame, document: str, keyed: LocalKeys, lookup: Program, schema: str) -> DataFrame:
-    """The DataFrame with the table's documents joined in; `schema` is that of the carried columns and `into`."""
+    """The DataFrame with the table's documents joined; `schema` is the DDL of the carried columns and `into`."""
     from pyspark.sql import functions as f
 
     spec = bson.decode(lookup.body)["stages"][0]["$lookup"]

@@ -1,7 +1,8 @@
-"""Which stage of a pipeline runs where: decided before anything runs, without Spark.
+"""Plans which stage of a pipeline runs where, before anything runs and without Spark.
 
-Rule: leading filters of events become conditions on columns, as far as those can tell; runs of stages of one document
-go to the evaluator together; `$group` and `$lookup` are Spark's with the evaluator's parts. Anything else is refused.
+Rule: leading filters of events become conditions on columns, as far as columns can decide them; consecutive stages of
+one document form one step of the evaluator; `$group` and `$lookup` are Spark's aggregation and join around the
+evaluator. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from headrace.spark.pipelines.windows import Window
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a plan depends on besides the stages.
+    """What a plan depends on besides the stages; the last four fields are as for `pipeline`.
 
     `events`: rows are events. `texts`: their documents are Extended JSON. `ordered`: rows have an order.
     """
@@ -40,7 +41,7 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True)
 class FilterStep:
-    """Leading `$match` stages on columns: `approximation`, and the rows for which it does not hold (`misplaced`)."""
+    """Leading `$match` stages as conditions on columns, which do not hold for `misplaced` rows."""
 
     stages: tuple[Document, ...]
     approximation: FilterApproximation
@@ -49,20 +50,20 @@ class FilterStep:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateStep:
-    """Stages of one document each, by the evaluator; the first `filters` of them were also `Filtering`."""
+    """Stages of one document each, for the evaluator; the first `filters` of them are also in a FilterStep."""
 
     stages: tuple[Document, ...]
     filters: int = 0
 
     @property
     def filtering(self) -> bool:
-        """Whether all of them only keep or drop."""
+        """Whether all of them are filters."""
         return all("$match" in stage for stage in self.stages)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStep:
-    """A `$group`."""
+    """A `$group`, by Spark's aggregation."""
 
     stage: Document
     grouping: Grouping
@@ -70,7 +71,7 @@ class GroupStep:
 
 @dataclass(frozen=True, slots=True)
 class LookupStep:
-    """A `$lookup`."""
+    """A `$lookup`, by Spark's join."""
 
     stage: Document
 
@@ -87,21 +88,21 @@ class PipelinePlan:
 
     @property
     def only_filters(self) -> bool:
-        """Whether rows leave as they came, or not at all."""
+        """Whether the pipeline only selects rows."""
         return all(
             isinstance(step, FilterStep) or (isinstance(step, EvaluateStep) and step.filtering) for step in self.steps
         )
 
 
 def parse_stages(stages: Sequence[Mapping[str, Any]], setting: Setting) -> list[Document]:
-    """The stages with canonical values, checked. Raises StageRefused by name, and `CommandError`s of bad stages."""
+    """The stages with canonical values, checked. Raises StageRefused, or the CommandError of an invalid stage."""
     given: list[Document] = canonical([dict(stage) for stage in stages])
     for stage in given:
         name = next(iter(stage), "")
         if name not in ONE_DOCUMENT and name not in ("$group", "$lookup"):
             parse_known(name, stage, setting)
             raise refused(name)
-    # In one go, so that errors come as the server's do.
+    # All together, so that the first error is the one that the server would report.
     parse_pipeline(given, context=setting.context(lambda database, collection: ()))
     for stage in given:
         if "$fill" in stage and any("method" in how for how in stage["$fill"]["output"].values()):
@@ -110,7 +111,7 @@ def parse_stages(stages: Sequence[Mapping[str, Any]], setting: Setting) -> list[
 
 
 def parse_known(name: str, stage: Document, setting: Setting) -> None:
-    """Raises the server's error for a stage of a name that it does not know, or that is no stage."""
+    """Raises the server's error for an unknown stage, or for a document that is not a stage."""
     from headrace.query.stages.stage_table import STAGES
 
     if name not in STAGES or len(stage) != 1:
@@ -118,7 +119,7 @@ def parse_known(name: str, stage: Document, setting: Setting) -> None:
 
 
 def plan(stages: Sequence[Mapping[str, Any]], setting: Setting, given: PlanOptions) -> PipelinePlan:
-    """The plan. Raises StageRefused for what Spark cannot run, `CommandError` for what is wrong."""
+    """The plan. Raises StageRefused for what Spark cannot run, CommandError for what is invalid."""
     steps: list[Step] = []
     rest = parse_stages(stages, setting)
     if given.events and given.compiled:
@@ -156,7 +157,7 @@ def _next_step(steps: list[Step], rest: list[Document], setting: Setting, given:
 
 
 def _evaluated(steps: list[Step], rest: list[Document], filters: int = 0) -> list[Document]:
-    """Puts the stages of one document that come first into a step; what is left."""
+    """Appends a step of the leading stages of one document; returns the remaining stages."""
     end = next((index for index, stage in enumerate(rest) if next(iter(stage)) not in ONE_DOCUMENT), len(rest))
     steps.append(EvaluateStep(tuple(rest[:end]), filters))
     return rest[end:]

@@ -1,6 +1,6 @@
-"""The stages that look at one document at a time, as they travel to workers: BSON there, closures here.
+"""The stages of one document each, as they are sent to workers: BSON that is parsed into closures there.
 
-Rule: what a program does is what `headrace.query` does; nothing of a stage's meaning is in this package.
+Rule: stages are evaluated by `headrace.query` only; this package does not interpret them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ONE_DOCUMENT: Final = frozenset(
     {"$addFields", "$fill", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$set", "$unset",
      "$unwind"}
 )  # fmt: skip
-"""The stages whose answer depends on one document alone; `$fill` when it fills with values."""
+"""The stages whose result depends on one document only; of `$fill`, the form with values."""
 
 
 def canonical(value: Any) -> Any:
-    """The value with BSON's types as `headrace.values.bson` names them. Raises bson's errors for what BSON lacks."""
+    """The value as `headrace.values.bson` decodes it. Raises bson's errors for values that BSON does not have."""
     return bson.decode(bson.encode({"value": value}))["value"]
 
 
@@ -68,7 +68,7 @@ class Program:
 
 
 def flow_of(stages: Sequence[Stage]) -> Flow:
-    """The function from a document to the documents that leave the stages."""
+    """The function from a document to the documents that the stages make of it."""
     steps = [getattr(stage, "each", None) for stage in stages]
     if all(steps):
         return _single(steps)
@@ -95,7 +95,7 @@ def _single(steps: list[Any]) -> Flow:
 
 
 def fields_of(stages: Sequence[Stage]) -> frozenset[str] | None:
-    """The top-level fields that stages look at which are all filters; None if they may look at any."""
+    """The top-level fields that the stages read if all of them are filters; None if they may read any."""
     result: set[str] = set()
     for stage in stages:
         fields = stage.predicate.fields() if isinstance(stage, Match) else None

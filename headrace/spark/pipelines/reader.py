@@ -1,7 +1,7 @@
-"""The source's option `pipeline`: what of it the server runs, and what the source's reader runs behind the cursor.
+"""The source's option `pipeline`: which stages the server runs, and which the source's reader runs on the results.
 
-Rule: the server gets the longest beginning that a change stream allows; what follows must be stages of one document.
-Both leave an event's `_id` as it is.
+Rule: the server gets the leading stages that a change stream allows; the others must be stages of one document. None of
+them may change an event's `_id`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ IN_STREAM: Final = frozenset(
     {"$addFields", "$changeStreamSplitLargeEvent", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith",
      "$set", "$unset"}
 )  # fmt: skip
-"""The stages that every server allows behind `$changeStream`."""
+"""The stages that every server allows after `$changeStream`."""
 
 
 def split_stages(stages: Sequence[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
-    """The stages for the server's cursor and those for the reader. Raises StageRefused or a `CommandError`."""
+    """The stages for the server's cursor and those for the reader. Raises StageRefused or CommandError."""
     end = next((index for index, stage in enumerate(stages) if next(iter(stage), "") not in IN_STREAM), len(stages))
     for stage in stages[end:]:
         name = next(iter(stage), "")
@@ -38,9 +38,9 @@ def split_stages(stages: Sequence[Document]) -> tuple[tuple[Document, ...], tupl
 def rewritten_batches(
     stages: Sequence[Document], batches: Iterable[pa.RecordBatch], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of all columns of events, as BSON, to batches of `columns` of the events that leave the stages.
+    """Runs the stages over batches of all columns of events, as BSON; the results as batches of `columns`.
 
-    Raises error 280 where a stage changed `_id`.
+    Raises error 280 if a stage changed `_id`.
     """
     from headrace.spark.pipelines import row_events
     from headrace.spark.pipelines.evaluate import check_id

@@ -1,4 +1,4 @@
-"""What a pipeline on Spark refuses, and why: told by stage name before anything runs."""
+"""The stages that a pipeline on Spark refuses, and the reasons."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ REFUSED: Final[dict[str, str]] = {
 
 
 class StageRefused(ValueError):
-    """A stage is right, but cannot be run on Spark (there); the message names it."""
+    """A valid stage that cannot be run on Spark, or not in this position; the message names it."""
 
 
 def refused(name: str, why: str | None = None) -> StageRefused:
-    """The error for the stage."""
+    """The error that refuses the stage, for the reason `why` or that of the table."""
     return StageRefused(f"{name} cannot be run on Spark: {why or REFUSED.get(name, _SERVER)}")

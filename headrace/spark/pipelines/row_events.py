@@ -1,7 +1,7 @@
-"""From a row of the source back to the event it tells of: what a pipeline's stages see.
+"""From a row of the source back to its event, which a pipeline's stages see.
 
-Rule: an event as the server sends it, made a row and read back here, is the same BSON (a token's type bits aside,
-where the row does not have them). Fields that a pipeline added stand behind those of an event.
+Rule: an event that is made a row and read back here is the same BSON, except for a token's type bits, which a row does
+not have. Fields that a pipeline added follow those of an event.
 
 A row of a snapshot is an event too, with an operation type of its own and without `wallTime`.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-# The order in which a server writes an event's fields; `other` brings those that have no column.
+# The order of fields in a server's events; those without a column come from `other`.
 _ORDER: Final = (
     "to", "txnNumber", "lsid", "_id", "splitEvent", "operationType", "clusterTime", "collectionUUID", "wallTime",
     "fullDocument", "ns", "documentKey", "operationDescription", "updateDescription", "rawUpdateDescription",
@@ -34,7 +34,7 @@ COLUMNS: Final = (
     "token", "clusterTime", "clusterTimeIncrement", "operationType", "database", "collection", "documentKey",
     "fullDocument", "fullDocumentBeforeChange", "updateDescription", "lsid", "txnNumber", "wallTime", "other",
 )  # fmt: skip
-"""The columns that an event is read from; all must be there."""
+"""The columns that an event is read from."""
 
 # The columns that a field of an event is read from; `other` is always read.
 _SOURCES: Final[dict[str, tuple[str, ...]]] = {
@@ -46,7 +46,7 @@ _SOURCES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def columns_of(fields: Collection[str] | None) -> tuple[str, ...]:
-    """The columns that events must be read from for these of their fields; None for all."""
+    """The columns that these fields of events are read from; None for all fields."""
     if fields is None:
         return COLUMNS
     needed = {"other"}
@@ -56,14 +56,14 @@ def columns_of(fields: Collection[str] | None) -> tuple[str, ...]:
 
 
 def reader(kind: pa.DataType) -> Callable[[Any], Any]:
-    """The function from what a column of this Arrow type holds to the document."""
+    """The function from the values of a column of this Arrow type to documents."""
     import pyarrow as pa
 
     return bson.decode if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else loads
 
 
 def writer(kind: pa.DataType) -> Callable[[Document], Any]:
-    """The opposite of `reader`."""
+    """The inverse of `reader`."""
     import pyarrow as pa
 
     return bson.encode if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else dumps
@@ -72,7 +72,7 @@ def writer(kind: pa.DataType) -> Callable[[Document], Any]:
 def events(
     batch: pa.RecordBatch, fields: Collection[str] | None = None, texts: dict[int, str] | None = None
 ) -> list[Document]:
-    """The events of a batch of rows; with `fields` they need not have any others.
+    """The events of a batch of rows; with `fields` other fields may be left out.
 
     `texts` is filled with the text of each document among an event's fields, by its `id` (valid while it lives).
     """
@@ -88,7 +88,7 @@ def events(
         if name in _DOCUMENTS or name == "other":
             read, stored = reader(column.type), values
             values = [None if cell is None else read(cell) for cell in stored]
-            # `other` does not live on in its event, and its id would be another's.
+            # The document of `other` is not referenced by its event, so its id may be reused.
             if texts is not None and read is loads and name != "other":
                 texts.update((id(document), text) for document, text in zip(values, stored, strict=True) if text)
         cells[name] = values
@@ -97,7 +97,7 @@ def events(
 
 
 def text_of(document: Document, texts: dict[int, str]) -> str:
-    """The document's text; what of it is as it was read is not written again."""
+    """The document's Extended JSON; unchanged parts of it are taken from `texts`."""
     known = texts.get(id(document))
     if known is not None:
         return known

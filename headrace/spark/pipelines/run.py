@@ -1,11 +1,11 @@
 """`headrace.spark.pipeline`: a MongoDB pipeline over a DataFrame.
 
-What leaves, told by the stages alone:
+The result depends on the stages alone:
 
     $match only          the rows that match, with the columns they came with
-    other stages         documents: the column `document`, beside `token`, `clusterTime`, `clusterTimeIncrement` and
-                         `wallTime` of events, or beside the other columns of any other DataFrame
-    with a $group        documents only, beside `window` where one was given
+    other stages         documents: the column `document`, and `token`, `clusterTime`, `clusterTimeIncrement` and
+                         `wallTime` of events, or the other columns of any other DataFrame
+    with a $group        documents only, and `window` if one was given
     output="events"      rows of events again, as if the source had been given the stages
 """
 
@@ -70,8 +70,8 @@ def pipeline(
     let        values of `$$` variables; `$$NOW` is the time of this call
     compiled   False: no condition on columns, everything by the evaluator
 
-    Raises `StageRefused` by name for a stage that Spark cannot run, and the server's `CommandError` for a wrong one,
-    both before anything runs. A stage that fails on a document fails the query.
+    Raises StageRefused for a stage that Spark cannot run, and the server's CommandError for an invalid one, before
+    anything runs. A stage that fails on a document fails the query.
     """
     now = DatetimeMS(SystemClock().now_ms())
     setting = Setting(
@@ -81,7 +81,7 @@ def pipeline(
 
 
 class PipelineBuilder:
-    """A pipeline being put on a DataFrame, step by step."""
+    """Applies a pipeline to a DataFrame, step by step."""
 
     def __init__(self, df: DataFrame, document: str | None, order: str | None, tables: Tables) -> None:
         self.df = df
@@ -163,7 +163,7 @@ class PipelineBuilder:
             self._documents(planned.setting, program, step.filters)
 
     def _documents(self, setting: Setting, program: Program | None = None, filters: int = 0) -> DataFrame:
-        """Puts documents in place of events, or of the documents that there are."""
+        """Replaces events, or documents, by the documents that the program makes of them."""
         if program is None and not self.events:
             return self.df
         carried = self._carried
@@ -193,7 +193,7 @@ class PipelineBuilder:
 
     @property
     def _carried(self) -> tuple[str, ...]:
-        """The columns that go on beside documents."""
+        """The columns that are retained with documents."""
         if self.events:
             extra = self._order if self._order not in _CARRIED else None
             return (*_CARRIED, *([extra] if extra else []))

@@ -1,8 +1,8 @@
-"""The time windows of a group on a stream: told by the caller, or found in the group's `$dateTrunc`.
+"""The time windows of a group on a stream: given by the caller, or by the group's `$dateTrunc`.
 
-Rule: a group on a stream must end, so that it can be given out and forgotten. It ends when the watermark has passed
-its window. A `$dateTrunc` is a window by the calendar, in whatever unit and time zone: the evaluator cuts the date, as
-the server would, and finds where the next bin begins. Before that moment no document of the bin can be missing.
+Rule: a group on a stream must end, so that it can be output and its state dropped: when the watermark has passed its
+window. A `$dateTrunc` is a window of the calendar, in any unit and time zone: the evaluator truncates the date, as
+the server would, and computes where the next bin begins. No document of the bin is dated at that time or later.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _TRIES: Final = 4
 class Window:
     """A window of a group: `duration` and `slide` as Spark writes intervals ("1 hour").
 
-    `date` is the expression whose date or timestamp a document falls into windows by; `delay` how much older than the
-    newest a document may come and still count. Events come in the order of `$clusterTime`: there it may be nothing.
+    `date` is the expression of the date or timestamp that decides a document's window. `delay` is how much older than
+    the newest a document may be and still count; events are in the order of `$clusterTime`, so for that it may be left out.
     """
 
     duration: str
@@ -41,13 +41,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """The bins of a `$dateTrunc`, whose argument is `truncation`; see `Window` for the delay."""
+    """The bins of a `$dateTrunc` with the argument `truncation`; the delay is as for `Window`."""
 
     truncation: dict[str, Any]
     delay: str | None = None
 
     @property
     def date(self) -> Any:
+        """The expression of the date that is truncated."""
         return self.truncation.get("date")
 
     def __str__(self) -> str:
@@ -55,21 +56,20 @@ class Bins:
         return f"bins of {size} {self.truncation['unit']} in {zone}"
 
     def end(self, start: DatetimeMS) -> DatetimeMS:
-        """Where the bin that begins at `start` has ended: no date before it is cut to a later bin, and none of this
-        bin is at it or later."""
+        """The end of the bin that begins at `start`: the bin has the dates from `start` up to it, exclusive."""
         step = {name: self.truncation[name] for name in ("unit", "timezone") if name in self.truncation}
         size = int(self.truncation.get("binSize", 1))
         for count in range(1, _TRIES):
-            # A bin across a change of the clocks may be longer than its name says.
+            # Across a change of daylight saving time a bin may be longer than its nominal size.
             later = _computed({"$dateAdd": step | {"startDate": start, "amount": size * count}})
             following: DatetimeMS = _computed({"$dateTrunc": self.truncation | {"date": later}})
             if following > start:
                 return following
-        raise CommandError(15, f"no bin of {size} {self.truncation['unit']} begins behind {start!r}")
+        raise CommandError(15, f"no bin of {size} {self.truncation['unit']} begins after {start!r}")
 
 
 def window_of_key(identity: Any, delay: str | None) -> Bins | None:
-    """The bins of the first `$dateTrunc` in a group's `_id`; None if there is none. Raises StageRefused."""
+    """The bins of the first `$dateTrunc` in a group's `_id`, or None. Raises StageRefused."""
     truncation = _truncation(identity)
     if truncation is None:
         return None
@@ -78,7 +78,7 @@ def window_of_key(identity: Any, delay: str | None) -> Bins | None:
             raise refused("$group", f"on a stream $dateTrunc takes a constant {name}")
     if truncation.get("unit") not in UNITS:
         raise refused("$group", "on a stream $dateTrunc takes a constant unit")
-    # What is wrong with a constant is told now, not by a worker.
+    # Errors of constants are raised now and not by a worker.
     _computed({"$dateTrunc": truncation | {"date": DatetimeMS(0)}})
     return Bins(truncation, delay)
 
@@ -88,7 +88,7 @@ def _computed(expression: Any) -> Any:
 
 
 def delay_of(window: Window | Bins) -> str:
-    """The watermark's delay. Raises StageRefused where it must be told and was not."""
+    """The watermark's delay. Raises StageRefused if it is required and missing."""
     if window.delay is not None:
         return window.delay
     if window.date != CLUSTER_TIME:
@@ -97,7 +97,7 @@ def delay_of(window: Window | Bins) -> str:
 
 
 def _truncation(value: Any) -> dict[str, Any] | None:
-    """The argument of a `$dateTrunc` that stands in the key as itself, not inside another operator."""
+    """The argument of a `$dateTrunc` that is a field of the key, not an argument of another operator."""
     if type(value) is not dict:
         return None
     if "$dateTrunc" in value:
