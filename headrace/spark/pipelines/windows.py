@@ -26,7 +26,7 @@ class Window:
     """A window of a group: `duration` and `slide` as Spark writes intervals ("1 hour").
 
     `date` is the expression of the date or timestamp that decides a document's window. `delay` is how much older than
-    the newest a document may be and still count; events are in the order of `$clusterTime`, so for that it may be left out.
+    the newest a document may be and still count; it may be omitted for `$clusterTime`, as events are in its order.
     """
 
     duration: str

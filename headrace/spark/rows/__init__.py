@@ -1,1 +1,1 @@
-"""What a row of the source is: its columns, tokens, and how documents are told in them."""
+"""The rows of the source: their columns, their tokens, and the representation of documents in them."""

@@ -1,4 +1,4 @@
-"""Spark's schema as Arrow's, times in UTC, whichever PySpark it is."""
+"""Spark's schema as Arrow's, with times in UTC, for every supported PySpark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark expects of batches of the schema."""
-    # PySpark 4.1 means UTC without being told; 4.3 wants to be told.
+    """The Arrow schema that Spark expects of batches of the schema."""
+    # PySpark 4.1 assumes UTC; 4.3 requires the argument.
     timezone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     return to_arrow_schema(schema, **timezone)

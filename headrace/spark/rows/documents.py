@@ -1,14 +1,13 @@
-"""From columns that hold BSON to the columns Spark was promised: documents as Extended JSON, as BSON, or typed.
+"""Converts columns of BSON to those of Spark's schema: documents as Extended JSON, as BSON, or typed.
 
     extjson   canonical Extended JSON, text that keeps the order of fields and every type (the default)
-    bson      the bytes themselves: nothing is converted
-    columns   `fullDocument` and `fullDocumentBeforeChange` as structs by `documentSchema`, and beside each what did
-              not fit or has no field there, as Extended JSON: `fullDocumentRest`, `fullDocumentBeforeChangeRest`
+    bson      the bytes, without a conversion
+    columns   `fullDocument` and `fullDocumentBeforeChange` as structs by `documentSchema`; fields that do not fit or
+              are not in the schema as Extended JSON in `fullDocumentRest` and `fullDocumentBeforeChangeRest`
 
-Done on the workers, for the columns that are wanted and for no others: documents of the same layout all together
-(`layouts.py`), the others one by one.
+Workers convert the wanted columns only: documents of the same layout all at once (`layouts.py`), the others one by one.
 
-Rule: both ways say the same, to the letter.
+Rule: both give identical results.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from headrace.values.bson import MISSING, decode
 
 
 class Shaper:
-    """Batches of BSON columns into batches of one Spark schema. `together=False`: documents one by one, all of them."""
+    """Converts batches of BSON columns to one Spark schema; with `together=False` all documents one by one."""
 
     def __init__(self, schema: StructType, *, together: bool = True) -> None:
         self.schema: pa.Schema = arrow_schema(schema)
         names = [name if name in COLUMNS or name == SERVER else name.removesuffix(REST) for name in self.schema.names]
         self.columns = tuple(name for name in COLUMNS if name in names)
-        """The columns of BSON that are needed, in their order."""
+        """The columns of BSON that the schema needs, in the order of COLUMNS."""
         self._typed = {
             field.name: TypedColumns(field.dataType, self.schema.field(field.name).type, together=together)
             for field in schema.fields
@@ -46,7 +45,7 @@ class Shaper:
         self._texts = {name: TextColumn(together=together) for name in names}
 
     def shape(self, batch: pa.RecordBatch, server: str = "") -> pa.RecordBatch:
-        """The batch in Spark's schema; `server` fills the column of that name."""
+        """The batch in Spark's schema; `server` is the value of a missing column of that name."""
         typed: dict[str, list[pa.Array]] = {}
         arrays = [self._array(field, batch, typed, server) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -67,7 +66,7 @@ class Shaper:
 
 
 class TextColumn:
-    """A column of BSON documents as Extended JSON; it remembers their layouts from batch to batch."""
+    """Converts a column of BSON documents to Extended JSON; layouts are remembered between batches."""
 
     def __init__(self, *, together: bool = True) -> None:
         self._known = KnownLayouts() if together else None
@@ -78,7 +77,7 @@ class TextColumn:
 
 
 class TypedColumns:
-    """A column of BSON documents as a struct, and as the Extended JSON of the rest; it remembers layouts as well."""
+    """Converts a column of BSON documents to a struct and the Extended JSON of the rest; remembers layouts, too."""
 
     def __init__(self, struct: StructType, arrow: pa.DataType, *, together: bool = True) -> None:
         self._fit, self._arrow = fit_struct(struct), arrow

@@ -1,7 +1,7 @@
-"""The columns of the `headrace` source, by how documents are told, and one row of them as the sinks get it.
+"""The columns of the `headrace` source, and a row of them as sinks get it.
 
-Rule: nothing of an event is lost. Each field has its column; what has no column, or is not what its column takes (a
-pipeline may reshape events), is in `other`, under its own name. How an event fills them is in
+Rule: no field of an event is dropped. A field without a column, or with a value of another type than its column's (a
+pipeline may change events), is in `other`, under its name. How an event fills them is in
 `headrace.values.arrow.event_columns`, how documents become what the columns hold in `documents.py`.
 
 Rows that are not MongoDB's events have an operation type of their own, with `snapshotBegin`, `snapshot`
@@ -25,7 +25,7 @@ SNAPSHOT_END: Final = "snapshotEnd"
 
 
 class Row(NamedTuple):
-    """One row, in the order of `SCHEMA`, and of several servers which one's; times in microseconds since the epoch."""
+    """One row, in the order of `SCHEMA`, with its server if there are several; times in microseconds since 1970."""
 
     token: str
     clusterTime: int | None = None
@@ -45,6 +45,6 @@ class Row(NamedTuple):
 
 
 TYPED_COLUMNS: Final = ("fullDocument", "fullDocumentBeforeChange")
-"""The columns that become typed with the representation `columns`; each has a column for the rest beside it."""
+"""The columns that `documents = columns` makes structs; for each there is a column with the suffix `REST`."""
 REST: Final = "Rest"
 SERVER: Final = "server"

@@ -1,12 +1,11 @@
-"""BSON values to canonical Extended JSON v2 text and back: how documents travel in Spark's rows.
+"""BSON values to canonical Extended JSON v2 and back: the representation of documents in Spark's rows.
 
 Rule: the text keeps the order of fields and every type, so two values have the same text exactly when
 they are the same BSON, and text can stand for the document when a mirror is compared with its collection.
 Compact (no blanks), non-ASCII characters as themselves.
 
-Written by hand because `bson.json_util` takes four times as long, and a pipeline does this to every value.
-What it does not do: a stored document that itself looks like Extended JSON (`{"$oid": ...}` as data) has
-the text of the value it imitates; the format has no escape.
+`bson.json_util` takes four times as long, and a pipeline converts every value. Not handled: a stored document that
+looks like Extended JSON (`{"$oid": ...}` as data) has the text of that value; the format has no escape.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str) -> Any:
-    """The value whose text this is (canonical or relaxed). Raises ValueError."""
+    """The value of a canonical or relaxed text. Raises ValueError."""
     return _read(json.loads(text))
 
 
@@ -124,7 +123,7 @@ _WRITERS: Final[dict[type, Callable[[Any], str]]] = {
 
 
 def _read(value: Any) -> Any:
-    """The value that plain JSON spells; three times as fast as hooks that `json` calls for each object."""
+    """The BSON value of parsed JSON; three times as fast as hooks that `json` calls for each object."""
     kind = type(value)
     if kind is dict:
         if len(value) == 1:
@@ -144,7 +143,7 @@ def _read(value: Any) -> Any:
 
 
 def _wrapped(value: dict[str, Any]) -> Any:
-    """What an object with names that begin with a dollar sign stands for, its own values read already."""
+    """The BSON value of an object with names that begin with a dollar sign, whose values are converted already."""
     return _without_dbrefs(json_util.object_hook(value, json_options=_READING))
 
 

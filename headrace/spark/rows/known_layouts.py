@@ -1,7 +1,7 @@
-"""A column of BSON by the layouts of its documents: those met before are tried first, new ones learned from it.
+"""Divides a column of BSON by the layouts of its documents: known layouts are tried first, new ones learned from it.
 
-Rule: every row is in exactly one part. A part too small to be worth it is left to the decoder, and so is a column in
-which nearly every document is of a layout of its own.
+Rule: every row is converted exactly once. Layouts with few rows are left to the decoder, and so is a column in which
+nearly every document has a layout of its own.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from bson import InvalidBSON
 from headrace.spark.rows.layouts import BsonColumn, DocumentLayout, LayoutMatch, Numbers, layout_of
 
 ROWS_MIN = 200
-"""Fewer rows of a layout are decoded sooner than compared: that takes two milliseconds, however many they are."""
+"""The least number of rows of a layout: comparing takes two milliseconds, for which fewer rows are decoded."""
 _FAILURES_MAX: Final = 8
 _SAMPLE: Final = 256
 
 Fast = Callable[[LayoutMatch], tuple[Numbers, list[pa.Array]]]
-"""Documents of one layout to the rows that could be told by it, and the columns made of those."""
+"""Documents of one layout to the rows that could be converted by it, and their columns."""
 Exact = Callable[[pa.Array], list[pa.Array]]
-"""Any documents to the same columns, by the decoder."""
+"""Any documents to the same columns, through the decoder."""
 
 
 class KnownLayouts:
-    """The layouts of a column, from batch to batch."""
+    """The layouts of a column, remembered between batches."""
 
     def __init__(self) -> None:
         self._known: list[DocumentLayout] = []
 
     def columns(self, column: pa.Array, fast: Fast, exact: Exact) -> list[pa.Array]:
-        """The columns of all rows, in their order. `fast` and `exact` must say the same of every document."""
+        """The columns of all rows, in their order. `fast` and `exact` must agree on every document."""
         if len(column) < ROWS_MIN or column.type != pa.binary():
             return exact(column)
         try:
             return self._columns(column, fast, exact)
         except (IndexError, InvalidBSON, UnicodeError, pa.ArrowException):
-            # Something in it is malformed or too much; the decoder says what.
+            # A document is malformed or too large; the decoder raises the error for it.
             self._known.clear()
             return exact(column)
 
@@ -60,7 +60,7 @@ class KnownLayouts:
         return [pa.concat_arrays(list(each)).take(order) for each in zip(*(made for _, made in pieces), strict=True)]
 
     def _matches(self, column: pa.Array) -> list[LayoutMatch]:
-        """The documents of each layout that is worth it."""
+        """The documents of each layout that has enough of them."""
         data = BsonColumn(column)
         left = np.asarray(column.is_valid()).nonzero()[0] if column.null_count else np.arange(len(column))
         matches: list[LayoutMatch] = []
@@ -71,7 +71,7 @@ class KnownLayouts:
         while len(left) >= ROWS_MIN and failures < _FAILURES_MAX:
             new = layout_of(column[int(left[0])].as_py())
             before = len(matches)
-            # A look at some rows spares the look at all for a layout that hardly any has.
+            # A sample first: most new layouts have hardly any further rows.
             if new is not None and len(new.match(data, left[:: 1 + len(left) // _SAMPLE]).rows) > 1:
                 left = self._take(new, data, left, matches)
             if len(matches) == before:
@@ -82,7 +82,7 @@ class KnownLayouts:
 
     @staticmethod
     def _take(layout: DocumentLayout, data: BsonColumn, left: Numbers, matches: list[LayoutMatch]) -> Numbers:
-        """The rows that are left; those of the layout are found, if there are enough."""
+        """Adds the rows of the layout to `matches`, if there are enough; returns the remaining rows."""
         got = layout.match(data, left)
         if len(got.rows) < ROWS_MIN:
             return left

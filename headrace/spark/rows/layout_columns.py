@@ -1,7 +1,7 @@
-"""Typed columns of documents of one layout, and the rest of them: as `typed.py` says, for whole columns at once.
+"""Typed columns of documents of one layout, and the rest of them, as in `typed.py`, but for whole columns at once.
 
-Rule: a document is told here only if `typed.py` would say the same of it. What a type alone decides is known of the
-whole layout; documents of which a value is out of its column's range are left out, for the decoder.
+Rule: the results are those of `typed.py`. What depends on types only is decided once for the layout; documents with a
+value out of its column's range are left to the decoder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.values.bson import MISSING
 
 Mask: TypeAlias = NDArray[np.bool_]
 FittedColumn: TypeAlias = tuple[pa.Array, Mask | None]
-"""What a column holds, and which of the values do not fit; None: all do."""
+"""A column's values, and a mask of those that do not fit; None: all fit."""
 
 _KINDS: Final[dict[type[spark.DataType], tuple[int, ...]]] = {
     spark.ArrayType: (layouts.ARRAY,),
@@ -41,11 +41,11 @@ _KINDS: Final[dict[type[spark.DataType], tuple[int, ...]]] = {
     spark.StructType: (layouts.OBJECT,),
     spark.TimestampType: (layouts.DATE,),
 }
-"""The types of which a value may fit."""
+"""By Spark's type: the BSON types whose values may fit."""
 
 
 class StructColumns:
-    """The column of a struct and that of what is left."""
+    """Makes the column of a struct, and that of the rest."""
 
     def __init__(self, struct: spark.StructType, arrow: pa.StructType) -> None:
         self._struct, self._arrow = struct, arrow
@@ -67,7 +67,7 @@ class StructColumns:
         self, match: LayoutMatch, fields: tuple[Field, ...], struct: spark.StructType, arrow: pa.StructType, path: str,
         misfits: Mask,
     ) -> tuple[pa.Array, tuple[Field, ...]]:  # fmt: skip
-        """The column, and the fields that are left; marks the documents that do not fit."""
+        """The column, and the fields that remain for the rest; sets `misfits` for documents that do not fit."""
         there = {field.name: field for field in fields}
         children, left = [], dict(there)
         for column, held in zip(struct.fields, arrow, strict=True):

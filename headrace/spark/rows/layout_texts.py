@@ -1,6 +1,6 @@
-"""Canonical Extended JSON of documents of one layout: what is the same in all of them is written once.
+"""Canonical Extended JSON of documents of one layout, for all of them at once.
 
-Rule: the text is that of `extjson.dumps`, character for character.
+Rule: the texts are identical with those of `extjson.dumps`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from headrace.spark.rows.layouts import (
 )
 
 Piece: TypeAlias = str | pa.Array
-"""Text that is the same in all documents, or each document's own."""
+"""Text that is the same for all documents, or a column with each document's text."""
 
 _ESCAPED: Final = r'[\x00-\x1f"\\]'
 
 
 def texts(match: LayoutMatch, fields: Iterable[Field] | None = None) -> pa.Array:
-    """The text of each document, with these of its fields; all by default. Raises ArrowInvalid for bad UTF-8."""
+    """The text of each document with these fields, by default all. Raises ArrowInvalid for invalid UTF-8."""
     return _joined(match, _object(match, match.layout.fields if fields is None else fields))
 
 
@@ -66,7 +66,7 @@ def _object(match: LayoutMatch, fields: Iterable[Field]) -> Iterator[Piece]:
 
 
 def _fast_arrays(match: LayoutMatch) -> tuple[Numbers, list[pa.Array]]:
-    """Arrays of one layout: documents whose names are not told."""
+    """The texts of arrays of one layout, which are documents without names."""
     return match.rows, [_joined(match, _items(match))]
 
 

@@ -1,13 +1,13 @@
-"""Documents of one layout, found in a column of BSON all together and read without decoding them.
+"""Reads the documents of one layout from a column of BSON, all at once and without decoding them.
 
-    layout    the names and types of a document's fields in their order, those of objects inside them too
-    place     where a value begins, in the bytes of a whole column: an array, a number for each document
+    layout    the names and types of a document's fields in their order, those of embedded objects included
+    offsets   where the values of a field begin in the bytes of the column: an array with a number per document
 
-Most documents of a collection have one of a few layouts. What names and types a layout has is compared for all
-documents of a batch at once, word by word; then each value's place is known, and columns are made of the places.
+Most documents of a collection have one of a few layouts. The names and types of a layout are compared for all documents
+of a batch at once, word by word; this gives the offsets of each field's values, from which columns are made.
 
-Rule: exact. A document is of a layout when every type and name in it says so and its lengths lead to its end. What no
-layout can tell (a field twice, a reference, rare types) has none, and is left to the decoder.
+Rule: exact. A document matches a layout if every type and name is equal and its lengths lead to its end. Documents with
+duplicate names, DBRefs or rare types have no layout, and are left to the decoder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIXED: Final = {
     DOUBLE: 8, OBJECT_ID: 12, BOOL: 1, DATE: 8, NULL: 0, INT: 4, TIMESTAMP: 8, LONG: 8, DECIMAL: 16, MAX_KEY: 0,
     MIN_KEY: 0,
 }  # fmt: skip
-# Bytes of a value besides those that the int32 at its start counts.
+# The size of a value minus its leading int32.
 _COUNTED: Final = {TEXT: 4, ARRAY: 0, BINARY: 5, CODE: 4}
 _FIELDS_MAX: Final = 200
 _WORD: Final = 8
@@ -39,7 +39,7 @@ _WORD: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a layout: `place` numbers its value among all; `fields` are an object's own."""
+    """A field of a layout: `index` numbers the values of the document; `fields` are those of an object."""
 
     name: str
     kind: int
@@ -49,8 +49,8 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """A stretch of bytes whose length is the same in all documents: words to compare (where, what, under which mask),
-    places of values in it, and what the value behind it has besides the bytes it counts (None: it is the last)."""
+    """Bytes of the same length in all documents: the words to compare (offset, value, mask), the offsets of values in
+    them, and the fixed part of the size of the variable-length value that follows; None if it is the last."""
 
     words: tuple[tuple[int, int, int], ...]
     offsets: tuple[int, ...]
@@ -59,13 +59,13 @@ class _Segment:
 
 
 class BsonColumn:
-    """The bytes of a column of BSON documents, readable at any place. `starts` and `ends` are those of its rows."""
+    """The bytes of a column of BSON documents, readable at any offset. `starts` and `ends` are those of its rows."""
 
     def __init__(self, column: pa.Array) -> None:
         _, offsets, data = column.buffers()
         bounds = np.frombuffer(offsets, "<i4", len(column) + 1, 4 * column.offset).astype(np.int64)
         first, last = int(bounds[0]), int(bounds[-1])
-        # A word read at the last byte must be there.
+        # A word can be read at the last byte.
         self.data = np.zeros(last - first + _WORD, np.uint8)
         if data is not None:
             self.data[: last - first] = np.frombuffer(data, np.uint8, last - first, first)
@@ -75,9 +75,11 @@ class BsonColumn:
         self._ints = np.ndarray((size + 5,), "<i4", self.data, 0, (1,))
 
     def words(self, at: Numbers) -> NDArray[np.uint64]:
+        """The eight bytes at each offset, as little-endian integers."""
         return self._words[at]
 
     def ints(self, at: Numbers) -> NDArray[np.int32]:
+        """The int32 at each offset."""
         return self._ints[at]
 
     def slices(self, starts: Numbers, ends: Numbers) -> pa.Array:
@@ -91,7 +93,7 @@ class BsonColumn:
 
 @dataclass(frozen=True, slots=True)
 class LayoutMatch:
-    """Documents of one layout: their rows, rising, and the places of their values."""
+    """Documents of one layout: their rows, ascending, and the offsets of their values by `Field.index`."""
 
     layout: DocumentLayout
     column: BsonColumn
@@ -99,38 +101,40 @@ class LayoutMatch:
     offsets: list[Numbers]
 
     def without(self, rows: NDArray[np.bool_]) -> LayoutMatch:
-        """The documents but for those that are marked."""
+        """The documents for which the mask `rows` is false."""
         retained = (~rows).nonzero()[0]
         return LayoutMatch(self.layout, self.column, self.rows[retained], [offset[retained] for offset in self.offsets])
 
     def longs(self, field: Field) -> Numbers:
-        """The values of a long, a date, an int."""
+        """The values of a field of type int, long or date."""
         at = self.offsets[field.index]
         if field.kind == INT:
             return self.column.ints(at).astype(np.int64)
         return self.column.words(at).view(np.int64)
 
     def doubles(self, field: Field) -> NDArray[np.float64]:
+        """The values of a field of type double."""
         return self.column.words(self.offsets[field.index]).view(np.float64)
 
     def bools(self, field: Field) -> NDArray[np.bool_]:
+        """The values of a field of type bool; raises InvalidBSON for a byte other than 0 and 1."""
         octets = self.column.data[self.offsets[field.index]]
         if (octets > 1).any():
             raise InvalidBSON("a boolean is neither 0 nor 1")
         return octets.astype(np.bool_)
 
     def timestamps(self, field: Field) -> tuple[pa.Array, pa.Array]:
-        """Seconds and increments."""
+        """The seconds and increments of a field of type timestamp."""
         words = self.column.words(self.offsets[field.index])
         return pa.array(words >> np.uint64(32)), pa.array(words & np.uint64(0xFFFFFFFF))
 
     def strings(self, field: Field) -> pa.Array:
-        """Raises ArrowInvalid if one is not UTF-8."""
+        """The values of a field of type string; raises ArrowInvalid for invalid UTF-8."""
         at = self.offsets[field.index]
         return self.column.slices(at + 4, at + 3 + self.column.ints(at)).cast(pa.string())
 
     def hexes(self, field: Field) -> pa.Array:
-        """Object ids, as their 24 digits."""
+        """The values of a field of type objectId, as 24 hexadecimal digits."""
         at = self.offsets[field.index]
         ids = np.empty((len(at), 12), np.uint8)
         ids[:, :8] = self.column.words(at).view(np.uint8).reshape(-1, 8)
@@ -140,19 +144,19 @@ class LayoutMatch:
         return pa.StringArray.from_buffers(len(at), pa.py_buffer(bounds), digits)
 
     def slices(self, field: Field) -> pa.Array:
-        """The bytes of each value."""
+        """The bytes of each value of a field."""
         at = self.offsets[field.index]
         if field.kind in _FIXED:
             return self.column.slices(at, at + _FIXED[field.kind])
         return self.column.slices(at, at + _COUNTED.get(field.kind, 0) + self.column.ints(at))
 
     def values(self, field: Field) -> list[Any]:
-        """The values decoded, whatever they are."""
+        """The decoded values of a field of any type."""
         return decoded(field.kind, self.slices(field))
 
 
 class DocumentLayout:
-    """See the top; `fields` are those of the document."""
+    """The layout of documents with these `fields`."""
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
         self.fields = fields
@@ -189,7 +193,7 @@ def decoded(kind: int, column: pa.Array) -> list[Any]:
 
 
 def layout_of(document: bytes) -> DocumentLayout | None:
-    """The layout that the document has; None if none can tell it. Raises `bson.InvalidBSON` if it is malformed."""
+    """The document's layout; None if it has none. Raises bson.InvalidBSON if it is malformed."""
     numbers = iter(range(_FIELDS_MAX))
     fields = _fields(document, 0, numbers)
     return None if fields is None else DocumentLayout(fields)
@@ -233,7 +237,7 @@ def _segments(fields: tuple[Field, ...]) -> Iterator[_Segment]:
 
 
 def _tokens(fields: tuple[Field, ...]) -> Iterator[bytes | int]:
-    """Bytes that must be there, and the types of values, in the order in which they stand."""
+    """The bytes that are the same in all documents, and the types of the values between them, in order."""
     for field in fields:
         yield bytes([field.kind]) + field.name.encode() + b"\0"
         yield field.kind

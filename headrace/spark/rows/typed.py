@@ -1,19 +1,19 @@
-"""Documents as typed columns by a schema, and the rest of each document: what has no column or did not fit its own.
+"""Documents as typed columns by a schema, and the rest of each document: fields that have no column or do not fit it.
 
-Rule: nothing is dropped and nothing is changed. A value is in its column, or it is in the rest, under its name and
-where it stood; never in both. What fits:
+Rule: nothing is dropped or changed. A value is either in its column or in the rest, at the same path, never in both.
+What fits:
 
     BOOLEAN          bool
     BYTE … LONG      int and long in range
-    FLOAT, DOUBLE    double that stays the same; int and long that it holds exactly
-    DECIMAL(p, s)    decimal, int and long, if it holds them exactly
+    FLOAT, DOUBLE    double, int and long, if represented exactly
+    DECIMAL(p, s)    decimal, int and long, if represented exactly
     STRING           string; objectId, as 24 digits
     BINARY           binary of the common subtype
     TIMESTAMP        date
     STRUCT           object; its fields fit or go to the rest one by one
-    ARRAY, MAP       array, object, if every item fits whole; a null item does
+    ARRAY, MAP       array, object, if every item fits completely; null items do
 
-A null is no value of a column, where it would be as if it were absent: it is in the rest.
+A null is in the rest, since NULL in a column means that the field is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headrace.spark.errors import OptionError
 from headrace.values.bson import MISSING
 
 Fit = Callable[[Any], tuple[Any, Any]]
-"""A value to what its column holds and what is left of it: MISSING where nothing is left, all where it does not fit."""
+"""A value to its column's value and the rest of it: MISSING if it fits, (None, value) if it does not."""
 
 INTEGERS: Final[dict[type[spark.DataType], int]] = {
     spark.ByteType: 8,
@@ -46,7 +46,7 @@ DATE_MS_MAX: Final = 1 << 52
 
 
 def fit_struct(struct: spark.StructType) -> Fit:
-    """How documents fit a struct; raises OptionError for a type that BSON has nothing for."""
+    """The function that fits documents to a struct; raises OptionError for a type without BSON values."""
     fits = {field.name: fit_type(field.dataType, field.name) for field in struct.fields}
     if required := [field.name for field in struct.fields if not field.nullable]:
         raise OptionError(f"documentSchema: {required[0]!r} cannot be NOT NULL: any document may lack it")
@@ -71,7 +71,7 @@ def fit_struct(struct: spark.StructType) -> Fit:
 
 
 def fit_type(kind: spark.DataType, name: str) -> Fit:
-    """How values fit a column of this type; `name` is told in the error of a type that no value has."""
+    """The function that fits values to a type; raises OptionError, with `name`, for a type without BSON values."""
     if isinstance(kind, spark.StructType):
         return fit_struct(kind)
     if isinstance(kind, spark.ArrayType):
@@ -109,7 +109,7 @@ def _fit_map(item_fit: Fit) -> Fit:
 
 
 def _fit_items(items: list[Any], fit: Fit) -> list[Any] | None:
-    """What the column holds of the items, if every one fits whole."""
+    """The column's values of the items if every item fits completely, else None."""
     held = []
     for item in items:
         one, left = (None, MISSING) if item is None else fit(item)

@@ -67,11 +67,11 @@ class ArchiveTable:
         from headrace.spark.tables.table_location import location_of
 
         self._path = path
-        self._kept = OpenDeltaTable(location_of(path))
+        self._open_table = OpenDeltaTable(location_of(path))
 
     def contents(self) -> ArchiveContents:
         """The contents of the latest version; empty if there is no table."""
-        table = self._kept.now()
+        table = self._open_table.now()
         return ArchiveContents() if table is None else _contents(self._path, table.version())
 
     def events(self, after: str, upto: str, names: Sequence[str] | None = None) -> pa.Table:
@@ -128,10 +128,10 @@ class ArchiveTable:
         if missing := sorted(set(COLUMNS) - set(schema.names)):
             raise ArchiveUnfit(f"the table {self._path} has no column {missing[0]!r}: it is not one of events")
         files = files_between(table, after, upto)
-        return self._kept.location.dataset(table, files, schema) if files else None
+        return self._open_table.location.dataset(table, files, schema) if files else None
 
     def _existing_table(self) -> DeltaTable:
-        table = self._kept.now()
+        table = self._open_table.now()
         if table is None:
             raise ArchiveUnfit(f"there is no table at {self._path}")
         return table
