@@ -1,4 +1,4 @@
-"""The only place that reads the time; everything else is handed a clock."""
+"""The only module that reads the time; everything else is given a clock."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What is asked for the time: `SystemClock`, or a test's clock."""
-
-    def now_ms(self) -> int:
-        """Wall-clock milliseconds since the Unix epoch."""
-
-    def monotonic_ms(self) -> float:
-        """Milliseconds on a clock that never goes back."""
-
-
-class SystemClock:
-    """The machine's clock, in the units the core uses."""
+    """What everything that needs the time is given; `testing.clock.FakeClock` is the one of tests."""
 
     def now_ms(self) -> int:
         """Wall-clock milliseconds since the Unix epoch, as BSON dates count them."""
-        return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> float:
         """Milliseconds on a clock that never goes back, for deadlines."""
+
+
+class SystemClock(Clock):
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since the Unix epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> float:
+        """Milliseconds of `time.monotonic`."""
         return time.monotonic() * 1000.0
 
 

@@ -13,19 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace import limits
-from headrace.changes import commands, crud, split, views
-from headrace.changes.commands import CommandDraft
+from headrace.changes import command_events, document_events, split, view_events
+from headrace.changes.command_events import CommandDraft
 from headrace.changes.draft import Draft
-from headrace.changes.entry import DecodedEntry, History
+from headrace.changes.entry import DecodedEntry, EntryLookup
 from headrace.changes.event import Event, IncompleteEvents
-from headrace.changes.images import ImageLookup
+from headrace.changes.full_document import ImageLookup
 from headrace.changes.operation import Head, Operation
-from headrace.changes.options import Shape
-from headrace.changes.pipeline import StreamPipeline, passes
 from headrace.changes.resume import TOKEN_VERSION, ResumeGuard
 from headrace.changes.scope import VIEWS, ScopeKind
 from headrace.changes.split import CountMetric
 from headrace.changes.stream import StreamSpec
+from headrace.changes.stream_options import Shape
+from headrace.changes.stream_pipeline import StreamPipeline, passes
 from headrace.errors import CommandError
 from headrace.values.bson import decode
 from headrace.values.bson.to_string import to_string
@@ -48,7 +48,7 @@ class EventBuilder:
     """Builds the events of all streams with the same `share_key`. Stateless but for its memo of heads."""
 
     def __init__(
-        self, spec: StreamSpec, lookup: ImageLookup, history: History | None = None,
+        self, spec: StreamSpec, lookup: ImageLookup, history: EntryLookup | None = None,
         count: CountMetric | None = None,
     ) -> None:  # fmt: skip
         """`history` has the earlier entries of transactions; `count` counts too large events, where somebody asks."""
@@ -128,13 +128,13 @@ class EventBuilder:
             return True
         if self._plain:
             shared = shared_event(operation, self._shape)
-            event = crud.event(operation, self._shape) if shared is None else shared
+            event = document_events.event(operation, self._shape) if shared is None else shared
             if event is None or (self._spec.split and _must_split(event)):
                 return False
             events.append(shared or self._share(operation, event))
             return True
         header = self._pipeline.header
-        return bool(header) and not passes(header, crud.header(operation))
+        return bool(header) and not passes(header, document_events.header(operation))
 
     def _drafts(self, operation: Operation, version: int) -> Iterator[Draft]:
         """The drafts of an operation that are in scope, whatever the conditions say, with tokens of this version."""
@@ -150,7 +150,7 @@ class EventBuilder:
             if not rule.is_view:
                 yield document_draft(operation, shape, version)
                 return
-            draft = views.view_draft(operation, shape, version)
+            draft = view_events.view_draft(operation, shape, version)
         if draft is None or not draft.concerns(scope):
             return
         yield draft
@@ -179,7 +179,7 @@ class EventBuilder:
     def _matches(self, draft: Draft, head_matched: bool) -> bool:
         """Whether the conditions are met; `head_matched`: those on a changed document's header are known to be."""
         pipeline = self._pipeline
-        if not isinstance(draft, crud.CrudDraft):
+        if not isinstance(draft, document_events.CrudDraft):
             return passes(pipeline.tests, draft.core_fields)
         tests = pipeline.early if head_matched else pipeline.before_lookup
         if tests and not passes(tests, draft.core_fields):
@@ -252,23 +252,23 @@ def _count_nothing(metric: str) -> None:
 def document_draft(operation: Operation, shape: Shape, version: int) -> Draft:
     """The draft of a changed document; of the current token version, made once for all streams of the shape."""
     if version != TOKEN_VERSION:
-        return crud.crud_draft(operation, shape, version)
+        return document_events.crud_draft(operation, shape, version)
     if operation.drafts is None:
         operation.drafts = {}
     draft: Draft | None = operation.drafts.get(shape)
     if draft is None:
-        draft = operation.drafts[shape] = crud.crud_draft(operation, shape)
+        draft = operation.drafts[shape] = document_events.crud_draft(operation, shape)
     return draft
 
 
 def command_draft(operation: Operation, shape: Shape, version: int) -> CommandDraft | None:
     """The draft of a command; of the current token version, made once for all streams of the shape."""
     if version != TOKEN_VERSION:
-        return commands.command_draft(operation, shape, version)
+        return command_events.command_draft(operation, shape, version)
     if operation.drafts is None:
         operation.drafts = {}
     if shape not in operation.drafts:
-        operation.drafts[shape] = commands.command_draft(operation, shape)
+        operation.drafts[shape] = command_events.command_draft(operation, shape)
     draft: CommandDraft | None = operation.drafts[shape]
     return draft
 

@@ -17,7 +17,7 @@ Components = tuple[str | int, ...]
 
 def describe(diff: dict[str, Any], *, expanded: bool = False) -> dict[str, Any]:
     """The description, its fields in the order of events; `diff` is the entry's `o.diff`, decoded."""
-    reader = _Reader()
+    reader = _DiffReader()
     reader.document(diff, "", (), False)
     description: dict[str, Any] = {
         "updatedFields": reader.updated,
@@ -29,7 +29,7 @@ def describe(diff: dict[str, Any], *, expanded: bool = False) -> dict[str, Any]:
     return description
 
 
-class _Reader:
+class _DiffReader:
     """Walks a diff and collects what the description lists."""
 
     __slots__ = ("ambiguous", "removed", "truncated", "updated")

@@ -14,10 +14,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
-from headrace.changes.images import ImageLookup, after_image, before_image
+from headrace.changes.bson_elements import document_element, document_of
+from headrace.changes.full_document import ImageLookup, after_image, before_image
 from headrace.changes.operation import Operation
-from headrace.changes.options import Shape
-from headrace.changes.parts import document_element, document_of
+from headrace.changes.stream_options import Shape
 from headrace.values.bson import decode
 from headrace.values.token import make_event_token
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.changes.apply_ops import EntryLookup, unwound
 from headrace.changes.operation import Operation
 from headrace.changes.slicing import sliced
-from headrace.changes.transaction import History, unwound
 from headrace.values.bson import decode, find_element
 from headrace.values.position import Position, from_bson_value
 
-__all__ = ["DecodedEntry", "History"]
+__all__ = ["DecodedEntry", "EntryLookup"]
 
 
 class DecodedEntry:
@@ -40,7 +40,7 @@ class DecodedEntry:
         operation = sliced(self.data)
         return operation.position if operation is not None else position_of(self.data)
 
-    def operations(self, history: History | None = None) -> tuple[Operation, ...]:
+    def operations(self, history: EntryLookup | None = None) -> tuple[Operation, ...]:
         """The changes in this entry, in order; empty for noops, and for transactions not yet committed.
 
         `history` has a transaction's earlier entries; raises error 286 when they are no longer there.

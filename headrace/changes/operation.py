@@ -8,8 +8,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
+from headrace.changes.bson_elements import namespace_element
 from headrace.changes.event import Event
-from headrace.changes.parts import namespace_element
 from headrace.values.position import Position
 
 _UINT64 = Struct("<Q").unpack

@@ -14,8 +14,8 @@ from struct import Struct
 from typing import Final, TypeAlias
 
 from headrace import limits
+from headrace.changes.bson_elements import string_element
 from headrace.changes.operation import Head, Operation
-from headrace.changes.parts import string_element
 
 UPDATE: Final = b"\x10$v\0\x02\0\0\0"  # how the `o` of an update begins; a replacement's begins with its fields
 

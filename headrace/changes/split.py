@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Final
 
 from headrace import limits
-from headrace.changes.parts import document_element, document_of
+from headrace.changes.bson_elements import document_element, document_of
 from headrace.changes.resume import fatal
 from headrace.errors import CommandError
 from headrace.values.bson import iter_elements

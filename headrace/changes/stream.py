@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from headrace.changes.options import Shape, StreamOptions, parse_options
 from headrace.changes.scope import INTERNAL_DATABASES, Scope, ScopeKind
+from headrace.changes.stream_options import Shape, StreamOptions, parse_options
 from headrace.errors import CommandError
 from headrace.query.collation import parse_collation
 from headrace.query.pipeline import PipelineContext, parse_pipeline

@@ -6,15 +6,19 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from bson import json_util
+from bson import InvalidBSON, json_util
 
 from headrace.errors import CommandError
+from headrace.values import position
 from headrace.values.bson import decode
 from headrace.values.token import ResumeToken, decode_token
 
 
 def describe_token(text: str) -> str:
-    """The fields of a token as JSON; `text` is its `_data` or a JSON document. Raises a server's CommandError."""
+    """What a token says, as a JSON document; raises CommandError as a server would.
+
+    `text` is the token's `_data`, or its document in Extended JSON.
+    """
     token = decode_token(_document(text.strip()))
     return json_util.dumps(_fields(token), indent=2, json_options=json_util.RELAXED_JSON_OPTIONS)
 
@@ -29,17 +33,26 @@ def _document(text: str) -> dict[str, Any]:
 
 
 def _fields(token: ResumeToken) -> dict[str, Any]:
-    seconds = token.cluster_time >> 32
+    at = token.cluster_time
     fields: dict[str, Any] = {
-        "clusterTime": {"t": seconds, "i": token.cluster_time & 0xFFFFFFFF},
-        "date": datetime.fromtimestamp(seconds, UTC).isoformat(),
+        "clusterTime": {"t": position.seconds(at), "i": position.increment(at)},
+        "date": datetime.fromtimestamp(position.seconds(at), UTC).isoformat(),
         "version": token.version,
         "type": "high water mark" if token.is_high_water_mark else "event",
         "operationType": token.operation_type,
-        "documentKey": None if token.document_key is None else decode(token.document_key),
+        "documentKey": _decoded(token.document_key),
         "collectionUUID": None if token.uuid is None else str(UUID(bytes=token.uuid)),
         "txnOpIndex": token.txn_op_index,
         "fromInvalidate": token.from_invalidate,
         "fragment": token.fragment,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _decoded(document: bytes | None) -> dict[str, Any] | None:
+    if document is None:
+        return None
+    try:
+        return decode(document)
+    except InvalidBSON as error:
+        raise CommandError(22, f"the token holds a document that is not BSON: {error}") from error

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from headrace import limits
-from headrace.clock import SystemClock
+from headrace.clock import Clock
 from headrace.errors import CommandError
 
 
-class Cursor(Protocol):
+class OpenCursor(Protocol):
     """What every kind of cursor has; how it is read differs and is known to `commands/reading/get_more.py`."""
 
     id: int
@@ -30,7 +30,7 @@ class Cursor(Protocol):
 class Cursors:
     """All open cursors by id."""
 
-    def __init__(self, clock: SystemClock, killed: Callable[[Any], None]) -> None:
+    def __init__(self, clock: Clock, killed: Callable[[Any], None]) -> None:
         """`clock`: for when a cursor was last read. `killed`: called with each that is killed: one may wait for it."""
         self._clock = clock
         self._killed = killed

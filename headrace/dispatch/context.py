@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.errors import CommandError
-from headrace.store.transaction import ClientTransaction, TransactionView
+from headrace.store.client_transaction import ClientTransaction, TransactionView
 from headrace.store.view import View
 
 if TYPE_CHECKING:
-    from headrace.clock import SystemClock
+    from headrace.clock import Clock
     from headrace.cursors.registry import Cursors
     from headrace.dispatch.engine import Engine
     from headrace.store.store import Store
-    from headrace.store.writes import WriteTransaction
+    from headrace.store.write_transaction import WriteTransaction
 
 
 class CommandContext:
@@ -59,7 +59,7 @@ class CommandContext:
         return self.engine.store
 
     @property
-    def clock(self) -> SystemClock:
+    def clock(self) -> Clock:
         return self.engine.clock
 
     @property

@@ -17,7 +17,7 @@ from bson import ObjectId, Timestamp
 from bson.errors import BSONError
 
 from headrace.changes import split
-from headrace.clock import SystemClock
+from headrace.clock import Clock
 from headrace.cursors.channels import Channels
 from headrace.cursors.feed import Feeds
 from headrace.cursors.registry import Cursors
@@ -40,11 +40,12 @@ from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.values.bson import encode
+from headrace.values.position import to_timestamp
 
 if TYPE_CHECKING:
+    from headrace.store.client_transaction import ClientTransaction
     from headrace.store.store import Store
-    from headrace.store.transaction import ClientTransaction
-    from headrace.store.writes import WriteTransaction
+    from headrace.store.write_transaction import WriteTransaction
 
 
 class Engine:
@@ -52,7 +53,7 @@ class Engine:
 
     def __init__(
         self, store: Store, options: ServerOptions, commands: Mapping[str, Command], parameters: dict[str, Any],
-        shell: Shell | None = None, clock: SystemClock | None = None,
+        shell: Shell | None = None, clock: Clock | None = None,
     ) -> None:  # fmt: skip
         """`commands`: by every spelling. `parameters`: the first values, which setParameter then changes in place.
 
@@ -94,7 +95,7 @@ class Engine:
     def last_write(self) -> tuple[Timestamp, int]:
         """(cluster time, wall-clock ms) of the newest committed entry."""
         position = self.store.last_position
-        return Timestamp(position >> 32, position & 0xFFFFFFFF), self.store.last_wall_ms
+        return to_timestamp(position), self.store.last_wall_ms
 
     def count(self, metric: str, by: int = 1) -> None:
         """Add to a counter of `serverStatus`, by its dotted name."""

@@ -19,9 +19,9 @@ from headrace.dispatch.context import TrialContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
+from headrace.store.client_transaction import ClientTransaction
 from headrace.store.locks import Locked, TrialView
-from headrace.store.transaction import ClientTransaction
-from headrace.store.writes import WriteTransaction
+from headrace.store.write_transaction import WriteTransaction
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine

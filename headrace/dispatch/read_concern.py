@@ -22,6 +22,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
+from headrace.values.position import from_timestamp, seconds, shell_text
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -105,7 +106,7 @@ def _time(concern: dict[str, Any], field: str) -> int | None:
         raise _wrong_type(field, value, "timestamp")
     if not value.time and not value.inc:
         raise CommandError(72, f"{field} cannot be a null timestamp")
-    return value.time << 32 | value.inc
+    return from_timestamp(value)
 
 
 def _wrong_type(field: str, value: Any, wanted: str) -> CommandError:
@@ -117,13 +118,13 @@ def _wrong_type(field: str, value: Any, wanted: str) -> CommandError:
 def _check_time(engine: Engine, field: str, wanted: int) -> None:
     """Raise 72 for a time ahead of the clock. One that a server handed out before a crash is waited for."""
     last = engine.store.last_position
-    if wanted <= last or wanted >> 32 <= engine.clock.now_ms() // 1000 + CLOCK_SKEW_SECONDS_MAX:
+    if wanted <= last or seconds(wanted) <= engine.clock.now_ms() // 1000 + CLOCK_SKEW_SECONDS_MAX:
         return
     raise CommandError(
         72,
         f"readConcern {field} value must not be greater than the current clusterTime. Requested clusterTime: "
-        f"{{ ts: Timestamp({wanted >> 32}, {wanted & 0xFFFFFFFF}) }}; current clusterTime: "
-        f"{{ ts: Timestamp({last >> 32}, {last & 0xFFFFFFFF}) }}",
+        f"{{ ts: {shell_text(wanted)} }}; current clusterTime: "
+        f"{{ ts: {shell_text(last)} }}",
     )
 
 

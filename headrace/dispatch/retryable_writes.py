@@ -20,12 +20,12 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import lsid_document, session_id
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.store.writes import RetryableWrite
+from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import decode, encode
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
-    from headrace.store.writes import WriteTransaction
+    from headrace.store.write_transaction import WriteTransaction
 
 RETRYABLE: Final = frozenset({"bulkWrite", "delete", "findAndModify", "insert", "update"})
 RETRYABLE_NAMES: Final = RETRYABLE | {"findandmodify"}

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bson import Timestamp
-
 from headrace import limits
 from headrace.dispatch import reply
 from headrace.dispatch.command import Command, Reply, Run
@@ -22,10 +20,11 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
+from headrace.store.client_transaction import ClientTransaction
 from headrace.store.locks import Conflict
 from headrace.store.store import Committed
-from headrace.store.transaction import ClientTransaction
-from headrace.store.transactions import SETTLED
+from headrace.store.transaction_registry import SETTLED
+from headrace.values.position import shell_text, to_timestamp
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
@@ -61,8 +60,7 @@ class Snapshots:
         if not self.changed_position <= position <= store.last_position:
             raise CommandError(
                 246,
-                f"Read timestamp Timestamp({position >> 32}, {position & 0xFFFFFFFF}) is older than the oldest "
-                "available timestamp.",
+                f"Read timestamp {shell_text(position)} is older than the oldest available timestamp.",
             )
         if store.writing is not None:
             store.transactions.awaited = True
@@ -95,7 +93,7 @@ def at(command: Command, position: int | None) -> Run:
 def _with_cluster_time(answer: Reply, position: int) -> Reply:
     """The answer with `atClusterTime`: in the cursor, or in the reply where there is no cursor."""
     if type(answer) is dict:
-        return {**answer, "atClusterTime": Timestamp(position >> 32, position & 0xFFFFFFFF)}
+        return {**answer, "atClusterTime": to_timestamp(position)}
     if type(answer) is not bytes:
         return answer
     head = b"\x03cursor\x00"

@@ -17,6 +17,7 @@ from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
 from headrace.values.bson import type_name
+from headrace.values.position import from_timestamp
 
 ALLOWED: Final = frozenset({
     "abortTransaction", "aggregate", "bulkWrite", "commitTransaction", "create", "createIndexes", "delete", "distinct",
@@ -102,7 +103,7 @@ def check_read_concern(body: dict[str, Any], last_position: int) -> None:
         raise CommandError(72, "readConcern.atClusterTime is allowed only with level 'snapshot'")
     if type(at) is not Timestamp:
         raise _wrong_type("readConcern.atClusterTime", at, "timestamp")
-    if at.time << 32 | at.inc != last_position:
+    if from_timestamp(at) != last_position:
         raise CommandError(246, "a snapshot at another cluster time than that of the last write is not kept")
 
 

@@ -23,9 +23,9 @@ from headrace.dispatch.sessions import session_id
 from headrace.dispatch.transaction_statements import ENDS, check_options, check_read_concern, check_statement
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
+from headrace.store.client_transaction import ClientTransaction, TransactionState, TransactionView
 from headrace.store.locks import Conflict
-from headrace.store.transaction import ClientTransaction, State, TransactionView
-from headrace.store.transactions import SETTLED
+from headrace.store.transaction_registry import SETTLED
 from headrace.values.bson import decode
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _begin_or_continue(context: CommandContext, request: Request) -> ClientTrans
         return _begin(context, request)
     session, number = identity(request)
     transaction = current(context.engine, context.view, session, number)
-    if transaction is None or transaction.state is State.COMMITTED:
+    if transaction is None or transaction.state is TransactionState.COMMITTED:
         raise committed(number)
     if "readConcern" in request.body:
         raise CommandError(72, "Only the first command in a transaction may specify a readConcern")
@@ -144,7 +144,7 @@ def current(engine: Engine, view: View, session: bytes, number: int) -> ClientTr
     lifetime_ms = engine.parameters["transactionLifetimeLimitSeconds"] * 1000
     if engine.clock.monotonic_ms() - transaction.started_ms >= lifetime_ms:
         abort(engine, transaction)
-    if transaction.state is State.ABORTED:
+    if transaction.state is TransactionState.ABORTED:
         raise CommandError(251, f"Transaction {number} has been aborted.")
     return transaction
 

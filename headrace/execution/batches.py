@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace import limits
-from headrace.cursors.documents import DocumentCursor
+from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
 from headrace.dispatch.arguments import integer_field
 from headrace.dispatch.context import CommandContext

@@ -9,7 +9,7 @@ from bson.datetime_ms import DatetimeMS
 from headrace import limits
 from headrace.changes.builder import EventBuilder
 from headrace.changes.stream import StreamSpec, parse_stream
-from headrace.cursors.changes import ChangeCursor
+from headrace.cursors.change_cursor import ChangeCursor
 from headrace.dispatch import arguments, reply
 from headrace.dispatch.arguments import object_field
 from headrace.dispatch.context import CommandContext
@@ -20,7 +20,7 @@ from headrace.errors import CommandError
 from headrace.execution.batches import batch_size
 from headrace.execution.let import variables_of
 from headrace.query.pipeline import PipelineContext
-from headrace.store import images
+from headrace.store import pre_images
 from headrace.store.store import Store
 from headrace.store.view import View
 from headrace.values.keystring import encode_element
@@ -53,7 +53,7 @@ class ImageReader:
     def pre_image(self, uuid: bytes, position: int, index: int) -> bytes | None:
         """The image that was stored with the change at `index` of the entry at `position`, or None."""
         with self._store.reading() as view:
-            return images.get(view, uuid, position, index)
+            return pre_images.get(view, uuid, position, index)
 
     def entry(self, position: int) -> bytes | None:
         """The oplog's entry at a position, or None."""

@@ -12,7 +12,7 @@ from headrace.dispatch.namespaces import check_namespace, writable
 from headrace.errors import CommandError
 from headrace.execution.plan import Finder
 from headrace.query.update import Diff, Update, UpdateContext, parse_update
-from headrace.store import schema
+from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.values.bson import encode
 
@@ -38,17 +38,17 @@ def _out(context: CommandContext, goal: str, old: Collection | None, documents: 
     txn = context.txn
     temporary = f"{goal.partition('.')[0]}.tmp.agg_out.{ObjectId()}"
     options = {} if old is None else dict(old.options)
-    new = schema.create(txn, temporary, options)
+    new = catalog_changes.create(txn, temporary, options)
     if old is not None and len(old.indexes) > 1:
-        schema.create_indexes(txn, new, [index.spec for index in old.indexes if index.name != "_id_"])
+        catalog_changes.create_indexes(txn, new, [index.spec for index in old.indexes if index.name != "_id_"])
     for document in documents:
         txn.insert(new, encode(document))
-    schema.rename(txn, new, goal, old)
+    catalog_changes.rename(txn, new, goal, old)
 
 
 def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, Any]) -> None:
     txn = context.txn
-    collection = txn.collection(goal) or schema.create(txn, goal, {})
+    collection = txn.collection(goal) or catalog_changes.create(txn, goal, {})
     if "_id" not in document and writes.on == ("_id",):
         document = {"_id": ObjectId(), **document}
     _check_on(collection, writes.on)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from headrace.cursors.documents import IdScan, Scan
-from headrace.cursors.oplog import OplogScan, pre_images, time_bounds
+from headrace.cursors.document_cursor import IdScan, Scan
+from headrace.cursors.oplog_scan import OplogScan, pre_images, time_bounds
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES
 from headrace.errors import CommandError

@@ -13,8 +13,9 @@ from headrace.execution.validation import checker
 from headrace.query.sort import SortKey
 from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
 from headrace.store.catalog import Collection
-from headrace.store.writes import RetryableWrite, WriteTransaction
+from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import decode, encode
+from headrace.values.position import to_timestamp
 
 
 def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -> Update:
@@ -78,7 +79,7 @@ class Applier:
         if not self._takes_time and self._update.kind != "pipeline":
             return _NO_TIME
         position = self._txn.reserve(1) if self._takes_time else self._txn.clock_position
-        return Timestamp(position >> 32, position & 0xFFFFFFFF)
+        return to_timestamp(position)
 
     def change(self, record: bytes, raw: bytes, document: dict[str, Any]) -> dict[str, Any] | None:
         """Change one document; returns it as it is now, or None if nothing changed."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.dispatch import transactions
 from headrace.server.ttl import TimeToLive
-from headrace.store import schema, sessions
+from headrace.store import catalog_changes, session_records
 from headrace.store.retention import Retention, expired_images, first_to_keep, prune, remove_images
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ class Background:
         core = self._core
         with core.store.reading() as view:
             before_ms = now_ms - limits.SESSION_MINUTES * 60_000
-            unused, self._session_at = sessions.unused(view, self._session_at, before_ms, limits.PRUNE_COUNT_MAX)
+            unused, self._session_at = session_records.unused(view, self._session_at, before_ms, limits.PRUNE_COUNT_MAX)
         if unused:
-            await core.writer.add_job(lambda txn: sessions.forget(txn, unused, before_ms))
+            await core.writer.add_job(lambda txn: session_records.forget(txn, unused, before_ms))
         seconds = _image_seconds(core.store.cluster_parameters)
         while seconds is not None:
             with core.store.reading() as view:
@@ -124,11 +124,11 @@ class Background:
         """Remove the documents of dropped collections, a piece at a time."""
         store = self._core.store
         with store.reading() as view:
-            there = schema.has_garbage(view)
+            there = catalog_changes.has_garbage(view)
         while there:
             left: list[bool] = []
             await self._core.writer.add_job(
-                lambda txn, left=left: left.append(schema.collect_garbage(txn, limits.PRUNE_COUNT_MAX))  # type: ignore[misc]
+                lambda txn, left=left: left.append(catalog_changes.collect_garbage(txn, limits.PRUNE_COUNT_MAX))  # type: ignore[misc]
             )
             there = left[-1]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace import limits
-from headrace.clock import SystemClock
+from headrace.clock import Clock
 from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
 from headrace.dispatch.engine import Engine
@@ -33,7 +33,7 @@ class Core:
     """A running server. Made, started and stopped on its loop's thread."""
 
     def __init__(
-        self, options: ServerOptions, *, throw_away: bool = False, clock: SystemClock | None = None,
+        self, options: ServerOptions, *, throw_away: bool = False, clock: Clock | None = None,
         shut_down: Callable[[], None] | None = None, failed: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         """Open the store; raises `DirectoryInUse`. `throw_away`: a temporary directory, removed by `stop`.

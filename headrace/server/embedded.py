@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headrace.clock import SystemClock
+from headrace.clock import Clock
 from headrace.dispatch.options import ServerOptions
 from headrace.server.core import Core
 
@@ -44,7 +44,7 @@ class Server:
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, host: str = "127.0.0.1", port: int = 0,
-        oplog: bool = True, clock: SystemClock | None = None, **options: Any,
+        oplog: bool = True, clock: Clock | None = None, **options: Any,
     ) -> None:  # fmt: skip
         self._throw_away = path is None or path == ":memory:"
         dbpath = Path(os.devnull) if self._throw_away or path is None else Path(path)

@@ -23,7 +23,7 @@ from headrace.errors import CommandError
 from headrace.server.failures import log_failure, printable
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
 from headrace.wire.message import MORE_TO_COME, OP_QUERY
-from headrace.wire.reply import encode_reply
+from headrace.wire.reply_message import encode_reply
 
 if TYPE_CHECKING:
     from headrace.server.core import Core

@@ -20,7 +20,7 @@ from headrace.values.paths import get_path, split_path
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
-    from headrace.store.writes import WriteTransaction
+    from headrace.store.write_transaction import WriteTransaction
 
 ROUND_MS: Final = 60_000
 

@@ -25,7 +25,7 @@ from headrace.errors import CommandError
 from headrace.server.failures import log_failure
 from headrace.store.lmdb import is_disk_failure
 from headrace.store.store import MapFull
-from headrace.store.writes import WriteTransaction
+from headrace.store.write_transaction import WriteTransaction
 
 if TYPE_CHECKING:
     from headrace.server.core import Core

@@ -9,7 +9,7 @@ from headrace.store import unique
 from headrace.store.catalog import Collection
 from headrace.store.identity import identify
 from headrace.store.view import bounded_key
-from headrace.store.writes import WriteTransaction
+from headrace.store.write_transaction import WriteTransaction
 
 
 def enforce(txn: WriteTransaction, collection: Collection) -> None:

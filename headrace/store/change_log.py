@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from headrace.store import entries, images
+from headrace.store import entries, pre_images
 
 if TYPE_CHECKING:
     from headrace.store.catalog import Collection
-    from headrace.store.writes import RetryableWrite, WriteTransaction
+    from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 
 
 class ChangeLog(Protocol):
@@ -74,7 +74,7 @@ class Oplog:
         entry = entries.entry(head, o, o2, entries.tail(position, txn.wall_ms), retried)
         txn.log(position, entry, (collection.namespace,))
         if collection.images:
-            images.put(txn, collection, position, 0, txn.wall_ms, old)
+            pre_images.put(txn, collection, position, 0, txn.wall_ms, old)
 
     def command(
         self, txn: WriteTransaction, database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None,

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from headrace.store.change_log import NO_LOG
 from headrace.store.kv import TableKey
 from headrace.store.overlay import Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalRecords
-from headrace.store.writes import WriteTransaction
+from headrace.store.write_transaction import WriteTransaction
 
 if TYPE_CHECKING:
-    from headrace.store.transaction import ClientTransaction
+    from headrace.store.client_transaction import ClientTransaction
 
 
 class Conflict(Exception):

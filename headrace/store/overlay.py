@@ -21,7 +21,7 @@ from headrace.store.history import ChangedKeys, History
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
 
 if TYPE_CHECKING:
-    from headrace.store.transactions import Transactions
+    from headrace.store.transaction_registry import Transactions
     from headrace.store.view import View
 
 _ABSENT: Any = object()

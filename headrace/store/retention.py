@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.store.view import View
-from headrace.store.writes import WriteTransaction
+from headrace.store.write_transaction import WriteTransaction
 from headrace.values.position import from_key, position
 
 HOUR_MS = 3_600_000

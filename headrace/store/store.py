@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace import limits
-from headrace.clock import SystemClock
+from headrace.clock import Clock, SystemClock
 from headrace.store.catalog import Catalog
 from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, Transaction
 from headrace.store.lmdb import LmdbEnvironment, MapFull
-from headrace.store.transactions import Transactions
+from headrace.store.transaction_registry import Transactions
 from headrace.store.view import View
-from headrace.store.writes import WriteTransaction
+from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import decode, encode
 
 FORMAT: Final = b"1"
@@ -58,7 +58,7 @@ class Store:
     """An open data directory. One thread drives it; `sync` alone may be called from another."""
 
     def __init__(
-        self, path: str | os.PathLike[str] | None, *, clock: SystemClock | None = None, oplog: bool = True,
+        self, path: str | os.PathLike[str] | None, *, clock: Clock | None = None, oplog: bool = True,
         map_bytes: int = limits.MAP_BYTES_START,
     ) -> None:  # fmt: skip
         """Open `path`, made if it is not there; None is a throw-away store. Raises `DirectoryInUse`."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import Final
 
 from headrace import limits
-from headrace.store import entries, images
+from headrace.store import entries, pre_images
 from headrace.store.catalog import Collection, Index
-from headrace.store.transaction import AppliedOperation, ClientTransaction
-from headrace.store.transactions import RECORD_START
-from headrace.store.writes import WriteTransaction
+from headrace.store.client_transaction import AppliedOperation, ClientTransaction
+from headrace.store.transaction_registry import RECORD_START
+from headrace.store.write_transaction import WriteTransaction
 
 PROVISIONAL: Final = RECORD_START.to_bytes(8, "big")
 
@@ -103,7 +103,7 @@ def _log(txn: WriteTransaction, transaction: ClientTransaction, head: bytes) -> 
         txn.log(position, entry, topics)
         for index, operation in enumerate(chunk):
             if operation.image is not None:
-                images.put(txn, operation.image[0], position, index, txn.wall_ms, operation.image[1])
+                pre_images.put(txn, operation.image[0], position, index, txn.wall_ms, operation.image[1])
 
 
 def _chunks(operations: list[AppliedOperation]) -> list[list[AppliedOperation]]:

@@ -21,7 +21,7 @@ from headrace.values.bson.to_string import to_string
 from headrace.values.keystring import encode_element, encode_value
 
 if TYPE_CHECKING:
-    from headrace.store.writes import WriteTransaction
+    from headrace.store.write_transaction import WriteTransaction
 
 _UNDEFINED_KEY: Final = encode_element(0x06, b"")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace import limits
-from headrace.clock import SystemClock
+from headrace.clock import Clock, SystemClock
 from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
 from headrace.dispatch.command import Command
@@ -29,10 +29,10 @@ from headrace.values.bson import decode, encode
 
 
 class DrivenServer:
-    """A store and an engine on one thread: the caller's. `path=None` keeps nothing."""
+    """A store and an engine on one thread: the caller's. `path=None`: a throw-away directory."""
 
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, *, clock: SystemClock | None = None, oplog: bool = True,
+        self, path: str | os.PathLike[str] | None = None, *, clock: Clock | None = None, oplog: bool = True,
         map_bytes: int = limits.MAP_BYTES_START, **options: Any,
     ) -> None:  # fmt: skip
         self.path = path
@@ -49,13 +49,14 @@ class DrivenServer:
         self.engine = Engine(self.store, self.options, commands_for(self.options), first_parameters(self.options))
 
     def restart(self) -> None:
-        """End as a killed process does, with every cursor lost, and start again on the same directory."""
+        """End as a killed process does, losing every cursor, and start again on the same directory."""
         if self.path is None:
             raise RuntimeError("a throw-away server has nothing to start again from")
         self.store.close()
         self._open()
 
     def close(self) -> None:
+        """Close the store."""
         self.store.close()
 
     def __enter__(self) -> DrivenServer:

@@ -3,8 +3,8 @@
     def test_orders(headrace_client):
         headrace_client.shop.orders.insert_one({"_id": 1})
 
-`headrace_server` runs once for the whole test session and keeps nothing; `headrace_client` is a client of it for one
-test, which finds it empty. Found by pytest through the entry point `headrace`; costs nothing until it is asked for.
+`headrace_server` runs once for the test session in a throw-away directory; `headrace_client` is a client of it for one
+test, which starts empty. Loaded by pytest through the entry point `headrace`; costs nothing until it is asked for.
 """
 
 from __future__ import annotations

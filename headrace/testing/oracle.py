@@ -1,6 +1,6 @@
-"""What streams ought to have told, worked out from the oplog alone, by the plainest code that can do it.
+"""The events that streams must return, derived from the oplog alone by the simplest code that can do it.
 
-It knows nothing of tokens, feeds, filters or slices: it decodes every entry and asks each question again.
+It knows nothing of tokens, feeds, filters or slices: it decodes every entry and tests each stream separately.
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from bson import Timestamp
-
 from headrace.values.bson import decode
+from headrace.values.position import from_timestamp
 
 INTERNAL = ("admin", "config", "local")
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """One thing that happened: `kind` is the `operationType` of the event that tells of it."""
+class ExpectedEvent:
+    """An event that streams of its scope must return; `kind` is its `operationType`."""
 
     position: int
     kind: str
@@ -29,59 +28,59 @@ class Happening:
 
     @property
     def namespace(self) -> str:
+        """Its database and collection, joined with a dot."""
         return f"{self.database}.{self.collection}"
 
 
-def happenings(raw: bytes) -> list[Happening]:
-    """What an entry tells streams that did not ask for expanded events, in order."""
+def expected_events(raw: bytes) -> list[ExpectedEvent]:
+    """The events of an entry in streams without `showExpandedEvents`, in order."""
     entry = decode(raw)
-    ts: Timestamp = entry["ts"]
-    position = ts.time << 32 | ts.inc
+    position = from_timestamp(entry["ts"])
     if entry["op"] == "c" and "applyOps" in entry["o"]:
-        return [told for inner in entry["o"]["applyOps"] for told in _one(position, inner)]
+        return [event for inner in entry["o"]["applyOps"] for event in _one(position, inner)]
     return _one(position, entry)
 
 
-def _one(position: int, entry: dict[str, Any]) -> list[Happening]:
+def _one(position: int, entry: dict[str, Any]) -> list[ExpectedEvent]:
     operation, o = entry["op"], entry["o"]
     database, _, collection = entry["ns"].partition(".")
     if operation == "i":
-        return [Happening(position, "insert", database, collection, key=o["_id"], document=o)]
+        return [ExpectedEvent(position, "insert", database, collection, key=o["_id"], document=o)]
     if operation == "d":
-        return [Happening(position, "delete", database, collection, key=o["_id"])]
+        return [ExpectedEvent(position, "delete", database, collection, key=o["_id"])]
     if operation == "u":
         key = entry["o2"]["_id"]
         if "diff" in o:
-            return [Happening(position, "update", database, collection, key=key)]
-        return [Happening(position, "replace", database, collection, key=key, document=o)]
+            return [ExpectedEvent(position, "update", database, collection, key=key)]
+        return [ExpectedEvent(position, "replace", database, collection, key=key, document=o)]
     if operation == "c":
         return _command(position, database, o)
     return []
 
 
-def _command(position: int, database: str, o: dict[str, Any]) -> list[Happening]:
+def _command(position: int, database: str, o: dict[str, Any]) -> list[ExpectedEvent]:
     if "drop" in o:
-        return [Happening(position, "drop", database, o["drop"])]
+        return [ExpectedEvent(position, "drop", database, o["drop"])]
     if "dropDatabase" in o:
-        return [Happening(position, "dropDatabase", database, None)]
+        return [ExpectedEvent(position, "dropDatabase", database, None)]
     if "renameCollection" in o:
         source, _, name = o["renameCollection"].partition(".")
-        return [Happening(position, "rename", source, name, to=o["to"])]
+        return [ExpectedEvent(position, "rename", source, name, to=o["to"])]
     return []
 
 
-def concerns(told: Happening, database: str | None, collection: str | None) -> bool:
-    """Whether a stream hears of it; no collection: the database's stream, no database: the deployment's."""
+def concerns(event: ExpectedEvent, database: str | None, collection: str | None) -> bool:
+    """Whether the event belongs to a stream; no collection: the database's stream, no database: the deployment's."""
     if collection is not None:
-        whole = f"{database}.{collection}"
-        return told.collection is not None and whole in (told.namespace, told.to)
-    if told.database in INTERNAL:
+        namespace = f"{database}.{collection}"
+        return event.collection is not None and namespace in (event.namespace, event.to)
+    if event.database in INTERNAL:
         return False
-    return database is None or told.database == database
+    return database is None or event.database == database
 
 
-def ends(told: Happening, database: str | None, collection: str | None) -> bool:
-    """Whether a stream that hears of it is ended by it."""
+def ends(event: ExpectedEvent, database: str | None, collection: str | None) -> bool:
+    """Whether the event ends a stream that it belongs to."""
     if collection is not None:
-        return told.kind in ("drop", "rename")
-    return database is not None and told.kind == "dropDatabase"
+        return event.kind in ("drop", "rename")
+    return database is not None and event.kind == "dropDatabase"

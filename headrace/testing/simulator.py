@@ -2,7 +2,7 @@
 
     Simulation(DrivenServer(clock=FakeClock()), seed=7).run(500)
 
-Nothing in it waits, sleeps or runs beside anything else: the same seed does the same again.
+Nothing in it waits, sleeps or runs concurrently: the same seed does the same again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from bson import Binary, Int64
 from headrace.store.retention import prune
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
-from headrace.testing.oracle import Happening, happenings
-from headrace.testing.watcher import History, Sight, Watcher
+from headrace.testing.oracle import ExpectedEvent, expected_events
+from headrace.testing.watcher import EventHistory, WatchedStream, Watcher
 
 DATABASES: Final = ("a", "b")
 COLLECTIONS: Final = ("x", "y", "z")
@@ -27,39 +27,39 @@ Write = tuple[str, dict[str, Any]]
 Maker = Callable[[Random, str, str], dict[str, Any]]
 
 
-def _number(told: Happening) -> int:
-    return -1 if told.document is None else int(told.document.get("n", -1))
+def _number(event: ExpectedEvent) -> int:
+    return -1 if event.document is None else int(event.document.get("n", -1))
 
 
-PIPELINES: Final[tuple[tuple[list[dict[str, Any]], Callable[[Happening, str], bool]], ...]] = (
-    ([], lambda told, kind: True),
-    ([{"$match": {"operationType": "insert"}}], lambda told, kind: kind == "insert"),
-    ([{"$match": {"operationType": {"$ne": "delete"}}}], lambda told, kind: kind != "delete"),
+PIPELINES: Final[tuple[tuple[list[dict[str, Any]], Callable[[ExpectedEvent, str], bool]], ...]] = (
+    ([], lambda event, kind: True),
+    ([{"$match": {"operationType": "insert"}}], lambda event, kind: kind == "insert"),
+    ([{"$match": {"operationType": {"$ne": "delete"}}}], lambda event, kind: kind != "delete"),
     (
         [{"$match": {"documentKey._id": {"$mod": [2, 0]}}}],
-        lambda told, kind: kind != "invalidate" and told.key is not None and told.key % 2 == 0,
+        lambda event, kind: kind != "invalidate" and event.key is not None and event.key % 2 == 0,
     ),
     (
         [{"$match": {"fullDocument.n": {"$gte": 50}}}],
-        lambda told, kind: kind in ("insert", "replace") and _number(told) >= 50,
+        lambda event, kind: kind in ("insert", "replace") and _number(event) >= 50,
     ),
-    ([{"$set": {"more": 1}}, {"$unset": "fullDocument"}], lambda told, kind: True),
+    ([{"$set": {"more": 1}}, {"$unset": "fullDocument"}], lambda event, kind: True),
     (
         [{"$match": {"operationType": {"$in": ["update", "invalidate"]}}}, {"$project": {"updateDescription": 0}}],
-        lambda told, kind: kind in ("update", "invalidate"),
+        lambda event, kind: kind in ("update", "invalidate"),
     ),
 )
 
 
 class Simulation:
-    """A server, what happened in it, and its watchers."""
+    """A server, the events expected of it, and its watchers."""
 
     def __init__(
         self, server: DrivenServer, seed: int, *, watcher_count: int = 10, prunes: bool = False, restarts: bool = False
     ) -> None:
         self.server = server
         self.random = Random(seed)
-        self.history = History()
+        self.history = EventHistory()
         self.watchers: list[Watcher] = []
         self._open: list[dict[str, Any]] = []  # sessions with a transaction begun
         self._number = 0
@@ -76,7 +76,7 @@ class Simulation:
         self._weights = [weight for weight, _ in steps]
         server.between = self._between
         for _ in range(watcher_count):
-            watcher = Watcher(server, self.history, self._sight(), self.random)
+            watcher = Watcher(server, self.history, self._random_stream(), self.random)
             watcher.begin()
             self.watchers.append(watcher)
 
@@ -88,21 +88,21 @@ class Simulation:
             watcher.drain()
 
     def resume_everywhere(self, watcher: Watcher) -> int:
-        """Resume a watcher from each event it was ever told and read to the end; how many there were."""
-        told = list(watcher.told)
-        for item in told:
+        """Resume a watcher from each event it has received and read to the end; returns how many there were."""
+        events = list(watcher.events)
+        for item in events:
             watcher.stop()
-            watcher.told = [item]
+            watcher.events = [item]
             watcher.resume()
             watcher.drain()
-        return len(told)
+        return len(events)
 
-    def _sight(self) -> Sight:
+    def _random_stream(self) -> WatchedStream:
         database, collection = self.random.choice(
             [(None, None), *[(name, None) for name in DATABASES], *[("a", name) for name in COLLECTIONS]]
         )
         pipeline, passes = self.random.choice(PIPELINES)
-        return Sight(database, collection, pipeline, passes)
+        return WatchedStream(database, collection, pipeline, passes)
 
     # Steps.
 
@@ -175,7 +175,7 @@ class Simulation:
 
     # What happens.
 
-    def _between(self, place: str) -> None:
+    def _between(self, point: str) -> None:
         """A commit is under way: let somebody read, who may or may not see it."""
         self._note(published=False)
         for watcher in self.random.sample(self.watchers, min(2, len(self.watchers))):
@@ -186,7 +186,7 @@ class Simulation:
         """Add what was committed since the last time to the history."""
         with self.server.store.reading() as view:
             for position, raw in view.entries(self._read_through + 1):
-                self.history.happened += happenings(raw)
+                self.history.happened += expected_events(raw)
                 self._read_through = position
         if published:
             self.history.published_count = len(self.history.happened)

@@ -1,8 +1,8 @@
-"""A watcher of a simulation: it opens, reads, stops and resumes a stream, and checks each event it is told.
+"""A watcher of a simulation: it opens, reads, stops and resumes a stream, and checks each event it receives.
 
-Rule checked: what it was told is exactly what happened in its scope since it began, with nothing left out and
-nothing twice, however it stopped and wherever it resumed; and where that cannot be, because history was lost, the
-answer is error 286 and never a stream with a hole in it.
+Rule checked: it receives exactly the events of its scope since it began, with no gap and no duplicate, however it
+stopped and wherever it resumed; and where that cannot be, because the oplog was pruned, it gets error 286 and never a
+stream with a gap.
 """
 
 from __future__ import annotations
@@ -16,52 +16,53 @@ from bson import Int64, Timestamp
 
 from headrace.dispatch.wait import Wait
 from headrace.testing.driven import DrivenServer
-from headrace.testing.oracle import Happening, concerns, ends
+from headrace.testing.oracle import ExpectedEvent, concerns, ends
+from headrace.values.position import from_timestamp, to_timestamp
 from headrace.values.token import decode_token
 
-Place = tuple[int, int]
+HistoryIndex = tuple[int, int]
 """Where a watcher is: (index in the history, 0 for what happened or 1 for the invalidate behind it)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class WatchedStream:
     """What a watcher looks at: its scope, its pipeline, and what of a scope that pipeline lets through."""
 
     database: str | None
     collection: str | None
     pipeline: list[dict[str, Any]]
-    passes: Callable[[Happening, str], bool]
+    passes: Callable[[ExpectedEvent, str], bool]
 
 
-class History:
-    """What happened so far; the last of it may be on the disk already but not yet told to everybody."""
+class EventHistory:
+    """The expected events so far; the last ones may be on disk but not published yet."""
 
     def __init__(self) -> None:
-        self.happened: list[Happening] = []
+        self.happened: list[ExpectedEvent] = []
         self.published_count = 0
 
 
 class SimulationError(AssertionError):
-    """A watcher was told something else than what happened."""
+    """A watcher received other events than were expected."""
 
 
 class Watcher:
     """One client of a stream, at most one cursor at a time."""
 
-    def __init__(self, server: DrivenServer, history: History, sight: Sight, random: Random) -> None:
+    def __init__(self, server: DrivenServer, history: EventHistory, stream: WatchedStream, random: Random) -> None:
         self.server = server
         self.history = history.happened
         self._history = history
-        self.sight = sight
+        self.stream = stream
         self.random = random
-        self.told: list[tuple[dict[str, Any], Place]] = []
-        """Tokens of all events it was told, each with the place behind the event."""
-        self.lost_count = 0
+        self.events: list[tuple[dict[str, Any], HistoryIndex]] = []
+        """The tokens of all events received, each with the index behind the event."""
+        self.history_lost_count = 0
         self._cursor = 0
         self._namespace = ""
-        self._place: Place = (0, 0)
+        self._index: HistoryIndex = (0, 0)
         self._token: dict[str, Any] = {}
-        """The last postBatchResumeToken: everything before it was told."""
+        """The last postBatchResumeToken: everything before it was received."""
         self._closed = False
         self._text = ""
         self._floor = 0  # what happened before this position is none of its business: the start may be yet to come
@@ -70,23 +71,23 @@ class Watcher:
 
     def open(self, **options: Any) -> dict[str, Any]:
         """Open a stream; the reply, which may be an error."""
-        sight = self.sight
-        if sight.database is None:
+        stream = self.stream
+        if stream.database is None:
             options["allChangesForCluster"] = True
         size = self._batch_size()
         body = {
-            "aggregate": sight.collection or 1,
-            "pipeline": [{"$changeStream": options}, *sight.pipeline],
+            "aggregate": stream.collection or 1,
+            "pipeline": [{"$changeStream": options}, *stream.pipeline],
             "cursor": {} if size is None else {"batchSize": size},
         }
-        reply = self.server.run(sight.database or "admin", body)
+        reply = self.server.run(stream.database or "admin", body)
         assert isinstance(reply, dict)
         return reply
 
     def begin(self) -> None:
         """Watch from now on."""
         self._floor = 0
-        self._place = (self._history.published_count, 0)
+        self._index = (self._history.published_count, 0)
         self._text = ""
         self._take(self.open(), "firstBatch")
 
@@ -95,7 +96,7 @@ class Watcher:
         self.stop()
         self._floor = 0
         ways: list[Callable[[], None]] = [self._by_mark]
-        if self.told:
+        if self.events:
             ways.append(self._by_event)
         if not self._closed:
             ways.append(self._by_time)
@@ -103,11 +104,11 @@ class Watcher:
 
     def _by_mark(self) -> None:
         self._floor = self._position()
-        self._reopen(self._floor, self._place, **{self._option(self._token): self._token})
+        self._reopen(self._floor, self._index, **{self._option(self._token): self._token})
 
     def _by_event(self) -> None:
-        token, place = self.told[-1] if self.random.random() < 0.5 else self.random.choice(self.told)
-        self._reopen(int(token["_data"][2:18], 16), place, **{self._option(token): token})
+        token, index = self.events[-1] if self.random.random() < 0.5 else self.random.choice(self.events)
+        self._reopen(int(token["_data"][2:18], 16), index, **{self._option(token): token})
 
     def _option(self, token: dict[str, Any]) -> str:
         """Behind an invalidate only `startAfter` goes on; elsewhere both do."""
@@ -120,36 +121,36 @@ class Watcher:
         while index and self.history[index - 1].position >= position:
             index -= 1
         self._floor = position
-        self._reopen(position, (index, 0), startAtOperationTime=Timestamp(position >> 32, position & 0xFFFFFFFF))
+        self._reopen(position, (index, 0), startAtOperationTime=to_timestamp(position))
 
-    def _reopen(self, position: int, place: Place, **options: Any) -> None:
-        """Open from `position`, behind which `place` is; 286 if and only if the oplog begins after it."""
+    def _reopen(self, position: int, index: HistoryIndex, **options: Any) -> None:
+        """Open from `position`, behind which the stream is at `index`; 286 if and only if the oplog begins after it."""
         with self.server.store.reading() as view:
             oldest = view.oldest()
         assert oldest is not None
-        lost = self.server.store.pruned_through >= 0 and position < oldest[0]
+        is_lost = self.server.store.pruned_through >= 0 and position < oldest[0]
         reply = self.open(**options)
-        if lost != (reply.get("code") == 286):
+        if is_lost != (reply.get("code") == 286):
             raise SimulationError(f"opened at {position}, the oplog begins at {oldest[0]}: {reply}")
-        if lost:
+        if is_lost:
             self._start_again()
             return
         self._closed = False
-        self._place = place
+        self._index = index
         self._text = ""
         self._take(reply, "firstBatch")
 
     def _ended_at(self, index: int) -> bool:
-        told = self.history[index]
-        return self._concerns(told) and ends(told, self.sight.database, self.sight.collection)
+        due = self.history[index]
+        return self._concerns(due) and ends(due, self.stream.database, self.stream.collection)
 
     def _position(self) -> int:
         return int(self._token["_data"][2:18], 16)
 
     def _start_again(self) -> None:
-        """History was lost: what was told before is of no use any more."""
-        self.lost_count += 1
-        self.told.clear()
+        """The history is lost: the tokens of earlier events are of no use any more."""
+        self.history_lost_count += 1
+        self.events.clear()
         self._closed = False
         self.begin()
 
@@ -178,7 +179,7 @@ class Watcher:
         if isinstance(reply, Wait):
             left = self._next(self._history.published_count)
             if left is not None:
-                raise SimulationError(f"nothing is told, but {left} happened")
+                raise SimulationError(f"no event, but {left} was expected")
             return False
         if reply.get("code") == 286:
             if self.server.store.pruned_through < self._position():
@@ -215,60 +216,63 @@ class Watcher:
     def _check(self, event: dict[str, Any]) -> None:
         expected = self._next(len(self.history))
         if expected is None:
-            raise SimulationError(f"told of {event}, but nothing happened")
-        told, kind = expected
+            raise SimulationError(f"received {event}, but nothing was expected")
+        due, kind = expected
         time: Timestamp = event["clusterTime"]
         text = event["_id"]["_data"]
-        if (event["operationType"], time.time << 32 | time.inc) != (kind, told.position):
-            raise SimulationError(f"told of {event}, expected {kind} of {told}")
+        if (event["operationType"], from_timestamp(time)) != (kind, due.position):
+            raise SimulationError(f"received {event}, expected {kind} of {due}")
         if text <= self._text:
             raise SimulationError(f"a token that does not come after {self._text}: {text}")
-        if kind not in ("invalidate", "dropDatabase") and event["ns"] != {"db": told.database, "coll": told.collection}:
-            raise SimulationError(f"told of {event['ns']}, expected {told.namespace}")
-        if told.key is not None and kind != "invalidate" and event["documentKey"] != {"_id": told.key}:
-            raise SimulationError(f"told of {event['documentKey']}, expected {told.key}")
-        if "fullDocument" in event and told.document is not None and event["fullDocument"] != told.document:
-            raise SimulationError(f"told {event['fullDocument']}, expected {told.document}")
+        if kind not in ("invalidate", "dropDatabase") and event["ns"] != {
+            "db": due.database,
+            "coll": due.collection,
+        }:
+            raise SimulationError(f"received {event['ns']}, expected {due.namespace}")
+        if due.key is not None and kind != "invalidate" and event["documentKey"] != {"_id": due.key}:
+            raise SimulationError(f"received {event['documentKey']}, expected {due.key}")
+        if "fullDocument" in event and due.document is not None and event["fullDocument"] != due.document:
+            raise SimulationError(f"received {event['fullDocument']}, expected {due.document}")
         self._text = text
-        self._place = self._behind(self._place)
-        self.told.append((event["_id"], self._place))
+        self._index = self._behind(self._index)
+        self.events.append((event["_id"], self._index))
 
     def _pass_by_the_end(self) -> None:
         """The stream has ended, perhaps by an invalidate that the pipeline hid: go on behind it."""
         self._closed = True
-        if self.told and self.told[-1][0] == self._token:
+        if self.events and self.events[-1][0] == self._token:
             return
-        index = self._place[0]
+        index = self._index[0]
         while index < len(self.history) and not self._ended_at(index):
             if self._next(index + 1) is not None:
-                raise SimulationError(f"ended before {self.history[index]} was told")
+                raise SimulationError(f"ended before {self.history[index]}")
             index += 1
-        if index == len(self.history) or self.sight.passes(self.history[index], "invalidate"):
+        if index == len(self.history) or self.stream.passes(self.history[index], "invalidate"):
             raise SimulationError("ended with nothing that ends it")
-        self._place = (index + 1, 0)
+        self._index = (index + 1, 0)
 
     # What is expected.
 
-    def _concerns(self, told: Happening) -> bool:
-        return told.position >= self._floor and concerns(told, self.sight.database, self.sight.collection)
+    def _concerns(self, due: ExpectedEvent) -> bool:
+        return due.position >= self._floor and concerns(due, self.stream.database, self.stream.collection)
 
-    def _next(self, end: int) -> tuple[Happening, str] | None:
-        """What has to be told next, of the history before `end`; moves the place up to it."""
-        index, part = self._place
+    def _next(self, end: int) -> tuple[ExpectedEvent, str] | None:
+        """The event that must come next, of the history before `end`; moves the index up to it."""
+        index, part = self._index
         while index < end:
-            told = self.history[index]
-            if self._concerns(told):
-                if part == 0 and self.sight.passes(told, told.kind):
-                    self._place = (index, 0)
-                    return told, told.kind
+            due = self.history[index]
+            if self._concerns(due):
+                if part == 0 and self.stream.passes(due, due.kind):
+                    self._index = (index, 0)
+                    return due, due.kind
                 if self._ended_at(index):
-                    if self.sight.passes(told, "invalidate"):
-                        self._place = (index, 1)
-                        return told, "invalidate"
+                    if self.stream.passes(due, "invalidate"):
+                        self._index = (index, 1)
+                        return due, "invalidate"
                     return None
             index, part = index + 1, 0
         return None
 
-    def _behind(self, place: Place) -> Place:
-        index, part = place
+    def _behind(self, at: HistoryIndex) -> HistoryIndex:
+        index, part = at
         return (index, 1) if part == 0 and self._ended_at(index) else (index + 1, 0)

@@ -1,4 +1,4 @@
-"""Positions in the oplog: a cluster time as one 64-bit integer, `seconds << 32 | increment`.
+"""Positions: a point in the oplog as one 64-bit integer, `seconds << 32 | increment`.
 
 Rule: positions sort in commit order, so comparing integers is enough.
 
@@ -34,6 +34,11 @@ def from_timestamp(timestamp: Timestamp) -> Position:
 def to_timestamp(at: Position) -> Timestamp:
     """The Timestamp of a position, as clients see it."""
     return Timestamp(at >> 32, at & _INCREMENT_MASK)
+
+
+def shell_text(at: Position) -> str:
+    """The position as MongoDB's messages write a Timestamp: `Timestamp(seconds, increment)`."""
+    return f"Timestamp({seconds(at)}, {increment(at)})"
 
 
 def seconds(at: Position) -> int:

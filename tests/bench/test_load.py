@@ -8,7 +8,7 @@ import bson
 import pytest
 
 from headrace.wire.connection import Connection, Message
-from headrace.wire.reply import encode_reply
+from headrace.wire.reply_message import encode_reply
 
 BENCH = str(Path(__file__).parents[2] / "bench")
 

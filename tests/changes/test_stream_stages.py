@@ -8,8 +8,8 @@ import pytest
 
 from headrace.changes.builder import EventBuilder
 from headrace.changes.entry import DecodedEntry
-from headrace.changes.pipeline import StreamPipeline
 from headrace.changes.stream import parse_stream
+from headrace.changes.stream_pipeline import StreamPipeline
 from headrace.errors import CommandError
 from headrace.values.bson import decode
 from tests.changes.oplog import (

@@ -6,8 +6,12 @@ import json
 
 import pytest
 from bson import ObjectId
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.cli.main import main
+from headrace.cli.token import describe_token
+from headrace.errors import CommandError
 from headrace.values.bson import encode
 from headrace.values.token import high_water_mark, make_event_token
 
@@ -38,3 +42,13 @@ def test_a_token_document_is_taken_too(capsys: pytest.CaptureFixture[str]) -> No
 def test_what_is_no_token_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["token", "decode", text]) == 1
     assert capsys.readouterr().err.startswith("headrace: not a resume token")
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.binary(max_size=60), st.booleans())
+def test_arbitrary_text_is_a_token_or_an_error_of_the_client(data: bytes, start_well: bool) -> None:
+    text = ("8200000001000000012B042C0100296E14" if start_well else "") + data.hex()
+    try:
+        describe_token(text)
+    except CommandError as error:
+        assert error.code

@@ -29,7 +29,7 @@ def test_watchers_are_told_what_happened(seed: int) -> None:
     with DrivenServer(clock=FakeClock()) as server:
         simulation = Simulation(server, seed)
         simulation.run(400)
-        assert sum(len(watcher.told) for watcher in simulation.watchers) > 200
+        assert sum(len(watcher.events) for watcher in simulation.watchers) > 200
 
 
 @pytest.mark.usefixtures("tiny_limits")
@@ -46,7 +46,7 @@ def test_what_was_pruned_is_286_at_open_and_later_and_never_skipped(seed: int) -
     with DrivenServer(clock=FakeClock()) as server:
         simulation = Simulation(server, seed, prunes=True)
         simulation.run(400)
-        assert sum(watcher.lost_count for watcher in simulation.watchers) > 0
+        assert sum(watcher.history_lost_count for watcher in simulation.watchers) > 0
 
 
 @pytest.mark.usefixtures("tiny_limits")

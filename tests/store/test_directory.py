@@ -11,7 +11,7 @@ import lmdb
 import pytest
 from bson import Timestamp
 
-from headrace.store import schema
+from headrace.store import catalog_changes
 from headrace.store.lmdb import DirectoryInUse
 from headrace.store.store import IncompatibleFormat, Store
 from headrace.testing.clock import FakeClock
@@ -163,10 +163,10 @@ def test_the_garbage_of_a_dropped_collection_is_found_again(tmp_path: Path) -> N
         at.must("t", {"drop": "c"})
         at.restart()
         with at.store.reading() as view:
-            assert schema.has_garbage(view)
+            assert catalog_changes.has_garbage(view)
         while True:
             txn = at.store.begin()
-            more = schema.collect_garbage(txn, 100)
+            more = catalog_changes.collect_garbage(txn, 100)
             at.store.commit(txn)
             if not more:
                 break

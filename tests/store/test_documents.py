@@ -8,7 +8,7 @@ import pytest
 from bson import Binary, Timestamp
 
 from headrace.errors import CommandError
-from headrace.store import schema
+from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
@@ -22,7 +22,7 @@ def store() -> Store:
 
 def make(store: Store, namespace: str = "a.x", **options: Any) -> Collection:
     txn = store.begin()
-    made = schema.create(txn, namespace, options)
+    made = catalog_changes.create(txn, namespace, options)
     store.commit(txn)
     return made
 
@@ -113,9 +113,9 @@ def test_what_is_abandoned_is_gone_from_the_tables_and_from_memory(store: Store)
     insert(store, collection, {"_id": 1})
     entries, last = entry_count(store), store.last_position
     txn = store.begin()
-    schema.create(txn, "a.new", {})
+    catalog_changes.create(txn, "a.new", {})
     txn.insert(collection, encode({"_id": 2}))
-    schema.rename(txn, collection, "b.y", None)
+    catalog_changes.rename(txn, collection, "b.y", None)
     store.set_cluster_parameter(txn, "changeStreamOptions", {"x": 1})
     store.prepare(txn)
     store.abandon(txn)
@@ -148,19 +148,19 @@ def test_dropped_documents_go_in_pieces_and_no_others(store: Store) -> None:
     insert(store, gone, *[{"_id": n} for n in range(25)])
     insert(store, kept, {"_id": 1})
     txn = store.begin()
-    schema.drop(txn, gone)
+    catalog_changes.drop(txn, gone)
     store.commit(txn)
     new = make(store, "a.gone")
     insert(store, new, {"_id": 3})
     rounds = 0
     while True:
         txn = store.begin()
-        more = schema.collect_garbage(txn, 7)
+        more = catalog_changes.collect_garbage(txn, 7)
         store.commit(txn)
         if not more:
             break
         rounds += 1
     with store.reading() as view:
-        assert not schema.has_garbage(view)
+        assert not catalog_changes.has_garbage(view)
         assert [view.kv.stat(view.tables[table])["entries"] for table in ("documents", "ids")] == [2, 2]
     assert rounds >= 7 and ids(store, new) == [3] and ids(store, kept) == [1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.store import images, schema
+from headrace.store import catalog_changes, pre_images
 from headrace.store.catalog import Collection
 from headrace.store.retention import HOUR_MS, Retention, expired_images, first_to_keep, prune, remove_images
 from headrace.store.store import Store
@@ -26,7 +26,7 @@ def store(clock: FakeClock) -> Store:
 
 def make(store: Store, namespace: str, *, with_images: bool = False) -> Collection:
     txn = store.begin()
-    made = schema.create(txn, namespace, {"changeStreamPreAndPostImages": {"enabled": with_images}})
+    made = catalog_changes.create(txn, namespace, {"changeStreamPreAndPostImages": {"enabled": with_images}})
     store.commit(txn)
     return made
 
@@ -143,9 +143,9 @@ def test_an_image_goes_with_its_entry(store: Store) -> None:
     prune_through(store, changed[1])
     with store.reading() as view:
         assert collection.uuid is not None and other.uuid is not None
-        there = [images.get(view, collection.uuid, position, 0) is not None for position in changed]
+        there = [pre_images.get(view, collection.uuid, position, 0) is not None for position in changed]
         assert there == [False, True, True]
-        assert images.get(view, other.uuid, changed_later[0], 0) is not None
+        assert pre_images.get(view, other.uuid, changed_later[0], 0) is not None
 
 
 def test_images_expire_by_their_own_time_in_pieces(store: Store, clock: FakeClock) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.store import schema
+from headrace.store import catalog_changes
+from headrace.store.client_transaction import TransactionState, TransactionView
 from headrace.store.history import History, KeyOrder
 from headrace.store.store import Store
-from headrace.store.transaction import State, TransactionView
-from headrace.store.writes import WriteTransaction
+from headrace.store.write_transaction import WriteTransaction
 from headrace.testing.clock import FakeClock
 from headrace.values.bson import decode, encode
 
@@ -21,7 +21,7 @@ SESSION = bytes(16)
 def store() -> Iterator[Store]:
     made = Store(None, clock=FakeClock())
     txn = made.begin()
-    schema.create(txn, "d.c", {})
+    catalog_changes.create(txn, "d.c", {})
     made.commit(txn)
     yield made
     made.close()
@@ -74,7 +74,7 @@ def test_nothing_is_noted_while_no_transaction_is_open(store: Store) -> None:
     transaction = store.transactions.start(SESSION, 1, 0)
     write(store, 3)
     assert len(store.transactions.history) == 2
-    store.transactions.end(transaction, State.ABORTED, 0)
+    store.transactions.end(transaction, TransactionState.ABORTED, 0)
     assert len(store.transactions.history) == 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from headrace.errors import CommandError
 from headrace.values import bson, keystring
 from headrace.values.token import TokenMaker, decode_token, high_water_mark, make_event_token
-from headrace.values.token_text import explain, explain_text
 
 repeatable = settings(max_examples=200, deadline=None, derandomize=True, database=None)
 IDENTITY = UUID("ab1154ac-acd8-49a4-8c61-756d70d3b21f").bytes
@@ -233,16 +231,6 @@ def test_a_token_that_lost_its_type_bits_still_reads_the_same(value: Any) -> Non
     assert decode_token({"_data": text}).text() == text
 
 
-@repeatable
-@given(st.binary(max_size=60), st.booleans())
-def test_arbitrary_text_is_a_token_or_an_error_of_the_client(data: bytes, start_well: bool) -> None:
-    text = ("8200000001000000012B042C0100296E14" if start_well else "") + data.hex()
-    try:
-        explain(text)
-    except CommandError as error:
-        assert error.code
-
-
 def test_version_1_tells_new_events_by_their_type() -> None:
     description = bson.encode({"a": 1})
     text, _ = make_event_token(1, 0, IDENTITY, "create", None, description, version=1)
@@ -257,13 +245,3 @@ def test_a_version_0_token_can_be_told_as_version_1() -> None:
     old = decode_token({"_data": make_event_token(9, 2, IDENTITY, "insert", key, None, version=0)[0]})
     assert old.text(version=1) == make_event_token(9, 2, IDENTITY, "insert", key, None, version=1)[0]
     assert decode_token({"_data": high_water_mark(9, 0)}).text(version=1) == high_water_mark(9, 1)
-
-
-def test_a_token_is_explained_for_a_person() -> None:
-    told = explain(INSERT)
-    assert told == explain(json.dumps({"_data": INSERT}))
-    assert told["clusterTime"] == {"seconds": 1666193824, "increment": 1, "utc": "2022-10-19T15:37:04Z"}
-    assert told["documentKey"] == {"_id": {"$oid": "635019a078be67426d7cf4d2"}}
-    assert "operationType: insert" in explain_text(INSERT).splitlines()
-    with pytest.raises(CommandError):
-        explain("{not json")

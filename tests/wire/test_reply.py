@@ -9,7 +9,7 @@ import bson
 import pytest
 
 from headrace.wire.compression import NAMES, decompress
-from headrace.wire.reply import encode_reply
+from headrace.wire.reply_message import encode_reply
 
 BODY = bson.encode({"ok": 1.0})
 

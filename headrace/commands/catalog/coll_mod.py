@@ -15,7 +15,7 @@ from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import OPTION, check_database_has_images, check_images
 from headrace.query.match import parse_filter
-from headrace.store import schema
+from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
 from headrace.values.bson import type_name
 
@@ -50,7 +50,8 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     reply: dict[str, Any] = {}
     if index_change is not None:
         change["index"], before, reply = _index(collection, index_change)
-    schema.modify(context.txn, collection, change, options, before)  # also when it changes nothing, as MongoDB does
+    # Also when it changes nothing, as MongoDB does.
+    catalog_changes.modify(context.txn, collection, change, options, before)
     return reply
 
 
@@ -85,7 +86,7 @@ def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> 
         options[name] = value
     check_view_pipeline(view.database, view.namespace, options["pipeline"])
     if change:
-        schema.modify_view(context.txn, view, options)
+        catalog_changes.modify_view(context.txn, view, options)
     return {}
 
 

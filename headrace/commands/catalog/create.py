@@ -15,7 +15,7 @@ from headrace.execution.image_options import OPTION, check_database_has_images, 
 from headrace.query.collation import parse_collation
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
-from headrace.store import schema
+from headrace.store import catalog_changes
 from headrace.values.bson import type_name
 
 UNSUPPORTED: Final = {
@@ -123,7 +123,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
         _create_view(context, request, namespace, stored_options)
         return {}
     _check(namespace, stored_options)
-    schema.create(context.txn, namespace, stored_options)
+    catalog_changes.create(context.txn, namespace, stored_options)
     return {}
 
 
@@ -152,7 +152,7 @@ def _create_view(context: CommandContext, request: Request, namespace: str, opti
     made = {"viewOn": options["viewOn"], "pipeline": pipeline}
     if "collation" in options:
         made["collation"] = object_field(options, "collation", "create")
-    schema.create_view(context.txn, namespace, made)
+    catalog_changes.create_view(context.txn, namespace, made)
 
 
 def check_view_pipeline(database: str, namespace: str, pipeline: list[Any]) -> None:

@@ -10,7 +10,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import check_database, check_namespace, for_writing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.store import schema
+from headrace.store import catalog_changes
 from headrace.values.bson import type_name
 
 
@@ -21,7 +21,7 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     if collection is None:
         return {}
     count = len(collection.indexes)
-    schema.drop(context.txn, collection)
+    catalog_changes.drop(context.txn, collection)
     return {"ns": namespace} if collection.is_view else {"nIndexesWas": count, "ns": namespace}
 
 
@@ -31,7 +31,7 @@ def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
         raise CommandError(20, f"Dropping the '{database}' database is prohibited.")
     if not context.txn.catalog.in_database(database):
         return {}
-    schema.drop_database(context.txn, database)
+    catalog_changes.drop_database(context.txn, database)
     return {"dropped": database}
 
 
@@ -60,9 +60,9 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     if existing is not None and not flag(body, "dropTarget", False, "renameCollection"):
         raise CommandError(48, "target namespace exists")
     if collection.database == goal.partition(".")[0]:
-        schema.rename(txn, collection, goal, existing)
+        catalog_changes.rename(txn, collection, goal, existing)
     else:
-        schema.move(txn, collection, goal, existing)
+        catalog_changes.move(txn, collection, goal, existing)
     return {}
 
 

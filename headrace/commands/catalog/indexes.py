@@ -15,7 +15,7 @@ from headrace.dispatch.transaction_statements import check_new_indexes
 from headrace.errors import CommandError
 from headrace.execution.batches import batch_size, open_cursor
 from headrace.query.match import parse_filter
-from headrace.store import schema
+from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.values.bson import encode, type_name
 
@@ -38,7 +38,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
     collection = writable(context, namespace)
     made_now = collection is None
     if collection is None:
-        collection = schema.create(context.txn, namespace, {})
+        collection = catalog_changes.create(context.txn, namespace, {})
     if "collation" in collection.options:  # an index has its collection's collation unless it names its own
         specs = [{**spec, "collation": spec.get("collation", collection.options["collation"])} for spec in specs]
     before = len(collection.indexes)
@@ -50,7 +50,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
         raise CommandError(67, f"add index fails, too many indexes for {namespace}")
     if wanted:
         check_new_indexes(context, collection)
-        schema.create_indexes(context.txn, collection, wanted)
+        catalog_changes.create_indexes(context.txn, collection, wanted)
     reply: dict[str, Any] = {"numIndexesBefore": before, "numIndexesAfter": len(collection.indexes)}
     if not wanted:
         return {**reply, "note": "all indexes already exist"}
@@ -191,12 +191,12 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     count = len(collection.indexes)
     if wanted == "*":
         for index in [item for item in collection.indexes if item.name != "_id_"]:
-            schema.drop_index(context.txn, collection, index)
+            catalog_changes.drop_index(context.txn, collection, index)
         return {"nIndexesWas": count, "msg": "non-_id indexes dropped for collection"}
     names = wanted if type(wanted) is list else [wanted]
     indexes = [_named(collection, name) for name in names]
     for index in indexes:
-        schema.drop_index(context.txn, collection, index)
+        catalog_changes.drop_index(context.txn, collection, index)
     return {"nIndexesWas": count}
 
 

@@ -65,7 +65,7 @@ def _oplog(context: CommandContext) -> dict[str, Any]:
 
 
 def _system_views(database: str) -> dict[str, Any]:
-    from headrace.store.schema import views_uuid
+    from headrace.store.catalog_changes import views_uuid
 
     return {
         "name": "system.views", "type": "collection", "options": {},

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.changes.builder import EventBuilder
-from headrace.changes.rows import ReadBounds
-from headrace.cursors.rows import RowCursor
+from headrace.changes.row_collector import ReadBounds
+from headrace.cursors.row_cursor import RowCursor
 from headrace.dispatch.arguments import integer_field, object_field
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext

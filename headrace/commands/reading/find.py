@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 from headrace import limits
-from headrace.cursors.documents import DocumentCursor
+from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
 from headrace.dispatch.arguments import flag, integer_field, object_field
 from headrace.dispatch.command import Command

@@ -8,8 +8,8 @@ from typing import Any, Final
 from bson import Int64
 
 from headrace import limits
-from headrace.cursors.changes import ChangeCursor
-from headrace.cursors.documents import DocumentCursor
+from headrace.cursors.change_cursor import ChangeCursor
+from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext

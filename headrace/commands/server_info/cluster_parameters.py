@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bson import Decimal128, Int64, Timestamp
+from bson import Decimal128, Int64
 
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
+from headrace.values.position import to_timestamp
 
 PARAMETER: Final = "changeStreamOptions"
 _FIELD: Final = f"{PARAMETER}.preAndPostImages"
@@ -57,7 +58,7 @@ def set_cluster_parameter(context: CommandContext, request: Request) -> dict[str
         context.txn,
         PARAMETER,
         {
-            "clusterParameterTime": Timestamp(position >> 32, position & 0xFFFFFFFF),
+            "clusterParameterTime": to_timestamp(position),
             "preAndPostImages": {"expireAfterSeconds": expire},
         },
     )

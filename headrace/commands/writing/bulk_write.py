@@ -25,8 +25,8 @@ from headrace.errors import CommandError
 from headrace.execution.batches import batch_size, open_cursor
 from headrace.execution.let import variables_of
 from headrace.query.expressions.numbers import NUMBERS, to_long
-from headrace.store import schema
-from headrace.store.writes import RetryableWrite
+from headrace.store import catalog_changes
+from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import check_all, decode, encode, find_element, type_name
 
 NAMESPACE: Final = "admin.$cmd.bulkWrite"
@@ -211,7 +211,9 @@ def _insert(
     context: CommandContext, request: Request, first: int, group: list[BulkOperation], totals: BulkTotals, ordered: bool
 ) -> None:  # fmt: skip
     try:
-        collection = writable(context, group[0].namespace) or schema.create(context.txn, group[0].namespace, {})
+        collection = writable(context, group[0].namespace) or catalog_changes.create(
+            context.txn, group[0].namespace, {}
+        )
     except CommandError as error:
         for index in range(1 if ordered else len(group)):
             totals.failed(first + index, "insert", error)

@@ -17,7 +17,7 @@ from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.store.catalog import Collection
-from headrace.store.writes import RetryableWrite
+from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import decode
 
 

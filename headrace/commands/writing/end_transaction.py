@@ -15,7 +15,7 @@ from headrace.dispatch.transactions import abort as abort_transaction
 from headrace.dispatch.transactions import committed, current, identity, until_ended
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.store.transaction import State
+from headrace.store.client_transaction import TransactionState
 from headrace.store.transaction_commit import commit as write_commit
 from headrace.values.bson import encode
 
@@ -26,7 +26,7 @@ def commit(context: CommandContext, request: Request) -> dict[str, Any]:
     session, number = identity(request)
     txn = context.txn
     transaction = current(context.engine, txn, session, number)
-    if transaction is None or transaction.state is State.COMMITTED or transaction.committing is txn:
+    if transaction is None or transaction.state is TransactionState.COMMITTED or transaction.committing is txn:
         return {}
     write_commit(txn, transaction, lsid_document(session))
     if transaction.operations:
@@ -40,7 +40,7 @@ def abort(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     _check_inside(request)
     session, number = identity(request)
     transaction = current(context.engine, context.view, session, number)
-    if transaction is None or transaction.state is State.COMMITTED:
+    if transaction is None or transaction.state is TransactionState.COMMITTED:
         raise committed(number)
     return {} if abort_transaction(context.engine, transaction) else until_ended(transaction)
 

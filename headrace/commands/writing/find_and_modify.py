@@ -17,7 +17,7 @@ from headrace.execution.updates import Applier, first_by, matches, parsed
 from headrace.query.projection import parse_projection
 from headrace.query.sort import parse_sort
 from headrace.query.update import check_upsert_filter
-from headrace.store import schema
+from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 
 
@@ -100,7 +100,7 @@ def _modify(
     if collection is None:
         if not upsert:
             return {"lastErrorObject": {"n": 0, "updatedExisting": False}, "value": None}
-        collection = schema.create(context.txn, namespace, {})
+        collection = catalog_changes.create(context.txn, namespace, {})
     finder = Finder(collection, spec, collation_of(collection, body.get("collation")), let)
     applier = Applier(context.txn, collection, statement, update, finder, body, retryable_of(request))
     match = _pick(context, finder, collection, body)

@@ -18,9 +18,9 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import retryable_of
 from headrace.errors import CommandError
 from headrace.execution.validation import checker
-from headrace.store import capped, schema
+from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection
-from headrace.store.writes import RetryableWrite
+from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import check_all
 
 _INT32 = Struct("<i").pack
@@ -39,7 +39,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     if errors is not None:
         return {"n": 0, "writeErrors": errors}
     if collection is None:
-        collection = schema.create(txn, namespace, {})
+        collection = catalog_changes.create(txn, namespace, {})
     failures = insert_documents(context, request, collection, documents, retryable_of(request), ordered=ordered)
     if not failures:
         return _N + _INT32(len(documents))

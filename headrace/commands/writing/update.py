@@ -20,9 +20,9 @@ from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.updates import Applier, first_by, matches, parsed
 from headrace.query.sort import parse_sort
 from headrace.query.update import Update, check_upsert_filter, parse_update
-from headrace.store import schema
+from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
-from headrace.store.writes import RetryableWrite, WriteTransaction
+from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import decode, encode, find_element, type_name
 
 
@@ -172,7 +172,7 @@ def run_statement(
     check_hint(collection, statement.get("hint"))
     if collection is None:
         if upsert:
-            collection = schema.create(txn, namespace, {})
+            collection = catalog_changes.create(txn, namespace, {})
         else:
             Finder(_nowhere(namespace), statement["q"], collation_of(None, statement.get("collation")), let)
             return Outcome()

@@ -35,6 +35,7 @@ from headrace.spark.mongodb.fragments import (
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.values.bson import OPTIONS
+from headrace.values.position import from_timestamp
 from headrace.values.token import high_water_mark
 
 HISTORY_LOST: Final = 286
@@ -123,7 +124,7 @@ class MongoDBStream:
             while not cursor.covers(moment):
                 cursor.next_batch(wait_ms=20)
             # The last batch may contain later events as well.
-            return min(cursor.token, Token(high_water_mark((moment.time << 32 | moment.inc) + 1)))
+            return min(cursor.token, Token(high_water_mark(from_timestamp(moment) + 1)))
 
     def read(self, start: Token, end: Token) -> Iterator[Event]:
         """The events after `start` up to and including `end`, in order; waits until the server reaches `end`."""

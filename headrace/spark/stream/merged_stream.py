@@ -37,6 +37,7 @@ from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPar
 from headrace.spark.stream.read_partition import past_partitions, read_partition
 from headrace.spark.stream.server_stream import Offset, ServerStream, in_snapshot, offset_of, token_of
 from headrace.spark.timetravel.archive import end_at
+from headrace.values.position import LAST, to_timestamp
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 _ROWS_MAX: Final = 100_000
 _PING_S: Final = 3.0
-_END: Final = Timestamp((1 << 32) - 1, (1 << 32) - 1)
+_END: Final = to_timestamp(LAST)
 
 
 class MergedStream:

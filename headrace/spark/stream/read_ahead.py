@@ -18,6 +18,7 @@ from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.event_marks import EventMark, MarkCursor, covers, open_marks
+from headrace.values.position import from_timestamp, to_timestamp
 
 
 class ServerClock(Protocol):
@@ -135,4 +136,4 @@ def read_ahead(mongodb: MongoDBStream, *, sizes: bool = False) -> ReadAhead:
 
 
 def _tick_before(moment: Timestamp) -> Timestamp:
-    return Timestamp(moment.time, moment.inc - 1) if moment.inc else Timestamp(moment.time - 1, 0xFFFFFFFF)
+    return to_timestamp(from_timestamp(moment) - 1)

@@ -17,6 +17,7 @@ from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.progress import Progress
 from headrace.values.arrow import COLUMNS
+from headrace.values.position import from_timestamp
 from headrace.values.token import high_water_mark
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _schema(table: DeltaTable) -> pa.Schema:
 
 def mark_at(moment: Timestamp) -> Token:
     """The high-water mark of a cluster time: the token before everything of that time."""
-    return Token(high_water_mark(moment.time << 32 | moment.inc))
+    return Token(high_water_mark(from_timestamp(moment)))
 
 
 @lru_cache(maxsize=8)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.values.arrow.event_columns import COLUMNS, DOCUMENTS, SIZE, row_of, token_text
 from headrace.values.arrow.row_columns import RowColumns, RowKind
+from headrace.values.position import increment
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TYPES: Final = (
@@ -77,7 +78,7 @@ def _plain_values(rows: RowColumns, name: str) -> Sequence[Any]:
         case "token":
             return rows.tokens
         case "clusterTimeIncrement":
-            return [position & 0xFFFFFFFF for position in rows.positions]
+            return [increment(position) for position in rows.positions]
         case "documentKey":
             return rows.keys
         case "fullDocument":

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from headrace.values.arrow.event_columns import EventRow, row_of
+from headrace.values.position import increment, seconds
 
 _TOKEN_BYTES: Final = 17  # of a token's document, besides its text
 _BITS_BYTES: Final = 16  # of its type bits, besides themselves
@@ -86,7 +87,7 @@ class RowColumns:
         full = detail if kind.shows_document else None
         description = detail if kind.shows_update else None
         made: list[Any] = [
-            self.tokens[at], (position >> 32) * 1_000_000, position & 0xFFFFFFFF, kind.operation, kind.database,
+            self.tokens[at], seconds(position) * 1_000_000, increment(position), kind.operation, kind.database,
             kind.collection, self.keys[at], full, None, description, None, None,
             int.from_bytes(self.walls[at], "little") * 1000, kind.other,
         ]  # fmt: skip

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from headrace.store.client_transaction import ClientTransaction, TransactionState
 from headrace.store.history import History, RecordingTransaction
 from headrace.store.kv import TableKey, Transaction
 from headrace.store.locks import write_conflict
-from headrace.store.transaction import ClientTransaction, State
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
-    from headrace.store.writes import WriteTransaction
+    from headrace.store.write_transaction import WriteTransaction
 
 RECORD_START: Final = 1 << 63
 NUMBER_START: Final = 1 << 31
@@ -53,7 +53,7 @@ class Transactions:
         self.open[session] = self.latest[session] = transaction
         return transaction
 
-    def end(self, transaction: ClientTransaction, state: State, now_ms: float) -> None:
+    def end(self, transaction: ClientTransaction, state: TransactionState, now_ms: float) -> None:
         """Release all it holds; those who wait for it are run again. An ended one stays as it is."""
         if transaction.has_ended:
             return
@@ -88,7 +88,7 @@ class Transactions:
         """Abort it, unless its commit is on its way to the disk."""
         if transaction.has_ended or self.is_committing(transaction):
             return False
-        self.end(transaction, State.ABORTED, now_ms)
+        self.end(transaction, TransactionState.ABORTED, now_ms)
         return True
 
     def forget(self, ended_before_ms: float) -> None:
@@ -129,7 +129,7 @@ class Transactions:
     def published(self, txn: WriteTransaction) -> None:
         """The write transaction is on disk, and with it the commits it holds."""
         for transaction in txn.commits:
-            self.end(transaction, State.COMMITTED, self._store.clock.monotonic_ms())
+            self.end(transaction, TransactionState.COMMITTED, self._store.clock.monotonic_ms())
         self.settled()
 
     def settled(self) -> None:

@@ -23,8 +23,8 @@ from headrace.store.view import STORED, DocumentRecords, View, bounded_key
 from headrace.values import position as positions
 
 if TYPE_CHECKING:
+    from headrace.store.client_transaction import ClientTransaction
     from headrace.store.store import Store
-    from headrace.store.transaction import ClientTransaction
 
 
 class RetryableWrite:
@@ -47,7 +47,7 @@ class RetryableWrite:
         return retried
 
 
-class Staged:
+class StagedEntries:
     """Entries of one command or more that wait for the commit, and the runs they form."""
 
     __slots__ = ("entries", "runs")
@@ -78,7 +78,7 @@ class WriteTransaction(View):
         """`catalog` and `changes` None: the store's catalog, and its oplog if it has one."""
         super().__init__(store, kv, catalog=catalog, records=records)
         self._changes: ChangeLog = changes or (OPLOG if store.oplog_enabled else NO_LOG)
-        self.staged = Staged()
+        self.staged = StagedEntries()
         self.clock_position = store.last_position
         self.wall_ms = store.clock.now_ms()
         self.commits: list[ClientTransaction] = []  # clients' transactions that this one commits

@@ -24,14 +24,14 @@ from headrace.store.kv import TableKey
 from headrace.store.locks import Conflict
 from headrace.store.overlay import Claim, Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalRecords
 from headrace.store.view import View
-from headrace.store.writes import RetryableWrite, WriteTransaction
+from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
 
 
-class State(Enum):
+class TransactionState(Enum):
     """Where a transaction is in its life."""
 
     IN_PROGRESS = "in progress"
@@ -59,7 +59,7 @@ class ClientTransaction:
     def __init__(self, store: Store, session: bytes, number: int, now_ms: float) -> None:
         self.session = session
         self.number = number
-        self.state = State.IN_PROGRESS
+        self.state = TransactionState.IN_PROGRESS
         self.started_ms = now_ms
         self.ended_ms = now_ms
         self.key = f"\x00transaction {session.hex()} {number}"
@@ -83,7 +83,7 @@ class ClientTransaction:
     @property
     def has_ended(self) -> bool:
         """Whether it was committed or aborted."""
-        return self.state is not State.IN_PROGRESS
+        return self.state is not TransactionState.IN_PROGRESS
 
     def over(self) -> bool:
         """As `has_ended`, for those who wait."""

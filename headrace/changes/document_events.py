@@ -8,13 +8,13 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, Final
 
+from headrace.changes.bson_elements import string_element
 from headrace.changes.description import describe
 from headrace.changes.draft import Draft, token_document
 from headrace.changes.event import Event
-from headrace.changes.images import KINDS_WITH_PRE_IMAGE
+from headrace.changes.full_document import KINDS_WITH_PRE_IMAGE
 from headrace.changes.operation import Head, Operation
-from headrace.changes.options import Shape
-from headrace.changes.parts import string_element
+from headrace.changes.stream_options import Shape
 from headrace.values.bson import decode, encode
 from headrace.values.token import TokenMaker, make_event_token
 

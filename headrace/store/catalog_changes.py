@@ -23,7 +23,7 @@ from headrace.store import unique
 from headrace.store.catalog import Collection, Index
 from headrace.store.entries import crud_head, entry, tail
 from headrace.store.view import View
-from headrace.store.writes import WriteTransaction
+from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import encode
 
 ID_INDEX: Final[dict[str, Any]] = {"v": 2, "key": {"_id": 1}, "name": "_id_"}

@@ -6,7 +6,7 @@ The records are written for retryable writes; here only their `usedAt` is read.
 from __future__ import annotations
 
 from headrace.store.view import View
-from headrace.store.writes import WriteTransaction
+from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import decode
 
 

@@ -11,9 +11,9 @@ from typing import Final
 
 from headrace import limits
 from headrace.changes.builder import EventBuilder
-from headrace.changes.rows import Entry, ReadBounds, RowCollector
+from headrace.changes.row_collector import Entry, ReadBounds, RowCollector
 from headrace.changes.stream import StreamSpec
-from headrace.cursors.changes import ChangeCursor, Source, check_read
+from headrace.cursors.change_cursor import ChangeCursor, ViewSource, check_read
 from headrace.cursors.feed import Feeds
 from headrace.values.arrow import RowColumns
 from headrace.values.bson import encode
@@ -31,7 +31,7 @@ class RowCursor(ChangeCursor):
     __slots__ = ("_late_at", "_looked_at", "_taker", "_until_ms", "moved")
 
     def __init__(
-        self, spec: StreamSpec, builder: EventBuilder, feeds: Feeds, source: Source, clock_ms: Callable[[], float],
+        self, spec: StreamSpec, builder: EventBuilder, feeds: Feeds, source: ViewSource, clock_ms: Callable[[], float],
         bounds: ReadBounds,
     ) -> None:  # fmt: skip
         super().__init__(spec, builder, feeds, source, clock_ms)
@@ -51,7 +51,7 @@ class RowCursor(ChangeCursor):
         """Where it stands, a document: the rows up to there were taken."""
         return self._token
 
-    def read(self, source: Source, until: str | None) -> None:
+    def read(self, source: ViewSource, until: str | None) -> None:
         """Takes the rows up to and including the token `until`, or as many as it may."""
         view = source.view
         check_read(view, self._read_from)

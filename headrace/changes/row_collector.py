@@ -14,13 +14,13 @@ from typing import Final
 from zlib import crc32
 
 from headrace import limits
+from headrace.changes.bson_elements import document_of
 from headrace.changes.builder import EventBuilder
-from headrace.changes.crud import described, template_of, update_name
+from headrace.changes.document_events import described, template_of, update_name
 from headrace.changes.draft import token_document
 from headrace.changes.operation import Head
-from headrace.changes.options import Shape
-from headrace.changes.parts import document_of
 from headrace.changes.slicing import slices_of
+from headrace.changes.stream_options import Shape
 from headrace.values.arrow import RowColumns, RowKind, slice_of
 from headrace.values.keystring import encode_element
 from headrace.values.token import TokenMaker

@@ -31,7 +31,7 @@ from headrace.values.bson import decode
 HISTORY_LOST = "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
 
 
-class Source(Protocol):
+class ViewSource(Protocol):
     """What a read may need of the store: the view of the moment, opened at the first look."""
 
     @property
@@ -41,7 +41,7 @@ class Source(Protocol):
     def store(self) -> Store: ...
 
 
-class State(Enum):
+class CursorState(Enum):
     BEHIND = "behind"
     LIVE = "live"
     CLOSED = "closed"
@@ -84,7 +84,7 @@ class ChangeCursor:
     is_change_stream = True
 
     def __init__(
-        self, spec: StreamSpec, builder: EventBuilder, feeds: Feeds, source: Source, clock_ms: Callable[[], float]
+        self, spec: StreamSpec, builder: EventBuilder, feeds: Feeds, source: ViewSource, clock_ms: Callable[[], float]
     ) -> None:
         """Open a stream; raises 286 where the oplog no longer has its start."""
         self._spec = spec
@@ -102,7 +102,7 @@ class ChangeCursor:
         self.used_ms = 0.0
         self.no_timeout = False
         self.repeated_getmore: Any = None  # the getMore that its client repeats, see dispatch/repeated_getmore.py
-        self.state = State.BEHIND
+        self.state = CursorState.BEHIND
         self._guard = ResumeGuard(spec) if spec.resume is not None else None
         last = source.store.last_position
         self._token = spec.first_token(last + 1)
@@ -116,11 +116,11 @@ class ChangeCursor:
 
     # What commands use.
 
-    def next_batch(self, source: Source, count_max: int) -> Batch:
+    def next_batch(self, source: ViewSource, count_max: int) -> Batch:
         """The next events, at most `count_max`; none if there are none now. Raises what a stream can die of."""
-        if count_max == 0 or self.state is State.CLOSED:
+        if count_max == 0 or self.state is CursorState.CLOSED:
             return Batch([], self._token)
-        if self.state is State.LIVE:
+        if self.state is CursorState.LIVE:
             batch = self._from_feed(count_max)
             if batch is not None:
                 return batch
@@ -128,11 +128,11 @@ class ChangeCursor:
 
     @property
     def closed(self) -> bool:
-        return self.state is State.CLOSED
+        return self.state is CursorState.CLOSED
 
     def close(self) -> None:
         self._leave_feed()
-        self.state = State.CLOSED
+        self.state = CursorState.CLOSED
 
     # Caught up.
 
@@ -140,7 +140,7 @@ class ChangeCursor:
         """Everything committed was read: from here on the feed tells."""
         self._feed = self._feeds.join(self._spec.share_key, self._builder, self.key)
         self._index = self._feed.end
-        self.state = State.LIVE
+        self.state = CursorState.LIVE
 
     def _from_feed(self, count_max: int) -> Batch | None:
         """A batch from the feed; None if the feed no longer has what comes next."""
@@ -167,7 +167,7 @@ class ChangeCursor:
 
     def _fall_behind(self) -> None:
         self._leave_feed()
-        self.state = State.BEHIND
+        self.state = CursorState.BEHIND
 
     def _leave_feed(self) -> None:
         if self._feed is not None:
@@ -256,7 +256,7 @@ class ChangeCursor:
 
     def _advance_mark(self, position: int) -> None:
         """At the end of what there is: a high-water mark there, unless the token is that far already."""
-        if self._token_time < position and self.state is not State.CLOSED:
+        if self._token_time < position and self.state is not CursorState.CLOSED:
             self._token, self._after = self._feeds.mark(position)
             self._token_time = position
             self._read_from = max(self._read_from, position + 1)

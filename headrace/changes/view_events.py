@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.changes.commands import CommandChange, CommandDraft, opening
+from headrace.changes.command_events import CommandChange, CommandDraft, opening
 from headrace.changes.operation import Operation
-from headrace.changes.options import Shape
+from headrace.changes.stream_options import Shape
 from headrace.values.bson import decode, encode
 
 KINDS: Final = {"delete": "drop", "insert": "create", "replace": "modify"}

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from headrace.changes.bson_elements import document_element
 from headrace.changes.operation import Operation
-from headrace.changes.parts import document_element
 from headrace.errors import CommandError
 from headrace.query.diff import apply_diff
 from headrace.values.bson import decode, encode

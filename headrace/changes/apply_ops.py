@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol, TypeAlias
 
+from headrace.changes.bson_elements import document_of
 from headrace.changes.operation import Session, UnwoundOperation
-from headrace.changes.parts import document_of
 from headrace.changes.slicing import UPDATE, crud_head
 from headrace.errors import CommandError
 from headrace.values.bson import find_element, iter_elements
@@ -27,7 +27,7 @@ _NO_TIME: Final = b"\0" * 8
 _TRUE: Final = b"\x01"
 
 
-class History(Protocol):
+class EntryLookup(Protocol):
     """Earlier oplog entries, which a transaction's last entry may need."""
 
     def entry(self, position: Position) -> bytes | None:
@@ -44,7 +44,7 @@ def text_of(value: bytes) -> str:
     return value[4:-1].decode()
 
 
-def unwound(data: bytes, history: History | None) -> tuple[UnwoundOperation, ...]:
+def unwound(data: bytes, history: EntryLookup | None) -> tuple[UnwoundOperation, ...]:
     """The operations of an entry that slicing does not understand, in order."""
     entry = fields_of(data)
     if text_of(entry[b"op"]) == "n":
@@ -57,7 +57,7 @@ def unwound(data: bytes, history: History | None) -> tuple[UnwoundOperation, ...
     return tuple(_transaction(entry, command, history))
 
 
-def _transaction(entry: Fields, command: bytes, history: History | None) -> list[UnwoundOperation]:
+def _transaction(entry: Fields, command: bytes, history: EntryLookup | None) -> list[UnwoundOperation]:
     """The operations of a transaction, if this is the entry that completes it."""
     o = fields_of(entry[b"o"])
     several_inserts = entry.get(b"multiOpType") == b"\x01\0\0\0"
@@ -82,7 +82,7 @@ def _transaction(entry: Fields, command: bytes, history: History | None) -> list
     return [operation for operation in operations if operation.head is not None or operation.command_namespace]
 
 
-def _earlier(entry: Fields, history: History | None) -> list[Fields]:
+def _earlier(entry: Fields, history: EntryLookup | None) -> list[Fields]:
     """The transaction's entries before this one, oldest first."""
     earlier: list[Fields] = []
     while True:

@@ -14,7 +14,7 @@ from headrace.store.catalog import Collection
 from headrace.store.view import View
 
 if TYPE_CHECKING:
-    from headrace.store.writes import WriteTransaction
+    from headrace.store.write_transaction import WriteTransaction
 
 
 def _key(uuid: bytes, position: int, index: int) -> bytes:
