@@ -21,6 +21,8 @@ VIEWS: Final = "system.views"
 
 
 class ScopeKind(Enum):
+    """What a stream is opened on."""
+
     COLLECTION = "collection"
     DATABASE = "database"
     DEPLOYMENT = "deployment"
@@ -42,6 +44,7 @@ class Scope:
 
     @property
     def is_collection(self) -> bool:
+        """Whether it is one collection."""
         return self.kind is ScopeKind.COLLECTION
 
     def matches(self, namespace: str) -> bool:

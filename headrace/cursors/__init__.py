@@ -1,1 +1,1 @@
-"""Things that can be asked for the next batch: documents, the oplog, change streams and what they share."""
+"""Cursors: documents, the oplog and change streams read batch by batch, and what streams share."""

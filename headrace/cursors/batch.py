@@ -1,4 +1,4 @@
-"""What one read of a change stream brought. Watchers at the same place of a feed are handed the same batch."""
+"""The result of one read of a change stream. Watchers at the same position of a feed get the same batch."""
 
 from __future__ import annotations
 

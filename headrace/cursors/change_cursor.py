@@ -1,11 +1,11 @@
 """A change stream's cursor: behind, it reads the oplog's index; caught up, it reads a shared feed.
 
     BEHIND ── the oplog is read to its end ──▶ LIVE ── the feed forgot what comes next ──▶ BEHIND
-       └──────────────── an invalidate was handed out ────────────────▶ CLOSED ◀────────────┘
+       └──────────────── an invalidate was returned ──────────────────▶ CLOSED ◀────────────┘
 
-Rule: a stream never skips. Where it stands is a token, the last one handed out; everything read again is
-compared with it as text, so that nothing comes twice and nothing is left out. A position that the oplog no
-longer holds is error 286, at open and at every later read.
+Rule: a stream never skips. Its position is a token, the last one returned; everything read again is compared
+with it as text, so that nothing comes twice and nothing is left out. A position that the oplog no longer holds
+is error 286, at open and at every later read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HISTORY_LOST = "Resume of change stream was not possible, as the resume point ma
 
 
 class ViewSource(Protocol):
-    """What a read may need of the store: the view of the moment, opened at the first look."""
+    """What a read may need of the store: the view of the running command, opened when it is first used."""
 
     @property
     def view(self) -> View: ...
@@ -42,6 +42,8 @@ class ViewSource(Protocol):
 
 
 class CursorState(Enum):
+    """Where a cursor is in its life; see the module."""
+
     BEHIND = "behind"
     LIVE = "live"
     CLOSED = "closed"
@@ -107,7 +109,7 @@ class ChangeCursor:
         last = source.store.last_position
         self._token = spec.first_token(last + 1)
         self._token_time = int(decode(self._token)["_data"][2:18], 16)
-        self._after = ""  # no event with this token or an earlier one is handed out
+        self._after = ""  # no event with this token or an earlier one is returned
         self._read_from = last + 1 if spec.start is None else spec.start
         if spec.start is not None:
             _check_history(source.view, spec.start)
@@ -117,7 +119,7 @@ class ChangeCursor:
     # What commands use.
 
     def next_batch(self, source: ViewSource, count_max: int) -> Batch:
-        """The next events, at most `count_max`; none if there are none now. Raises what a stream can die of."""
+        """The next events, at most `count_max`; none if there are none now. Raises the errors that end a stream."""
         if count_max == 0 or self.state is CursorState.CLOSED:
             return Batch([], self._token)
         if self.state is CursorState.LIVE:
@@ -128,16 +130,18 @@ class ChangeCursor:
 
     @property
     def closed(self) -> bool:
+        """Whether the stream has ended, or was closed."""
         return self.state is CursorState.CLOSED
 
     def close(self) -> None:
+        """End the stream and leave its feed."""
         self._leave_feed()
         self.state = CursorState.CLOSED
 
     # Caught up.
 
     def _catch_up(self) -> None:
-        """Everything committed was read: from here on the feed tells."""
+        """Everything committed was read: from here on events come from the feed."""
         self._feed = self._feeds.join(self._spec.share_key, self._builder, self.key)
         self._index = self._feed.end
         self.state = CursorState.LIVE
@@ -213,7 +217,7 @@ class ChangeCursor:
         return Batch(documents, self._token)
 
     def _built(self, raw: bytes) -> tuple[list[Event], CommandError | None]:
-        """The events of an entry, and the error that stands behind them if not all of them can be told."""
+        """The events of an entry, and the error that comes after them if not all of them can be built."""
         try:
             return self._builder.build(DecodedEntry(raw), self._guard), None
         except IncompleteEvents as error:
@@ -222,7 +226,7 @@ class ChangeCursor:
             return [], error
 
     def _entries(self, view: View) -> Iterator[tuple[int, bytes]]:
-        """Entries from where the stream stands, only those of namespaces that concern it."""
+        """Entries from the stream's position on, only those of namespaces in its scope."""
         scope = self._spec.scope
         if scope.kind is ScopeKind.DEPLOYMENT:
             return view.entries(self._read_from)
@@ -234,7 +238,7 @@ class ChangeCursor:
         return view.entries_of([topics[name] for name in names if name in topics], self._read_from)
 
     def _reached_end(self, view: View) -> None:
-        """Nothing is left to read: say so in the token, and join the feed unless the start is yet to come."""
+        """Nothing is left to read: advance the token, and join the feed unless the start is in the future."""
         last = view.store.last_position
         self.idle = True
         self._advance_mark(last)

@@ -1,10 +1,10 @@
 """Channels: the newest oplog entries by scope, in memory, for watchers that are caught up.
 
-A channel is there as long as a feed listens to it. At a commit each touched channel gets the entry, wrapped
-once for all (`DecodedEntry`), so that whatever is found out about it is found out once.
+A channel exists as long as a feed listens to it. At a commit each channel of the entry's scopes gets it, wrapped
+once for all (`DecodedEntry`), so that it is parsed once.
 
-Rule: a channel holds every entry of its scope from `start` on, or it says that it does not: when it is full
-it forgets its oldest entries and `start` moves, and who had not read them reads the oplog instead.
+Rule: a channel holds every entry of its scope from `start` on. When it is full it drops its oldest entries and
+`start` moves; a feed that had not read them goes back to the oplog.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Channel:
         self._bytes = 0
 
     def append(self, position: int, entry: DecodedEntry) -> None:
+        """Add an entry, and drop the oldest above the limits."""
         self._entries.append((position, entry))
         self._bytes += len(entry.data)
         self.end += 1
@@ -77,6 +78,7 @@ class Channels:
         return channel
 
     def leave(self, channel: Channel) -> None:
+        """A listener is gone; the last one takes the channel with it."""
         channel.listeners -= 1
         if not channel.listeners:
             del self._live[channel.key]

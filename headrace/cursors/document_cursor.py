@@ -1,6 +1,6 @@
 """Cursors over documents: what find, aggregate and the list commands answer from, batch by batch.
 
-A `Scan` walks a collection in natural order and remembers only the last record it gave out, so that no KV
+A `Scan` walks a collection in natural order and holds only the last record it returned, so that no KV
 transaction stays open between batches. A `DocumentCursor` cuts any iterator of raw documents into batches.
 """
 
@@ -16,7 +16,7 @@ from headrace.store.view import View
 
 
 class Scan:
-    """An iterator of a collection's raw documents that survives its views: it asks for the one of the moment."""
+    """An iterator of a collection's raw documents that survives its views: it asks for the current one."""
 
     __slots__ = ("_backward", "_buffer", "_collection", "_last", "_view")
 
@@ -101,7 +101,7 @@ class DocumentCursor:
         self.tails = False  # stays open at its end: what is inserted later comes later
         self.awaits = False  # and a getMore waits for it
         self._documents = documents
-        self._left = limit  # documents it may still give out; None: no bound
+        self._left = limit  # documents it may still return; None: no bound
         self._held: bytes | None = None  # read, but too large for the batch before
 
     def next_batch(self, count_max: int | None) -> list[bytes]:
@@ -136,5 +136,6 @@ class DocumentCursor:
         return batch
 
     def close(self) -> None:
+        """Drop what was read ahead."""
         self._documents = iter(())
         self._held = None

@@ -1,9 +1,9 @@
 """A feed: the events of one shape, built once for all watchers that are caught up.
 
-Rule: a feed holds every event of its stream from sequence number `start` on. A watcher that is older than
+Rule: a feed holds every event of its stream from sequence number `start` on. A watcher whose position is before
 `start`, because it was too slow or the channel overflowed, goes back to the oplog.
 
-An event that cannot be told (too large, its image missing) stands in the feed as the error it is, in its place.
+An event that cannot be built (too large, its image missing) is in the feed as the error, at its sequence number.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Feed:
         self._read = self._channel.end  # sequence number of the next entry to read from the channel
         self._items: list[Item] = []
         self._bytes = 0
-        self._batches: dict[tuple[int, int, int], Batch] = {}  # handed out lately, by (first, count, position)
+        self._batches: dict[tuple[int, int, int], Batch] = {}  # returned lately, by (first, count, position)
         self.start = 0
         self.end = 0
         self.users = 0
@@ -83,7 +83,7 @@ class Feed:
         self.start += drop
 
     def _forget(self) -> None:
-        """The channel was faster: what it dropped is missing here, so nobody may go on from here."""
+        """The channel dropped entries that were not read yet: every watcher has to go back to the oplog."""
         self._items.clear()
         self._bytes = 0
         self._read = self._channel.end
@@ -92,9 +92,9 @@ class Feed:
         self._batches.clear()
 
     def batch(self, first: int, count_max: int) -> Batch:
-        """What comes from `first` on, which is there; raises the error that stands there, if it is one.
+        """The events from `first` on, which is held; raises the error at `first`, if it is one.
 
-        Watchers that ask for the same are handed the same `Batch`, as long as nothing was committed in between.
+        Watchers that ask for the same get the same `Batch`, as long as nothing was committed in between.
         """
         position = self._feeds.last_position()
         key = (first, count_max, position)
@@ -138,6 +138,7 @@ class Feed:
         return batch
 
     def close(self) -> None:
+        """Leave the channel."""
         self._channels.leave(self._channel)
 
 
@@ -149,7 +150,7 @@ _ITEM_BYTES: Final = 512  # about what an event takes besides its document
 
 
 class Feeds:
-    """All feeds in use, by what makes streams alike."""
+    """All feeds in use, by the streams' `share_key`."""
 
     def __init__(self, channels: Channels, store: Store) -> None:
         self._channels = channels
@@ -172,15 +173,17 @@ class Feeds:
         return None if feed is None else feed.builder
 
     def last_position(self) -> int:
+        """The position of the last commit."""
         return self._store.last_position
 
     def mark(self, position: int) -> tuple[bytes, str]:
-        """The high-water mark at `position`: token document and text, made once for all quiet streams."""
+        """The high-water mark at `position`: token document and text, made once for all idle streams."""
         if self._mark[0] != position:
             self._mark = (position, mark_document(position), high_water_mark(position))
         return self._mark[1], self._mark[2]
 
     def leave(self, share_key: bytes, feed: Feed) -> None:
+        """A watcher is gone; the last one takes the feed with it."""
         feed.users -= 1
         if not feed.users:
             feed.close()

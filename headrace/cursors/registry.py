@@ -1,4 +1,4 @@
-"""The cursors clients hold ids for: opened, found again, closed, and closed when nobody reads them.
+"""The cursors that clients have ids of: opened, looked up, closed, and closed when they are idle.
 
 Source: MongoDB closes a cursor after ten minutes without a getMore; drivers kill those they abandon.
 """
@@ -43,7 +43,7 @@ class Cursors:
         return iter(list(self._open.values()))
 
     def add(self, cursor: Any, session: bytes | None = None) -> int:
-        """Give the cursor an id, a random positive 63-bit number, and keep it."""
+        """Give the cursor an id, a random positive 63-bit number, and register it."""
         cursor.id = secrets.randbits(62) + 1
         cursor.session = session
         cursor.used_ms = self._clock.monotonic_ms()
@@ -51,6 +51,7 @@ class Cursors:
         return int(cursor.id)
 
     def peek(self, cursor_id: Any) -> Any:
+        """An open cursor or None, without the checks of a getMore."""
         return self._open.get(cursor_id)
 
     def get(self, cursor_id: int, namespace: str) -> Any:
@@ -103,5 +104,6 @@ class Cursors:
         return len(idle)
 
     def remove_all(self) -> None:
+        """Close every cursor."""
         for cursor_id in list(self._open):
             self.remove(cursor_id)

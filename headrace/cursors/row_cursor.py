@@ -1,7 +1,7 @@
 """A range of a stream read once, as rows: plain changes straight from the oplog, everything else as events.
 
 Rule: the rows are those of the events that a `ChangeCursor` would give, in the same order, and so are its errors.
-Nothing is kept: no feed is joined.
+Nothing is stored: no feed is joined.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.values.position import LAST
 _TIME_END: Final = 18
 """Where a token's cluster time ends."""
 _LOOK: Final = 255
-"""The time is looked at behind so many entries and one."""
+"""The time is checked every 256 entries."""
 
 
 class RowCursor(ChangeCursor):
@@ -44,11 +44,12 @@ class RowCursor(ChangeCursor):
 
     @property
     def rows(self) -> RowColumns:
+        """The rows read so far, as columns."""
         return self._taker.rows
 
     @property
     def token(self) -> bytes:
-        """Where it stands, a document: the rows up to there were taken."""
+        """The position reached, a token's document: the rows up to there were read."""
         return self._token
 
     def read(self, source: ViewSource, until: str | None) -> None:

@@ -48,6 +48,7 @@ def create_view(txn: WriteTransaction, namespace: str, options: dict[str, Any]) 
 
 
 def modify_view(txn: WriteTransaction, view: Collection, options: dict[str, Any]) -> None:
+    """Give a view other options; the oplog shows it as an update of its document in `system.views`."""
     view.set_options(options)
     txn.catalog.save(txn.kv, view)
     _log_view(txn, view, "u", {"_id": view.namespace, **options}, {"_id": view.namespace})
@@ -193,6 +194,7 @@ def logged_spec(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def drop_index(txn: WriteTransaction, collection: Collection, index: Index) -> None:
+    """Drop an index; one entry."""
     if index.unique:
         unique.clear(txn, index)
     collection.set_indexes([item for item in collection.indexes if item is not index])

@@ -41,6 +41,7 @@ def string_element(name: bytes, value: str) -> bytes:
 
 
 def uuid_element(name: bytes, uuid: bytes) -> bytes:
+    """One BSON UUID element; `uuid` is 16 bytes, `name` ends without its zero."""
     return b"\x05" + name + b"\x00" + _INT32(16) + b"\x04" + uuid
 
 
@@ -61,18 +62,18 @@ def tail(position: int, wall_ms: int) -> bytes:
 
 
 def entry(head: bytes, o: bytes, o2: bytes | None, end: bytes, retried: tuple[int, int] | None = None) -> bytes:
-    """One entry from its parts: `head` of `crud_head`, `o` and `o2` raw documents, `end` of `tail`.
+    """One entry: `head` of `crud_head`, `o` and `o2` raw documents, `end` of `tail`.
 
     `retried`, of a retryable write: (`stmtId`, the position of the same write's entry before this one, 0: none).
     """
-    parts = [head, _O, o]
+    pieces = [head, _O, o]
     if o2 is not None:
-        parts += (_O2, o2)
+        pieces += (_O2, o2)
     if retried is not None:
-        parts += (_STMT, _INT32(retried[0]), end[:-1], previous_element(retried[1]), b"\0")
+        pieces += (_STMT, _INT32(retried[0]), end[:-1], previous_element(retried[1]), b"\0")
     else:
-        parts.append(end)
-    body = b"".join(parts)
+        pieces.append(end)
+    body = b"".join(pieces)
     return _INT32(len(body) + 4) + body
 
 
@@ -156,6 +157,6 @@ def transaction_entry(
     )  # fmt: skip
 
 
-def _document(*parts: bytes) -> bytes:
-    body = b"".join(parts)
+def _document(*pieces: bytes) -> bytes:
+    body = b"".join(pieces)
     return _INT32(len(body) + 5) + body + b"\x00"

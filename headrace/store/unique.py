@@ -27,6 +27,7 @@ _UNDEFINED_KEY: Final = encode_element(0x06, b"")
 
 
 def duplicate_id(collection: Collection, key_document: bytes) -> CommandError:
+    """Error 11000 for a second document with this `_id`; `key_document` is the raw `{_id}`."""
     return _duplicate(collection, "_id_", {"_id": 1}, decode(key_document))
 
 

@@ -128,11 +128,11 @@ class Watcher:
         with self.server.store.reading() as view:
             oldest = view.oldest()
         assert oldest is not None
-        is_lost = self.server.store.pruned_through >= 0 and position < oldest[0]
+        history_is_gone = self.server.store.pruned_through >= 0 and position < oldest[0]
         reply = self.open(**options)
-        if is_lost != (reply.get("code") == 286):
+        if history_is_gone != (reply.get("code") == 286):
             raise SimulationError(f"opened at {position}, the oplog begins at {oldest[0]}: {reply}")
-        if is_lost:
+        if history_is_gone:
             self._start_again()
             return
         self._closed = False

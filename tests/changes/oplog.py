@@ -101,7 +101,7 @@ class Documents:
         return None if self._before is None else encode(self._before)
 
 
-class Kept:
+class StoredImages:
     """A history of entries by position."""
 
     def __init__(self, **entries: bytes) -> None:
@@ -124,7 +124,7 @@ def stream(scope: str = "collection", *stages: dict[str, Any], **options: Any) -
     return parse_stream(db, coll, [{"$changeStream": {**fixed, **options}}, *stages])
 
 
-def heard(spec: StreamSpec, *entries: bytes, lookup: Any = None, history: Any = None) -> list[Event]:
+def events_in(spec: StreamSpec, *entries: bytes, lookup: Any = None, history: Any = None) -> list[Event]:
     """What the stream hears of these entries: until it is closed, and from its resume point on."""
     builder, guard = EventBuilder(spec, lookup or Documents(), history), ResumeGuard(spec)
     events: list[Event] = []

@@ -9,7 +9,7 @@ import pytest
 from headrace.changes.description import describe
 
 
-def test_fields_are_told_level_by_level_updates_before_inserts_before_removals() -> None:
+def test_fields_come_level_by_level_updates_before_inserts_before_removals() -> None:
     diff = {
         "d": {"gone": False},
         "u": {"b": 2},
@@ -42,5 +42,5 @@ def test_fields_are_told_level_by_level_updates_before_inserts_before_removals()
         ({"s0": {"u": {"x": 1}}}, {}),
     ],
 )
-def test_expanded_events_tell_apart_what_a_dotted_path_does_not(diff: dict[str, Any], paths: dict[str, Any]) -> None:
+def test_expanded_events_distinguish_what_a_dotted_path_does_not(diff: dict[str, Any], paths: dict[str, Any]) -> None:
     assert describe(diff, expanded=True)["disambiguatedPaths"] == paths

@@ -20,7 +20,7 @@ from tests.changes.oplog import (
     delete,
     documents,
     entry,
-    heard,
+    events_in,
     insert,
     inside,
     replace,
@@ -40,12 +40,14 @@ ALL = ("collection", "database", "deployment")
 WIDE = ("database", "deployment")
 
 
-def event(kind: str, *parts: dict[str, Any], first: dict[str, Any] | None = None, uuid: bool = False) -> dict[str, Any]:
-    """An expected event: `first`, the token, the head, then `parts`."""
+def event(
+    kind: str, *pieces: dict[str, Any], first: dict[str, Any] | None = None, uuid: bool = False
+) -> dict[str, Any]:
+    """An expected event: `first`, the token, the head, then `pieces`."""
     made: dict[str, Any] = {**(first or {}), "_id": TOKEN, "operationType": kind, "clusterTime": time()}
     made |= COLLECTION_UUID if uuid else {}
     made["wallTime"] = WALL
-    for part in parts:
+    for part in pieces:
         made |= part
     return made
 
@@ -54,10 +56,10 @@ def invalidate() -> dict[str, Any]:
     return event("invalidate")
 
 
-def check(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+def check(result: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
     """The same bytes, but for tokens, which must be there."""
-    assert [document.get("operationType") for document in found] == [each["operationType"] for each in expected]
-    for document, wanted in zip(found, expected):
+    assert [document.get("operationType") for document in result] == [each["operationType"] for each in expected]
+    for document, wanted in zip(result, expected):
         assert set(document["_id"]) <= {"_data", "_typeBits"}
         filled = {name: document["_id"] if value is TOKEN else value for name, value in wanted.items()}
         assert list(document) == list(filled)
@@ -180,19 +182,19 @@ def with_end(scope: str, expected: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("scope", ALL)
 @pytest.mark.parametrize("name", ALWAYS)
-def test_the_classic_events_are_heard_by_everybody_in_whose_scope_they_are(name: str, scope: str) -> None:
+def test_all_streams_have_the_classic_events_of_their_scope(name: str, scope: str) -> None:
     data, scopes, plain, expanded = ALWAYS[name]
-    check(documents(heard(stream(scope), data)), with_end(scope, plain) if scope in scopes else [])
-    found = documents(heard(stream(scope, showExpandedEvents=True), data))
-    check(found, with_end(scope, expanded) if scope in scopes else [])
+    check(documents(events_in(stream(scope), data)), with_end(scope, plain) if scope in scopes else [])
+    result = documents(events_in(stream(scope, showExpandedEvents=True), data))
+    check(result, with_end(scope, expanded) if scope in scopes else [])
 
 
 @pytest.mark.parametrize("scope", ALL)
 @pytest.mark.parametrize("name", EXPANDED)
-def test_the_other_events_are_heard_with_show_expanded_events_only(name: str, scope: str) -> None:
+def test_the_other_events_need_show_expanded_events(name: str, scope: str) -> None:
     data, scopes, expanded = EXPANDED[name]
-    assert heard(stream(scope), data) == []
-    check(documents(heard(stream(scope, showExpandedEvents=True), data)), [expanded] if scope in scopes else [])
+    assert events_in(stream(scope), data) == []
+    check(documents(events_in(stream(scope, showExpandedEvents=True), data)), [expanded] if scope in scopes else [])
 
 
 @pytest.mark.parametrize(
@@ -207,19 +209,19 @@ def test_the_other_events_are_heard_with_show_expanded_events_only(name: str, sc
     ],
 )
 @pytest.mark.parametrize("scope", ALL)
-def test_what_is_internal_is_not_heard_at_all(data: bytes, scope: str) -> None:
-    assert heard(stream(scope, showExpandedEvents=True), data) == []
+def test_internal_entries_have_no_events(data: bytes, scope: str) -> None:
+    assert events_in(stream(scope, showExpandedEvents=True), data) == []
 
 
-def test_migrated_documents_are_heard_with_show_migration_events() -> None:
+def test_migrated_documents_need_show_migration_events() -> None:
     data = insert({"_id": 1}, middle={"fromMigrate": True})
-    assert len(heard(stream(showMigrationEvents=True), data)) == 1
+    assert len(events_in(stream(showMigrationEvents=True), data)) == 1
 
 
-def test_raw_update_descriptions_are_the_oplogs_own() -> None:
+def test_raw_update_descriptions_are_those_of_the_oplog() -> None:
     data = update(1, {"u": {"a": 2}})
     raw = {"rawUpdateDescription": {"$v": 2, "diff": {"u": {"a": 2}}}}
-    check(documents(heard(stream(showRawUpdateDescription=True), data)), [event("update", NS, KEY, raw)])
+    check(documents(events_in(stream(showRawUpdateDescription=True), data)), [event("update", NS, KEY, raw)])
 
 
 DESCRIBED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
@@ -244,13 +246,13 @@ DESCRIBED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_an_update_is_described_field_by_field(name: str) -> None:
-    diff, told, ambiguous = DESCRIBED[name]
-    described = {"updatedFields": {}, "removedFields": [], "truncatedArrays": [], **told}
-    found = documents(heard(stream(), update(1, diff)))
-    check(found, [event("update", NS, KEY, {"updateDescription": described})])
-    found = documents(heard(stream(showExpandedEvents=True), update(1, diff)))
+    diff, reported, ambiguous = DESCRIBED[name]
+    described = {"updatedFields": {}, "removedFields": [], "truncatedArrays": [], **reported}
+    result = documents(events_in(stream(), update(1, diff)))
+    check(result, [event("update", NS, KEY, {"updateDescription": described})])
+    result = documents(events_in(stream(showExpandedEvents=True), update(1, diff)))
     described["disambiguatedPaths"] = ambiguous
-    check(found, [event("update", NS, KEY, {"updateDescription": described}, uuid=True)])
+    check(result, [event("update", NS, KEY, {"updateDescription": described}, uuid=True)])
 
 
 IMAGE = {"_id": 1, "a": 1}
@@ -273,24 +275,24 @@ def test_an_update_shows_the_document_as_the_mode_says(mode: str, before: str) -
     spec, data = stream(fullDocument=mode, fullDocumentBeforeChange=before), update(1, {"u": {"a": 2}})
     tail = BEFORE_FIELD if before != "off" else {}
     check(
-        documents(heard(spec, data, lookup=Documents(NOW, IMAGE))),
+        documents(events_in(spec, data, lookup=Documents(NOW, IMAGE))),
         [event("update", there, NS, KEY, UPDATED, tail)],
     )
     if nothing is not None:
         tail = {"fullDocumentBeforeChange": None} if before != "off" else {}
-        check(documents(heard(spec, data)), [event("update", nothing, NS, KEY, UPDATED, tail)])
+        check(documents(events_in(spec, data)), [event("update", nothing, NS, KEY, UPDATED, tail)])
 
 
 @pytest.mark.parametrize("before", ["whenAvailable", "required"])
 def test_images_before_the_change_are_shown_of_every_change_but_an_insert(before: str) -> None:
     spec = stream(fullDocumentBeforeChange=before)
-    found = documents(
-        heard(
+    result = documents(
+        events_in(
             spec, insert(NOW), update(1, {"u": {"a": 2}}), replace({"_id": 1}), delete(1), lookup=Documents(None, IMAGE)
         )
     )  # fmt: skip
     check(
-        found,
+        result,
         [
             event("insert", {"fullDocument": NOW}, NS, KEY),
             event("update", NS, KEY, UPDATED, BEFORE_FIELD),
@@ -302,17 +304,17 @@ def test_images_before_the_change_are_shown_of_every_change_but_an_insert(before
 
 def test_inserts_and_replacements_never_look_up_their_document() -> None:
     lookup = Documents(NOW, IMAGE)
-    heard(stream(fullDocument="updateLookup"), insert(AFTER), replace(AFTER), delete(1), lookup=lookup)
+    events_in(stream(fullDocument="updateLookup"), insert(AFTER), replace(AFTER), delete(1), lookup=lookup)
     assert lookup.asked == []
 
 
 def test_update_lookup_asks_for_the_collection_of_that_name_whatever_its_uuid() -> None:
     lookup = Documents(NOW)
-    heard(stream(fullDocument="updateLookup"), update(1, {"u": {"a": 2}}), lookup=lookup)
+    events_in(stream(fullDocument="updateLookup"), update(1, {"u": {"a": 2}}), lookup=lookup)
     assert lookup.asked == [("d.c", None, {"_id": 1})]
     lookup = Documents(NOW)
     spec = stream(fullDocument="updateLookup", matchCollectionUUIDForUpdateLookup=True)
-    heard(spec, update(1, {"u": {"a": 2}}), lookup=lookup)
+    events_in(spec, update(1, {"u": {"a": 2}}), lookup=lookup)
     assert lookup.asked == [("d.c", UUID, {"_id": 1})]
 
 
@@ -340,7 +342,7 @@ def test_events_of_a_transaction_begin_with_its_number_and_session(scope: str) -
     ]  # fmt: skip
     if scope == "collection":
         del expected[2]
-    check(documents(heard(stream(scope), data)), expected)
+    check(documents(events_in(stream(scope), data)), expected)
 
 
 def test_several_inserts_in_one_entry_are_no_transaction() -> None:
@@ -349,7 +351,7 @@ def test_several_inserts_in_one_entry_are_no_transaction() -> None:
         uuid=None, before={"lsid": TXN["lsid"], "txnNumber": Int64(1)}, after={"multiOpType": 1},
     )  # fmt: skip
     check(
-        documents(heard(stream(), data)),
+        documents(events_in(stream(), data)),
         [
             event("insert", {"fullDocument": {"_id": 1}}, NS, KEY),
             event("insert", {"fullDocument": {"_id": 2}}, NS, {"documentKey": {"_id": 2}}),
@@ -360,13 +362,13 @@ def test_several_inserts_in_one_entry_are_no_transaction() -> None:
 def test_retryable_writes_carry_no_session_in_their_events() -> None:
     before = {"lsid": TXN["lsid"], "txnNumber": Int64(3)}
     data = insert({"_id": 1}, before=before, middle={"stmtId": 0}, after={"prevOpTime": {"ts": time(0), "t": Int64(1)}})
-    check(documents(heard(stream(), data)), [event("insert", {"fullDocument": {"_id": 1}}, NS, KEY)])
+    check(documents(events_in(stream(), data)), [event("insert", {"fullDocument": {"_id": 1}}, NS, KEY)])
 
 
 @pytest.mark.parametrize("key", [1, Int64(1), 1.5, "s", ObjectId(), None, {"a": 1}, b"x", Binary(b"y", 4), True])
-def test_every_type_of_id_is_told_with_its_type(key: Any) -> None:
-    found = documents(heard(stream(), insert({"_id": key})))
-    check(found, [event("insert", {"fullDocument": {"_id": key}}, NS, {"documentKey": {"_id": key}})])
+def test_every_type_of_id_is_reported_with_its_type(key: Any) -> None:
+    result = documents(events_in(stream(), insert({"_id": key})))
+    check(result, [event("insert", {"fullDocument": {"_id": key}}, NS, {"documentKey": {"_id": key}})])
 
 
 HIDDEN = {
@@ -393,5 +395,5 @@ HIDDEN = {
 def test_a_namespace_is_in_the_scopes_that_cover_it(namespace: str, scope: str) -> None:
     scopes, with_system = HIDDEN[namespace]
     data = insert({"_id": 1}, ns=namespace)
-    assert bool(heard(stream(scope), data)) is (scope in scopes)
-    assert bool(heard(stream(scope, showSystemEvents=True), data)) is (scope in with_system)
+    assert bool(events_in(stream(scope), data)) is (scope in scopes)
+    assert bool(events_in(stream(scope, showSystemEvents=True), data)) is (scope in with_system)

@@ -51,7 +51,7 @@ def write(server: DrivenServer, choose: random.Random, count: int) -> None:
                     {"_id": key, "n": number, "list": [1, {"x": key}]} for number in range(choose.randrange(1, 4))
                 ]
                 documents = [
-                    document | ({"_id": ObjectId()} if place else {}) for place, document in enumerate(documents)
+                    document | ({"_id": ObjectId()} if index else {}) for index, document in enumerate(documents)
                 ]
                 server.run("d", {"insert": coll, "documents": documents})
             case 2:
@@ -85,30 +85,30 @@ def start(server: DrivenServer, name: Any) -> dict[str, Any]:
     return token
 
 
-def told(server: DrivenServer, name: Any, after: Any, options: Any, pipeline: Any) -> list[bytes]:
+def rows_of_events(server: DrivenServer, name: Any, after: Any, options: Any, pipeline: Any) -> list[bytes]:
     """The events, from change streams."""
-    found: list[bytes] = []
+    result: list[bytes] = []
     while True:
         stages = [{"$changeStream": options | {"startAfter": after}}, *pipeline]
         reply = server.must("d", {"aggregate": name, "pipeline": stages, "cursor": {"batchSize": 100_000}})["cursor"]
         if not reply["firstBatch"] and reply["postBatchResumeToken"] == after:
-            return found
-        found += map(encode, reply["firstBatch"])
+            return result
+        result += map(encode, reply["firstBatch"])
         after = reply["postBatchResumeToken"]
 
 
 def rows(server: DrivenServer, name: Any, after: Any, columns: list[str], **more: Any) -> pa.Table:
     """The same range, in as many replies as it takes."""
-    found: list[pa.RecordBatch] = []
+    result: list[pa.RecordBatch] = []
     for _ in range(10_000):
         reply = server.must("d", {"headraceChanges": name, "after": after, "columns": columns, **more})
-        found += batches_of(reply["arrow"])
+        result += batches_of(reply["arrow"])
         assert (
             sum(batch.num_rows for batch in batches_of(reply["arrow"])) == reply["rows"] <= more.get("rowsMax", 1 << 30)
         )
         after = reply["token"]
         if reply["done"]:
-            return pa.Table.from_batches(found)
+            return pa.Table.from_batches(result)
     raise AssertionError("it does not come to its end")
 
 
@@ -123,14 +123,14 @@ def test_rows_are_those_of_the_events(server: DrivenServer, options: dict[str, A
     columns = [*COLUMNS, SIZE]
     for name in SCOPES:
         for pipeline in PIPELINES:
-            events = told(server, name, begin, options, pipeline)
+            events = rows_of_events(server, name, begin, options, pipeline)
             assert events
             more = {"stream": options, "pipeline": pipeline}
-            whole = rows(server, name, begin, columns, **more)
-            assert whole.equals(pa.Table.from_batches([events_batch(events, columns)])), (name, pipeline)
+            full = rows(server, name, begin, columns, **more)
+            assert full.equals(pa.Table.from_batches([events_batch(events, columns)])), (name, pipeline)
             pieces = rows(server, name, begin, columns, rowsMax=choose.randrange(1, 9), **more)
-            assert pieces.equals(whole)
-            assert rows(server, name, begin, columns, bytesMax=choose.randrange(1, 5000), **more).equals(whole)
+            assert pieces.equals(full)
+            assert rows(server, name, begin, columns, bytesMax=choose.randrange(1, 5000), **more).equals(full)
             number = choose.randrange(3)
             part = rows(server, name, begin, columns, slice=number, slices=3, rowsMax=7, **more)
             assert part.equals(pa.Table.from_batches([events_batch(in_slice(events, number, 3), columns)]))
@@ -139,14 +139,14 @@ def test_rows_are_those_of_the_events(server: DrivenServer, options: dict[str, A
 def test_a_range_ends_at_any_token_of_it(server: DrivenServer) -> None:
     begin = start(server, "c")
     write(server, random.Random(5), 60)
-    events = told(server, "c", begin, {}, [])
-    whole = rows(server, "c", begin, ["token"])["token"].to_pylist()
-    assert len(whole) == len(events) > 20
-    for count, token in enumerate(whole, 1):
+    events = rows_of_events(server, "c", begin, {}, [])
+    full = rows(server, "c", begin, ["token"])["token"].to_pylist()
+    assert len(full) == len(events) > 20
+    for count, token in enumerate(full, 1):
         reply = server.must(
             "d", {"headraceChanges": "c", "after": begin, "until": {"_data": token}, "columns": ["token"]}
         )
-        assert batches_of(reply["arrow"])[0]["token"].to_pylist() == whole[:count]
+        assert batches_of(reply["arrow"])[0]["token"].to_pylist() == full[:count]
         assert reply["done"] and reply["token"]["_data"] == token
 
 

@@ -19,7 +19,7 @@ from tests.changes.oplog import (
     delete,
     documents,
     entry,
-    heard,
+    events_in,
     insert,
     replace,
     stream,
@@ -50,16 +50,16 @@ def test_entries_as_the_store_writes_them_are_sliced(statement: tuple[int, int] 
         assert operation.head is not None
         assert operation.head.kind == kind
         assert operation.o2 == KEY
-        (found,) = documents(heard(stream(), data))
-        assert found["operationType"] == kind
-        assert found["documentKey"] == {"_id": DOCUMENT["_id"]}
+        (result,) = documents(events_in(stream(), data))
+        assert result["operationType"] == kind
+        assert result["documentKey"] == {"_id": DOCUMENT["_id"]}
 
 
 def test_many_inserts_of_one_batch_are_sliced() -> None:
     keys = [encode({"_id": number}) for number in range(3)]
     made = entries.insert_entries(HEADS["i"], keys, keys, at(1), WALL_MS, (4, 0))
-    found = documents(heard(stream(), *made))
-    assert [document["fullDocument"]["_id"] for document in found] == [0, 1, 2]
+    result = documents(events_in(stream(), *made))
+    assert [document["fullDocument"]["_id"] for document in result] == [0, 1, 2]
 
 
 UNUSUAL = [
@@ -73,9 +73,9 @@ UNUSUAL = [
 @pytest.mark.parametrize("data", UNUSUAL)
 def test_entries_of_another_shape_are_walked_to_the_same_event(data: bytes) -> None:
     assert sliced(data) is None
-    (found,) = documents(heard(stream(), data))
-    assert list(found) == ["_id", "operationType", "clusterTime", "wallTime", "fullDocument", "ns", "documentKey"]
-    assert found["documentKey"] == {"_id": 1}
+    (result,) = documents(events_in(stream(), data))
+    assert list(result) == ["_id", "operationType", "clusterTime", "wallTime", "fullDocument", "ns", "documentKey"]
+    assert result["documentKey"] == {"_id": 1}
 
 
 @pytest.mark.parametrize(
@@ -99,17 +99,17 @@ def test_the_head_of_a_collection_is_learnt_once() -> None:
 
 def test_a_replacement_with_a_field_like_an_updates_is_still_a_replacement() -> None:
     data = [replace({"_id": 1, "$v": 2}), replace({"_id": 1, "diff": {"u": {}}}), update(1, {"u": {"a": 1}})]
-    kinds = [document["operationType"] for document in documents(heard(stream(), *data))]
+    kinds = [document["operationType"] for document in documents(events_in(stream(), *data))]
     assert kinds == ["replace", "replace", "update"]
 
 
-def test_two_shapes_of_one_entry_do_not_disturb_each_other() -> None:
+def test_two_shapes_of_one_entry_are_independent() -> None:
     from headrace.changes.builder import EventBuilder
     from tests.changes.oplog import Documents
 
     wrapped = DecodedEntry(delete(Int64(1)))
     builders = [EventBuilder(stream(**options), Documents()) for options in ({}, {"showExpandedEvents": True}) * 2]
-    found: list[Any] = [builder.build(wrapped)[0] for builder in builders]
-    assert found[0] is found[2]
-    assert found[1] is found[3]
-    assert found[0].document != found[1].document
+    result: list[Any] = [builder.build(wrapped)[0] for builder in builders]
+    assert result[0] is result[2]
+    assert result[1] is result[3]
+    assert result[0].document != result[1].document

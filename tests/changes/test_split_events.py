@@ -12,7 +12,7 @@ from headrace.changes import split
 from headrace.errors import CommandError
 from headrace.values.bson import decode, encode
 from headrace.values.token import decode_token
-from tests.changes.oplog import Documents, documents, heard, insert, stream, update
+from tests.changes.oplog import Documents, documents, events_in, insert, stream, update
 
 SPLIT = {"$changeStreamSplitLargeEvent": {}}
 MEGABYTE = 1024 * 1024
@@ -23,7 +23,7 @@ MODES = {"fullDocument": "updateLookup", "fullDocumentBeforeChange": "required"}
 
 
 def large(*stages: dict[str, Any], **options: Any) -> Any:
-    return heard(stream("collection", *stages, **MODES, **options), DATA, lookup=Documents(NOW, BEFORE))
+    return events_in(stream("collection", *stages, **MODES, **options), DATA, lookup=Documents(NOW, BEFORE))
 
 
 def test_a_large_event_comes_in_fragments_by_size_and_name() -> None:
@@ -42,8 +42,8 @@ def test_a_large_event_comes_in_fragments_by_size_and_name() -> None:
 
 
 def test_an_event_that_fits_is_not_split() -> None:
-    (found,) = documents(heard(stream("collection", SPLIT), insert({"_id": 1})))
-    assert "splitEvent" not in found
+    (result,) = documents(events_in(stream("collection", SPLIT), insert({"_id": 1})))
+    assert "splitEvent" not in result
 
 
 @pytest.mark.parametrize("excess", [0, 1])
@@ -119,7 +119,7 @@ def test_fragments_hold_every_field_once_and_none_is_too_large(bytes_max: int) -
     decoded = [decode(document) for _, _, document in made]
     assert all(len(document) <= bytes_max for _, _, document in made)
     assert [document["splitEvent"] for document in decoded] == [
-        {"fragment": place + 1, "of": len(made)} for place in range(len(made))
+        {"fragment": index + 1, "of": len(made)} for index in range(len(made))
     ]
     names = [name for document in decoded for name in list(document)[2:]]
     assert sorted(names) == sorted(fields)

@@ -17,7 +17,7 @@ from tests.changes.oplog import (
     command,
     delete,
     documents,
-    heard,
+    events_in,
     insert,
     inside,
     replace,
@@ -61,17 +61,17 @@ FILTERS: list[tuple[Any, list[str]]] = [
 
 
 @pytest.mark.parametrize(("condition", "kinds"), FILTERS)
-def test_a_match_hears_what_it_names(condition: Any, kinds: list[str]) -> None:
-    found = documents(heard(stream("collection", {"$match": condition}), *ENTRIES))
-    assert [document["operationType"] for document in found] == kinds
+def test_a_match_selects_what_it_names(condition: Any, kinds: list[str]) -> None:
+    result = documents(events_in(stream("collection", {"$match": condition}), *ENTRIES))
+    assert [document["operationType"] for document in result] == kinds
     twice = stream("collection", {"$match": {"operationType": {"$exists": True}}}, {"$match": condition})
-    assert documents(heard(twice, *ENTRIES)) == found
+    assert documents(events_in(twice, *ENTRIES)) == result
 
 
 @pytest.mark.parametrize(("condition", "kinds"), FILTERS)
-def test_a_match_behind_another_stage_hears_the_same(condition: Any, kinds: list[str]) -> None:
+def test_a_match_behind_another_stage_selects_the_same(condition: Any, kinds: list[str]) -> None:
     spec = stream("collection", {"$addFields": {"more": 1}}, {"$match": condition})
-    assert [document["operationType"] for document in documents(heard(spec, *ENTRIES))] == kinds
+    assert [document["operationType"] for document in documents(events_in(spec, *ENTRIES))] == kinds
 
 
 @pytest.mark.parametrize(
@@ -96,31 +96,31 @@ def test_conditions_are_asked_as_early_as_they_can_be(condition: Any, where: str
 def test_nothing_is_looked_up_for_an_event_that_is_not_wanted(condition: Any) -> None:
     lookup = Documents({"_id": 1})
     spec = stream("collection", {"$match": condition}, fullDocument="updateLookup")
-    assert heard(spec, update(1, {"u": {"a": 1}}), lookup=lookup) == []
+    assert events_in(spec, update(1, {"u": {"a": 1}}), lookup=lookup) == []
     assert lookup.asked == []
 
 
 def test_a_condition_on_the_looked_up_document_sees_it() -> None:
     spec = stream("collection", {"$match": {"fullDocument.a": 9}}, fullDocument="updateLookup")
     data = update(1, {"u": {"a": 1}})
-    assert len(heard(spec, data, lookup=Documents({"_id": 1, "a": 9}))) == 1
-    assert heard(spec, data, lookup=Documents({"_id": 1, "a": 8})) == []
+    assert len(events_in(spec, data, lookup=Documents({"_id": 1, "a": 9}))) == 1
+    assert events_in(spec, data, lookup=Documents({"_id": 1, "a": 8})) == []
 
 
 def test_streams_with_different_conditions_share_one_event() -> None:
     wrapped = DecodedEntry(insert({"_id": 1, "a": 5}))
     conditions = [{"fullDocument.a": 5}, {"operationType": "insert"}, {"documentKey._id": 1}, {}]
     specs = [stream("collection", {"$match": condition}) for condition in conditions] + [stream("database")]
-    found = [EventBuilder(spec, Documents()).build(wrapped)[0] for spec in specs]
-    assert all(event is found[0] for event in found)
+    result = [EventBuilder(spec, Documents()).build(wrapped)[0] for spec in specs]
+    assert all(event is result[0] for event in result)
 
 
-def test_a_collation_is_the_streams_own() -> None:
+def test_a_collation_is_that_of_the_stream() -> None:
     stage = {"$match": {"fullDocument.user": "ALICE"}}
     pipeline = [{"$changeStream": {}}, stage]
-    assert heard(parse_stream("d", "c", pipeline), ENTRIES[0]) == []
+    assert events_in(parse_stream("d", "c", pipeline), ENTRIES[0]) == []
     spec = parse_stream("d", "c", pipeline, collation={"locale": "en", "strength": 2})
-    assert len(heard(spec, ENTRIES[0])) == 1
+    assert len(events_in(spec, ENTRIES[0])) == 1
 
 
 CHANGED_IDS: list[tuple[dict[str, Any], str]] = [
@@ -134,21 +134,21 @@ CHANGED_IDS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("stage", "found"), CHANGED_IDS)
-def test_an_event_without_its_own_id_is_an_error(stage: dict[str, Any], found: str) -> None:
+@pytest.mark.parametrize(("stage", "result"), CHANGED_IDS)
+def test_an_event_without_its_id_is_an_error(stage: dict[str, Any], result: str) -> None:
     with pytest.raises(CommandError) as caught:
-        heard(stream("collection", stage), ENTRIES[0])
+        events_in(stream("collection", stage), ENTRIES[0])
     error = caught.value
     assert (error.code, error.labels) == (280, ("NonResumableChangeStreamError",))
     assert error.message.startswith(
         "Encountered an event whose _id field, which contains the resume token, was modified"
     )
     assert "Expected: { _id: { _data: " in error.message
-    assert error.message.endswith(found)
+    assert error.message.endswith(result)
 
 
 BEHIND = ["wallTime", "fullDocument", "ns", "documentKey"]
-KEPT_IDS: list[tuple[dict[str, Any], list[str]]] = [
+UNCHANGED_IDS: list[tuple[dict[str, Any], list[str]]] = [
     ({"$project": {"operationType": 1}}, ["_id", "operationType"]),
     ({"$project": {"_id": 1, "key": "$documentKey._id"}}, ["_id", "key"]),
     ({"$unset": ["wallTime", "clusterTime"]}, ["_id", "operationType", "fullDocument", "ns", "documentKey"]),
@@ -157,17 +157,17 @@ KEPT_IDS: list[tuple[dict[str, Any], list[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("stage", "names"), KEPT_IDS)
+@pytest.mark.parametrize(("stage", "names"), UNCHANGED_IDS)
 def test_an_event_that_keeps_its_id_may_be_changed(stage: dict[str, Any], names: list[str]) -> None:
-    (event,) = heard(stream("collection", stage), ENTRIES[0])
+    (event,) = events_in(stream("collection", stage), ENTRIES[0])
     document = decode(event.document or b"")
     assert list(document) == names
     assert document["_id"] == decode(event.token_document)
 
 
-def test_an_event_that_a_later_stage_drops_is_not_heard() -> None:
+def test_an_event_that_a_later_stage_drops_is_not_returned() -> None:
     prune = {"$redact": {"$cond": [{"$eq": ["$operationType", "insert"]}, "$$KEEP", "$$PRUNE"]}}
-    events = heard(stream("collection", prune), *ENTRIES)
+    events = events_in(stream("collection", prune), *ENTRIES)
     assert [document["operationType"] for document in documents(events)] == ["insert"] * 3
     assert events[-1].closes
     assert events[-1].document is None
@@ -175,5 +175,5 @@ def test_an_event_that_a_later_stage_drops_is_not_heard() -> None:
 
 def test_a_stage_that_fails_fails_the_stream() -> None:
     with pytest.raises(CommandError) as caught:
-        heard(stream("collection", {"$project": {"a": {"$divide": ["$fullDocument.n", 0]}}}), ENTRIES[0])
+        events_in(stream("collection", {"$project": {"a": {"$divide": ["$fullDocument.n", 0]}}}), ENTRIES[0])
     assert caught.value.code in (2, 16608)

@@ -10,7 +10,7 @@ from bson import Binary, DBRef, Int64, ObjectId, Regex, Timestamp
 from headrace.changes.stream import parse_stream
 from headrace.errors import CommandError
 from headrace.values.token import high_water_mark, make_event_token
-from tests.changes.oplog import UUID, at, heard, insert, stream
+from tests.changes.oplog import UUID, at, events_in, insert, stream
 
 EVENT = make_event_token(at(1), 0, UUID, "insert", b"\x0e\0\0\0\x10_id\0\x01\0\0\0\0", None)[0]
 INVALIDATE = make_event_token(at(1), 0, UUID, "drop", None, None, from_invalidate=True)[0]
@@ -26,8 +26,8 @@ def failure(spec: Any, *stages: Any, db: str = "d", coll: str | None = "c", **mo
     return caught.value.code, caught.value.message
 
 
-def wrong_type(name: str, found: str, wanted: str) -> str:
-    return f"BSON field '$changeStream.{name}' is the wrong type '{found}', expected type '{wanted}'"
+def wrong_type(name: str, result: str, wanted: str) -> str:
+    return f"BSON field '$changeStream.{name}' is the wrong type '{result}', expected type '{wanted}'"
 
 
 @pytest.mark.parametrize("spec", [5, None, "x", [], [{}], True, 1.5, ObjectId(), b""])
@@ -64,15 +64,15 @@ NULL_ACCEPTED = {"fullDocument", "fullDocumentBeforeChange", "resumeAfter", "sta
 
 
 @pytest.mark.parametrize("name", OF_TYPE)
-@pytest.mark.parametrize("found", SAMPLES)
-def test_an_option_of_another_type_is_refused_and_never_coerced(name: str, found: str) -> None:
+@pytest.mark.parametrize("result", SAMPLES)
+def test_an_option_of_another_type_is_refused_and_never_coerced(name: str, result: str) -> None:
     wanted = OF_TYPE[name]
-    if found == wanted:
+    if result == wanted:
         return
-    if found == "null" and name in NULL_ACCEPTED:
+    if result == "null" and name in NULL_ACCEPTED:
         parse_stream("d", "c", [{"$changeStream": {name: None}}])
         return
-    assert failure({name: SAMPLES[found]}) == (14, wrong_type(name, found, wanted))
+    assert failure({name: SAMPLES[result]}) == (14, wrong_type(name, result, wanted))
 
 
 def test_a_dbref_and_an_expression_are_objects_like_any_other() -> None:
@@ -104,7 +104,7 @@ def test_a_good_full_document_before_change_is_accepted(value: str) -> None:
     assert stream(fullDocumentBeforeChange=value).shape.before_change == value
 
 
-def test_the_first_option_that_is_wrong_is_told() -> None:
+def test_the_first_option_that_is_wrong_is_reported() -> None:
     assert failure({"unknown": 1, "fullDocument": 5})[0] == 40415
     assert failure({"fullDocument": 5, "unknown": 1})[0] == 14
 
@@ -167,17 +167,17 @@ def test_a_collections_stream_needs_a_token_with_a_uuid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("db", "coll", "found"),
+    ("db", "coll", "result"),
     [
         ("d", "c", "d.c"), ("d", None, "d.$cmd.aggregate"), ("admin", "x", "admin.x"),
         ("local", None, "local.$cmd.aggregate"),
     ],
 )  # fmt: skip
-def test_the_whole_deployment_is_watched_from_admin_only(db: str, coll: str | None, found: str) -> None:
+def test_the_deployment_is_watched_from_admin_only(db: str, coll: str | None, result: str) -> None:
     assert failure({"allChangesForCluster": True}, db=db, coll=coll) == (
         72,
         "A $changeStream with 'allChangesForCluster:true' may only be opened on the 'admin' database, and with no "
-        f"collection name; found {found}",
+        f"collection name; found {result}",
     )
 
 
@@ -235,7 +235,7 @@ REFUSED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("stage", ALLOWED, ids=lambda stage: next(iter(stage)))
 def test_stages_that_change_one_event_are_allowed(stage: dict[str, Any]) -> None:
-    assert len(heard(stream("collection", stage), insert({"_id": 1}))) == 1
+    assert len(events_in(stream("collection", stage), insert({"_id": 1}))) == 1
 
 
 @pytest.mark.parametrize("stage", REFUSED, ids=lambda stage: next(iter(stage)))

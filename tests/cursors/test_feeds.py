@@ -41,7 +41,7 @@ def read(server: DrivenServer, cursor: int, **more: Any) -> list[int]:
     return [event["documentKey"]["_id"] for event in reply["cursor"]["nextBatch"]]
 
 
-def test_watchers_at_one_place_share_a_batch_and_each_has_its_own_cursor_id(server: DrivenServer) -> None:
+def test_watchers_at_one_position_share_a_batch_and_each_has_a_cursor_id(server: DrivenServer) -> None:
     cursors = [opened(server) for _ in range(3)]
     insert(server, 1, 2)
     replies = [server.must("d", {"getMore": Int64(cursor), "collection": "c"}) for cursor in cursors]
@@ -73,12 +73,12 @@ def test_watchers_that_read_at_random_miss_nothing(server: DrivenServer, monkeyp
         count = chance.choice((1, 1, 2, 5, 12))
         insert(server, *range(made, made + count))
         made += count
-        for cursor, _, heard in chance.sample(watchers, chance.randint(0, 4)):
-            heard += read(server, cursor, **chance.choice(({}, {"batchSize": 1}, {"batchSize": 3})))
-    for cursor, is_even, heard in watchers:
+        for cursor, _, received in chance.sample(watchers, chance.randint(0, 4)):
+            received += read(server, cursor, **chance.choice(({}, {"batchSize": 1}, {"batchSize": 3})))
+    for cursor, is_even, received in watchers:
         while batch := read(server, cursor):
-            heard += batch
-        assert heard == [number for number in range(made) if not is_even or number % 2 == 0]
+            received += batch
+        assert received == [number for number in range(made) if not is_even or number % 2 == 0]
 
 
 def test_events_that_are_too_many_bytes_are_let_go_and_read_from_the_oplog(
@@ -89,10 +89,10 @@ def test_events_that_are_too_many_bytes_are_let_go_and_read_from_the_oplog(
     for number in range(20):
         insert(server, number)
         assert read(server, fast) == [number]
-    heard = []
+    received = []
     while batch := read(server, slow):
-        heard += batch
-    assert heard == list(range(20))
+        received += batch
+    assert received == list(range(20))
 
 
 @pytest.mark.parametrize("next_too", [False, True])

@@ -25,7 +25,7 @@ def tiny_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_watchers_are_told_what_happened(seed: int) -> None:
+def test_watchers_receive_what_happened(seed: int) -> None:
     with DrivenServer(clock=FakeClock()) as server:
         simulation = Simulation(server, seed)
         simulation.run(400)
@@ -34,7 +34,7 @@ def test_watchers_are_told_what_happened(seed: int) -> None:
 
 @pytest.mark.usefixtures("tiny_limits")
 @pytest.mark.parametrize("seed", range(12))
-def test_watchers_that_fall_behind_all_the_time_are_told_what_happened(seed: int) -> None:
+def test_watchers_that_fall_behind_all_the_time_receive_what_happened(seed: int) -> None:
     with DrivenServer(clock=FakeClock()) as server:
         Simulation(server, seed).run(400)
 
@@ -79,7 +79,7 @@ def test_the_simulation_notices_an_event_that_is_left_out(monkeypatch: pytest.Mo
         Simulation(server, 0).run(400)
 
 
-def test_the_simulation_notices_a_commit_that_is_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_notices_a_commit_that_is_reported_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     publish, count = Channels.publish, 0
 
     def twice(self: Channels, committed: object) -> None:

@@ -37,7 +37,7 @@ def code_of(at: DrivenServer, **options: Any) -> int:
     return int(reply.get("code", 0))
 
 
-def test_a_second_process_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_and_learns_who_has_it(tmp_path: Path) -> None:
     with DrivenServer(tmp_path):
         script = f"from headrace.store.store import Store\nStore({str(tmp_path)!r})"
         second = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -75,7 +75,7 @@ def test_a_throw_away_directory_is_removed() -> None:
     assert not path.exists()
 
 
-def test_a_full_map_grows_and_no_write_is_lost_or_done_twice(tmp_path: Path) -> None:
+def test_a_full_map_grows_and_every_write_is_done_once(tmp_path: Path) -> None:
     clock = FakeClock()
     with DrivenServer(tmp_path, clock=clock, map_bytes=1 << 20) as at:
         opened = token(at)
@@ -125,17 +125,17 @@ def test_positions_go_on_when_the_clock_goes_back(tmp_path: Path) -> None:
             assert [position for position, _ in view.entries(last)] == [last, last + 1, last + 2]
 
 
-def test_history_before_a_time_without_oplog_is_lost_every_time(tmp_path: Path) -> None:
+def test_history_before_a_time_without_oplog_is_gone_every_time(tmp_path: Path) -> None:
     clock = FakeClock()
-    lost: list[dict[str, Any]] = []
+    missing: list[dict[str, Any]] = []
     for number in range(3):
         with DrivenServer(tmp_path, clock=clock) as at:
-            for old in lost:
+            for old in missing:
                 assert code_of(at, resumeAfter=old) == code_of(at, startAfter=old) == 286
             opened = at.store.last_position
             insert(at, {"_id": f"with {number}"})
             assert code_of(at, startAtOperationTime=Timestamp(opened >> 32, opened & 0xFFFFFFFF)) == 0
-            lost.append(token(at))
+            missing.append(token(at))
             last = at.store.last_position
         with DrivenServer(tmp_path, clock=clock, oplog=False) as at:
             insert(at, {"_id": f"without {number}"})
@@ -157,7 +157,7 @@ def test_a_directory_begun_without_an_oplog_has_no_history_before_it(tmp_path: P
         assert code_of(at, startAtOperationTime=Timestamp(clock.now_ms() // 1000 - 30, 1)) == 286
 
 
-def test_the_garbage_of_a_dropped_collection_is_found_again(tmp_path: Path) -> None:
+def test_the_garbage_of_a_dropped_collection_is_collected_after_a_restart(tmp_path: Path) -> None:
     with DrivenServer(tmp_path, clock=FakeClock()) as at:
         insert(at, *[{"_id": n} for n in range(10)])
         at.must("t", {"drop": "c"})

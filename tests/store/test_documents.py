@@ -95,7 +95,7 @@ def test_a_batch_numbers_empty_timestamps_by_their_entries(store: Store) -> None
             assert entry["o"]["at"] == entry["ts"] == Timestamp(position >> 32, position & 0xFFFFFFFF)
 
 
-def test_ids_too_long_for_a_key_are_told_apart(store: Store) -> None:
+def test_ids_too_long_for_a_key_are_distinguished(store: Store) -> None:
     collection = make(store)
     long = ["x" * 5000 + tail for tail in "abc"]
     insert(store, collection, *[{"_id": text} for text in long])
@@ -128,7 +128,7 @@ def test_what_is_abandoned_is_gone_from_the_tables_and_from_memory(store: Store)
     assert ids(store, again) == [1, 2]
 
 
-def test_a_count_beside_a_commit_under_way_is_not_kept(store: Store) -> None:
+def test_a_count_during_a_commit_is_not_stored(store: Store) -> None:
     insert(store, make(store), {"_id": 1})
     store.abandon(store.begin())  # memory is read again, and the count with it forgotten
     collection = store.catalog.collections["a.x"]
@@ -144,9 +144,9 @@ def test_a_count_beside_a_commit_under_way_is_not_kept(store: Store) -> None:
 
 
 def test_dropped_documents_go_in_pieces_and_no_others(store: Store) -> None:
-    gone, kept = make(store, "a.gone"), make(store, "a.kept")
+    gone, stored = make(store, "a.gone"), make(store, "a.kept")
     insert(store, gone, *[{"_id": n} for n in range(25)])
-    insert(store, kept, {"_id": 1})
+    insert(store, stored, {"_id": 1})
     txn = store.begin()
     catalog_changes.drop(txn, gone)
     store.commit(txn)
@@ -163,4 +163,4 @@ def test_dropped_documents_go_in_pieces_and_no_others(store: Store) -> None:
     with store.reading() as view:
         assert not catalog_changes.has_garbage(view)
         assert [view.kv.stat(view.tables[table])["entries"] for table in ("documents", "ids")] == [2, 2]
-    assert rounds >= 7 and ids(store, new) == [3] and ids(store, kept) == [1]
+    assert rounds >= 7 and ids(store, new) == [3] and ids(store, stored) == [1]

@@ -29,7 +29,7 @@ def log(store: Store, *topics: tuple[str, ...]) -> list[int]:
     return made
 
 
-def found(view: View, name: str, first: int) -> list[int]:
+def positions_from(view: View, name: str, first: int) -> list[int]:
     return [position for position, _ in view.entries_of([view.catalog.topics[name]], first)]
 
 
@@ -39,7 +39,7 @@ def test_commits_of_one_collection_alone_share_a_run_also_from_one_second_to_the
     made += log(store, ("a.x",))
     with store.reading() as view:
         assert list(view.runs(view.catalog.topics["a.x"], 0)) == [(made[0], made[-1])]
-        assert found(view, "a.x", 0) == made
+        assert positions_from(view, "a.x", 0) == made
 
 
 def test_an_entry_of_another_topic_or_of_none_ends_a_run(store: Store) -> None:
@@ -50,8 +50,8 @@ def test_an_entry_of_another_topic_or_of_none_ends_a_run(store: Store) -> None:
     third = log(store, ("a.x",), ("a.x", "a.y")) + log(store, ("a.x", "a.y"))
     with store.reading() as view:
         assert len(list(view.runs(view.catalog.topics["a.x"], 0))) == 4
-        assert found(view, "a.x", 0) == first + second + third
-        assert len(found(view, "a.y", 0)) == 3
+        assert positions_from(view, "a.x", 0) == first + second + third
+        assert len(positions_from(view, "a.y", 0)) == 3
 
 
 def test_an_abandoned_commit_leaves_the_run_as_it_was(store: Store) -> None:
@@ -72,10 +72,10 @@ def test_a_run_goes_on_after_all_of_it_was_pruned(store: Store) -> None:
     store.commit(txn)
     made = log(store, ("a.x",))
     with store.reading() as view:
-        assert found(view, "a.x", 0) == made == found(view, "a.x", made[0])
+        assert positions_from(view, "a.x", 0) == made == positions_from(view, "a.x", made[0])
 
 
-def test_random_commits_are_found_from_every_position(store: Store) -> None:
+def test_random_commits_are_read_from_every_position(store: Store) -> None:
     chance = random.Random(11)
     every: list[tuple[int, tuple[str, ...]]] = []
     choices: list[tuple[str, ...]] = [("a.x",), ("a.x",), ("a.x",), ("a.y",), ("a.x", "a.y"), ()]
@@ -87,4 +87,4 @@ def test_random_commits_are_found_from_every_position(store: Store) -> None:
         for name in ("a.x", "a.y"):
             of_name = [position for position, topics in every if name in topics]
             for first in (0, *(position for position, _ in every)):
-                assert found(view, name, first) == [position for position in of_name if position >= first]
+                assert positions_from(view, name, first) == [position for position in of_name if position >= first]

@@ -127,8 +127,8 @@ def test_pruning_goes_in_pieces_and_takes_the_runs_with_it(store: Store) -> None
     left = before[-5:]
     with store.reading() as view:
         topics = view.catalog.topics
-        found = [position for position, _ in view.entries_of([topics["a.x"], topics["b.y"]], 0)]
-        assert found == left
+        result = [position for position, _ in view.entries_of([topics["a.x"], topics["b.y"]], 0)]
+        assert result == left
         for topic in topics.values():
             assert all(last >= left[0] for _, last in view.runs(topic, 0))
 
@@ -148,7 +148,7 @@ def test_an_image_goes_with_its_entry(store: Store) -> None:
         assert pre_images.get(view, other.uuid, changed_later[0], 0) is not None
 
 
-def test_images_expire_by_their_own_time_in_pieces(store: Store, clock: FakeClock) -> None:
+def test_images_expire_by_their_expiry_time_in_pieces(store: Store, clock: FakeClock) -> None:
     collection, other = make(store, "a.x", with_images=True), make(store, "a.y", with_images=True)
     insert(store, collection, *range(5))
     insert(store, other, *range(3))

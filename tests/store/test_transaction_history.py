@@ -103,7 +103,7 @@ def test_notes_of_a_write_that_was_given_up_are_taken_back(store: Store) -> None
         assert ids(TransactionView(view, transaction)) == [1]
 
 
-def test_no_transaction_starts_beside_a_write_transaction(store: Store) -> None:
+def test_no_transaction_starts_while_a_write_transaction_is_open(store: Store) -> None:
     txn = store.begin()
     with pytest.raises(RuntimeError, match="may not start"):
         store.transactions.start(SESSION, 1, 0)

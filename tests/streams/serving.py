@@ -117,8 +117,8 @@ class Served:
     def transaction(self, number: int, statements: list[dict[str, Any]], db: str = "t") -> None:
         """Statements of one transaction of `SESSION`, committed."""
         more = {"lsid": SESSION, "txnNumber": Int64(number), "autocommit": False}
-        for place, statement in enumerate(statements):
-            self.must({**statement, **more, **({"startTransaction": True} if place == 0 else {})}, db)
+        for index, statement in enumerate(statements):
+            self.must({**statement, **more, **({"startTransaction": True} if index == 0 else {})}, db)
         self.must({"commitTransaction": 1, **more}, "admin")
 
     def set_image_seconds(self, seconds: Any) -> None:
@@ -127,9 +127,9 @@ class Served:
         self.must({"setClusterParameter": {"changeStreamOptions": options}}, "admin")
 
     def image_seconds(self) -> Any:
-        (found,) = self.must({"getClusterParameter": "changeStreamOptions"}, "admin")["clusterParameters"]
-        assert found["_id"] == "changeStreamOptions"
-        return found["preAndPostImages"]["expireAfterSeconds"]
+        (actual,) = self.must({"getClusterParameter": "changeStreamOptions"}, "admin")["clusterParameters"]
+        assert actual["_id"] == "changeStreamOptions"
+        return actual["preAndPostImages"]["expireAfterSeconds"]
 
     # Streams.
 
@@ -180,9 +180,9 @@ class Served:
 
     def uuid_of(self, coll: str, db: str = "t") -> Binary:
         reply = self.must({"listCollections": 1, "filter": {"name": coll}}, db)
-        found = reply["cursor"]["firstBatch"][0]["info"]["uuid"]
-        assert type(found) is Binary
-        return found
+        actual = reply["cursor"]["firstBatch"][0]["info"]["uuid"]
+        assert type(actual) is Binary
+        return actual
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def at_scope(at: Served, scope: str, db: str, *stages: dict[str, Any], **options
 
 @pytest.mark.parametrize("scope", "CDA")
 @pytest.mark.parametrize("how", SETUPS)
-def test_what_ends_a_stream_is_told_and_then_that_it_has_ended(at: Served, how: str, scope: str) -> None:
+def test_what_ends_a_stream_is_reported_and_then_that_it_has_ended(at: Served, how: str, scope: str) -> None:
     db = prepared(at, how)
     stream = at_scope(at, scope, db)
     end(at, db, how)
@@ -125,7 +125,7 @@ def test_a_stream_that_starts_before_the_end_is_closed_by_its_first_batch(at: Se
     assert stream.token == stream.first[-1]["_id"]
 
 
-def test_a_collection_made_again_has_streams_of_its_own(at: Served, coll: str) -> None:
+def test_a_collection_made_again_has_new_streams(at: Served, coll: str) -> None:
     start = at.watch(coll).token
     at.must({"drop": coll})
     at.insert(coll, {"_id": 1})

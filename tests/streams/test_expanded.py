@@ -219,7 +219,7 @@ def without_invalidate(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_an_expanded_stream_hears_each_event_whole(at: Served, db: str, row: str) -> None:
+def test_an_expanded_stream_has_each_event_in_full(at: Served, db: str, row: str) -> None:
     streams, names = run(at, db, row)
     for scope in ("db", "all"):
         events = without_invalidate(streams[f"{scope} True"].read())
@@ -233,9 +233,7 @@ def test_an_expanded_stream_hears_each_event_whole(at: Served, db: str, row: str
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_stream_that_is_not_expanded_hears_the_classic_events_with_less_in_them(
-    at: Served, db: str, row: str
-) -> None:
+def test_a_stream_that_is_not_expanded_has_the_classic_events_with_fewer_fields(at: Served, db: str, row: str) -> None:
     streams, names = run(at, db, row)
     views = {"v"}
     wanted = [
@@ -254,7 +252,7 @@ def test_a_stream_that_is_not_expanded_hears_the_classic_events_with_less_in_the
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("expanded", [True, False], ids=["expanded", "classic"])
-def test_a_collections_stream_hears_what_is_its_own_and_no_view(at: Served, db: str, row: str, expanded: bool) -> None:
+def test_a_collections_stream_has_its_events_and_no_view(at: Served, db: str, row: str, expanded: bool) -> None:
     streams, _ = run(at, db, row)
     wanted = [
         kind for kind, _, rest in ROWS[row][2]
@@ -266,7 +264,7 @@ def test_a_collections_stream_hears_what_is_its_own_and_no_view(at: Served, db: 
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_tokens_tell_the_operation_and_its_description_whether_the_stream_is_expanded_or_not(
+def test_tokens_hold_the_operation_and_its_description_whether_the_stream_is_expanded_or_not(
     at: Served, db: str, row: str
 ) -> None:
     streams, _ = run(at, db, row)
@@ -298,7 +296,7 @@ NOT_CHANGED: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("row", NOT_CHANGED)
-def test_a_change_of_an_index_that_cannot_be_made_leaves_it_and_is_not_heard(at: Served, db: str, row: str) -> None:
+def test_a_change_of_an_index_that_cannot_be_made_leaves_it_and_has_no_event(at: Served, db: str, row: str) -> None:
     at.must(index(A_INDEX), db)
     stream = at.watch("c", db=db, showExpandedEvents=True)
     change, code = NOT_CHANGED[row]
@@ -307,17 +305,17 @@ def test_a_change_of_an_index_that_cannot_be_made_leaves_it_and_is_not_heard(at:
     assert at.must({"listIndexes": "c"}, db)["cursor"]["firstBatch"] == [ID_INDEX, A_INDEX]
 
 
-def test_the_reply_tells_an_indexs_options_before_and_after(at: Served, db: str) -> None:
+def test_the_reply_has_an_indexs_options_before_and_after(at: Served, db: str) -> None:
     at.must(index(A_INDEX), db)
     reply = at.must({"collMod": "c", "index": {"name": "a_1", "hidden": True, "expireAfterSeconds": 5}}, db)
-    told = {name: value for name, value in reply.items() if name.endswith(("_old", "_new"))}
-    assert shape(told) == shape({"expireAfterSeconds_new": Int64(5), "hidden_old": False, "hidden_new": True})
+    reported = {name: value for name, value in reply.items() if name.endswith(("_old", "_new"))}
+    assert shape(reported) == shape({"expireAfterSeconds_new": Int64(5), "hidden_old": False, "hidden_new": True})
 
 
 # Renaming, seen from both of its ends.
 
 
-def test_both_names_of_a_renamed_collection_hear_it_and_are_closed(at: Served, db: str) -> None:
+def test_streams_of_both_names_of_a_renamed_collection_have_it_and_are_closed(at: Served, db: str) -> None:
     at.must({"create": "c"}, db)
     at.must({"create": "d"}, db)
     target = at.uuid_of("d", db)
@@ -347,7 +345,7 @@ def test_renaming_into_another_database_is_a_copy_that_is_renamed_and_a_drop(at:
 # Changes of documents.
 
 
-def test_events_of_documents_tell_their_collections_uuid_before_the_wall_time(at: Served, db: str) -> None:
+def test_events_of_documents_have_their_collections_uuid_before_the_wall_time(at: Served, db: str) -> None:
     at.must({"create": "c", **IMAGES}, db)
     stream = at.watch("c", db=db, showExpandedEvents=True, fullDocument="required", fullDocumentBeforeChange="required")
     at.insert("c", {"_id": 1}, db=db)
@@ -380,7 +378,7 @@ def test_events_of_a_transaction_begin_with_its_number_and_session(at: Served, d
     assert len({event["clusterTime"] for event in events}) == 1
 
 
-def test_a_collection_made_in_a_transaction_is_heard_with_it(at: Served, db: str) -> None:
+def test_a_collection_made_in_a_transaction_is_reported_with_it(at: Served, db: str) -> None:
     at.must({"create": "before"}, db)
     stream = at.watch(1, db=db, showExpandedEvents=True)
     at.transaction(2, [{"create": "c"}, index(A_INDEX), {"insert": "c", "documents": [{"_id": 1}]}], db)
@@ -419,7 +417,7 @@ PATHS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("row", PATHS)
-def test_paths_that_could_be_read_in_two_ways_are_told_by_their_parts(at: Served, db: str, row: str) -> None:
+def test_ambiguous_paths_are_given_by_their_components(at: Served, db: str, row: str) -> None:
     document, update, paths = PATHS[row]
     at.insert("c", {"_id": 1, **document}, db=db)
     streams = [at.watch("c", db=db, showExpandedEvents=expanded) for expanded in (True, False)]
@@ -430,7 +428,7 @@ def test_paths_that_could_be_read_in_two_ways_are_told_by_their_parts(at: Served
     assert "disambiguatedPaths" not in plain["updateDescription"]
 
 
-def test_a_truncated_array_in_doubt_is_told_by_its_parts(at: Served, db: str) -> None:
+def test_an_ambiguous_truncated_array_is_given_by_its_components(at: Served, db: str) -> None:
     at.insert("c", {"_id": 1, "pad": "x" * 200, "a": {"0": ["y" * 50, 2, 3, 4]}}, db=db)
     stream = at.watch("c", db=db, showExpandedEvents=True)
     at.update("c", 1, [{"$set": {"a": {"0": {"$slice": ["$a.0", 2]}}}}], db=db)
@@ -468,7 +466,7 @@ def test_show_system_events_lets_system_js_through_and_does_not_expand(at: Serve
     assert [(event["operationType"], event["ns"]["coll"]) for event in stream.read()] == [("insert", "system.js")]
 
 
-def test_internal_databases_are_not_heard_by_the_deployments_stream(at: Served, db: str) -> None:
+def test_internal_databases_are_not_in_the_deployments_stream(at: Served, db: str) -> None:
     stream = at.watch(1, db="admin", showExpandedEvents=True)
     for database in ("admin", "config"):
         at.insert(db, {"_id": 1}, db=database)

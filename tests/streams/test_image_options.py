@@ -97,7 +97,7 @@ def test_an_unknown_field_is_refused_before_one_that_is_missing(at: Served, comm
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_of_two_faults_the_first_is_told(at: Served, command: str) -> None:
+def test_of_two_faults_the_first_is_reported(at: Served, command: str) -> None:
     assert at.code(given(at, command, {"enabled": 5, "unknown": 1})) == 14
 
 
@@ -121,7 +121,7 @@ def test_a_view_has_no_images(at: Served) -> None:
 
 
 @pytest.mark.parametrize("database", ["admin", "config", "local"])
-def test_images_are_not_kept_of_the_servers_own_databases(at: Served, database: str) -> None:
+def test_images_are_not_stored_of_internal_databases(at: Served, database: str) -> None:
     name = at.name()
     assert at.code({"create": name, **ON}, database) == 72
     at.must({"create": name}, database)
@@ -161,9 +161,9 @@ EXPIRIES = {
 
 @pytest.mark.parametrize("row", EXPIRIES)
 def test_the_parameter_is_a_number_of_seconds_or_off(at: Served, row: str) -> None:
-    given, kept = EXPIRIES[row]
+    given, stored = EXPIRIES[row]
     at.set_image_seconds(given)
-    assert shape(at.image_seconds()) == shape(kept)
+    assert shape(at.image_seconds()) == shape(stored)
     at.tick()
     at.set_image_seconds("off")
 
@@ -219,7 +219,7 @@ def test_the_parameter_is_set_and_read_on_admin_and_of_a_replica_set(at: Served)
 def test_setting_the_parameter_says_when_it_was_set(at: Served) -> None:
     before = at.now()
     at.set_image_seconds("off")
-    (found,) = at.must({"getClusterParameter": "changeStreamOptions"}, "admin")["clusterParameters"]
-    assert list(found) == ["_id", "clusterParameterTime", "preAndPostImages"]
-    assert before < found["clusterParameterTime"] == at.last_entry()["ts"]
+    (result,) = at.must({"getClusterParameter": "changeStreamOptions"}, "admin")["clusterParameters"]
+    assert list(result) == ["_id", "clusterParameterTime", "preAndPostImages"]
+    assert before < result["clusterParameterTime"] == at.last_entry()["ts"]
     assert at.clock.now_ms() >= START_MS

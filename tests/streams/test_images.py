@@ -243,10 +243,10 @@ def test_every_way_to_change_a_document_keeps_its_image(at: Served, coll: str, w
 
 
 def test_an_update_that_changes_nothing_and_an_upsert_that_inserts_keep_none(at: Served, coll: str) -> None:
-    count = len(kept_images(at, coll))
+    count = len(stored_images(at, coll))
     at.update(coll, 1, {"$set": {"a": 1}})
     at.must({"update": coll, "updates": [{"q": {"_id": 9}, "u": {"$set": {"x": 1}}, "upsert": True}]})
-    assert len(kept_images(at, coll)) == count
+    assert len(stored_images(at, coll)) == count
 
 
 # Where an image is required and is not there.
@@ -293,7 +293,7 @@ def test_error_47_has_no_label_and_the_transactions_number(at: Served) -> None:
     assert reply["errmsg"].endswith(missing(name, "delete", at.now(), "pre", "3"))
 
 
-def test_what_can_be_told_is_told_before_error_47_and_a_stream_can_go_on_after_it(at: Served) -> None:
+def test_what_can_be_reported_comes_before_error_47_and_a_stream_can_go_on_after_it(at: Served) -> None:
     name = at.name()
     at.insert(name, {"_id": 1})
     stream = at.watch(name, fullDocumentBeforeChange="required")
@@ -356,13 +356,13 @@ def test_images_go_with_their_entry_of_the_oplog() -> None:
         at.update("c", 1, {"$set": {"a": 2}})
         at.clock.advance(2 * 3_600_000)
         at.update("c", 1, {"$set": {"a": 3}})
-        assert len(kept_images(at, "c")) == 2
+        assert len(stored_images(at, "c")) == 2
         at.server.prune()
-        (image,) = kept_images(at, "c")
+        (image,) = stored_images(at, "c")
         assert image["preImage"] == {"_id": 1, "a": 2}
 
 
-def test_images_are_kept_across_a_restart(tmp_path: Any) -> None:
+def test_images_survive_a_restart(tmp_path: Any) -> None:
     with serving(path=tmp_path) as at:
         at.must({"create": "c", **ON})
         at.insert("c", {"_id": 1, "a": 1})
@@ -379,7 +379,7 @@ def test_images_are_kept_across_a_restart(tmp_path: Any) -> None:
 # Transactions.
 
 
-def test_each_change_of_a_transaction_has_its_own_image(at: Served, coll: str) -> None:
+def test_each_change_of_a_transaction_has_an_image(at: Served, coll: str) -> None:
     at.insert(coll, {"_id": 2, "b": 0})
     stream = watching(at, coll, "required", "required")
     updates = [{"q": {"_id": 1}, "u": {"$set": {"a": n}}} for n in (2, 3)]
@@ -396,12 +396,12 @@ def test_each_change_of_a_transaction_has_its_own_image(at: Served, coll: str) -
         ({"_id": 2, "b": 0}, {"_id": 2, "c": 1}),
         ({"_id": 1, "a": 3}, ABSENT),
     ]
-    ids = [image["_id"] for image in kept_images(at, coll)]
+    ids = [image["_id"] for image in stored_images(at, coll)]
     assert [key["applyOpsIndex"] for key in ids] == [0, 1, 3, 4]
     assert {key["ts"] for key in ids} == {at.now()}
 
 
-def test_images_of_a_transaction_that_fills_several_entries_are_found_by_their_own_entry(at: Served) -> None:
+def test_images_of_a_transaction_that_fills_several_entries_are_read_by_their_entry(at: Served) -> None:
     name, large = at.name(), "x" * 9_000_000
     at.must({"create": name, **ON})
     at.insert(name, *[{"_id": number} for number in range(4)])
@@ -410,7 +410,7 @@ def test_images_of_a_transaction_that_fills_several_entries_are_found_by_their_o
         {"update": name, "updates": [{"q": {"_id": number}, "u": {"$set": {"x": large}}}]} for number in range(4)
     ])  # fmt: skip
     assert [event["fullDocumentBeforeChange"] for event in stream.read()] == [{"_id": number} for number in range(4)]
-    ids = [image["_id"] for image in kept_images(at, name)]
+    ids = [image["_id"] for image in stored_images(at, name)]
     assert len({key["ts"] for key in ids}) > 1
     assert max(key["ts"] for key in ids) == at.now()
     at.must({"drop": name})
@@ -419,7 +419,7 @@ def test_images_of_a_transaction_that_fills_several_entries_are_found_by_their_o
 # The collection of images, and the parameter.
 
 
-def kept_images(at: Served, coll: str) -> list[dict[str, Any]]:
+def stored_images(at: Served, coll: str) -> list[dict[str, Any]]:
     """What `config.system.preimages` shows of one collection."""
     body = {"find": "system.preimages", "filter": {"_id.nsUUID": at.uuid_of(coll)}}
     return list(at.must(body, "config")["cursor"]["firstBatch"])
@@ -428,7 +428,7 @@ def kept_images(at: Served, coll: str) -> list[dict[str, Any]]:
 def test_pre_images_are_documents_of_a_collection(at: Served, coll: str) -> None:
     at.update(coll, 1, {"$set": {"a": 2}})
     now = at.now()
-    (image,) = kept_images(at, coll)
+    (image,) = stored_images(at, coll)
     assert shape(image) == shape({
         "_id": {"nsUUID": at.uuid_of(coll), "ts": now, "applyOpsIndex": Int64(0)},
         "operationTime": DatetimeMS(at.clock.now_ms()),
@@ -436,7 +436,7 @@ def test_pre_images_are_documents_of_a_collection(at: Served, coll: str) -> None
     })  # fmt: skip
 
 
-def test_pre_images_can_be_counted_and_aggregated_and_not_written(at: Served, coll: str) -> None:
+def test_pre_images_can_be_counted_and_aggregated_and_not_changed(at: Served, coll: str) -> None:
     at.update(coll, 1, {"$set": {"a": 2}})
     match = {"_id.nsUUID": at.uuid_of(coll)}
     assert at.must({"count": "system.preimages", "query": match}, "config")["n"] == 1
@@ -453,6 +453,6 @@ def test_pre_images_can_be_counted_and_aggregated_and_not_written(at: Served, co
 
 
 def expiry(at: Served) -> Any:
-    (found,) = at.must({"getClusterParameter": "changeStreamOptions"}, "admin")["clusterParameters"]
-    assert found["_id"] == "changeStreamOptions"
-    return found["preAndPostImages"]["expireAfterSeconds"]
+    (result,) = at.must({"getClusterParameter": "changeStreamOptions"}, "admin")["clusterParameters"]
+    assert result["_id"] == "changeStreamOptions"
+    return result["preAndPostImages"]["expireAfterSeconds"]

@@ -46,10 +46,10 @@ def view(op: str, o: dict[str, Any], o2: dict[str, Any] | None) -> dict[str, Any
     return {**crud(op, o, o2), "ns": "D.system.views", "ui": "V"}
 
 
-def closed(entry: dict[str, Any], found: dict[str, Any], at: Served) -> dict[str, Any]:
+def closed(entry: dict[str, Any], result: dict[str, Any], at: Served) -> dict[str, Any]:
     """The entry with the position that was found, and the rest that all entries share."""
     previous = entry.pop("prevOpTime", None)
-    end = {"ts": found["ts"], "t": Int64(1), "v": Int64(2), "wall": DatetimeMS(at.clock.now_ms())}
+    end = {"ts": result["ts"], "t": Int64(1), "v": Int64(2), "wall": DatetimeMS(at.clock.now_ms())}
     return entry | end | ({} if previous is None else {"prevOpTime": previous})
 
 
@@ -191,9 +191,9 @@ def check(at: Served, db: str, body: dict[str, Any], entries: list[dict[str, Any
     body = filled(body, {"D": db})
     at.must(body, "admin" if "renameCollection" in body else db)
     names = {name: uuid or names_of(at, db)[name] for name, uuid in names.items()} | {"D": db}
-    found = since(at, before)
-    assert len(found) == len(entries)
-    for entry, wanted in zip(found, entries):
+    result = since(at, before)
+    assert len(result) == len(entries)
+    for entry, wanted in zip(result, entries):
         if names["V"] is None and wanted.get("ui") == "V":
             names["V"] = entry["ui"]
         assert shape(entry) == shape(closed(filled(wanted, names), entry, at))
@@ -278,7 +278,7 @@ RETRYABLE: dict[str, tuple[dict[str, Any], list[tuple[str, int]]]] = {
 
 
 @pytest.mark.parametrize("row", RETRYABLE)
-def test_a_retryable_write_tells_its_session_its_statement_and_the_one_before(at: Served, db: str, row: str) -> None:
+def test_a_retryable_write_has_its_session_its_statement_and_the_one_before(at: Served, db: str, row: str) -> None:
     body, wanted = RETRYABLE[row]
     before = at.now()
     session = {"lsid": {"id": SESSION["id"]}, "txnNumber": Int64(before.inc + (before.time << 32))}
@@ -318,7 +318,7 @@ def test_statements_of_a_bulk_write_are_counted_through_all_its_collections(at: 
     assert [entry["prevOpTime"] for entry in entries] == times[:-1]
 
 
-def test_streams_tell_nothing_of_a_retryable_writes_session(at: Served, db: str) -> None:
+def test_streams_show_nothing_of_a_retryable_writes_session(at: Served, db: str) -> None:
     stream = at.watch("c", db=db)
     number = at.now()
     more = {"lsid": {"id": SESSION["id"]}, "txnNumber": Int64((number.time << 32) + number.inc)}
@@ -341,12 +341,12 @@ def test_a_transaction_is_one_entry_of_all_its_operations(at: Served, db: str) -
         {"delete": "c", "deletes": [{"q": {"_id": 2}, "limit": 1}]},
     ], db)  # fmt: skip
     (entry,) = since(at, before)
-    place = {"ns": f"{db}.c", "ui": uuid}
+    index = {"ns": f"{db}.c", "ui": uuid}
     operations = [
-        {"op": "i", **place, "o": {"_id": 2}},
-        {"op": "u", **place, "o": {"$v": 2, "diff": {"u": {"a": 2}}}, "o2": {"_id": 1}},
-        {"op": "u", **place, "o": {"_id": 1, "r": 1}, "o2": {"_id": 1}},
-        {"op": "d", **place, "o": {"_id": 2}},
+        {"op": "i", **index, "o": {"_id": 2}},
+        {"op": "u", **index, "o": {"$v": 2, "diff": {"u": {"a": 2}}}, "o2": {"_id": 1}},
+        {"op": "u", **index, "o": {"_id": 1, "r": 1}, "o2": {"_id": 1}},
+        {"op": "d", **index, "o": {"_id": 2}},
     ]
     wanted = {
         "lsid": LSID, "txnNumber": Int64(number), "op": "c", "ns": "admin.$cmd", "o": {"applyOps": operations},
@@ -394,7 +394,7 @@ def test_a_new_oplog_begins_with_two_noops(tmp_path: Any) -> None:
         assert [entry["o"]["msg"] for entry in at.entries({"op": "n"})][:2] == ["initiating set", "new primary"]
 
 
-def test_the_first_entry_is_found_by_natural_order(at: Served) -> None:
+def test_the_first_entry_is_read_by_natural_order(at: Served) -> None:
     body = {"find": "oplog.rs", "sort": {"$natural": 1}, "limit": 1}
     (first,) = at.must(body, "local")["cursor"]["firstBatch"]
     assert first["o"] == {"msg": "initiating set"}
@@ -402,9 +402,9 @@ def test_the_first_entry_is_found_by_natural_order(at: Served) -> None:
 
 
 def test_the_oplog_is_listed_as_a_capped_collection(at: Served) -> None:
-    (found,) = at.must({"listCollections": 1, "filter": {"name": "oplog.rs"}}, "local")["cursor"]["firstBatch"]
-    assert found["type"] == "collection" and found["options"]["capped"] is True
-    assert {"size", "autoIndexId"} <= found["options"].keys()
+    (result,) = at.must({"listCollections": 1, "filter": {"name": "oplog.rs"}}, "local")["cursor"]["firstBatch"]
+    assert result["type"] == "collection" and result["options"]["capped"] is True
+    assert {"size", "autoIndexId"} <= result["options"].keys()
 
 
 def tail(at: Served, spec: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -412,7 +412,7 @@ def tail(at: Served, spec: dict[str, Any], **more: Any) -> dict[str, Any]:
     return dict(at.must(body, "local")["cursor"])
 
 
-def test_a_tailing_cursor_goes_on_with_what_is_written_later(at: Served, db: str) -> None:
+def test_a_tailing_cursor_goes_on_with_later_entries(at: Served, db: str) -> None:
     time = at.now()
     cursor = tail(at, {"ts": {"$gte": time}})
     assert [entry["ts"] for entry in cursor["firstBatch"]] == [time] and cursor["ns"] == "local.oplog.rs"

@@ -24,7 +24,7 @@ class History:
 
     coll: str
     start: dict[str, Any]
-    whole: dict[str, Any]
+    full: dict[str, Any]
     """What the large event is made of, but its images."""
 
 
@@ -37,15 +37,15 @@ def past(at: Served) -> History:
     at.insert(name, {"_id": 2})
     at.update(name, 1, {"$set": {"n": 1, "more": "x" * 100}})
     at.insert(name, {"_id": 3})
-    whole = at.watch(name, resumeAfter=start).read()[1]
-    return History(name, start, whole)
+    full = at.watch(name, resumeAfter=start).read()[1]
+    return History(name, start, full)
 
 
 def counters(at: Served) -> tuple[int, int]:
     """(split, failed) so far."""
-    found = at.must({"serverStatus": 1}, "admin")["metrics"]["changeStreams"]
-    assert all(type(count) is Int64 for count in found.values())
-    return found["largeEventsSplit"], found["largeEventsFailed"]
+    result = at.must({"serverStatus": 1}, "admin")["metrics"]["changeStreams"]
+    assert all(type(count) is Int64 for count in result.values())
+    return result["largeEventsSplit"], result["largeEventsFailed"]
 
 
 def small(document: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_a_stream_goes_on_after_error_10334_with_the_stage_or_without_the_images
     stream.failure()
     assert kinds(at.watch(past.coll, resumeAfter=stream.token).read()) == ["update", "insert"]
     assert len(at.watch(past.coll, SPLIT, resumeAfter=stream.token, **IMAGES).read()) == 3
-    assert kinds(at.watch(past.coll, resumeAfter=past.whole["_id"], **IMAGES).read()) == ["insert"]
+    assert kinds(at.watch(past.coll, resumeAfter=past.full["_id"], **IMAGES).read()) == ["insert"]
 
 
 def test_error_10334_at_open_is_the_aggregates(at: Served, past: History) -> None:
@@ -99,7 +99,7 @@ def test_fragments_hold_every_field_once_the_smallest_first(at: Served, past: Hi
     fields = [name for fragment in made for name in list(fragment)[2:]]
     assert len(set(fields)) == len(fields)
     joined = {name: value for fragment in made for name, value in fragment.items()}
-    for name, value in past.whole.items():
+    for name, value in past.full.items():
         assert name == "_id" or joined[name] == value
     sizes = [(len(encode({name: joined[name]})), name) for name in fields]
     assert sizes == sorted(sizes)
@@ -108,7 +108,7 @@ def test_fragments_hold_every_field_once_the_smallest_first(at: Served, past: Hi
 
 
 def test_a_fragments_token_is_the_events_with_the_fragments_number_from_0(at: Served, past: History) -> None:
-    event = decode_token(past.whole["_id"])
+    event = decode_token(past.full["_id"])
     for number, fragment in enumerate(fragments(at, past)):
         text, _ = make_event_token(
             event.cluster_time, 0, event.uuid, "update", event.document_key, None, fragment=number
@@ -116,7 +116,7 @@ def test_a_fragments_token_is_the_events_with_the_fragments_number_from_0(at: Se
         assert fragment["_id"] == {"_data": text}
 
 
-def test_events_around_it_are_whole(at: Served, past: History) -> None:
+def test_events_around_it_are_not_split(at: Served, past: History) -> None:
     events = at.watch(past.coll, SPLIT, resumeAfter=past.start, **IMAGES).read()
     assert ["splitEvent" in event for event in events] == [False, True, True, False]
 
@@ -139,13 +139,13 @@ def test_the_token_of_a_batch_is_that_of_its_last_fragment(at: Served, past: His
 @pytest.mark.parametrize("option", ["resumeAfter", "startAfter"])
 def test_a_stream_resumes_behind_each_fragment(at: Served, past: History, option: str) -> None:
     every = at.watch(past.coll, SPLIT, resumeAfter=past.start, **IMAGES).read()
-    for place, event in enumerate(every):
+    for index, event in enumerate(every):
         onwards = at.watch(past.coll, SPLIT, **{option: event["_id"]}, **IMAGES).read()
-        assert onwards == every[place + 1 :]
+        assert onwards == every[index + 1 :]
 
 
-def test_resuming_with_the_whole_events_token_goes_past_all_fragments(at: Served, past: History) -> None:
-    assert kinds(at.watch(past.coll, SPLIT, resumeAfter=past.whole["_id"], **IMAGES).read()) == ["insert"]
+def test_resuming_with_the_full_events_token_goes_past_all_fragments(at: Served, past: History) -> None:
+    assert kinds(at.watch(past.coll, SPLIT, resumeAfter=past.full["_id"], **IMAGES).read()) == ["insert"]
 
 
 def error_of(
@@ -186,7 +186,7 @@ def test_the_event_must_be_split_again(at: Served, past: History, row: str) -> N
 
 
 def test_the_event_must_be_split_into_as_many(at: Served, past: History) -> None:
-    event = decode_token(past.whole["_id"])
+    event = decode_token(past.full["_id"])
     text, _ = make_event_token(event.cluster_time, 0, event.uuid, "update", event.document_key, None, fragment=2)
     reply = error_of(at, past, SPLIT, token={"_data": text}, **IMAGES)
     assert reply["code"] == 280
@@ -226,7 +226,7 @@ def test_fragments_come_to_streams_on_the_database_and_on_everything(at: Served,
         assert [event for event in events if "splitEvent" in event] == wanted
 
 
-def test_a_watcher_that_is_there_when_it_happens_hears_the_fragments(at: Served) -> None:
+def test_a_watcher_that_is_there_when_it_happens_has_the_fragments(at: Served) -> None:
     name = at.name()
     at.must({"create": name, "changeStreamPreAndPostImages": {"enabled": True}})
     at.insert(name, {"_id": 1, "a": Binary(bytes(LARGE), 0)})

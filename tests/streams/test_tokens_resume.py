@@ -262,7 +262,7 @@ KEYS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("row", KEYS)
-def test_type_bits_come_with_the_token_and_may_be_lost(at: Served, row: str) -> None:
+def test_type_bits_come_with_the_token_and_may_be_missing(at: Served, row: str) -> None:
     name = at.name()
     stream = at.watch(name)
     at.insert(name, {"_id": KEYS[row]}, {"_id": "next"})
@@ -283,7 +283,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 @pytest.mark.parametrize("row", OPTIONS)
-def test_there_is_one_place_to_start_from(at: Served, row: str) -> None:
+def test_there_is_one_position_to_start_from(at: Served, row: str) -> None:
     options, code = OPTIONS[row]
     assert at.refused("c", **options)[0] == code
 
@@ -310,7 +310,7 @@ def test_tokens_of_older_releases_are_understood_and_answered_with_todays(at: Se
     assert resumed.read() == [second]
 
 
-def test_the_rest_of_a_transaction_keeps_its_tokens_version_no_further_than_the_place(at: Served, coll: str) -> None:
+def test_the_rest_of_a_transaction_keeps_its_tokens_version_up_to_the_resume_point(at: Served, coll: str) -> None:
     stream = at.watch(coll)
     at.transaction(1, [{"insert": coll, "documents": [{"_id": number} for number in (1, 2, 3)]}])
     events = stream.read()
@@ -345,8 +345,8 @@ def test_a_stream_goes_on_behind_every_event_with_each_kind_of_token(at: Served,
     assert kinds(every) == ["insert"] * 4 + ["update", "delete", "replace"]
     assert [decode_token(event["_id"]).txn_op_index for event in every] == [0, 0, 0, 1, 3, 4, 0]
     for option in ("resumeAfter", "startAfter"):
-        for place, event in enumerate(every):
-            assert at.watch(coll, **{option: event["_id"]}).read() == every[place + 1 :]
+        for index, event in enumerate(every):
+            assert at.watch(coll, **{option: event["_id"]}).read() == every[index + 1 :]
             assert at.watch(coll, BEHIND, **{option: event["_id"]}).read() == []
 
 
@@ -364,7 +364,7 @@ def test_a_transaction_is_resumed_in_its_middle_one_event_at_a_time(at: Served, 
     assert seen == list(range(1, 8))
 
 
-def test_an_event_of_one_scope_is_a_place_for_a_wider_one(at: Served, coll: str) -> None:
+def test_an_event_of_one_scope_is_a_resume_point_for_a_wider_one(at: Served, coll: str) -> None:
     stream = at.watch(coll)
     at.insert(coll, {"_id": 1}, {"_id": 2})
     first = stream.read()[0]["_id"]
@@ -393,7 +393,7 @@ def test_another_collections_token_is_missed_when_the_next_event_comes(at: Serve
     assert at.refused(coll, resumeAfter=token)[0] == 280
 
 
-def test_an_expanded_events_token_is_missed_where_such_events_are_not_heard(at: Served) -> None:
+def test_an_expanded_events_token_is_missing_where_there_are_no_such_events(at: Served) -> None:
     name = at.name()
     expanded = at.watch(name, showExpandedEvents=True)
     at.must({"create": name})
@@ -425,10 +425,10 @@ def test_a_collections_stream_needs_a_token_with_a_uuid(at: Served, coll: str) -
 
 # History that is gone.
 
-LOST = "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
+HISTORY_GONE = "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
 
 
-def test_a_place_that_left_the_oplog_is_error_286_at_open_and_at_every_later_read() -> None:
+def test_a_position_that_left_the_oplog_is_error_286_at_open_and_at_every_later_read() -> None:
     with serving(oplog_hours=1) as at:
         at.insert("c", {"_id": 0})
         start = at.watch("c").token
@@ -448,10 +448,10 @@ def test_a_place_that_left_the_oplog_is_error_286_at_open_and_at_every_later_rea
             reply = at.ask(at.opening("c", **options))
             assert (reply["code"], reply["codeName"]) == (286, "ChangeStreamHistoryLost")
             assert reply["errorLabels"] == ["NonResumableChangeStreamError"]
-            assert reply["errmsg"] == f"PlanExecutor error during aggregation :: caused by :: {LOST}"
+            assert reply["errmsg"] == f"PlanExecutor error during aggregation :: caused by :: {HISTORY_GONE}"
         reply = at.ask({"getMore": unread, "collection": "c"})
         assert (reply["code"], reply["errorLabels"]) == (286, ["NonResumableChangeStreamError"])
-        assert reply["errmsg"] == f"Executor error during getMore :: caused by :: {LOST}"
+        assert reply["errmsg"] == f"Executor error during getMore :: caused by :: {HISTORY_GONE}"
         assert at.code({"getMore": unread, "collection": "c"}) == 43
         assert ids(begun.read()) == [2] and ids(behind.read())[-1:] == [2]
         assert quiet.read() == [] and quiet.token == mark(at.now())

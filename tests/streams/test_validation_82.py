@@ -130,7 +130,7 @@ def test_those_words_are_accepted_and_those_of_the_other_option_are_not(at: Serv
         assert (at.code(at.opening("c", **{other: value})) == 2) == (value not in words)
 
 
-def test_of_several_wrong_options_the_first_is_told(at: Served) -> None:
+def test_of_several_wrong_options_the_first_is_reported(at: Served) -> None:
     assert refusal(at, at.opening("c", fullDocument=1, unknown=1))[0] == 14
     assert refusal(at, at.opening("c", unknown=1, fullDocument=1))[0] == 40415
     assert refusal(at, at.opening("c", resumeAfter={}, fullDocument="x"))[0] == 40647
@@ -140,7 +140,7 @@ def test_of_several_wrong_options_the_first_is_told(at: Served) -> None:
 
 CHANGES: list[dict[str, Any]] = [{"$changeStream": {}}]
 ALL: list[dict[str, Any]] = [{"$changeStream": {"allChangesForCluster": True}}]
-PLACES: dict[str, tuple[Any, str, list[dict[str, Any]], int, str]] = {
+STAGE_ORDERS: dict[str, tuple[Any, str, list[dict[str, Any]], int, str]] = {
     "a collection of admin": (
         "c", "admin", CHANGES, 73, "$changeStream may not be opened on the internal admin database",
     ),
@@ -181,9 +181,9 @@ PLACES: dict[str, tuple[Any, str, list[dict[str, Any]], int, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", PLACES)
-def test_a_stream_is_not_opened_where_the_server_keeps_its_own(at: Served, row: str) -> None:
-    where, db, pipeline, code, message = PLACES[row]
+@pytest.mark.parametrize("row", STAGE_ORDERS)
+def test_a_stream_is_not_opened_on_internal_namespaces(at: Served, row: str) -> None:
+    where, db, pipeline, code, message = STAGE_ORDERS[row]
     assert refusal(at, {"aggregate": where, "pipeline": pipeline, "cursor": {}}, db) == (code, message)
 
 
@@ -217,7 +217,7 @@ SURROUNDINGS: dict[str, tuple[list[dict[str, Any]], int]] = {
 
 
 @pytest.mark.parametrize("row", SURROUNDINGS)
-def test_the_stage_is_the_first_of_an_aggregations_own_pipeline(at: Served, row: str) -> None:
+def test_the_stage_is_the_first_of_an_aggregations_pipeline(at: Served, row: str) -> None:
     at.insert("facts", {"x": 1})
     pipeline, code = SURROUNDINGS[row]
     assert refusal(at, {"aggregate": "facts", "pipeline": pipeline, "cursor": {}})[0] == code
@@ -333,7 +333,7 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("row", CHANGED)
 def test_an_event_keeps_its_id_or_the_stream_ends(at: Served, row: str) -> None:
-    name, (stage, found) = at.name(), CHANGED[row]
+    name, (stage, result) = at.name(), CHANGED[row]
     stream = at.watch(name, stage)
     token = at.watch(name).token
     at.insert(name, {"_id": 1})
@@ -346,7 +346,7 @@ def test_an_event_keeps_its_id_or_the_stream_ends(at: Served, row: str) -> None:
         'transformations that retain the unmodified _id field are allowed. Expected: { _id: { _data: "'
         in reply["errmsg"]
     )
-    assert reply["errmsg"].endswith(found)
+    assert reply["errmsg"].endswith(result)
     assert at.code({"getMore": stream.id, "collection": name}) == 43
     at_open = at.ask(at.opening(name, stage, resumeAfter=token))
     assert (at_open["code"], at_open["errorLabels"]) == (280, ["NonResumableChangeStreamError"])
@@ -423,7 +423,7 @@ def test_the_reply_that_opens_a_stream_has_this_order(at: Served) -> None:
     assert list(reply) == ["cursor", "ok", "$clusterTime", "operationTime"]
 
 
-def test_a_collation_is_the_streams_own_and_not_the_collections(at: Served) -> None:
+def test_a_collation_is_that_of_the_stream_and_not_of_the_collection(at: Served) -> None:
     name, folded = at.name(), {"locale": "en", "strength": 2}
     at.must({"create": name, "collation": folded})
     match = {"$match": {"fullDocument.a": "X"}}

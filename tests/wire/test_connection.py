@@ -75,10 +75,13 @@ def test_a_small_message_is_its_body() -> None:
     assert not message.more_to_come and not message.exhaust_allowed and message.compressor is None
 
 
-def test_sequences_come_by_name_in_any_place() -> None:
+def test_sequences_come_by_name_in_any_order() -> None:
     documents = [bson.encode({"_id": i}) for i in range(3)]
-    for parts in ([b"\0" + PING, section("documents", *documents)], [section("documents", *documents), b"\0" + PING]):
-        (message,) = read_all(msg(*parts))
+    for segments in (
+        [b"\0" + PING, section("documents", *documents)],
+        [section("documents", *documents), b"\0" + PING],
+    ):
+        (message,) = read_all(msg(*segments))
         assert message.body == PING
         assert message.sequences == {"documents": documents}
 
@@ -205,9 +208,11 @@ def messages(draw: st.DrawFn) -> bytes:
         message = query(body)
     else:
         flags = draw(st.sampled_from([0, 1, 2, 1 << 16]))
-        parts = [b"\0" + body, *(section(name, *items) for name, items in draw(sequences).items())]
-        parts = draw(st.permutations(parts))
-        message = msg(*parts, b"\1\2\3\4" * (flags & 1), flags=flags, request_id=draw(st.integers(-(2**31), 2**31 - 1)))
+        segments = [b"\0" + body, *(section(name, *items) for name, items in draw(sequences).items())]
+        segments = draw(st.permutations(segments))
+        message = msg(
+            *segments, b"\1\2\3\4" * (flags & 1), flags=flags, request_id=draw(st.integers(-(2**31), 2**31 - 1))
+        )
     compressor = draw(st.sampled_from([None, None, 0, 1, 2, 3]))
     return message if compressor is None else compressed(message, compressor)
 
@@ -215,10 +220,10 @@ def messages(draw: st.DrawFn) -> bytes:
 @given(st.lists(messages(), max_size=5), st.data())
 @settings(max_examples=200, deadline=None)
 def test_the_messages_are_the_same_however_the_stream_is_cut(stream: list[bytes], data: st.DataObject) -> None:
-    whole = b"".join(stream)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12)))
-    pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    expected = shown(read_all(whole))
+    full = b"".join(stream)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(full)), max_size=12)))
+    pieces = [full[start:end] for start, end in zip([0, *cuts], [*cuts, len(full)], strict=True)]
+    expected = shown(read_all(full))
     assert len(expected) == len(stream)
     assert shown(read_all(*pieces)) == expected
 
@@ -226,8 +231,8 @@ def test_the_messages_are_the_same_however_the_stream_is_cut(stream: list[bytes]
 @given(st.lists(messages(), min_size=1, max_size=2))
 @settings(max_examples=30, deadline=None)
 def test_the_messages_are_the_same_byte_by_byte(stream: list[bytes]) -> None:
-    whole = b"".join(stream)
-    assert shown(read_all(*(whole[i : i + 1] for i in range(len(whole))))) == shown(read_all(whole))
+    full = b"".join(stream)
+    assert shown(read_all(*(full[i : i + 1] for i in range(len(full))))) == shown(read_all(full))
 
 
 @given(messages(), st.data())
@@ -273,7 +278,7 @@ def test_what_comes_while_a_later_message_waits_stands_behind_it() -> None:
     connection = Connection()
     connection.receive(first)
     connection.receive(second)
-    assert isinstance(found := connection.next_event(), Message) and found.request_id == 1
+    assert isinstance(result := connection.next_event(), Message) and result.request_id == 1
     connection.receive(third)
     assert [connection.next_event().request_id for _ in range(2)] == [2, 3]  # type: ignore[union-attr]
 
@@ -281,15 +286,15 @@ def test_what_comes_while_a_later_message_waits_stands_behind_it() -> None:
 @given(st.lists(messages(), min_size=1, max_size=6), st.data())
 @settings(max_examples=100, deadline=None)
 def test_the_messages_are_the_same_whenever_they_are_asked_for(stream: list[bytes], data: st.DataObject) -> None:
-    whole = b"".join(stream)
-    connection, found, at = Connection(), [], 0
-    while at < len(whole):
+    full = b"".join(stream)
+    connection, result, at = Connection(), [], 0
+    while at < len(full):
         size = data.draw(st.integers(1, 150))
-        connection.receive(whole[at : at + size])
+        connection.receive(full[at : at + size])
         at += size
         for _ in range(data.draw(st.integers(0, 2))):
             if isinstance(message := connection.next_event(), Message):
-                found.append(message)
+                result.append(message)
     while isinstance(message := connection.next_event(), Message):
-        found.append(message)
-    assert shown(found) == shown(read_all(whole))
+        result.append(message)
+    assert shown(result) == shown(read_all(full))
