@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.values.bson import type_name
 
-FIELDS: Final = frozenset({"apiDeprecationErrors", "apiStrict", "apiVersion"})
 IN_VERSION_1: Final = frozenset({
     "abortTransaction", "aggregate", "authenticate", "bulkWrite", "collMod", "commitTransaction", "count", "create",
     "createIndexes", "delete", "drop", "dropDatabase", "dropIndexes", "endSessions", "explain", "find",
@@ -21,16 +19,12 @@ IN_VERSION_1: Final = frozenset({
 
 
 def check(command: str, body: dict[str, Any]) -> None:
-    """Raise 322 for another version, 323 for a command outside of a strict one, 14 for malformed fields."""
+    """Raise 322 for another version, 323 for a command outside of a strict one."""
     version = body.get("apiVersion")
     if version is None:
         if "apiStrict" in body or "apiDeprecationErrors" in body:
             raise CommandError(4886600, "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion")
         return
-    _expect(command, "apiVersion", version, str, "string")
-    for name in ("apiStrict", "apiDeprecationErrors"):
-        if name in body:
-            _expect(command, name, body[name], bool, "bool")
     if version != "1":
         raise CommandError(322, 'API version must be "1"')
     if body.get("apiStrict") and command not in IN_VERSION_1:
@@ -38,11 +32,4 @@ def check(command: str, body: dict[str, Any]) -> None:
             323,
             f"Provided apiStrict:true, but the command {command} is not in API Version 1. Information on supported "
             "commands and migrations in API Version 1 can be found at https://dochub.mongodb.org/core/manual-versioned-api",
-        )
-
-
-def _expect(command: str, name: str, value: Any, kind: type, expected: str) -> None:
-    if type(value) is not kind:
-        raise CommandError(
-            14, f"BSON field '{command}.{name}' is the wrong type '{type_name(value)}', expected type '{expected}'"
         )

@@ -1,94 +1,306 @@
-"""The fields a request may have: any other is error 40415, so that a misspelt option is told and not passed over.
+"""The fields of commands: each is declared once, beside its command, and one parser reads the declarations.
 
-Rule: what begins with a dollar sign is the drivers' own and let pass. A command that is not in the table looks at
-its fields itself, or takes any.
-Source: the reference of each command; MongoDB's generic command arguments.
+    LIMIT: Final = number("limit", least=0)
+    FIELDS: Final = Fields(document("filter"), LIMIT, ...)
+    COMMAND: Final = Command("find", run, FIELDS)          # the generic fields are added to each command's own
+
+`Command.arguments.check` runs before the command. It goes through the request's fields in their order and raises for
+the first that is not declared (40415), of a wrong type (14, or the declaration's own error) or out of range; then for a
+required field that is missing (40414). Afterwards `LIMIT.of(body)` is the value, converted to what the command works
+with, or the declared default.
+
+Rules, those of MongoDB's IDL parser: null is the same as absent; what begins with a dollar sign belongs to the drivers;
+a nested document's fields are declared and checked in the same way. Messages are MongoDB's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, overload
 
 from headrace import limits
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.query.expressions.numbers import NUMBERS, to_long, truthy
-from headrace.values.bson import MISSING, find_element, iter_elements, type_name
+from headrace.query.expressions.numbers import to_long, truthy
+from headrace.values.bson import find_element, iter_elements, type_name, types_named
 
-GENERIC: Final = frozenset({
-    "apiDeprecationErrors", "apiStrict", "apiVersion", "autocommit", "clientOperationKey", "comment", "help", "lsid",
-    "maxTimeMS", "maxTimeMSOpOnly", "rawData", "readConcern", "startTransaction", "stmtId", "stmtIds",
-    "txnNumber", "txnRetryCounter", "writeConcern",
-})  # fmt: skip
-
-_BY_COMMAND: Final = {
-    "aggregate": (
-        "allowDiskUse bypassDocumentValidation collation collectionUUID cursor encryptionInformation exchange explain "
-        "fromMongos fromRouter hint includeQueryStatsMetrics isMapReduceCommand let needsMerge passthroughToShard "
-        "pipeline querySettings runtimeConstants"
-    ),
-    "bulkWrite": ("bypassDocumentValidation cursor errorsOnly let nsInfo ops ordered"),
-    "count": "collation collectionUUID fields hint includeQueryStatsMetrics limit query queryOptions skip",
-    "createIndexes": "commitQuorum ignoreUnknownIndexOptions indexes isTimeseriesNamespace returnOnStart",
-    "delete": "bypassDocumentValidation collectionUUID deletes encryptionInformation let ordered runtimeConstants",
-    "distinct": "collation hint includeQueryStatsMetrics key query queryOptions",
-    "drop": "collectionUUID encryptionInformation",
-    "dropDatabase": "",
-    "dropIndexes": "collectionUUID index isTimeseriesNamespace",
-    "find": (
-        "allowDiskUse allowPartialResults allowSpeculativeMajorityRead awaitData batchSize collation "
-        "encryptionInformation filter hint includeQueryStatsMetrics let limit max min noCursorTimeout oplogReplay "
-        "projection querySettings readOnce returnKey runtimeConstants showRecordId singleBatch skip sort tailable term"
-    ),
-    "findAndModify": (
-        "arrayFilters bypassDocumentValidation collation collectionUUID encryptionInformation fields hint let new "
-        "query remove runtimeConstants sort update upsert"
-    ),
-    "getMore": "batchSize collection includeQueryStatsMetrics lastKnownCommittedOpTime term",
-    "insert": "bypassDocumentValidation collectionUUID documents encryptionInformation ordered",
-    "killCursors": "cursors",
-    "listCollections": "authorizedCollections cursor filter includePendingDrops nameOnly",
-    "listDatabases": "authorizedDatabases filter nameOnly",
-    "listIndexes": "cursor includeBuildUUIDs includeIndexBuildInfo isTimeseriesNamespace",
-    "renameCollection": "collectionUUID dropTarget encryptionInformation stayTemp to",
-    "update": "bypassDocumentValidation collectionUUID encryptionInformation let ordered runtimeConstants updates",
-}
-KNOWN: Final = {name: GENERIC | {name, *fields.split()} for name, fields in _BY_COMMAND.items()}
-"""The fields of a command, by its name."""
-
-DELETE_STATEMENT: Final = frozenset({"collation", "hint", "limit", "q", "sampleId"})
-UPDATE_STATEMENT: Final = frozenset({
-    "arrayFilters", "c", "collation", "hint", "multi", "q", "sampleId", "sort", "u", "upsert", "upsertSupplied",
-})  # fmt: skip
-CURSOR: Final = frozenset({"batchSize"})
+T = TypeVar("T")
+Check = Callable[[str, Any], None]
+"""Called with a field's path and its value, which has the right type; raises `CommandError`."""
+Error = tuple[int, str]
+"""Code and message of the error for a wrong type, where MongoDB has one of its own."""
 
 
-def check(field_path: str, body: dict[str, Any], known: Collection[str], alias: str = "") -> None:
-    """Raise 40415 for a field that is not known; `alias` is how the client spelt the command."""
-    for name in body:
-        if name not in known and name != alias and not name.startswith("$"):
-            raise CommandError(40415, f"BSON field '{field_path}.{name}' is an unknown field.")
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """The BSON types a field may have, under MongoDB's names and in its order; `convert` reads a value of them."""
+
+    names: tuple[str, ...]
+    convert: Callable[[Any], Any] | None = None
+    native: type | None = None
+    """Values of this Python type need no conversion."""
+
+    @property
+    def types(self) -> frozenset[type]:
+        """The Python types of the values."""
+        return types_named(*self.names)
+
+    def error(self, path: str, value: Any) -> CommandError:
+        """The error for a value of any other type."""
+        expected = f"type '{self.names[0]}'" if len(self.names) == 1 else f"types '[{', '.join(self.names)}]'"
+        return CommandError(14, f"BSON field '{path}' is the wrong type '{type_name(value)}', expected {expected}")
+
+
+ANY: Final = FieldType((
+    "double", "string", "object", "array", "binData", "objectId", "bool", "date", "regex", "javascript", "int",
+    "timestamp", "long", "decimal", "minKey", "maxKey",
+))  # fmt: skip
+ARRAY: Final = FieldType(("array",))
+BINARY: Final = FieldType(("binData",))
+BOOLEAN: Final = FieldType(("bool", "long", "int", "decimal", "double"), truthy, bool)
+"""MongoDB's safeBool: numbers are taken as well."""
+INT: Final = FieldType(("int",))
+LONG: Final = FieldType(("long",))
+NUMBER: Final = FieldType(("long", "int", "decimal", "double"), to_long, int)
+"""MongoDB's safeInt64: any number, cut to an integer of 64 bits; a NaN is 0."""
+OBJECT: Final = FieldType(("object",))
+OBJECT_ID: Final = FieldType(("objectId",))
+STRICT_BOOLEAN: Final = FieldType(("bool",))
+STRING: Final = FieldType(("string",))
+TIMESTAMP: Final = FieldType(("timestamp",))
+
+
+class Field(Generic[T]):
+    """One declared field; `T` is the Python type that `of` returns.
+
+    `fields` declares those of a document, `items` the type of an array's elements. `check` is called for what the type
+    does not say. `error` and `items_error` replace error 14 where MongoDB has another.
+    """
+
+    __slots__ = (
+        "_convert", "_native", "_types", "check", "default", "error", "fields", "items", "items_error", "kind", "name",
+        "required",
+    )  # fmt: skip
+
+    def __init__(
+        self, name: str, kind: FieldType, default: T, *, required: bool = False, fields: Fields | None = None,
+        items: FieldType | None = None, check: Check | None = None, error: Error | None = None,
+        items_error: Error | None = None,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.kind = kind
+        self.default = default
+        self.required = required
+        self.fields = fields
+        self.items = items
+        self.check = check
+        self.error = error
+        self.items_error = items_error
+        self._types = kind.types
+        self._convert = kind.convert
+        self._native = kind.native
+
+    def of(self, body: dict[str, Any]) -> T:
+        """The field's value in a document that was checked; the default where it is absent or null."""
+        value = body.get(self.name)
+        if value is None:
+            return self.default
+        if self._convert is None or type(value) is self._native:
+            return value  # type: ignore[no-any-return]
+        return self._convert(value)  # type: ignore[no-any-return]
+
+    @property
+    def accepted(self) -> frozenset[type]:
+        """The types of values that need no further look."""
+        if self.check is not None or self.fields is not None or self.items is not None:
+            return frozenset({type(None)})
+        return self._types | {type(None)}
+
+    def examine(self, path: str, value: Any) -> None:
+        """Raise what is wrong with a value."""
+        if value is None:
+            return
+        if type(value) not in self._types:
+            raise self.kind.error(path, value) if self.error is None else CommandError(*self.error)
+        if self.items is not None:
+            types = self.items.types
+            for index, item in enumerate(value):
+                if type(item) not in types:
+                    error = self.items_error
+                    raise self.items.error(f"{path}.{index}", item) if error is None else CommandError(*error)
+        if self.fields is not None:
+            self.fields.check(path, value)
+        if self.check is not None:
+            self.check(path, value)
+
+
+class Fields:
+    """The declared fields of one document. `strict=False`: any other field is accepted and ignored.
+
+    `path` is what error messages call the document, where that is not its path in the command. `unknown` makes the
+    error for a field that is not declared, from the path of the document and the field's name, where it is not 40415.
+    """
+
+    __slots__ = ("_accepted", "_required", "_unknown", "by_name", "path", "strict")
+
+    def __init__(
+        self, *fields: Field[Any], strict: bool = True, path: str | None = None,
+        unknown: Callable[[str, str], CommandError] | None = None,
+    ) -> None:  # fmt: skip
+        self.by_name = {field.name: field for field in fields}
+        if len(self.by_name) != len(fields):
+            raise ValueError(f"a field is declared twice: {sorted(field.name for field in fields)}")
+        self.strict = strict
+        self.path = path
+        self._unknown = unknown or _unknown
+        self._accepted = {field.name: field.accepted for field in fields}
+        self._required = tuple(field.name for field in fields if field.required)
+
+    def check(self, path: str, document: dict[str, Any]) -> None:
+        """Raise for the first field that is not declared, or not as declared; then for one that is missing."""
+        accepted = self._accepted
+        try:
+            for name, value in document.items():
+                if type(value) not in accepted[name]:
+                    self._examine(path, name, value)
+        except KeyError:  # a field that is not declared: once more, slowly
+            for name, value in document.items():
+                self._examine(path, name, value)
+        for name in self._required:
+            if document.get(name) is None:
+                raise missing(f"{self.path or path}.{name}")
+
+    def _examine(self, path: str, name: str, value: Any) -> None:
+        path = self.path or path
+        field = self.by_name.get(name)
+        if field is not None:
+            field.examine(f"{path}.{name}", value)
+        elif self.strict:
+            raise self._unknown(path, name)
+
+
+def _unknown(path: str, name: str) -> CommandError:
+    return CommandError(40415, f"BSON field '{path}.{name}' is an unknown field.")
+
+
+def missing(path: str) -> CommandError:
+    """The error for a required field that is absent."""
+    return CommandError(40414, f"BSON field '{path}' is missing but a required field")
+
+
+class Arguments(Fields):
+    """The fields of a command: its own, the one that has its name, under every spelling, and the generic ones."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, aliases: Iterable[str], own: Fields, generic: Fields) -> None:
+        named = own.by_name.get(name) or Field(name, ANY, None)
+        others = [field for field in own.by_name.values() if field is not named]
+        shared = [field for field in generic.by_name.values() if field.name not in own.by_name]
+        super().__init__(named, *others, *shared, strict=own.strict)
+        for alias in aliases:
+            self.by_name[alias] = named
+            self._accepted[alias] = named.accepted
+
+    def _examine(self, path: str, name: str, value: Any) -> None:
+        if not name.startswith("$") or name in self.by_name:
+            super()._examine(path, name, value)
+
+
+# Declarations.
+
+
+def any_type(name: str, *, required: bool = False) -> Field[Any]:
+    """A field of any type, which the command looks at itself."""
+    return Field(name, ANY, None, required=required)
+
+
+def array(
+    name: str, items: FieldType | None = None, *, required: bool = False, error: Error | None = None,
+    items_error: Error | None = None, check: Check | None = None,
+) -> Field[list[Any]]:  # fmt: skip
+    """An array; absent, it is empty."""
+    return Field(name, ARRAY, [], items=items, required=required, error=error, items_error=items_error, check=check)
+
+
+def boolean(name: str, default: bool = False, *, strict: bool = False, required: bool = False) -> Field[bool]:
+    """A boolean; a number counts as one, unless `strict`."""
+    return Field(name, STRICT_BOOLEAN if strict else BOOLEAN, default, required=required)
+
+
+def document(
+    name: str, fields: Fields | None = None, *, required: bool = False, error: Error | None = None,
+    check: Check | None = None,
+) -> Field[dict[str, Any]]:  # fmt: skip
+    """A document, with declared `fields` or any; absent, it is empty."""
+    return Field(name, OBJECT, {}, fields=fields, required=required, error=error, check=check)
+
+
+@overload
+def number(
+    name: str, default: int, *, least: int | None = None, required: bool = False, check: Check | None = None
+) -> Field[int]: ...
+@overload
+def number(
+    name: str, default: None = None, *, least: int | None = None, required: bool = False, check: Check | None = None
+) -> Field[int | None]: ...
+def number(
+    name: str, default: Any = None, *, least: int | None = None, required: bool = False, check: Check | None = None
+) -> Field[Any]:
+    """A number, read as an integer of 64 bits. Below `least` it is error 51024."""
+    return Field(name, NUMBER, default, required=required, check=check if least is None else _at_least(name, least))
+
+
+def _at_least(name: str, least: int) -> Check:
+    def check(path: str, value: Any) -> None:
+        actual = to_long(value)
+        if actual < least:
+            raise CommandError(51024, f"BSON field '{name}' value must be >= {least}, actual value '{actual}'")
+
+    return check
+
+
+def string(name: str, *, choices: Iterable[str] = (), required: bool = False) -> Field[str]:
+    """A string; absent, it is empty. Any but one of `choices`, if there are some, is error 2."""
+    return Field(name, STRING, "", required=required, check=_one_of(frozenset(choices)) if choices else None)
+
+
+def _one_of(choices: frozenset[str]) -> Check:
+    def check(path: str, value: Any) -> None:
+        if value not in choices:
+            raise CommandError(2, f"Enumeration value '{value}' for field '{path}' is not a valid value.")
+
+    return check
+
+
+def unsupported(name: str, error: Error, kind: FieldType = ANY) -> Field[Any]:
+    """A field of MongoDB's that is refused unless its value counts as false."""
+
+    def check(path: str, value: Any) -> None:
+        if truthy(value) and value != {}:
+            raise CommandError(*error)
+
+    return Field(name, kind, None, check=check)
+
+
+def without_effect(kind: FieldType, *names: str) -> list[Field[Any]]:
+    """Fields of MongoDB's that change nothing here; their types are checked."""
+    return [Field(name, kind, None) for name in names]
 
 
 def raw_documents(request: Request, field: str) -> list[bytes]:
-    """The documents of a write, raw: a kind-1 section's, or those of the array in the body."""
+    """The documents of a write, raw: a kind-1 section's, or those of the array in the body. Raises 14, 16, 40414."""
     documents = request.sequences.get(field)
     if documents is None:
-        field_path = find_element(request.raw, field.encode())
-        if field_path is None:
-            raise CommandError(40414, f"BSON field '{request.name}.{field}' is missing but a required field")
-        kind, start, _ = field_path
-        if kind != 0x04:
-            value = request.body.get(field, MISSING)
-            raise CommandError(
-                14, f"BSON field '{request.name}.{field}' is the wrong type '{type_name(value)}', expected type 'array'"
-            )
+        element = find_element(request.raw, field.encode())
+        if element is None or element[0] != 0x04:  # null: what is no array either was refused before
+            raise missing(f"{request.name}.{field}")
         documents = []
-        for kind, name, low, high in iter_elements(request.raw, start):
+        for kind, index, low, high in iter_elements(request.raw, element[1]):
             if kind != 0x03:
-                element_path = f"{request.name}.{field}.{name.decode()}"
-                raise CommandError(14, f"BSON field '{element_path}' is the wrong type, expected type 'object'")
+                item = request.body[field][int(index)]
+                raise OBJECT.error(f"{request.name}.{field}.{index.decode()}", item)
             documents.append(request.raw[low:high])
     if not 1 <= len(documents) <= limits.WRITE_BATCH_COUNT_MAX:
         raise CommandError(
@@ -96,43 +308,3 @@ def raw_documents(request: Request, field: str) -> list[bytes]:
             f"Write batch sizes must be between 1 and {limits.WRITE_BATCH_COUNT_MAX}. Got {len(documents)} operations.",
         )
     return documents
-
-
-def flag(body: dict[str, Any], name: str, default: bool, command: str) -> bool:
-    """A boolean field as MongoDB takes it: true, false, or a number."""
-    value = body.get(name, default)
-    if value is None:
-        return default
-    if type(value) is bool:
-        return value
-    if type(value) in NUMBERS:
-        return truthy(value)
-    raise CommandError(
-        14, f"BSON field '{command}.{name}' is the wrong type '{type_name(value)}', expected type 'bool'"
-    )
-
-
-def object_field(body: dict[str, Any], name: str, command: str) -> dict[str, Any]:
-    """A field that must be a document; {} where it is absent."""
-    value = body.get(name)
-    if value is None:
-        return {}
-    if type(value) is not dict:
-        raise CommandError(
-            14, f"BSON field '{command}.{name}' is the wrong type '{type_name(value)}', expected type 'object'"
-        )
-    return value
-
-
-def integer_field(body: dict[str, Any], name: str, command: str) -> int | None:
-    """A field that must be a number, cut to one that fits 64 bits (a NaN to 0); None where it is absent."""
-    value = body.get(name)
-    if value is None:
-        return None
-    if type(value) not in NUMBERS:
-        raise CommandError(
-            14,
-            f"BSON field '{command}.{name}' is the wrong type '{type_name(value)}', "
-            "expected types '[long, int, decimal, double']",
-        )
-    return to_long(value)

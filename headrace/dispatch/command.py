@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+from headrace.dispatch.arguments import Arguments, Fields
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import GENERIC
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 
@@ -25,6 +28,8 @@ class Command:
 
     name: str
     run: Run
+    fields: Fields
+    """The command's own fields; the generic ones are added."""
     writes: bool | Callable[[Request], bool] = False
     """Changes data: the shell runs it in the group commit and answers when that is on disk. A function
     decides where that depends on the request."""
@@ -33,11 +38,19 @@ class Command:
     aliases: tuple[str, ...] = ()
     needs_oplog: bool = False
     """Error 76 (NoReplicationEnabled) on a server without an oplog."""
+    arguments: Arguments = field(init=False)
+    """The parser of its fields."""
     total: str = field(init=False)
     """The metric that counts how often it was answered."""
     failed: str = field(init=False)
     """The metric that counts how often it was answered with an error."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "arguments", _arguments(self.name, self.aliases, self.fields))
         object.__setattr__(self, "total", f"commands.{self.name}.total")
         object.__setattr__(self, "failed", f"commands.{self.name}.failed")
+
+
+@cache
+def _arguments(name: str, aliases: tuple[str, ...], fields: Fields) -> Arguments:
+    return Arguments(name, aliases, fields, GENERIC)

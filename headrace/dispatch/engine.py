@@ -22,7 +22,7 @@ from headrace.cursors.channels import Channels
 from headrace.cursors.feed import Feeds
 from headrace.cursors.registry import Cursors
 from headrace.dispatch import (
-    arguments,
+    api_version,
     fail_points,
     generic_arguments,
     lock_waits,
@@ -107,7 +107,7 @@ class Engine:
         """The command that a request names, as it runs for this request.
 
         Raises 59 for an unknown one, 13 outside of `admin` where it belongs there, 76 where it needs an oplog that
-        this server has not, 40415 for an unknown field, and what a shared field of the wrong type raises.
+        this server has not, and what the declarations of its fields raise.
         """
         command = self.commands.get(request.name)
         if command is None:
@@ -117,14 +117,12 @@ class Engine:
         if command.needs_oplog and not self.store.oplog_enabled:
             raise CommandError(76, "not running with --replSet")
         body = request.body
-        known = arguments.KNOWN.get(command.name)
-        if known is not None and not body.keys() <= known:
-            arguments.check(command.name, body, known, request.name)
-        if body.keys().isdisjoint(generic_arguments.FIELDS):
+        command.arguments.check(command.name, body)
+        if body.keys().isdisjoint(generic_arguments.ACTED_UPON):
             return command
-        generic_arguments.check(request)
-        if "maxTimeMS" in body and command.name != "getMore" and body["maxTimeMS"]:
-            request.deadline_ms = self.clock.monotonic_ms() + body["maxTimeMS"]
+        api_version.check(request.name, body)
+        if command.name != "getMore" and (limit_ms := generic_arguments.MAX_TIME_MS.of(body)):
+            request.deadline_ms = self.clock.monotonic_ms() + limit_ms
         if "autocommit" in body or "startTransaction" in body:
             return transactions.in_transaction(self, command, request)
         if "readConcern" in body:

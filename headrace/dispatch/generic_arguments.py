@@ -1,38 +1,40 @@
-"""The fields that many commands share, checked in one place: types before the command runs, `writeConcern` after.
+"""The fields that every command takes, those that several share, and the error of a `writeConcern` that cannot be met.
 
-Rule: most requests carry none of them, and then nothing here is called.
 Source: MongoDB's generic command arguments; its codes for values that a set of one member cannot satisfy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
-from bson import Int64
-
-from headrace.dispatch import api_version
-from headrace.dispatch.request import Request
+from headrace.dispatch.arguments import (
+    ANY,
+    BINARY,
+    BOOLEAN,
+    INT,
+    LONG,
+    NUMBER,
+    OBJECT,
+    STRING,
+    TIMESTAMP,
+    Field,
+    Fields,
+    FieldType,
+    any_type,
+    array,
+    boolean,
+    document,
+    number,
+    string,
+    without_effect,
+)
 from headrace.errors import CommandError, code_name
 from headrace.query.expressions.numbers import integral
-from headrace.values.bson import encode, type_name
+from headrace.values.bson import encode
 
 
-def _object(command: str, name: str, value: Any) -> None:
-    if value is not None and type(value) is not dict:
-        raise CommandError(
-            14, f"BSON field '{command}.{name}' is the wrong type '{type_name(value)}', expected type 'object'"
-        )
-
-
-def _hint(command: str, name: str, value: Any) -> None:
-    if value is not None and type(value) not in (str, dict):
-        raise CommandError(9, "Hint must be a string or an object")
-
-
-def _time(command: str, name: str, value: Any) -> None:
-    if type(value) not in (int, Int64, float):
-        raise CommandError(2, f"{name} must be a number")
+def _check_time(path: str, value: Any) -> None:
+    name = path.rpartition(".")[2]
     milliseconds = integral(value)
     if milliseconds is None:
         raise CommandError(2, f"{name} has non-integral value")
@@ -40,33 +42,60 @@ def _time(command: str, name: str, value: Any) -> None:
         raise CommandError(2, f"{milliseconds} value for {name} is out of range [0, 2147483647]")
 
 
-CHECKED: Final[dict[str, Callable[[str, str, Any], None]]] = {
-    "collation": _object,
-    "hint": _hint,
-    "let": _object,
-    "lsid": _object,
-    "maxTimeMS": _time,
-    "readConcern": _object,
-    "writeConcern": _object,
-}
-FIELDS: Final = frozenset(CHECKED) | api_version.FIELDS | {"autocommit", "startTransaction"}
-"""A request that has any of these wants `check`."""
+MAX_TIME_MS: Final = number("maxTimeMS", check=_check_time)
+TXN_NUMBER: Final = Field("txnNumber", LONG, None)
+READ_CONCERN: Final = document("readConcern", Fields(
+    *without_effect(STRING, "provenance"),
+    Field("afterClusterTime", TIMESTAMP, None),
+    Field("atClusterTime", TIMESTAMP, None),
+    string("level"),
+    path="readConcern",
+))  # fmt: skip
+GENERIC: Final = Fields(
+    any_type("$clusterTime"),
+    any_type("$db"),
+    any_type("$readPreference"),
+    boolean("apiDeprecationErrors", strict=True),
+    boolean("apiStrict", strict=True),
+    string("apiVersion"),
+    boolean("autocommit", strict=True),
+    document("lsid"),
+    MAX_TIME_MS,
+    READ_CONCERN,
+    boolean("startTransaction", strict=True),
+    Field("stmtId", INT, None),
+    array("stmtIds", INT),
+    TXN_NUMBER,
+    document("writeConcern"),
+    *without_effect(ANY, "comment", "help"),
+    *without_effect(BINARY, "clientOperationKey"),
+    *without_effect(INT, "txnRetryCounter"),
+    *without_effect(BOOLEAN, "rawData"),
+    *without_effect(NUMBER, "maxTimeMSOpOnly"),
+)
+ACTED_UPON: Final = frozenset({
+    "apiDeprecationErrors", "apiStrict", "apiVersion", "autocommit", "maxTimeMS", "readConcern", "startTransaction",
+})  # fmt: skip
+"""What the engine acts upon before the command runs. Most requests have none of them."""
 
+# Fields of several commands.
 
-def check(request: Request) -> None:
-    """Raise for a shared field of the wrong type or out of range: 2, 9, 14; for the stable API's: 14, 322, 323."""
-    body = request.body
-    if not body.keys().isdisjoint(api_version.FIELDS):
-        api_version.check(request.name, body)
-    for name in body.keys() & CHECKED.keys():
-        CHECKED[name](request.name, name, body[name])
-
-
-def check_statement(command: str, statement: dict[str, Any]) -> None:
-    """The same for the fields of one statement of an update or a delete."""
-    for name in ("collation", "hint"):
-        if name in statement:
-            CHECKED[name](command, name, statement[name])
+BATCH_SIZE: Final = number("batchSize", least=0)
+COLLATION: Final = document("collation")
+CURSOR: Final = document("cursor", Fields(BATCH_SIZE))
+HINT: Final = Field("hint", FieldType(("string", "object")), None, error=(9, "Hint must be a string or an object"))
+LET: Final = document("let")
+MULTI: Final = boolean("multi")
+NO_CURSOR_TIMEOUT: Final = boolean("noCursorTimeout")
+ORDERED: Final = boolean("ordered", default=True)
+BYPASS: Final = boolean("bypassDocumentValidation")
+UPDATE: Final = FieldType(("object", "array"))
+NOT_AN_UPDATE: Final = (9, "Update argument must be either an object or an array")
+UPSERT: Final = boolean("upsert")
+ARRAY_FILTERS: Final = array("arrayFilters", OBJECT)
+COLLECTION_UUID: Final = without_effect(BINARY, "collectionUUID")
+ENCRYPTION: Final = without_effect(OBJECT, "encryptionInformation")
+QUERY_STATS: Final = without_effect(BOOLEAN, "includeQueryStatsMetrics")
 
 
 def unsatisfied(body: dict[str, Any]) -> bytes:

@@ -9,8 +9,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from headrace import limits
-from headrace.dispatch.arguments import raw_documents
+from headrace.dispatch.arguments import Fields, raw_documents, string
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import COLLECTION_UUID, ENCRYPTION
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -77,20 +78,14 @@ def refused(collection: Collection | None, count: int, *, ordered: bool) -> list
     return write_errors([(index, error) for index in range(1 if ordered else count)])
 
 
+_NAMESPACE_INFO: Final = Fields(string("ns", required=True), *COLLECTION_UUID, *ENCRYPTION)
+
+
 def namespaces_of(request: Request) -> list[str]:
     """The `nsInfo` of a request, checked. Raises 14, 73, 40414, 40415."""
     namespaces = []
     for raw in raw_documents(request, "nsInfo"):
         info = decode(raw)
-        if "ns" not in info:
-            raise CommandError(40414, "BSON field 'bulkWrite.nsInfo.ns' is missing but a required field")
-        if type(info["ns"]) is not str:
-            kind = type_name(info["ns"])
-            raise CommandError(
-                14, f"BSON field 'bulkWrite.nsInfo.ns' is the wrong type '{kind}', expected type 'string'"
-            )
-        for name in info:
-            if name not in ("ns", "collectionUUID", "encryptionInformation"):
-                raise CommandError(40415, f"BSON field 'bulkWrite.nsInfo.{name}' is an unknown field.")
+        _NAMESPACE_INFO.check("bulkWrite.nsInfo", info)
         namespaces.append(check_namespace(info["ns"]))
     return namespaces

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bson import Int64, Timestamp
-
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import READ_CONCERN
 from headrace.dispatch.namespaces import namespaces_of
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
-from headrace.values.bson import type_name
 from headrace.values.position import from_timestamp
 
 ALLOWED: Final = frozenset({
@@ -55,40 +53,23 @@ def check_options(command: Command, request: Request) -> None:
 
 
 def _check_session(body: dict[str, Any]) -> None:
-    if "autocommit" not in body:
+    if body.get("autocommit") is None:
         raise CommandError(72, "'startTransaction' field requires 'autocommit' field to also be specified")
     if body["autocommit"] is not False:
-        if type(body["autocommit"]) is not bool:
-            raise _wrong_type("autocommit", body["autocommit"], "bool")
         raise CommandError(72, "Specifying autocommit=true is not allowed.")
-    if "txnNumber" not in body:
+    if body.get("txnNumber") is None:
         raise CommandError(72, "'autocommit' field requires a transaction number to also be specified")
-    if "lsid" not in body:
+    if body.get("lsid") is None:
         raise CommandError(72, "Transaction number requires a session ID to also be specified")
-    if type(body["txnNumber"]) is not Int64:
-        raise _wrong_type("txnNumber", body["txnNumber"], "long")
     if body["txnNumber"] < 0:
         raise CommandError(72, "Transaction number cannot be negative")
-    if "startTransaction" in body and body["startTransaction"] is not True:
-        if type(body["startTransaction"]) is not bool:
-            raise _wrong_type("startTransaction", body["startTransaction"], "bool")
+    if body.get("startTransaction") is False:
         raise CommandError(72, "Specifying startTransaction=false is not allowed.")
-
-
-def _wrong_type(field: str, value: Any, wanted: str) -> CommandError:
-    return CommandError(
-        14,
-        f"BSON field 'OperationSessionInfo.{field}' is the wrong type '{type_name(value)}', expected type '{wanted}'",
-    )
 
 
 def check_read_concern(body: dict[str, Any], last_position: int) -> None:
     """The `readConcern` of a transaction's first statement. A snapshot is always that of the last commit."""
-    concern = body.get("readConcern")
-    if concern is None:
-        return
-    if type(concern) is not dict:
-        raise _wrong_type("readConcern", concern, "object")
+    concern = READ_CONCERN.of(body)
     level = concern.get("level")
     if level is not None and level not in READ_CONCERNS:
         raise CommandError(
@@ -101,8 +82,6 @@ def check_read_concern(body: dict[str, Any], last_position: int) -> None:
         return
     if level != "snapshot":
         raise CommandError(72, "readConcern.atClusterTime is allowed only with level 'snapshot'")
-    if type(at) is not Timestamp:
-        raise _wrong_type("readConcern.atClusterTime", at, "timestamp")
     if from_timestamp(at) != last_position:
         raise CommandError(246, "a snapshot at another cluster time than that of the last write is not kept")
 

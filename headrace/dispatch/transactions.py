@@ -12,6 +12,7 @@ Source: MongoDB's transactions and the drivers' specification; codes and labels 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
@@ -45,9 +46,7 @@ def in_transaction(engine: Engine, command: Command, request: Request) -> Comman
         return command
     statement = _STATEMENTS.get(command.name)
     if statement is None:
-        statement = _STATEMENTS[command.name] = Command(
-            command.name, _statement(command), admin_only=command.admin_only
-        )
+        statement = _STATEMENTS[command.name] = replace(command, run=_statement(command), writes=False)
     return statement
 
 

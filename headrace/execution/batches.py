@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from headrace import limits
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
-from headrace.dispatch.arguments import integer_field
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import NO_CURSOR_TIMEOUT
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import session_id
-from headrace.errors import CommandError
-
-
-def batch_size(body: dict[str, Any], command: str) -> int | None:
-    """The `batchSize` of `cursor` (aggregate) or of the command itself; None if there is none. Raises 14, 51024."""
-    size = integer_field(body, "batchSize", command)
-    if size is not None and size < 0:
-        raise CommandError(51024, f"BSON field 'batchSize' value must be >= 0, actual value '{size}'")
-    return size
 
 
 def open_cursor(
@@ -28,7 +18,7 @@ def open_cursor(
     single_batch: bool = False, limit: int | None = None, id_first: bool = False,
 ) -> bytes:  # fmt: skip
     """The reply with the first batch; the cursor stays open if more may come. `id_first`: its id is the first field."""
-    no_timeout = bool(request.body.get("noCursorTimeout"))
+    no_timeout = NO_CURSOR_TIMEOUT.of(request.body)
     cursor = DocumentCursor(namespace, documents, context, no_timeout=no_timeout, limit=limit)
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     keep = not (cursor.exhausted or single_batch)

@@ -10,14 +10,13 @@ from headrace import limits
 from headrace.changes.builder import EventBuilder
 from headrace.changes.stream import StreamSpec, parse_stream
 from headrace.cursors.change_cursor import ChangeCursor
-from headrace.dispatch import arguments, reply
-from headrace.dispatch.arguments import object_field
+from headrace.dispatch import reply
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import BATCH_SIZE, READ_CONCERN
 from headrace.dispatch.namespaces import check_database, check_namespace
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import session_id
 from headrace.errors import CommandError
-from headrace.execution.batches import batch_size
 from headrace.execution.let import variables_of
 from headrace.query.pipeline import PipelineContext
 from headrace.store import pre_images
@@ -70,11 +69,9 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
     """Open a stream and answer its first batch, which holds events only if the stream begins in the past."""
     body = request.body
     spec = stream_spec(context, request, pipeline)
-    cursor_options = body.get("cursor")
-    if type(cursor_options) is not dict:
+    if body.get("cursor") is None:
         raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
-    arguments.check("aggregate.cursor", cursor_options, arguments.CURSOR)
-    size = batch_size(cursor_options, "aggregate.cursor")
+    size = BATCH_SIZE.of(body["cursor"])
     builder = context.engine.feeds.builder(spec.share_key)
     if builder is None:
         lookup = ImageReader(context.store)
@@ -114,7 +111,7 @@ def stream_spec(context: CommandContext, request: Request, pipeline: list[dict[s
         "NOW": DatetimeMS(context.clock.now_ms()),
         "CLUSTER_TIME": context.engine.last_write()[0],
     }
-    variables.update(variables_of(body, "aggregate"))
+    variables.update(variables_of(body))
     spec = parse_stream(
         request.db, coll, pipeline, collation=body.get("collation"), api_strict=bool(body.get("apiStrict")),
         context=PipelineContext(database=request.db, collection=coll, variables=variables),
@@ -131,7 +128,7 @@ def _check_surroundings(context: CommandContext, request: Request, coll: str | N
             "Operation not permitted in transaction :: caused by :: Aggregation stage $changeStream cannot run within "
             "a multi-document transaction.",
         )
-    level = object_field(body, "readConcern", "aggregate").get("level")
+    level = READ_CONCERN.of(body).get("level")
     if level not in (None, "majority"):
         raise CommandError(
             72,

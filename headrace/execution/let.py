@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.dispatch.arguments import object_field
+from headrace.dispatch.generic_arguments import LET
 from headrace.query.expressions import Env, parse_expression
 from headrace.values.bson import MISSING
 
 
-def variables_of(body: dict[str, Any], command: str) -> dict[str, Any]:
-    """The values by name, {} where there is no `let`. Raises 14, and what a wrong expression raises."""
-    if "let" not in body:
-        return {}
+def variables_of(body: dict[str, Any]) -> dict[str, Any]:
+    """The values by name, {} where there is no `let`. Raises what a wrong expression raises."""
     values = {}
-    for name, value in object_field(body, "let", command).items():
+    for name, value in LET.of(body).items():
         if type(value) in (dict, list) or (type(value) is str and value.startswith("$")):
             value = parse_expression(value).evaluate(Env({}))
         if value is not MISSING:

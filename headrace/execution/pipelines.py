@@ -27,7 +27,7 @@ def pipeline_context_of(context: CommandContext, namespace: str, body: dict[str,
         "NOW": DatetimeMS(context.clock.now_ms()),
         "CLUSTER_TIME": context.engine.last_write()[0],
     }
-    variables.update(variables_of(body, "aggregate"))
+    variables.update(variables_of(body))
 
     def read_collection(other: str | None, coll: str) -> Iterator[dict[str, Any]]:
         target, pipeline = resolve(context, f"{other or database}.{coll}")

@@ -7,6 +7,7 @@ from typing import Any, Final
 from bson import Timestamp
 
 from headrace import limits
+from headrace.dispatch.generic_arguments import MULTI, UPSERT
 from headrace.errors import CommandError
 from headrace.execution.plan import Finder, collation_of
 from headrace.execution.validation import checker
@@ -20,16 +21,13 @@ from headrace.values.position import to_timestamp
 
 def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -> Update:
     """The update of a statement, checked; raises what is wrong with it before anything is looked for."""
-    filters = statement.get("arrayFilters")
-    if filters is not None and (type(filters) is not list or any(type(item) is not dict for item in filters)):
-        raise CommandError(14, "BSON field 'arrayFilters' is the wrong type, expected an array of objects")
     return parse_update(
         statement["u"],
         array_filters=statement.get("arrayFilters"),
         variables={**(let or {}), **(statement.get("c") or {})} or None,
         collation=collation_of(collection, statement.get("collation")),
-        multi=bool(statement.get("multi")),
-        upsert=bool(statement.get("upsert")),
+        multi=MULTI.of(statement),
+        upsert=UPSERT.of(statement),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from headrace.dispatch.generic_arguments import BYPASS
 from headrace.errors import CommandError
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
@@ -21,7 +22,7 @@ def _accept(document: bytes) -> None:
 def checker(collection: Collection, body: dict[str, Any]) -> Callable[[bytes], None]:
     """A function that raises 121 for a raw document the collection's validator refuses."""
     validator = collection.options.get("validator")
-    if not validator or body.get("bypassDocumentValidation"):
+    if not validator or BYPASS.of(body):
         return _accept
     if collection.options.get("validationAction", "error") == "warn":
         return _accept

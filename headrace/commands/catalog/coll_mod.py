@@ -6,32 +6,43 @@ from typing import Any, Final
 
 from bson import Int64
 
-from headrace.commands.catalog.create import OPTIONS, check_view_pipeline
-from headrace.dispatch.arguments import flag
+from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
+from headrace.commands.catalog.create import check_view_pipeline
+from headrace.dispatch.arguments import BOOLEAN, Fields, boolean, document, number, string, unsupported
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import for_writing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.execution.image_options import OPTION, check_database_has_images, check_images
+from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
 from headrace.query.match import parse_filter
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
-from headrace.values.bson import type_name
 
 SECONDS: Final = "expireAfterSeconds"
 _SECONDS_MAX: Final = 2**31 - 1
-_GENERIC: Final = frozenset({
-    "apiDeprecationErrors", "apiStrict", "apiVersion", "collMod", "comment", "lsid", "maxTimeMS", "txnNumber",
-    "writeConcern",
-})  # fmt: skip
 _CHANGEABLE: Final = frozenset({OPTION, "expireAfterSeconds", "validationAction", "validationLevel", "validator"})
+
+_UNIQUE: Final = "collMod with index.{} is not supported; drop and create the index"
+HIDDEN: Final = boolean("hidden")
+SECONDS_AFTER: Final = number(SECONDS, 0)
+INDEX: Final = document("index", Fields(
+    HIDDEN, SECONDS_AFTER, document("keyPattern"), string("name"),
+    *(unsupported(name, (115, _UNIQUE.format(name)), BOOLEAN) for name in ("prepareUnique", "unique")),
+))  # fmt: skip
+CHANGES: Final = Fields(
+    IMAGES, INDEX, *(CREATE_OPTIONS.by_name[name] for name in (
+        "expireAfterSeconds", "pipeline", "validationAction", "validationLevel", "validator", "viewOn",
+    )),
+)  # fmt: skip
+"""What can be changed."""
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
     for_writing(context, namespace)
-    change = _change(request.body)
+    body = request.body
+    change = {name: field.of(body) for name in body if body[name] is not None and (field := CHANGES.by_name.get(name))}
     collection = context.txn.collection(namespace)
     if collection is None:
         raise CommandError(26, f"ns does not exist: {namespace}")
@@ -53,27 +64,6 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     # Also when it changes nothing, as MongoDB does.
     catalog_changes.modify(context.txn, collection, change, options, before)
     return reply
-
-
-def _change(body: dict[str, Any]) -> dict[str, Any]:
-    """What is to be changed, checked; raises 40415 for a field that is not known."""
-    change: dict[str, Any] = {}
-    for name, value in body.items():
-        if name in _GENERIC or name.startswith("$"):
-            continue
-        if name == OPTION:
-            if value is not None:
-                change[name] = check_images("collMod", value)
-        elif name in _CHANGEABLE or name in ("viewOn", "pipeline"):
-            change[name] = OPTIONS[name](name, value)
-        elif name == "index":
-            if type(value) is not dict:
-                kind = type_name(value)
-                raise CommandError(14, f"BSON field 'collMod.index' is the wrong type '{kind}', expected type 'object'")
-            change[name] = value
-        else:
-            raise CommandError(40415, f"BSON field 'collMod.{name}' is an unknown field.")
-    return change
 
 
 def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> dict[str, Any]:
@@ -116,31 +106,19 @@ def _index(
 
 
 def _checked_index(change: dict[str, Any]) -> dict[str, Any]:
-    """The new options of an index; raises 14, 72, 115, 40415 for what they may not be."""
-    for name in change:
-        if name in ("prepareUnique", "unique"):
-            raise CommandError(115, f"collMod with index.{name} is not supported; drop and create the index")
-        if name not in ("hidden", "keyPattern", "name", SECONDS):
-            raise CommandError(40415, f"BSON field 'collMod.index.{name}' is an unknown field.")
+    """The new options of an index; raises 72 for what they may not be."""
     if ("name" in change) == ("keyPattern" in change):
         raise CommandError(72, "Must specify either index name or key pattern, and not both")
-    new: dict[str, Any] = {name: change[name] for name in (SECONDS, "hidden") if name in change}
+    new: dict[str, Any] = {}
+    if change.get(SECONDS) is not None:
+        new[SECONDS] = Int64(SECONDS_AFTER.of(change))
+        if not 0 <= new[SECONDS] <= _SECONDS_MAX:
+            raise CommandError(72, f"TTL index '{SECONDS}' must be within 0 and {_SECONDS_MAX}")
+    if change.get("hidden") is not None:
+        new["hidden"] = HIDDEN.of(change)
     if not new:
         raise CommandError(72, "no expireAfterSeconds, hidden, unique, or prepareUnique field")
-    if SECONDS in new:
-        new[SECONDS] = _seconds(new[SECONDS])
-    if "hidden" in new:
-        new["hidden"] = flag(new, "hidden", False, "collMod.index")
     return new
-
-
-def _seconds(value: Any) -> Int64:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        kind = type_name(value)
-        raise CommandError(14, f"BSON field 'collMod.index.{SECONDS}' is the wrong type '{kind}', expected a number")
-    if not 0 <= value <= _SECONDS_MAX:
-        raise CommandError(72, f"TTL index '{SECONDS}' must be within 0 and {_SECONDS_MAX}")
-    return Int64(int(value))
 
 
 def _find(collection: Collection, change: dict[str, Any]) -> Index:
@@ -150,4 +128,4 @@ def _find(collection: Collection, change: dict[str, Any]) -> Index:
     raise CommandError(27, f"cannot find index {change} for ns {collection.namespace}")
 
 
-COMMAND: Final = Command("collMod", run, writes=True)
+COMMAND: Final = Command("collMod", run, CHANGES, writes=True)

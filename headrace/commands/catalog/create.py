@@ -2,109 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
-from headrace.dispatch.arguments import object_field
+from headrace.dispatch.arguments import (
+    OBJECT,
+    Fields,
+    array,
+    boolean,
+    document,
+    number,
+    string,
+    unsupported,
+)
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import COLLATION
 from headrace.dispatch.namespaces import for_writing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.execution.image_options import OPTION, check_database_has_images, check_images
+from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
 from headrace.query.collation import parse_collation
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.store import catalog_changes
-from headrace.values.bson import type_name
 
 UNSUPPORTED: Final = {
     "clusteredIndex": (115, "clustered collections are not supported"),
     "encryptedFields": (115, "encrypted fields are not supported"),
     "timeseries": (115, "time-series collections are not supported"),
 }
-_GENERIC: Final = frozenset({
-    "apiDeprecationErrors", "apiStrict", "apiVersion", "autocommit", "comment", "create", "lsid", "maxTimeMS",
-    "readConcern", "startTransaction", "txnNumber", "writeConcern",
-})  # fmt: skip
-
-
-def _boolean(name: str, value: Any) -> Any:
-    if type(value) is not bool and not isinstance(value, int | float):
-        raise CommandError(
-            14, f"BSON field 'create.{name}' is the wrong type '{type_name(value)}', expected type 'bool'"
-        )
-    return value
-
-
-def _number(name: str, value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CommandError(14, f"BSON field 'create.{name}' is the wrong type '{type_name(value)}', expected a number")
-    return value
-
-
-def _object(name: str, value: Any) -> Any:
-    if type(value) is not dict:
-        kind = type_name(value)
-        raise CommandError(14, f"BSON field 'create.{name}' is the wrong type '{kind}', expected type 'object'")
-    return value
-
-
-def _text(name: str, value: Any) -> Any:
-    if type(value) is not str:
-        kind = type_name(value)
-        raise CommandError(14, f"BSON field 'create.{name}' is the wrong type '{kind}', expected type 'string'")
-    return value
-
-
-def _choice(*allowed: str) -> Callable[[str, Any], Any]:
-    def check(name: str, value: Any) -> Any:
-        if _text(name, value) not in allowed:
-            raise CommandError(2, f"Enumeration value '{value}' for field 'create.{name}' is not a valid value.")
-        return value
-
-    return check
-
-
-def _pipeline(name: str, value: Any) -> Any:
-    if type(value) is not list:
-        kind = type_name(value)
-        raise CommandError(14, f"BSON field 'create.{name}' is the wrong type '{kind}', expected type 'array'")
-    return value
-
-
-OPTIONS: Final[dict[str, Callable[[str, Any], Any]]] = {
-    "autoIndexId": _boolean,
-    "capped": _boolean,
-    "changeStreamPreAndPostImages": lambda name, value: check_images("create", value),
-    "collation": _object,
-    "expireAfterSeconds": _number,
-    "idIndex": _object,
-    "indexOptionDefaults": _object,
-    "max": _number,
-    "pipeline": _pipeline,
-    "size": _number,
-    "storageEngine": _object,
-    "validationAction": _choice("error", "warn"),
-    "validationLevel": _choice("off", "strict", "moderate"),
-    "validator": _object,
-    "viewOn": _text,
-}
+OPTIONS: Final = Fields(
+    IMAGES, COLLATION, boolean("autoIndexId"), boolean("capped"), number("expireAfterSeconds"), document("idIndex"),
+    document("indexOptionDefaults"), number("max"), array("pipeline", OBJECT), number("size"),
+    document("storageEngine"), string("validationAction", choices=("error", "warn")),
+    string("validationLevel", choices=("moderate", "off", "strict")), document("validator"), string("viewOn"),
+)  # fmt: skip
+"""The options of a collection or a view."""
+FIELDS: Final = Fields(*OPTIONS.by_name.values(), *(unsupported(name, error) for name, error in UNSUPPORTED.items()))
 
 
 def options_of(body: dict[str, Any]) -> dict[str, Any]:
-    """The checked options of a `create`, in the order given; raises 40415 for one that is not known."""
-    options: dict[str, Any] = {}
-    for name, value in body.items():
-        if name in _GENERIC or name.startswith("$") or value is None:
-            continue
-        if name in UNSUPPORTED:
-            raise CommandError(*UNSUPPORTED[name])
-        check = OPTIONS.get(name)
-        if check is None:
-            raise CommandError(40415, f"BSON field 'create.{name}' is an unknown field.")
-        options[name] = check(name, value)
-    return options
+    """The options of a `create`, in the order given."""
+    return {
+        name: OPTIONS.by_name[name].of(body)
+        for name, value in body.items()
+        if name in OPTIONS.by_name and value is not None
+    }
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -151,7 +94,7 @@ def _create_view(context: CommandContext, request: Request, namespace: str, opti
     check_view_pipeline(request.db, namespace, pipeline)
     made = {"viewOn": options["viewOn"], "pipeline": pipeline}
     if "collation" in options:
-        made["collation"] = object_field(options, "collation", "create")
+        made["collation"] = options["collation"]
     catalog_changes.create_view(context.txn, namespace, made)
 
 
@@ -167,4 +110,4 @@ def check_view_pipeline(database: str, namespace: str, pipeline: list[Any]) -> N
             raise CommandError(167, f"The aggregation stage {stage.name} cannot be used in a view definition")
 
 
-COMMAND: Final = Command("create", run, writes=True)
+COMMAND: Final = Command("create", run, FIELDS, writes=True)

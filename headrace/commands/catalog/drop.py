@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import flag
+from headrace.dispatch.arguments import BOOLEAN, Fields, boolean, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import COLLECTION_UUID, ENCRYPTION
 from headrace.dispatch.namespaces import check_database, check_namespace, for_writing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.store import catalog_changes
-from headrace.values.bson import type_name
+
+DROP_TARGET: Final = boolean("dropTarget")
+TO: Final = string("to", required=True)
 
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -37,16 +40,7 @@ def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     body = request.body
-    for field in (request.name, "to"):
-        if type(body.get(field)) is not str:
-            if field not in body:
-                raise CommandError(40414, f"BSON field 'renameCollection.{field}' is missing but a required field")
-            raise CommandError(
-                14,
-                f"BSON field 'renameCollection.{field}' is the wrong type '{type_name(body[field])}', "
-                "expected type 'string'",
-            )
-    source, goal = check_namespace(body[request.name]), check_namespace(body["to"])
+    source, goal = check_namespace(body[request.name]), check_namespace(TO.of(body))
     for namespace in (source, goal):
         for_writing(context, namespace)
     txn = context.txn
@@ -57,7 +51,7 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
         raise CommandError(26, f"Source collection {source} does not exist")
     if collection.is_view or (existing is not None and existing.is_view):
         raise CommandError(166, f"cannot rename view: {source if collection.is_view else goal}")
-    if existing is not None and not flag(body, "dropTarget", False, "renameCollection"):
+    if existing is not None and not DROP_TARGET.of(body):
         raise CommandError(48, "target namespace exists")
     if collection.database == goal.partition(".")[0]:
         catalog_changes.rename(txn, collection, goal, existing)
@@ -66,8 +60,14 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     return {}
 
 
+_DROP: Final = Fields(*COLLECTION_UUID, *ENCRYPTION)
+_RENAME: Final = Fields(
+    string("renameCollection", required=True), TO, DROP_TARGET, *COLLECTION_UUID, *ENCRYPTION,
+    *without_effect(BOOLEAN, "stayTemp"),
+)  # fmt: skip
+
 COMMANDS: Final = (
-    Command("drop", drop, writes=True),
-    Command("dropDatabase", drop_database, writes=True),
-    Command("renameCollection", rename, writes=True, admin_only=True),
+    Command("drop", drop, _DROP, writes=True),
+    Command("dropDatabase", drop_database, Fields(), writes=True),
+    Command("renameCollection", rename, _RENAME, writes=True, admin_only=True),
 )

@@ -6,35 +6,69 @@ import math
 from typing import Any, Final
 
 from headrace import limits
-from headrace.dispatch.arguments import object_field
+from headrace.dispatch.arguments import (
+    ANY,
+    BOOLEAN,
+    NUMBER,
+    OBJECT,
+    STRING,
+    Field,
+    Fields,
+    FieldType,
+    array,
+    boolean,
+    document,
+    string,
+    without_effect,
+)
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import BATCH_SIZE, COLLATION, COLLECTION_UUID, CURSOR
 from headrace.dispatch.namespaces import target, writable
 from headrace.dispatch.request import Request
 from headrace.dispatch.transaction_statements import check_new_indexes
 from headrace.errors import CommandError
-from headrace.execution.batches import batch_size, open_cursor
+from headrace.execution.batches import open_cursor
 from headrace.query.match import parse_filter
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.values.bson import encode, type_name
 
-_SPEC_FIELDS: Final = frozenset({
-    "2dsphereIndexVersion", "background", "bits", "bucketSize", "clustered", "collation", "default_language",
-    "expireAfterSeconds", "hidden", "key", "language_override", "max", "min", "name", "ns",
-    "partialFilterExpression", "sparse", "storageEngine", "textIndexVersion", "unique", "v", "weights",
-    "wildcardProjection",
-})  # fmt: skip
 _KINDS: Final = frozenset({"2d", "2dsphere", "hashed", "text"})
 _ADDED: Final[dict[str, dict[str, Any]]] = {
     "2dsphere": {"2dsphereIndexVersion": 3},
     "text": {"weights": None, "default_language": "english", "language_override": "language", "textIndexVersion": 3},
 }
 
+INDEXES: Final = array("indexes", OBJECT, required=True)
+
+
+def _unknown(path: str, name: str) -> CommandError:
+    return CommandError(197, f"The field '{name}' is not valid for an index specification.")
+
+
+PARTIAL_FILTER: Final = document("partialFilterExpression")
+SPECIFICATION: Final = Fields(
+    COLLATION, PARTIAL_FILTER, boolean("hidden"), boolean("sparse"), boolean("unique"),
+    document("key", error=(14, "The 'key' field must be an object")), document("storageEngine"),
+    document("wildcardProjection"), string("default_language"), string("language_override"), string("name"),
+    string("ns"),
+    Field("expireAfterSeconds", NUMBER, None, error=(67, "TTL index 'expireAfterSeconds' option must be numeric")),
+    Field("weights", FieldType(("object", "string")), None),
+    *without_effect(ANY, "background", "clustered"),
+    *without_effect(
+        NUMBER, "2dsphereIndexVersion", "bits", "bucketSize", "max", "min", "textIndexVersion", "v"
+    ),
+    unknown=_unknown,
+)  # fmt: skip
+INDEX: Final[Field[Any]] = Field("index", FieldType(("string", "object", "array")), None, required=True)
+
 
 def create(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
-    specs = [_checked(spec) for spec in _specs(request.body)]
+    specs = [_checked(spec) for spec in INDEXES.of(request.body)]
+    if not specs:
+        raise CommandError(2, "Must specify at least one index to create")
     collection = writable(context, namespace)
     made_now = collection is None
     if collection is None:
@@ -57,46 +91,19 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
     return {"createdCollectionAutomatically": made_now, **reply, "commitQuorum": "votingMembers"}
 
 
-def _specs(body: dict[str, Any]) -> list[Any]:
-    specs = body.get("indexes")
-    if type(specs) is not list:
-        if specs is None:
-            raise CommandError(40414, "BSON field 'createIndexes.indexes' is missing but a required field")
-        kind = type_name(specs)
-        raise CommandError(14, f"BSON field 'createIndexes.indexes' is the wrong type '{kind}', expected type 'array'")
-    if not specs:
-        raise CommandError(2, "Must specify at least one index to create")
-    return specs
-
-
 def _checked(spec: Any) -> dict[str, Any]:
     """An index specification as it is kept: `v`, `key`, `name` first, then the rest in the order given."""
-    if type(spec) is not dict:
-        raise CommandError(14, f"The elements of the 'indexes' array must be objects, but got {type_name(spec)}")
-    key = spec.get("key")
-    if type(key) is not dict:
-        code, what = (
-            (14, "must be an object") if "key" in spec else (9, "is a required property of an index specification")
-        )
-        raise CommandError(code, f"The 'key' field {what}")
+    SPECIFICATION.check("createIndexes.indexes", spec)
+    for name in ("key", "name"):
+        if spec.get(name) is None:
+            raise CommandError(9, f"The '{name}' field is a required property of an index specification")
+    key = spec["key"]
     if not key:
         raise CommandError(67, "Index keys cannot be an empty object.")
-    for field in spec:
-        if field not in _SPEC_FIELDS:
-            raise CommandError(
-                197, f"The field '{field}' is not valid for an index specification. Specification: {spec}"
-            )
-    if type(spec.get("name")) is not str:
-        if "name" not in spec:
-            raise CommandError(9, "The 'name' field is a required property of an index specification")
-        raise CommandError(14, f"The field 'name' must be a string, but got {type_name(spec['name'])}")
     if not spec["name"]:
         raise CommandError(67, "The index name cannot be empty")
     _check_key(key)
-    if "partialFilterExpression" in spec:
-        parse_filter(object_field(spec, "partialFilterExpression", "createIndexes.indexes"))
-    if "expireAfterSeconds" in spec and isinstance(spec["expireAfterSeconds"], bool | str):
-        raise CommandError(67, "TTL index 'expireAfterSeconds' option must be numeric")
+    parse_filter(PARTIAL_FILTER.of(spec))
     rest = {name: value for name, value in spec.items() if name not in ("v", "key", "name", "ns", "background")}
     for flag in ("hidden", "sparse", "unique"):
         if flag in rest and not rest[flag]:
@@ -177,7 +184,7 @@ def list_indexes(context: CommandContext, request: Request) -> bytes:
         raise CommandError(26, f"ns does not exist: {namespace}")
     if collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
-    size = batch_size(object_field(request.body, "cursor", "listIndexes"), "listIndexes.cursor")
+    size = BATCH_SIZE.of(CURSOR.of(request.body))
     specs = iter([encode(index.spec) for index in collection.indexes])
     return open_cursor(context, request, namespace, specs, size, id_first=True)
 
@@ -187,7 +194,7 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     collection = writable(context, namespace)
     if collection is None:
         raise CommandError(26, f"ns not found {namespace}")
-    wanted = request.body.get("index")
+    wanted = INDEX.of(request.body)
     count = len(collection.indexes)
     if wanted == "*":
         for index in [item for item in collection.indexes if item.name != "_id_"]:
@@ -202,7 +209,7 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def _named(collection: Collection, wanted: Any) -> Any:
     if type(wanted) not in (str, dict):
-        raise CommandError(14, f"BSON field 'dropIndexes.index' is the wrong type '{type_name(wanted)}'")
+        raise STRING.error("dropIndexes.index", wanted)
     for index in collection.indexes:
         if index.name == wanted or (type(wanted) is dict and index.spec["key"] == wanted):
             if index.name == "_id_":
@@ -213,8 +220,18 @@ def _named(collection: Collection, wanted: Any) -> Any:
     raise CommandError(27, f"index not found with name [{wanted}]")
 
 
+_CREATE: Final = Fields(
+    INDEXES, *without_effect(ANY, "commitQuorum"), *without_effect(
+        BOOLEAN, "ignoreUnknownIndexOptions", "isTimeseriesNamespace", "returnOnStart"
+    )
+)  # fmt: skip
+_DROP: Final = Fields(INDEX, *COLLECTION_UUID, *without_effect(BOOLEAN, "isTimeseriesNamespace"))
+_LIST: Final = Fields(
+    CURSOR, *without_effect(BOOLEAN, "includeBuildUUIDs", "includeIndexBuildInfo", "isTimeseriesNamespace")
+)
+
 COMMANDS: Final = (
-    Command("createIndexes", create, writes=True),
-    Command("dropIndexes", drop, writes=True, aliases=("deleteIndexes",)),
-    Command("listIndexes", list_indexes),
+    Command("createIndexes", create, _CREATE, writes=True),
+    Command("dropIndexes", drop, _DROP, writes=True, aliases=("deleteIndexes",)),
+    Command("listIndexes", list_indexes, _LIST),
 )

@@ -7,19 +7,24 @@ from typing import Any, Final
 
 from bson import Binary, Int64
 
-from headrace.dispatch.arguments import flag, object_field
+from headrace.dispatch.arguments import BOOLEAN, Fields, boolean, document, number, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import BATCH_SIZE, CURSOR
 from headrace.dispatch.namespaces import OPLOG, check_database, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.execution.batches import batch_size, open_cursor
+from headrace.execution.batches import open_cursor
 from headrace.execution.storage_stats import _size, storage_stats
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
 from headrace.values.bson import encode
 
 OPLOG_UUID: Final = uuid.uuid5(uuid.NAMESPACE_URL, "headrace:local.oplog.rs").bytes
+
+FILTER: Final = document("filter")
+NAME_ONLY: Final = boolean("nameOnly")
+SCALE: Final = number("scale", 1)
 
 
 def _shown(collection: Collection) -> dict[str, Any]:
@@ -39,7 +44,7 @@ def _shown(collection: Collection) -> dict[str, Any]:
 
 def list_collections(context: CommandContext, request: Request) -> bytes:
     database = check_database(request.db)
-    spec = object_field(request.body, "filter", "listCollections")
+    spec = FILTER.of(request.body)
     shown = [_shown(collection) for collection in context.view.catalog.in_database(database)]
     if database == "local" and context.store.oplog_enabled:
         shown.append(_oplog(context))
@@ -48,9 +53,9 @@ def list_collections(context: CommandContext, request: Request) -> bytes:
     if spec:
         predicate = parse_filter(spec)
         shown = [item for item in shown if predicate(item)]
-    if flag(request.body, "nameOnly", False, "listCollections"):
+    if NAME_ONLY.of(request.body):
         shown = [{"name": item["name"], "type": item["type"]} for item in shown]
-    size = batch_size(object_field(request.body, "cursor", "listCollections"), "listCollections.cursor")
+    size = BATCH_SIZE.of(CURSOR.of(request.body))
     namespace = f"{database}.$cmd.listCollections"
     return open_cursor(context, request, namespace, iter([encode(item) for item in shown]), size, id_first=True)
 
@@ -78,14 +83,14 @@ def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
     names = set(context.view.catalog.databases()) | {"admin", "config"}
     if context.store.oplog_enabled:
         names.add("local")
-    name_only = flag(request.body, "nameOnly", False, "listDatabases")
+    name_only = NAME_ONLY.of(request.body)
     shown: list[dict[str, Any]] = []
     total = 0
     for name in sorted(names):
         size = sum(_size(context, item) for item in context.view.catalog.in_database(name)) if not name_only else 0
         total += size
         shown.append({"name": name} if name_only else {"name": name, "sizeOnDisk": Int64(size), "empty": not size})
-    spec = object_field(request.body, "filter", "listDatabases")
+    spec = FILTER.of(request.body)
     if spec:
         predicate = parse_filter(spec)
         shown = [item for item in shown if predicate(item)]
@@ -95,7 +100,7 @@ def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def collection_stats(context: CommandContext, request: Request) -> dict[str, Any]:
-    return storage_stats(context, target(request), request.body.get("scale", 1))
+    return storage_stats(context, target(request), SCALE.of(request.body))
 
 
 def database_stats(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -124,10 +129,10 @@ def validate(context: CommandContext, request: Request) -> dict[str, Any]:
         raise CommandError(166, "Cannot validate a view")
     errors: list[str] = []
     count = 0
-    for record, document in context.view.scan(collection):
+    for record, raw in context.view.scan(collection):
         count += 1
-        decode(document)
-        if context.view.record_of(collection, identify(document)[0]) != record:
+        decode(raw)
+        if context.view.record_of(collection, identify(raw)[0]) != record:
             errors.append(f"the id index does not lead to record {int.from_bytes(record, 'big')}")
     return {
         "ns": namespace, "nInvalidDocuments": 0, "nrecords": count, "nIndexes": len(collection.indexes),
@@ -135,10 +140,19 @@ def validate(context: CommandContext, request: Request) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_STATISTICS: Final = Fields(SCALE, strict=False)
+_LIST_COLLECTIONS: Final = Fields(
+    CURSOR, FILTER, NAME_ONLY, *without_effect(BOOLEAN, "authorizedCollections", "includePendingDrops")
+)
+_LIST_DATABASES: Final = Fields(FILTER, NAME_ONLY, *without_effect(BOOLEAN, "authorizedDatabases"))
+_VALIDATE: Final = Fields(
+    *without_effect(BOOLEAN, "background", "checkBSONConformance", "full", "metadata", "repair"), strict=False
+)
+
 COMMANDS: Final = (
-    Command("collStats", collection_stats, aliases=("collstats",)),
-    Command("dbStats", database_stats, aliases=("dbstats",)),
-    Command("listCollections", list_collections),
-    Command("listDatabases", list_databases, admin_only=True),
-    Command("validate", validate),
+    Command("collStats", collection_stats, _STATISTICS, aliases=("collstats",)),
+    Command("dbStats", database_stats, _STATISTICS, aliases=("dbstats",)),
+    Command("listCollections", list_collections, _LIST_COLLECTIONS),
+    Command("listDatabases", list_databases, _LIST_DATABASES, admin_only=True),
+    Command("validate", validate, _VALIDATE),
 )

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch import arguments
-from headrace.dispatch.arguments import flag
+from headrace.dispatch.arguments import BOOLEAN, OBJECT, Fields, array, boolean, document, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import (
+    BATCH_SIZE,
+    COLLATION,
+    COLLECTION_UUID,
+    ENCRYPTION,
+    HINT,
+    LET,
+    QUERY_STATS,
+)
 from headrace.dispatch.namespaces import check_database, check_namespace
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution import change_streams
-from headrace.execution.batches import batch_size, open_cursor
+from headrace.execution.batches import open_cursor
 from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import check_hint
 from headrace.execution.sources import resolve
@@ -22,24 +30,35 @@ _WITHOUT_COLLECTION: Final = frozenset(
     {"$documents", "$changeStream", "$currentOp", "$listLocalSessions", "$queryStats"}
 )
 
+_CURSOR: Final = document("cursor", Fields(BATCH_SIZE), error=(14, "cursor field must be missing or an object"))
+EXPLAIN: Final = boolean("explain")
+PIPELINE: Final = array(
+    "pipeline", OBJECT, required=True, error=(14, "'pipeline' option must be specified as an array"),
+    items_error=(14, "Each element of the 'pipeline' array must be an object"),
+)  # fmt: skip
+FIELDS: Final = Fields(
+    COLLATION, _CURSOR, EXPLAIN, HINT, LET, PIPELINE, *COLLECTION_UUID, *ENCRYPTION, *QUERY_STATS,
+    *without_effect(
+        BOOLEAN, "allowDiskUse", "bypassDocumentValidation", "fromMongos", "fromRouter", "isMapReduceCommand",
+        "needsMerge",
+    ),
+    *without_effect(OBJECT, "exchange", "passthroughToShard", "querySettings", "runtimeConstants"),
+)  # fmt: skip
+
 
 def run(context: CommandContext, request: Request) -> Any:
     body = request.body
-    pipeline = _pipeline(body)
+    pipeline = PIPELINE.of(body)
     name = body[request.name]
     if "explain" not in body and change_streams.opens_a_stream(pipeline):
         return change_streams.open_stream(context, request, pipeline)
-    cursor = body.get("cursor")
-    if flag(body, "explain", False, "aggregate"):
+    if EXPLAIN.of(body):
         from headrace.commands.reading.explain import explain  # which knows every command that finds
 
         return explain(context, request, False)
-    if type(cursor) is not dict:
-        if cursor is not None:
-            raise CommandError(14, "cursor field must be missing or an object")
+    if body.get("cursor") is None:
         raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
-    arguments.check("aggregate.cursor", cursor, arguments.CURSOR)
-    size = batch_size(cursor, "aggregate.cursor")
+    size = BATCH_SIZE.of(body["cursor"])
     if type(name) is not str:
         namespace = f"{check_database(request.db)}.$cmd.aggregate"
         _check_without_collection(name, pipeline)
@@ -50,18 +69,6 @@ def run(context: CommandContext, request: Request) -> Any:
         pipeline = [*of_views, *pipeline]
     results = run_pipeline_on(context, namespace, pipeline, body, request)
     return open_cursor(context, request, namespace, results, size)
-
-
-def _pipeline(body: dict[str, Any]) -> list[Any]:
-    if "pipeline" not in body:
-        raise CommandError(40414, "BSON field 'aggregate.pipeline' is missing but a required field")
-    pipeline = body["pipeline"]
-    if type(pipeline) is not list:
-        raise CommandError(14, "'pipeline' option must be specified as an array")
-    for stage in pipeline:
-        if type(stage) is not dict:
-            raise CommandError(14, "Each element of the 'pipeline' array must be an object")
-    return pipeline
 
 
 def _check_without_collection(name: Any, pipeline: list[dict[str, Any]]) -> None:
@@ -81,10 +88,10 @@ def _check_without_collection(name: Any, pipeline: list[dict[str, Any]]) -> None
 
 def writes(request: Request) -> bool:
     """Whether this aggregation writes: its last stage tells."""
-    pipeline = request.body.get("pipeline")
-    if request.body.get("explain") or type(pipeline) is not list or not pipeline or type(pipeline[-1]) is not dict:
+    pipeline = PIPELINE.of(request.body)
+    if EXPLAIN.of(request.body) or not pipeline:
         return False
     return "$out" in pipeline[-1] or "$merge" in pipeline[-1]
 
 
-COMMAND: Final = Command("aggregate", run, writes=writes)
+COMMAND: Final = Command("aggregate", run, FIELDS, writes=writes)

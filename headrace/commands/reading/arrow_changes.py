@@ -31,9 +31,19 @@ from headrace import limits
 from headrace.changes.builder import EventBuilder
 from headrace.changes.row_collector import ReadBounds
 from headrace.cursors.row_cursor import RowCursor
-from headrace.dispatch.arguments import integer_field, object_field
+from headrace.dispatch.arguments import (
+    OBJECT,
+    STRING,
+    Fields,
+    array,
+    document,
+    missing,
+    number,
+    string,
+)
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import COLLATION, LET
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
@@ -45,14 +55,34 @@ if TYPE_CHECKING:
     from headrace.values.arrow import RowColumns
 
 NAME: Final = "headraceChanges"
-_FIELDS: Final = frozenset({
-    NAME, "after", "until", "stream", "pipeline", "columns", "slice", "slices", "rowsMax", "bytesMax", "waitMs",
-    "comment", "let", "collation", "readConcern", "maxTimeMS", "lsid", "apiVersion", "apiStrict",
-    "apiDeprecationErrors", "txnNumber", "autocommit",
-})  # fmt: skip
 _RESUME: Final = frozenset({"resumeAfter", "startAfter", "startAtOperationTime"})
 _ROWS_DEFAULT: Final = 10_000
+_ROWS_MAX: Final = 1 << 30
+_SLICES_MAX: Final = 1 << 16
 _ARROW_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX - 64 * 1024
+
+
+def _columns_exist(path: str, names: Any) -> None:
+    for name in names:
+        if name not in COLUMNS and name != SIZE:
+            raise CommandError(2, f"{NAME} has no column {name!r}; it has {', '.join((*COLUMNS, SIZE))}")
+    if len(set(names)) < len(names):
+        raise CommandError(2, f"{NAME} gives each column once")
+
+
+AFTER: Final = document("after", required=True)
+BYTES_MAX: Final = number("bytesMax", limits.BATCH_BYTES_MAX, least=1)
+ASKED_COLUMNS: Final = array("columns", STRING, check=_columns_exist)
+PIPELINE: Final = array("pipeline", OBJECT)
+ROWS_MAX: Final = number("rowsMax", _ROWS_DEFAULT, least=1)
+SLICE: Final = number("slice", 0, least=0)
+SLICES: Final = number("slices", 1, least=1)
+STREAM: Final = document("stream")
+UNTIL: Final = document("until", Fields(string("_data"), strict=False))
+WAIT_MS: Final = number("waitMs", 0, least=0)
+FIELDS: Final = Fields(
+    AFTER, BYTES_MAX, COLLATION, ASKED_COLUMNS, LET, PIPELINE, ROWS_MAX, SLICE, SLICES, STREAM, UNTIL, WAIT_MS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,63 +140,27 @@ def _arrow(rows: RowColumns, columns: tuple[str, ...]) -> bytes | memoryview:
 def _wanted(request: Request) -> Wanted:
     """The request parsed; raises 14, 9, 2, 40415 for what is wrong with it, and `$changeStream`'s errors."""
     body = request.body
-    for name in body:
-        if name not in _FIELDS and not name.startswith("$"):
-            raise CommandError(40415, f"BSON field '{NAME}.{name}' is an unknown field.")
-    after = object_field(body, "after", NAME)
+    after, until = AFTER.of(body), UNTIL.of(body)
     if not after:
-        raise CommandError(40414, f"BSON field '{NAME}.after' is missing but a required field")
-    stream = object_field(body, "stream", NAME)
+        raise missing(f"{NAME}.after")
+    if until and "_data" not in until:
+        raise CommandError(14, f"BSON field '{NAME}.until' must be a resume token")
+    stream = STREAM.of(body)
     if resume := sorted(_RESUME & stream.keys()):
         raise CommandError(72, f"{NAME} takes its position as 'after', not as '{resume[0]}'")
-    until = object_field(body, "until", NAME)
-    if until and type(until.get("_data")) is not str:
-        raise CommandError(14, f"BSON field '{NAME}.until' must be a resume token")
-    slices = _number(body, "slices", 1, 1, 1 << 16)
+    slices = min(SLICES.of(body), _SLICES_MAX)
+    if SLICE.of(body) >= slices:
+        raise CommandError(51024, f"BSON field 'slice' value must be < slices, actual value '{SLICE.of(body)}'")
     return Wanted(
-        pipeline=[{"$changeStream": stream | {"startAfter": after}}, *_stages(body.get("pipeline"))],
+        pipeline=[{"$changeStream": stream | {"startAfter": after}}, *PIPELINE.of(body)],
         until=until["_data"].upper() if until else None,
-        columns=_columns(body.get("columns")),
+        columns=COLUMNS if body.get("columns") is None else tuple(ASKED_COLUMNS.of(body)),
         bounds=ReadBounds(
-            rows=_number(body, "rowsMax", _ROWS_DEFAULT, 1, 1 << 30),
-            bytes=_number(body, "bytesMax", limits.BATCH_BYTES_MAX, 1, limits.BATCH_BYTES_MAX),
-            slice=_number(body, "slice", 0, 0, slices - 1),
-            slices=slices,
+            rows=min(ROWS_MAX.of(body), _ROWS_MAX), bytes=min(BYTES_MAX.of(body), limits.BATCH_BYTES_MAX),
+            slice=SLICE.of(body), slices=slices,
         ),
-        wait_ms=float(_number(body, "waitMs", 0, 0, limits.AWAIT_MS_MAX)),
-    )
+        wait_ms=float(min(WAIT_MS.of(body), limits.AWAIT_MS_MAX)),
+    )  # fmt: skip
 
 
-def _stages(value: Any) -> list[dict[str, Any]]:
-    if value is None:
-        return []
-    if type(value) is not list or not all(type(stage) is dict for stage in value):
-        raise CommandError(14, f"BSON field '{NAME}.pipeline' must be an array of documents")
-    return value
-
-
-def _columns(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return COLUMNS
-    if type(value) is not list:
-        raise CommandError(14, f"BSON field '{NAME}.columns' must be an array")
-    for name in value:
-        if name not in COLUMNS and name != SIZE:
-            raise CommandError(2, f"{NAME} has no column {name!r}; it has {', '.join((*COLUMNS, SIZE))}")
-    if len(set(value)) < len(value):
-        raise CommandError(2, f"{NAME} gives each column once")
-    return tuple(value)
-
-
-def _number(body: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
-    value = integer_field(body, name, NAME)
-    if value is None:
-        return default
-    if value < least:
-        raise CommandError(51024, f"BSON field '{name}' value must be >= {least}, actual value '{value}'")
-    if name == "slice" and value > most:
-        raise CommandError(51024, f"BSON field 'slice' value must be < slices, actual value '{value}'")
-    return min(value, most)
-
-
-COMMAND: Final = Command(NAME, run, needs_oplog=True)
+COMMAND: Final = Command(NAME, run, FIELDS, needs_oplog=True)

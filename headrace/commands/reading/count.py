@@ -5,27 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from headrace.dispatch.arguments import integer_field, object_field
+from headrace.commands.reading.find import not_negative
+from headrace.dispatch.arguments import (
+    OBJECT,
+    Fields,
+    document,
+    number,
+    string,
+    without_effect,
+)
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import COLLATION, COLLECTION_UUID, HINT, QUERY_STATS
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
-from headrace.errors import CommandError
 from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import check_hint, collation_of
 from headrace.execution.sources import documents, is_virtual, resolve
 from headrace.query.collation import Collation
-from headrace.values.bson import decode, type_name
+from headrace.values.bson import decode
 from headrace.values.order import hash_key
+
+KEY: Final = string("key", required=True)
+LIMIT: Final = number("limit")
+QUERY: Final = document("query")
+SKIP: Final = number("skip", check=not_negative)
 
 
 def count(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
     body = request.body
-    spec = object_field(body, "query", "count")
-    skip, limit = integer_field(body, "skip", "count") or 0, abs(integer_field(body, "limit", "count") or 0)
-    if skip < 0:
-        raise CommandError(2, f"Skip value must be non-negative, but received: {skip}")
+    spec = QUERY.of(body)
+    skip, limit = SKIP.of(body) or 0, abs(LIMIT.of(body) or 0)
     collection = context.view.collection(namespace)
     check_hint(collection, body.get("hint"))
     if collection is not None and not collection.is_view and not spec:
@@ -56,18 +67,12 @@ def _matches(
 def distinct(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
     body = request.body
-    key = body.get("key")
-    if type(key) is not str:
-        if key is None and "key" not in body:
-            raise CommandError(40414, "BSON field 'distinct.key' is missing but a required field")
-        raise CommandError(
-            14, f"BSON field 'distinct.key' is the wrong type '{type_name(key)}', expected type 'string'"
-        )
-    spec = object_field(body, "query", "distinct")
+    spec = QUERY.of(body)
     collation = collation_of(context.view.collection(namespace), body.get("collation"))
+    path = KEY.of(body).split(".")
     values: dict[Any, Any] = {}
     for raw in _matches(context, namespace, spec, collation, body):
-        for value in _values(decode(raw), key.split(".")):
+        for value in _values(decode(raw), path):
             values.setdefault(hash_key(value, collation), value)
     return {"values": list(values.values())}
 
@@ -87,4 +92,12 @@ def _values(value: Any, path: list[str]) -> Iterator[Any]:
                 yield from _values(item, path)
 
 
-COMMANDS: Final = (Command("count", count), Command("distinct", distinct))
+_COUNT: Final = Fields(
+    COLLATION, HINT, LIMIT, QUERY, SKIP, *COLLECTION_UUID, *QUERY_STATS,
+    *without_effect(OBJECT, "fields", "queryOptions"),
+)  # fmt: skip
+_DISTINCT: Final = Fields(
+    COLLATION, HINT, KEY, QUERY, *COLLECTION_UUID, *QUERY_STATS, *without_effect(OBJECT, "queryOptions")
+)
+
+COMMANDS: Final = (Command("count", count, _COUNT), Command("distinct", distinct, _DISTINCT))

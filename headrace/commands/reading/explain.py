@@ -15,11 +15,12 @@ from typing import Any, Final
 from bson import Int64, Timestamp
 
 from headrace.commands.reading import count, find
-from headrace.commands.writing import update
-from headrace.dispatch import arguments
-from headrace.dispatch.arguments import integer_field, object_field, raw_documents
+from headrace.commands.reading.aggregate import PIPELINE
+from headrace.commands.writing import delete, find_and_modify, update
+from headrace.dispatch.arguments import Fields, document, raw_documents, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import MULTI, UPSERT
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import MONGODB_VERSION_TEXT, host_of
@@ -33,9 +34,12 @@ from headrace.execution.updates import parsed
 from headrace.query.pipeline import parse_pipeline
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.update import UpdateContext
-from headrace.values.bson import decode, encode, type_name
+from headrace.values.bson import decode, encode
 
 VERBOSITIES: Final = ("queryPlanner", "executionStats", "allPlansExecution")
+
+EXPLAIN: Final = document("explain", required=True)
+FIELDS: Final = Fields(EXPLAIN, string("verbosity", choices=VERBOSITIES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +53,10 @@ class Plan:
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
-    inner = request.body[request.name]
-    if type(inner) is not dict:
-        raise CommandError(
-            14, f"BSON field 'explain.explain' is the wrong type '{type_name(inner)}', expected type 'object'"
-        )
-    verbosity = request.body.get("verbosity", "allPlansExecution")
-    if verbosity not in VERBOSITIES:
-        raise CommandError(2, f"Enumeration value '{verbosity}' for field 'explain.verbosity' is not a valid value.")
+    inner = EXPLAIN.of(request.body)
     name = next(iter(inner), "")
     asked = Request(name, request.db, encode(inner), {}, request.client, inner)
-    return explain(context, asked, verbosity != "queryPlanner")
+    return explain(context, asked, request.body.get("verbosity") != "queryPlanner")
 
 
 def explain(context: CommandContext, request: Request, with_counts: bool) -> dict[str, Any]:
@@ -69,8 +66,8 @@ def explain(context: CommandContext, request: Request, with_counts: bool) -> dic
         if request.name in context.engine.commands:
             raise CommandError(20, f"Cannot explain the command '{request.name}'")
         raise CommandError(59, f"Explain failed due to unknown command: {request.name}")
-    if request.name in arguments.KNOWN:
-        arguments.check(request.name, request.body, arguments.KNOWN[request.name])
+    command = context.engine.commands[request.name]
+    command.arguments.check(command.name, request.body)
     view = CountingView(context.view)
     context.enter(view)
     reply: dict[str, Any] = {"explainVersion": "1"}
@@ -119,14 +116,14 @@ def _explained(context: CommandContext, plan: Plan, view: CountingView, with_cou
 def _find(context: CommandContext, request: Request) -> Plan:
     body, namespace = request.body, target(request)
     find.check(body)
-    spec, sort = object_field(body, "filter", "find"), object_field(body, "sort", "find")
+    spec, sort = find.FILTER.of(body), find.SORT.of(body)
     collection = context.view.collection(namespace)
     check_hint(collection, body.get("hint"))
-    collation, let = collation_of(collection, body.get("collation")), variables_of(body, request.name) or None
+    collation, let = collation_of(collection, body.get("collation")), variables_of(body) or None
     backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
     by_id = int(sort["_id"]) if list(sort) == ["_id"] and sort["_id"] in (1, -1) else None
     stage = access(collection, spec, collation, let, backward=backward, id_order=by_id)
-    skip, limit = integer_field(body, "skip", "find") or 0, integer_field(body, "limit", "find") or None
+    skip, limit = find.SKIP.of(body) or 0, find.LIMIT.of(body) or None
     if sort and "$natural" not in sort and not (by_id and gives_id_order(stage)):
         stage = {"stage": "SORT", "sortPattern": sort, "inputStage": stage}
     if skip:
@@ -143,7 +140,7 @@ def _find(context: CommandContext, request: Request) -> Plan:
 
 
 def _count(context: CommandContext, request: Request) -> Plan:
-    namespace, spec = target(request), object_field(request.body, "query", "count")
+    namespace, spec = target(request), count.QUERY.of(request.body)
     collection = context.view.collection(namespace)
     stage: Stage = {"stage": "RECORD_STORE_COUNT"}
     if spec or collection is None:
@@ -157,7 +154,7 @@ def _count(context: CommandContext, request: Request) -> Plan:
 
 
 def _distinct(context: CommandContext, request: Request) -> Plan:
-    namespace, spec = target(request), object_field(request.body, "query", "distinct")
+    namespace, spec = target(request), count.QUERY.of(request.body)
     collection = context.view.collection(namespace)
     stage = access(collection, spec, collation_of(collection, request.body.get("collation")), None)
 
@@ -173,7 +170,7 @@ def _writes(context: CommandContext, request: Request, statement: dict[str, Any]
     collection = context.view.collection(namespace)
     check_hint(collection, statement.get("hint"))
     collation, spec = collation_of(collection, statement.get("collation")), statement["q"]
-    let = variables_of(body, request.name) or None
+    let = variables_of(body) or None
     below = access(collection, spec, collation, let)
     updates = "u" in statement
     change = parsed(statement, collection, let) if updates else None
@@ -186,17 +183,17 @@ def _writes(context: CommandContext, request: Request, statement: dict[str, Any]
             finder = Finder(collection, spec, collation, let)
             matches = finder.find(context.view)
         matched = modified = 0
-        for _, _, document in matches:
+        for _, _, matched_document in matches:
             matched += 1
             if change is not None:
-                positional = finder.positional(document) if change.needs_position else None
+                positional = finder.positional(matched_document) if change.needs_position else None
                 update_context = UpdateContext(context.clock.now_ms(), Timestamp(0, 0), positional)
-                modified += change.apply(document, update_context).change is not None
+                modified += change.apply(matched_document, update_context).change is not None
             if one and not sort:
                 break
         if not updates:
             return 0, {"nWouldDelete": min(matched, 1) if one else matched}
-        upserted = int(not matched and bool(statement.get("upsert")))
+        upserted = int(not matched and UPSERT.of(statement))
         if one:
             matched, modified = min(matched, 1), min(modified, 1)
         return 0, {"nMatched": matched, "nWouldModify": modified, "nWouldUpsert": upserted}
@@ -216,19 +213,20 @@ def _statement(request: Request, field: str) -> dict[str, Any]:
 def _update(context: CommandContext, request: Request) -> Plan:
     statement = _statement(request, "updates")
     update.check(statement)
-    return _writes(context, request, statement, not statement.get("multi"), statement.get("sort"))
+    return _writes(context, request, statement, not MULTI.of(statement), statement.get("sort"))
 
 
 def _delete(context: CommandContext, request: Request) -> Plan:
     statement = _statement(request, "deletes")
-    return _writes(context, request, statement, bool(statement.get("limit")), None)
+    delete.check(statement)
+    return _writes(context, request, statement, bool(delete.LIMIT.of(statement)), None)
 
 
 def _find_and_modify(context: CommandContext, request: Request) -> Plan:
     body = request.body
-    statement = {"q": object_field(body, "query", "findAndModify"), "upsert": body.get("upsert", False)}
+    statement = {"q": find_and_modify.QUERY.of(body), "upsert": UPSERT.of(body)}
     statement |= {name: body[name] for name in ("arrayFilters", "collation", "hint") if name in body}
-    if not body.get("remove"):
+    if not find_and_modify.REMOVE.of(body):
         statement["u"] = body.get("update")
         update.check(statement)
     return _writes(context, request, statement, True, body.get("sort"))
@@ -267,9 +265,7 @@ def _pipeline(context: CommandContext, request: Request, view: CountingView, wit
     name = body[request.name]
     namespace = f"{request.db}.{name if type(name) is str else '$cmd.aggregate'}"
     base, of_views = resolve(context, namespace)
-    asked = find.as_pipeline(body) if request.name == "find" else body.get("pipeline")
-    if type(asked) is not list:
-        raise CommandError(14, "'pipeline' option must be specified as an array")
+    asked = find.as_pipeline(body) if request.name == "find" else PIPELINE.of(body)
     pipeline = [*of_views, *asked]
     pipeline_context = pipeline_context_of(context, namespace, body)
     stages = parse_pipeline(pipeline, context=pipeline_context)
@@ -311,4 +307,4 @@ def _counted(items: Iterator[Any], counts: list[int], index: int) -> Iterator[An
         yield item
 
 
-COMMAND: Final = Command("explain", run)
+COMMAND: Final = Command("explain", run, FIELDS)

@@ -9,17 +9,37 @@ from typing import Any, Final
 from headrace import limits
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
-from headrace.dispatch.arguments import flag, integer_field, object_field
+from headrace.dispatch.arguments import (
+    BOOLEAN,
+    NUMBER,
+    OBJECT,
+    Fields,
+    boolean,
+    document,
+    number,
+    unsupported,
+    without_effect,
+)
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import (
+    BATCH_SIZE,
+    COLLATION,
+    ENCRYPTION,
+    HINT,
+    LET,
+    NO_CURSOR_TIMEOUT,
+    QUERY_STATS,
+)
 from headrace.dispatch.namespaces import OPLOG, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import session_id
 from headrace.errors import CommandError
-from headrace.execution.batches import batch_size, open_cursor
+from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.sources import documents, in_id_order, is_virtual, resolve
+from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
 from headrace.query.projection import parse_projection
 from headrace.query.sort import parse_sort
@@ -34,11 +54,40 @@ UNSUPPORTED: Final = {
 }
 
 
+def not_negative(path: str, value: Any) -> None:
+    """The bound of `skip` and `limit`, whose error is not the usual one for a range."""
+    actual = to_long(value)
+    if actual < 0:
+        name = path.rpartition(".")[2]
+        raise CommandError(2, f"{name.capitalize()} value must be non-negative, but received: {actual}")
+
+
+AWAIT_DATA: Final = boolean("awaitData")
+FILTER: Final = document("filter")
+LIMIT: Final = number("limit", check=not_negative)
+PROJECTION: Final = document("projection")
+SINGLE_BATCH: Final = boolean("singleBatch")
+SKIP: Final = number("skip", check=not_negative)
+SORT: Final = document("sort")
+TAILABLE: Final = boolean("tailable")
+FIELDS: Final = Fields(
+    AWAIT_DATA, BATCH_SIZE, COLLATION, FILTER, HINT, LET, LIMIT, NO_CURSOR_TIMEOUT, PROJECTION, SINGLE_BATCH, SKIP,
+    SORT, TAILABLE,
+    *(unsupported(name, UNSUPPORTED[name], OBJECT) for name in ("max", "min")),
+    *(unsupported(name, UNSUPPORTED[name], BOOLEAN) for name in ("returnKey", "showRecordId")),
+    *ENCRYPTION, *QUERY_STATS,
+    *without_effect(
+        BOOLEAN, "allowDiskUse", "allowPartialResults", "allowSpeculativeMajorityRead", "oplogReplay", "readOnce"
+    ),
+    *without_effect(NUMBER, "term"), *without_effect(OBJECT, "querySettings", "runtimeConstants"),
+)  # fmt: skip
+
+
 def run(context: CommandContext, request: Request) -> bytes:
     body = request.body
     namespace = target(request)
     check(body)
-    spec = object_field(body, "filter", "find")
+    spec = FILTER.of(body)
     collection = context.view.collection(namespace)
     check_hint(collection, body.get("hint"))
     if _is_plain_by_id(body, collection):
@@ -49,12 +98,12 @@ def run(context: CommandContext, request: Request) -> bytes:
             return reply.cursor_elements(b"firstBatch", batch, 0, namespace.encode(), None)
     if collection is not None and collection.is_view:
         return _on_view(context, request, namespace)
-    if body.get("tailable"):
+    if TAILABLE.of(body):
         return _tail(context, request, namespace, spec, collection)
-    skip, limit = integer_field(body, "skip", "find") or 0, integer_field(body, "limit", "find") or None
+    skip, limit = SKIP.of(body) or 0, LIMIT.of(body) or None
     matches = selected(context, request, namespace, spec, collection, skip, limit)
-    size = batch_size(body, "find")
-    single = flag(body, "singleBatch", False, "find")
+    size = BATCH_SIZE.of(body)
+    single = SINGLE_BATCH.of(body)
     is_there = collection is not None or is_virtual(context, namespace)
     return open_cursor(
         context, request, namespace, matches, size, single_batch=single, limit=limit, id_first=not is_there
@@ -73,17 +122,8 @@ def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool
 
 
 def check(body: dict[str, Any]) -> None:
-    """Raise what is wrong with a find before anything is looked for: 2, 9, 14, 115."""
-    for name, (code, message) in UNSUPPORTED.items():
-        if body.get(name):
-            raise CommandError(code, message)
-    for name in ("projection", "sort", "let"):
-        object_field(body, name, "find")
-    for name in ("skip", "limit"):
-        value = integer_field(body, name, "find")
-        if value is not None and value < 0:
-            raise CommandError(2, f"{name.capitalize()} value must be non-negative, but received: {value}")
-    if flag(body, "awaitData", False, "find") and not body.get("tailable"):
+    """Raise 9 for fields that do not go together."""
+    if AWAIT_DATA.of(body) and not TAILABLE.of(body):
         raise CommandError(9, "Cannot set 'awaitData' without also setting 'tailable'")
 
 
@@ -96,7 +136,7 @@ def selected(
     collation = collation_of(collection, body.get("collation"))
     sort = body.get("sort") or {}
     backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
-    let = variables_of(body, "find") or None
+    let = variables_of(body) or None
     matches = _by_id_order(context, collection, spec, collation, sort, let)
     if matches is not None:
         sort = {}
@@ -166,9 +206,9 @@ def _on_view(context: CommandContext, request: Request, namespace: str) -> bytes
     body = request.body
     _, pipeline = resolve(context, namespace)
     matches = run_pipeline_on(context, namespace, [*pipeline, *as_pipeline(body)], body)
-    single = flag(body, "singleBatch", False, "find")
-    limit = integer_field(body, "limit", "find") or None
-    return open_cursor(context, request, namespace, matches, batch_size(body, "find"), single_batch=single, limit=limit)
+    single = SINGLE_BATCH.of(body)
+    limit = LIMIT.of(body) or None
+    return open_cursor(context, request, namespace, matches, BATCH_SIZE.of(body), single_batch=single, limit=limit)
 
 
 def _tail(
@@ -189,10 +229,10 @@ def _tail(
         matches = _Projected(matches, project)
     cursor = DocumentCursor(namespace, matches, context, no_timeout=True)
     cursor.tails = True
-    cursor.awaits = flag(request.body, "awaitData", False, "find")
-    size = batch_size(request.body, "find")
+    cursor.awaits = AWAIT_DATA.of(request.body)
+    size = BATCH_SIZE.of(request.body)
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
-    if request.body.get("singleBatch"):
+    if SINGLE_BATCH.of(request.body):
         return reply.cursor_elements(b"firstBatch", reply.array(batch), 0, namespace.encode(), None)
     cursor_id = context.cursors.add(cursor, session_id(request))
     return reply.cursor_elements(b"firstBatch", reply.array(batch), cursor_id, namespace.encode(), None)
@@ -212,4 +252,4 @@ class _Projected:
         return encode_in_order(self._project(decode(next(self._documents))))
 
 
-COMMAND: Final = Command("find", run)
+COMMAND: Final = Command("find", run, FIELDS)

@@ -5,25 +5,30 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, Final
 
-from bson import Int64
-
 from headrace import limits
 from headrace.cursors.change_cursor import ChangeCursor
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
+from headrace.dispatch.arguments import LONG, NUMBER, OBJECT, Field, Fields, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import BATCH_SIZE, MAX_TIME_MS, QUERY_STATS
 from headrace.dispatch.repeated_getmore import RepeatedGetMore
 from headrace.dispatch.request import Request
 from headrace.dispatch.transaction_statements import check_cursor
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.execution.batches import batch_size
 from headrace.store.locks import Conflict
-from headrace.values.bson import type_name
 
 UNBOUNDED: Final = 1 << 30
 _INT64 = Struct("<q").pack
+
+GET_MORE: Final = Field("getMore", LONG, 0, required=True)
+COLLECTION: Final = string("collection", required=True)
+FIELDS: Final = Fields(
+    BATCH_SIZE, COLLECTION, GET_MORE, *QUERY_STATS, *without_effect(NUMBER, "term"),
+    *without_effect(OBJECT, "lastKnownCommittedOpTime"),
+)  # fmt: skip
 
 
 def run(context: CommandContext, request: Request) -> bytes | Wait:
@@ -31,23 +36,12 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
         return _changes(context, request, request.cursor)
     body = request.body
     cursor_id = body["getMore"]
-    if type(cursor_id) is not Int64:
-        raise CommandError(
-            14, f"BSON field 'getMore.getMore' is the wrong type '{type_name(cursor_id)}', expected type 'long'"
-        )
-    name = body.get("collection")
-    if type(name) is not str:
-        if name is None:
-            raise CommandError(40414, "BSON field 'getMore.collection' is missing but a required field")
-        raise CommandError(
-            14, f"BSON field 'getMore.collection' is the wrong type '{type_name(name)}', expected type 'string'"
-        )
     if request.wait_until_ms is not None and context.cursors.peek(cursor_id) is None:
         raise CommandError(237, f"cursor id {cursor_id} was killed while its next batch was waited for")
-    cursor = context.cursors.get(cursor_id, f"{request.db}.{name}")
+    cursor = context.cursors.get(cursor_id, f"{request.db}.{body['collection']}")
     if context.store.transactions.open:
         check_cursor(context, cursor_id)
-    size = batch_size(body, "getMore")
+    size = BATCH_SIZE.of(body)
     if context.engine.fail_points.active:
         _check_out(context, request, cursor_id)
     if cursor.is_change_stream:
@@ -100,12 +94,8 @@ def _check_time(body: dict[str, Any]) -> None:
 
 def _await_ms(body: dict[str, Any]) -> float:
     """How long a getMore may wait: `maxTimeMS`, or MongoDB's second."""
-    value = body.get("maxTimeMS")
-    if value is None:
-        return float(limits.AWAIT_MS_DEFAULT)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= limits.AWAIT_MS_MAX:
-        raise CommandError(2, f"{value} value for maxTimeMS is out of range [0, {limits.AWAIT_MS_MAX}]")
-    return float(value)
+    value = MAX_TIME_MS.of(body)
+    return float(limits.AWAIT_MS_DEFAULT if value is None else value)
 
 
 def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) -> bytes | Wait:
@@ -135,4 +125,4 @@ def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) ->
     return before + _INT64(cursor_id) + behind  # type: ignore[no-any-return]
 
 
-COMMAND: Final = Command("getMore", run)
+COMMAND: Final = Command("getMore", run, FIELDS)

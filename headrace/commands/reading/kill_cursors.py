@@ -4,32 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bson import Int64
-
+from headrace.dispatch.arguments import LONG, Fields, array
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
-from headrace.errors import CommandError
-from headrace.values.bson import type_name
+
+CURSORS: Final = array("cursors", LONG, required=True)
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     name = request.body[request.name]
     if type(name) is not str:
         target(request)
-    ids = request.body.get("cursors")
-    if type(ids) is not list:
-        if ids is None:
-            raise CommandError(40414, "BSON field 'killCursors.cursors' is missing but a required field")
-        raise CommandError(
-            14, f"BSON field 'killCursors.cursors' is the wrong type '{type_name(ids)}', expected type 'array'"
-        )
-    for item in ids:
-        if type(item) is not Int64:
-            raise CommandError(
-                14, f"BSON field 'killCursors.cursors.0' is the wrong type '{type_name(item)}', expected type 'long'"
-            )
+    ids = CURSORS.of(request.body)
     killed = [item for item in ids if context.cursors.kill(int(item))]
     return {
         "cursorsKilled": killed,
@@ -39,4 +27,4 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     }
 
 
-COMMAND: Final = Command("killCursors", run)
+COMMAND: Final = Command("killCursors", run, Fields(CURSORS))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.dispatch.arguments import Fields, boolean, number
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.values.bson import type_name
+
+LEVEL: Final = number("profile", required=True)
+LOCK: Final = boolean("lock")
 
 
 def profile(context: CommandContext, request: Request) -> dict[str, Any]:
     """The profiler is off and stays off; raises 2 for a level that is none and 115 for turning it on."""
-    level = request.body["profile"]
-    if isinstance(level, bool) or not isinstance(level, int | float):
-        raise CommandError(
-            14, f"BSON field 'profile.profile' is the wrong type '{type_name(level)}', expected type 'int'"
-        )
+    level = LEVEL.of(request.body)
     if level in (1, 2) or "filter" in request.body:
         raise CommandError(115, "Headrace has no profiler: level 0 is the only one")
     return {"was": 0, "slowms": 100, "sampleRate": 1.0}
@@ -30,7 +29,7 @@ def top(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def fsync(context: CommandContext, request: Request) -> dict[str, Any]:
     """What was acknowledged is on disk already; raises 115 for a lock."""
-    if request.body.get("lock"):
+    if LOCK.of(request.body):
         raise CommandError(115, "fsync with lock is not supported: copy the data with the server stopped")
     return {"numFiles": 1}
 
@@ -45,8 +44,8 @@ def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("fsync", fsync, admin_only=True),
-    Command("profile", profile),
-    Command("shutdown", shut_down, admin_only=True),
-    Command("top", top, admin_only=True),
+    Command("fsync", fsync, Fields(LOCK, strict=False), admin_only=True),
+    Command("profile", profile, Fields(LEVEL, strict=False)),
+    Command("shutdown", shut_down, Fields(strict=False), admin_only=True),
+    Command("top", top, Fields(strict=False), admin_only=True),
 )

@@ -16,12 +16,12 @@ from typing import Any, Final
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
+from headrace.dispatch.arguments import Fields, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import MONGODB_VERSION, MONGODB_VERSION_TEXT, headrace_version
 from headrace.errors import CommandError
-from headrace.values.bson import type_name
 
 _LOGS: Final = ("global", "startupWarnings")
 
@@ -92,10 +92,8 @@ def get_cmd_line_opts(context: CommandContext, request: Request) -> dict[str, An
 
 
 def get_log(context: CommandContext, request: Request) -> dict[str, Any]:
-    """The last lines of the server's log, as they are in it; raises 14 and 96. There are no warnings of the start."""
+    """The last lines of the server's log, as they are in it; raises 96. There are no warnings of the start."""
     name = request.body["getLog"]
-    if not isinstance(name, str):
-        raise CommandError(14, f"Argument to getLog must be of type String; found {name} of type {type_name(name)}")
     if name == "*":
         return {"names": list(_LOGS)}
     if name not in _LOGS:
@@ -119,10 +117,10 @@ def list_commands(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("buildInfo", build_info, aliases=("buildinfo",)),
-    Command("features", features),
-    Command("getCmdLineOpts", get_cmd_line_opts, admin_only=True),
-    Command("getLog", get_log, admin_only=True),
-    Command("hostInfo", host_info),
-    Command("listCommands", list_commands),
+    Command("buildInfo", build_info, Fields(strict=False), aliases=("buildinfo",)),
+    Command("features", features, Fields(strict=False)),
+    Command("getCmdLineOpts", get_cmd_line_opts, Fields(strict=False), admin_only=True),
+    Command("getLog", get_log, Fields(string("getLog", required=True), strict=False), admin_only=True),
+    Command("hostInfo", host_info, Fields(strict=False)),
+    Command("listCommands", list_commands, Fields(strict=False)),
 )

@@ -7,38 +7,39 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bson import Decimal128, Int64
+from bson import Int64
 
+from headrace.dispatch.arguments import Field, Fields, FieldType, document
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import double_of, to_long
 from headrace.values.bson import type_name
 from headrace.values.position import to_timestamp
 
 PARAMETER: Final = "changeStreamOptions"
 _FIELD: Final = f"{PARAMETER}.preAndPostImages"
-_SECONDS_MAX: Final = 2**63 - 1
 
 
-def _expire(value: Any) -> Any:
-    """`expireAfterSeconds`: "off", or a number above 0 of which the whole part counts; raises 2, 14."""
+def _is_time(path: str, value: Any) -> None:
     if type(value) is str:
         if value != "off":
             raise CommandError(2, "Expected the string 'off' or a number for 'expireAfterSeconds' parameter")
-        return value
-    if isinstance(value, Decimal128):
-        value = float(value.to_decimal())
-    elif isinstance(value, bool) or not isinstance(value, int | float):
-        kind = type_name(value)
-        raise CommandError(
-            14,
-            f"BSON field '{_FIELD}.expireAfterSeconds' is the wrong type '{kind}', expected types "
-            "'[string, long, int, decimal, double]'",
-        )
-    if not value >= 1:  # a NaN is none either
+    elif not double_of(value) >= 1:  # a NaN is none either
         raise CommandError(2, "Expected a positive integer for 'expireAfterSeconds' parameter")
-    return Int64(min(value, _SECONDS_MAX))
+
+
+def _as_stored(value: Any) -> Any:
+    return value if type(value) is str else Int64(to_long(value))
+
+
+EXPIRE_AFTER: Final = Field(
+    "expireAfterSeconds", FieldType(("string", "long", "int", "decimal", "double"), _as_stored), None, check=_is_time
+)
+IMAGES: Final = document("preAndPostImages", Fields(EXPIRE_AFTER))
+VALUE: Final = Fields(IMAGES)
+"""The fields of the parameter's value."""
 
 
 def set_cluster_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -52,7 +53,10 @@ def set_cluster_parameter(context: CommandContext, request: Request) -> dict[str
         raise CommandError(72, f"Unknown server parameter: {name}")
     if type(value) is not dict:
         raise CommandError(2, f"Cluster parameter value must be an object, not {type_name(value)}")
-    expire = _expire(_seconds(value))
+    VALUE.check(PARAMETER, value)
+    expire = EXPIRE_AFTER.of(IMAGES.of(value))
+    if expire is None:
+        raise CommandError(2, f"Expected '{_FIELD}' to be set, and in it 'expireAfterSeconds'")
     position = context.store.log_noop(context.txn, "setClusterParameter")
     context.store.set_cluster_parameter(
         context.txn,
@@ -63,25 +67,6 @@ def set_cluster_parameter(context: CommandContext, request: Request) -> dict[str
         },
     )
     return {}
-
-
-def _seconds(value: dict[str, Any]) -> Any:
-    """`preAndPostImages.expireAfterSeconds` of the parameter's value; error 2 where there is none, 14, 40415."""
-    for field in value:
-        if field != "preAndPostImages":
-            raise CommandError(40415, f"BSON field '{PARAMETER}.{field}' is an unknown field.")
-    images = value.get("preAndPostImages")
-    if images is None:
-        raise CommandError(2, f"Expected '{_FIELD}' to be set")
-    if type(images) is not dict:
-        kind = type_name(images)
-        raise CommandError(14, f"BSON field '{_FIELD}' is the wrong type '{kind}', expected type 'object'")
-    for field in images:
-        if field != "expireAfterSeconds":
-            raise CommandError(40415, f"BSON field '{_FIELD}.{field}' is an unknown field.")
-    if images.get("expireAfterSeconds") is None:
-        raise CommandError(2, f"Expected '{_FIELD}.expireAfterSeconds' to be set")
-    return images["expireAfterSeconds"]
 
 
 def get_cluster_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -100,6 +85,6 @@ def get_cluster_parameter(context: CommandContext, request: Request) -> dict[str
 
 
 COMMANDS: Final = (
-    Command("getClusterParameter", get_cluster_parameter, admin_only=True),
-    Command("setClusterParameter", set_cluster_parameter, writes=True, admin_only=True),
+    Command("getClusterParameter", get_cluster_parameter, Fields(strict=False), admin_only=True),
+    Command("setClusterParameter", set_cluster_parameter, Fields(strict=False), writes=True, admin_only=True),
 )

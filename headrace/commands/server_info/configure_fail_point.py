@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from bson import Int64
 
+from headrace.dispatch.arguments import Field, Fields, FieldType, document, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.fail_points import NAMES, FailPoint
@@ -13,21 +14,19 @@ from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
 
+DATA: Final = document("data")
+MODE: Final = Field("mode", FieldType(("string", "object")), None)
+
 
 def configure(context: CommandContext, request: Request) -> dict[str, Any]:
     """configureFailPoint: set one, or `mode: "off"`. Raises 266 for a name that is none, 2, 9, 14 for a bad mode."""
     body = request.body
     name = body["configureFailPoint"]
-    if type(name) is not str:
-        raise CommandError(14, f"configureFailPoint names a fail point by a string, not by {type_name(name)}")
     if name not in NAMES:
         raise CommandError(266, f"{name} not found")
-    data = body.get("data", {})
-    if type(data) is not dict:
-        raise CommandError(14, "the 'data' option must be an object")
-    if "mode" not in body:
+    if body.get("mode") is None:
         raise CommandError(20, "When setting a failpoint, you must supply a 'mode'")
-    count = context.engine.fail_points.set(name, _parse_mode(body["mode"], data))
+    count = context.engine.fail_points.set(name, _parse_mode(body["mode"], DATA.of(body)))
     return {"count": Int64(count)}
 
 
@@ -38,8 +37,6 @@ def _parse_mode(mode: Any, data: dict[str, Any]) -> FailPoint | None:
         return FailPoint(data)
     if type(mode) is str:
         raise CommandError(2, f"unknown mode: {mode}")
-    if type(mode) is not dict:
-        raise CommandError(14, "'mode' must be a string or JSON object")
     if "times" in mode:
         return FailPoint(data, times=_count("times", mode["times"]))
     if "skip" in mode:
@@ -65,4 +62,11 @@ def _probability(value: Any) -> float:
     return float(value)
 
 
-COMMANDS: Final = (Command("configureFailPoint", configure, admin_only=True),)
+COMMANDS: Final = (
+    Command(
+        "configureFailPoint",
+        configure,
+        Fields(string("configureFailPoint", required=True), DATA, MODE, strict=False),
+        admin_only=True,
+    ),
+)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.dispatch.arguments import Fields, boolean
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
+
+SHOW_PRIVILEGES: Final = boolean("showPrivileges")
 
 
 def ping(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -19,7 +22,7 @@ def ping(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def connection_status(context: CommandContext, request: Request) -> dict[str, Any]:
     information: dict[str, Any] = {"authenticatedUsers": [], "authenticatedUserRoles": []}
-    if request.body.get("showPrivileges"):
+    if SHOW_PRIVILEGES.of(request.body):
         information["authenticatedUserPrivileges"] = []
     return {"authInfo": information}
 
@@ -41,10 +44,10 @@ def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("connectionStatus", connection_status),
-    Command("logout", logout),
-    Command("ping", ping),
-    Command("rolesInfo", roles_info),
-    Command("usersInfo", users_info),
-    Command("whatsmyuri", whats_my_uri),
+    Command("connectionStatus", connection_status, Fields(SHOW_PRIVILEGES, strict=False)),
+    Command("logout", logout, Fields(strict=False)),
+    Command("ping", ping, Fields(strict=False)),
+    Command("rolesInfo", roles_info, Fields(strict=False)),
+    Command("usersInfo", users_info, Fields(strict=False)),
+    Command("whatsmyuri", whats_my_uri, Fields(strict=False)),
 )

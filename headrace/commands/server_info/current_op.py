@@ -9,37 +9,37 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.dispatch.arguments import BOOLEAN, Fields, boolean, number, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import FIELDS
+from headrace.dispatch.generic_arguments import GENERIC
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.current_operations import operations
 from headrace.query.match import parse_filter
-from headrace.values.bson import type_name
 
-_NO_FILTER: Final = FIELDS | {"$all", "$clusterTime", "$db", "$ownOps", "$readPreference", "comment", "currentOp"}
+ALL: Final = boolean("$all")
+OP: Final = number("op")
+_NO_FILTER: Final = GENERIC.by_name.keys() | {"$all", "$ownOps", "currentOp"}
 
 
 def current_op(context: CommandContext, request: Request) -> dict[str, Any]:
     """The operations that match the command's other fields."""
     matches = parse_filter({name: value for name, value in request.body.items() if name not in _NO_FILTER})
-    in_progress = operations(context, request, {"idleSessions": True, "idleCursors": bool(request.body.get("$all"))})
+    in_progress = operations(context, request, {"idleSessions": True, "idleCursors": ALL.of(request.body)})
     return {"inprog": [item for item in in_progress if matches(item)]}
 
 
 def kill_op(context: CommandContext, request: Request) -> dict[str, Any]:
     """End what waits under a number with error 11601. As MongoDB, it tells only of the attempt."""
-    number = request.body.get("op")
+    number = OP.of(request.body)
     if number is None:
         raise CommandError(4, 'Missing expected field "op"')
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise CommandError(14, f'Expected field "op" to have numeric type, but found {type_name(number)}')
-    context.engine.shell.interrupt(int(number))
+    context.engine.shell.interrupt(number)
     return {"info": "attempting to kill op"}
 
 
 COMMANDS: Final = (
-    Command("currentOp", current_op, admin_only=True),
-    Command("killOp", kill_op, admin_only=True),
+    Command("currentOp", current_op, Fields(ALL, *without_effect(BOOLEAN, "$ownOps"), strict=False), admin_only=True),
+    Command("killOp", kill_op, Fields(OP, strict=False), admin_only=True),
 )

@@ -17,6 +17,19 @@ from typing import Any, Final
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
+from headrace.dispatch.arguments import (
+    BOOLEAN,
+    OBJECT,
+    OBJECT_ID,
+    STRING,
+    Field,
+    Fields,
+    array,
+    boolean,
+    document,
+    number,
+    without_effect,
+)
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import ClientInfo, Request
@@ -30,6 +43,18 @@ WIRE_VERSION_MIN: Final = 0
 WIRE_VERSION_MAX: Final = 27
 """MongoDB 8.2."""
 
+COMPRESSION: Final = array("compression")
+HELLO_OK: Final = boolean("helloOk")
+MAX_AWAIT_TIME_MS: Final = number("maxAwaitTimeMS")
+_FIELDS: Final = Fields(
+    COMPRESSION, HELLO_OK, MAX_AWAIT_TIME_MS, document("client"),
+    document("topologyVersion", Fields(
+        Field("processId", OBJECT_ID, None, required=True), number("counter", required=True), strict=False
+    )),
+    *without_effect(BOOLEAN, "loadBalanced"), *without_effect(OBJECT, "speculativeAuthenticate"),
+    *without_effect(STRING, "saslSupportedMechs"), strict=False,
+)  # fmt: skip
+
 
 def run(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     body = request.body
@@ -39,7 +64,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     if wait_ms and not request.time_is_up:
         return Wait(wait_ms)
     _remember_client(request.client, body)
-    reply: dict[str, Any] = {"helloOk": True} if body.get("helloOk") else {}
+    reply: dict[str, Any] = {"helloOk": True} if HELLO_OK.of(body) else {}
     reply["topologyVersion"] = topology
     primary_field = "isWritablePrimary" if request.name == "hello" else "ismaster"
     if context.engine.options.oplog:
@@ -55,19 +80,15 @@ def run(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
 
 
 def _wait_ms(context: CommandContext, body: dict[str, Any], counter: int) -> int:
-    """How long this client wants to wait for news; 0 for an answer now. Raises 14, 31368, 31372, 31373, 31382."""
+    """How long this client wants to wait for news; 0 for an answer now. Raises 31368, 31372, 31373, 31382."""
     known = body.get("topologyVersion")
-    wait_ms = body.get("maxAwaitTimeMS")
+    wait_ms = MAX_AWAIT_TIME_MS.of(body)
     if known is None:
         if wait_ms is not None:
             raise CommandError(31373, "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'")
         return 0
     if wait_ms is None:
         raise CommandError(31368, "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'")
-    if not isinstance(known, dict) or not isinstance(known.get("counter"), int):
-        raise CommandError(14, "'topologyVersion' must be a document with 'processId' and 'counter'")
-    if isinstance(wait_ms, bool) or not isinstance(wait_ms, int | float):
-        raise CommandError(14, "'maxAwaitTimeMS' must be a number")
     if wait_ms < 0:
         raise CommandError(31372, "'maxAwaitTimeMS' must be a non-negative integer")
     if known.get("processId") != context.engine.process_id or known["counter"] < counter:
@@ -78,7 +99,7 @@ def _wait_ms(context: CommandContext, body: dict[str, Any], counter: int) -> int
             f"Received a topology version with counter: {known['counter']} which is greater than the server "
             f"topology version counter: {counter}",
         )
-    return int(wait_ms)
+    return wait_ms
 
 
 def _remember_client(info: ClientInfo, body: dict[str, Any]) -> None:
@@ -88,9 +109,8 @@ def _remember_client(info: ClientInfo, body: dict[str, Any]) -> None:
         if info.metadata is not None and client != info.metadata:
             raise CommandError(186, "The client metadata document may only be sent in the first hello")
         info.metadata = client
-    offered = body.get("compression")
-    if isinstance(offered, list):
-        info.compressors = [name for name in offered if name in COMPRESSORS]
+    if "compression" in body:
+        info.compressors = [name for name in COMPRESSION.of(body) if name in COMPRESSORS]
     info.hello_done = True
 
 
@@ -131,6 +151,6 @@ def _for_anybody(context: CommandContext, info: ClientInfo) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("hello", run),
-    Command("isMaster", run, aliases=("ismaster",)),
+    Command("hello", run, _FIELDS),
+    Command("isMaster", run, _FIELDS, aliases=("ismaster",)),
 )

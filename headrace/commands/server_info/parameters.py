@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace import limits
+from headrace.dispatch.arguments import NUMBER, Fields, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import GENERIC
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import FEATURE_VERSION
 from headrace.errors import CommandError
-
-_GENERIC: Final = frozenset({"$clusterTime", "$db", "$readPreference", "comment", "lsid", "maxTimeMS"})
-"""Fields any command may carry, which name no parameter."""
 
 
 def _boolean(name: str, value: Any) -> bool:
@@ -111,7 +110,7 @@ def get_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def set_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
     """Change parameters, all or none of them; answers what the first was. Raises 2, 20, 72."""
-    wanted = [(name, value) for name, value in request.body.items() if name not in _GENERIC][1:]
+    wanted = [(name, value) for name, value in request.body.items() if name not in GENERIC.by_name][1:]
     if not wanted:
         raise CommandError(72, "no option found to set, use help:true to see options ")
     checked = {name: _checked(name, value) for name, value in wanted}
@@ -164,10 +163,17 @@ def set_feature_version(context: CommandContext, request: Request) -> dict[str, 
     return {}
 
 
+_RESIZE: Final = Fields(*without_effect(NUMBER, "size", "minRetentionHours"), strict=False)
+
 COMMANDS: Final = (
-    Command("getDefaultRWConcern", get_default_rw_concern, admin_only=True),
-    Command("getParameter", get_parameter, admin_only=True),
-    Command("replSetResizeOplog", resize_oplog, admin_only=True, needs_oplog=True),
-    Command("setFeatureCompatibilityVersion", set_feature_version, admin_only=True),
-    Command("setParameter", set_parameter, admin_only=True),
+    Command("getDefaultRWConcern", get_default_rw_concern, Fields(strict=False), admin_only=True),
+    Command("getParameter", get_parameter, Fields(strict=False), admin_only=True),
+    Command("replSetResizeOplog", resize_oplog, _RESIZE, admin_only=True, needs_oplog=True),
+    Command(
+        "setFeatureCompatibilityVersion",
+        set_feature_version,
+        Fields(string("setFeatureCompatibilityVersion"), strict=False),
+        admin_only=True,
+    ),
+    Command("setParameter", set_parameter, Fields(strict=False), admin_only=True),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.dispatch.arguments import Fields
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
@@ -53,4 +54,6 @@ def _refuse(code: int, message: str) -> Any:
     return run
 
 
-COMMANDS: Final = tuple(Command(name, _refuse(code, message)) for name, (code, message) in REFUSED.items())
+COMMANDS: Final = tuple(
+    Command(name, _refuse(code, message), Fields(strict=False)) for name, (code, message) in REFUSED.items()
+)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from bson import Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
+from headrace.dispatch.arguments import Fields, boolean
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
@@ -19,6 +20,8 @@ from headrace.dispatch.server_info import ELECTION_ID, host_of, op_time
 from headrace.errors import CommandError
 
 _PRIMARY: Final = 1
+COMMITMENT_STATUS: Final = boolean("commitmentStatus")
+FORCE: Final = boolean("force")
 
 
 def get_status(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -116,7 +119,7 @@ def get_config(context: CommandContext, request: Request) -> dict[str, Any]:
             "replicaSetId": _set_id(context),
         },
     }
-    if request.body.get("commitmentStatus"):
+    if COMMITMENT_STATUS.of(request.body):
         return {"config": config, "commitmentStatus": True}
     return {"config": config}
 
@@ -147,7 +150,7 @@ def initiate(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def step_down(context: CommandContext, request: Request) -> dict[str, Any]:
     """Nobody could take over: 262 as MongoDB says it after waiting, 115 for stepping down by force."""
-    if request.body.get("force"):
+    if FORCE.of(request.body):
         raise CommandError(115, "Headrace is a set of one member and cannot step down")
     raise CommandError(262, "No electable secondaries caught up: the set has one member")
 
@@ -173,20 +176,28 @@ COMMANDS: Final = (
     Command(
         "replSetFreeze",
         _not_a_secondary("cannot freeze node when primary or running for election. state: Primary"),
+        Fields(strict=False),
         admin_only=True,
         needs_oplog=True,
     ),
-    Command("replSetGetConfig", get_config, admin_only=True, needs_oplog=True),
-    Command("replSetGetRBID", rollback_id, admin_only=True, needs_oplog=True),
-    Command("replSetGetStatus", get_status, admin_only=True, needs_oplog=True),
-    Command("replSetInitiate", initiate, admin_only=True, needs_oplog=True),
+    Command("replSetGetConfig", get_config, Fields(COMMITMENT_STATUS, strict=False), admin_only=True, needs_oplog=True),
+    Command("replSetGetRBID", rollback_id, Fields(strict=False), admin_only=True, needs_oplog=True),
+    Command("replSetGetStatus", get_status, Fields(strict=False), admin_only=True, needs_oplog=True),
+    Command("replSetInitiate", initiate, Fields(strict=False), admin_only=True, needs_oplog=True),
     Command(
         "replSetMaintenance",
         _not_a_secondary("primaries can't modify maintenance mode"),
+        Fields(strict=False),
         admin_only=True,
         needs_oplog=True,
     ),
-    Command("replSetReconfig", reconfigure, admin_only=True, needs_oplog=True),
-    Command("replSetStepDown", step_down, admin_only=True, needs_oplog=True),
-    Command("replSetSyncFrom", _not_a_secondary("primaries don't sync"), admin_only=True, needs_oplog=True),
+    Command("replSetReconfig", reconfigure, Fields(strict=False), admin_only=True, needs_oplog=True),
+    Command("replSetStepDown", step_down, Fields(FORCE, strict=False), admin_only=True, needs_oplog=True),
+    Command(
+        "replSetSyncFrom",
+        _not_a_secondary("primaries don't sync"),
+        Fields(strict=False),
+        admin_only=True,
+        needs_oplog=True,
+    ),
 )

@@ -16,6 +16,7 @@ from typing import Any, Final
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
+from headrace.dispatch.arguments import Fields
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
@@ -169,4 +170,4 @@ _SECTIONS: Final[dict[str, Callable[[CommandContext, Request], dict[str, Any] | 
     "storageEngine": _storage_engine,
 }
 
-COMMANDS: Final = (Command("serverStatus", run),)
+COMMANDS: Final = (Command("serverStatus", run, Fields(strict=False)),)

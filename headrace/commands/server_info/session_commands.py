@@ -12,11 +12,10 @@ from uuid import uuid4
 from bson.binary import UUID_SUBTYPE, Binary
 
 from headrace import limits
+from headrace.dispatch.arguments import OBJECT, Fields, array
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.errors import CommandError
-from headrace.values.bson import type_name
 
 
 def start_session(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -25,25 +24,17 @@ def start_session(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _listed(request: Request) -> list[dict[str, Any]]:
-    """The documents that the command's own field lists; raises 14 for anything else."""
-    field = next(iter(request.body))
-    sessions = request.body[field]
-    if not isinstance(sessions, list):
-        raise CommandError(
-            14, f"BSON field '{field}.{field}' is the wrong type '{type_name(sessions)}', expected type 'array'"
-        )
-    for index, session in enumerate(sessions):
-        if not isinstance(session, dict):
-            raise CommandError(
-                14,
-                f"BSON field '{field}.{index}' is the wrong type '{type_name(session)}', expected type 'object'",
-            )
-    return sessions
+    """The documents that the command's own field lists."""
+    documents: list[dict[str, Any]] = request.body[request.name]
+    return documents
+
+
+def _listing(name: str) -> Fields:
+    return Fields(array(name, OBJECT, required=True), strict=False)
 
 
 def refresh(context: CommandContext, request: Request) -> dict[str, Any]:
     """What a session has open ends by its own time, so there is nothing to put off."""
-    _listed(request)
     return {}
 
 
@@ -66,10 +57,10 @@ def _ids(sessions: list[dict[str, Any]]) -> list[bytes]:
 
 
 COMMANDS: Final = (
-    Command("endSessions", end),
-    Command("killAllSessions", end_all),
-    Command("killAllSessionsByPattern", end_all),
-    Command("killSessions", end),
-    Command("refreshSessions", refresh),
-    Command("startSession", start_session),
+    Command("endSessions", end, _listing("endSessions")),
+    Command("killAllSessions", end_all, _listing("killAllSessions")),
+    Command("killAllSessionsByPattern", end_all, _listing("killAllSessionsByPattern")),
+    Command("killSessions", end, _listing("killSessions")),
+    Command("refreshSessions", refresh, _listing("refreshSessions")),
+    Command("startSession", start_session, Fields(strict=False)),
 )

@@ -14,32 +14,57 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.commands.writing import delete, insert, update
-from headrace.dispatch.arguments import flag, object_field, raw_documents
+from headrace.dispatch.arguments import (
+    Field,
+    Fields,
+    array,
+    boolean,
+    document,
+    number,
+    raw_documents,
+)
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import check_statement
+from headrace.dispatch.generic_arguments import (
+    ARRAY_FILTERS,
+    BATCH_SIZE,
+    BYPASS,
+    COLLATION,
+    CURSOR,
+    HINT,
+    LET,
+    MULTI,
+    NOT_AN_UPDATE,
+    ORDERED,
+    UPDATE,
+    UPSERT,
+)
 from headrace.dispatch.namespaces import namespaces_of, writable
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import retryable_of
 from headrace.errors import CommandError
-from headrace.execution.batches import batch_size, open_cursor
+from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
-from headrace.query.expressions.numbers import NUMBERS, to_long
+from headrace.query.expressions.numbers import to_long
 from headrace.store import catalog_changes
 from headrace.store.write_transaction import RetryableWrite
-from headrace.values.bson import check_all, decode, encode, find_element, type_name
+from headrace.values.bson import check_all, decode, encode, find_element
 
 NAMESPACE: Final = "admin.$cmd.bulkWrite"
 UNBOUNDED: Final = 1 << 30
-_OPERATIONS: Final = {
-    "delete": frozenset({"collation", "delete", "filter", "hint", "multi"}),
-    "insert": frozenset({"document", "insert"}),
-    "update": frozenset({
-        "arrayFilters", "collation", "constants", "filter", "hint", "multi", "sort", "update", "updateMods", "upsert",
-    }),
+ERRORS_ONLY: Final = boolean("errorsOnly")
+FIELDS: Final = Fields(BYPASS, CURSOR, ERRORS_ONLY, LET, ORDERED, array("nsInfo"), array("ops"))
+_CONSTANTS: Final = document("constants")
+_FILTER: Final = document("filter", required=True)
+OPERATIONS: Final = {
+    "delete": Fields(COLLATION, HINT, MULTI, _FILTER, number("delete", required=True)),
+    "insert": Fields(document("document", required=True), number("insert", required=True)),
+    "update": Fields(
+        ARRAY_FILTERS, COLLATION, HINT, MULTI, UPSERT, _CONSTANTS, _FILTER, document("sort"),
+        number("update", required=True), Field("updateMods", UPDATE, None, required=True, error=NOT_AN_UPDATE),
+    ),
 }  # fmt: skip
 """The operations and the fields of each."""
-_NEEDED: Final = {"delete": ("filter",), "insert": ("document",), "update": ("filter", "updateMods")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +118,9 @@ class BulkTotals:
 def run(context: CommandContext, request: Request) -> bytes:
     body = request.body
     operations = _operations(request)
-    ordered = flag(body, "ordered", True, "bulkWrite")
-    size = batch_size(object_field(body, "cursor", "bulkWrite"), "bulkWrite.cursor")
-    totals = BulkTotals(flag(body, "errorsOnly", False, "bulkWrite"), retryable_of(request))
+    ordered = ORDERED.of(body)
+    size = BATCH_SIZE.of(CURSOR.of(body))
+    totals = BulkTotals(ERRORS_ONLY.of(body), retryable_of(request))
     for first, group in _groups(operations):
         _DO[group[0].kind](context, request, first, group, totals, ordered)
         if ordered and totals.errors:
@@ -115,37 +140,23 @@ def _operations(request: Request) -> list[BulkOperation]:
     check_all([operation.document for operation in operations if operation.document])
     if "txnNumber" in request.body and "autocommit" not in request.body:
         for operation in operations:
-            if operation.statement.get("multi") or operation.statement.get("limit") == 0:
+            if MULTI.of(operation.statement) or operation.statement.get("limit") == 0:
                 raise CommandError(72, "Cannot use retryable writes with multi=true")
     return operations
 
 
 def _operation(raw: bytes, namespaces: list[str]) -> BulkOperation:
     kind = raw[5 : raw.index(0, 5)].decode(errors="replace") if len(raw) > 5 else ""
-    if kind not in _OPERATIONS:
+    if kind not in OPERATIONS:
         raise CommandError(9, f"Unrecognized operation '{kind}' in bulkWrite.ops: it is insert, update or delete")
     element = find_element(raw, b"document") if kind == "insert" else None
     if element is not None and element[0] == 3:
-        document, spec = raw[element[1] : element[2]], _without(raw, element)
+        document, spec = raw[element[1] : element[2]], {**_without(raw, element), "document": {}}
     else:
         document, spec = b"", decode(raw)
-    _check_fields(kind, spec, bool(document))
+    OPERATIONS[kind].check("bulkWrite.ops", spec)
     namespace = _namespace(kind, spec[kind], namespaces)
     return BulkOperation(kind, namespace, document) if kind == "insert" else _STATEMENTS[kind](namespace, spec)
-
-
-def _check_fields(kind: str, spec: dict[str, Any], has_document: bool) -> None:
-    for name in spec:
-        if name not in _OPERATIONS[kind]:
-            raise CommandError(40415, f"BSON field 'bulkWrite.ops.{name}' is an unknown field.")
-    for name in _NEEDED[kind]:
-        if name not in spec and not has_document:
-            raise CommandError(40414, f"BSON field 'bulkWrite.ops.{name}' is missing but a required field")
-    if kind == "insert" and not has_document:
-        shown = type_name(spec["document"])
-        raise CommandError(
-            14, f"BSON field 'bulkWrite.ops.document' is the wrong type '{shown}', expected type 'object'"
-        )
 
 
 def _without(raw: bytes, element: tuple[int, int, int]) -> dict[str, Any]:
@@ -156,20 +167,16 @@ def _without(raw: bytes, element: tuple[int, int, int]) -> dict[str, Any]:
 
 
 def _namespace(kind: str, number: Any, namespaces: list[str]) -> str:
-    if type(number) not in NUMBERS:
-        shown = type_name(number)
-        raise CommandError(14, f"BSON field 'bulkWrite.ops.{kind}' is the wrong type '{shown}', expected type 'int'")
-    element = to_long(number)
-    if not 0 <= element < len(namespaces):
-        raise CommandError(2, f"BulkWrite ops entry has an invalid nsInfo index: {element}")
-    return namespaces[element]
+    index = to_long(number)
+    if not 0 <= index < len(namespaces):
+        raise CommandError(2, f"BulkWrite ops entry has an invalid nsInfo index: {index}")
+    return namespaces[index]
 
 
 def _update_statement(namespace: str, spec: dict[str, Any]) -> BulkOperation:
     statement: dict[str, Any] = {name: spec[name] for name in _SHARED if name in spec}
     statement |= {"q": spec["filter"], "u": spec["updateMods"]}
-    if "constants" in spec:
-        statement["c"] = object_field(spec, "constants", "bulkWrite.ops")
+    statement["c"] = _CONSTANTS.of(spec)
     update.check(statement)
     return BulkOperation("update", namespace, statement=statement)
 
@@ -178,10 +185,8 @@ _SHARED: Final = ("arrayFilters", "collation", "hint", "multi", "sort", "upsert"
 
 
 def _delete_statement(namespace: str, spec: dict[str, Any]) -> BulkOperation:
-    multi = flag(spec, "multi", False, "bulkWrite.ops")
-    statement: dict[str, Any] = {"q": object_field(spec, "filter", "bulkWrite.ops"), "limit": 0 if multi else 1}
+    statement: dict[str, Any] = {"q": spec["filter"], "limit": 0 if MULTI.of(spec) else 1}
     statement |= {name: spec[name] for name in ("collation", "hint") if name in spec}
-    check_statement("bulkWrite.ops", statement)
     return BulkOperation("delete", namespace, statement=statement)
 
 
@@ -262,7 +267,7 @@ def _delete(
         collection = writable(context, operation.namespace)
         removed = 0
         if collection is not None:
-            let, retryable = variables_of(request.body, "bulkWrite") or None, totals.retryable_at(index)
+            let, retryable = variables_of(request.body) or None, totals.retryable_at(index)
             removed = delete.run_statement(context, collection, operation.statement, let, retryable)
     except CommandError as error:
         totals.failed(index, "delete", error)
@@ -278,4 +283,4 @@ _DO: Final[dict[str, Callable[..., None]]] = {
     "update": _update,
 }
 
-COMMAND: Final = Command("bulkWrite", run, writes=True, admin_only=True)
+COMMAND: Final = Command("bulkWrite", run, FIELDS, writes=True, admin_only=True)

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch import arguments
-from headrace.dispatch.arguments import flag, integer_field, object_field, raw_documents
+from headrace.dispatch.arguments import (
+    BINARY,
+    BOOLEAN,
+    OBJECT,
+    Fields,
+    array,
+    document,
+    number,
+    raw_documents,
+    without_effect,
+)
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import check_statement
+from headrace.dispatch.generic_arguments import (
+    COLLATION,
+    COLLECTION_UUID,
+    ENCRYPTION,
+    HINT,
+    LET,
+    ORDERED,
+)
 from headrace.dispatch.namespaces import for_writing, refused, target
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
@@ -16,24 +32,38 @@ from headrace.dispatch.retryable_writes import retryable_of
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.query.expressions.numbers import to_long
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import decode
+
+
+def _one_or_all(path: str, value: Any) -> None:
+    if to_long(value) not in (0, 1):
+        raise CommandError(9, f"The limit field in delete objects must be 0 or 1. Got {value}")
+
+
+LIMIT: Final = number("limit", 0, required=True, check=_one_or_all)
+FIELDS: Final = Fields(
+    LET, ORDERED, array("deletes"), *COLLECTION_UUID, *ENCRYPTION, *without_effect(BOOLEAN, "bypassDocumentValidation"),
+    *without_effect(OBJECT, "runtimeConstants"),
+)  # fmt: skip
+STATEMENT: Final = Fields(COLLATION, HINT, LIMIT, document("q", required=True), *without_effect(BINARY, "sampleId"))
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
     statements = [decode(raw) for raw in raw_documents(request, "deletes")]
     for statement in statements:
-        _check(statement)
+        check(statement)
     for_writing(context, namespace)
     collection = context.txn.collection(namespace)
     retryable = retryable_of(request)
-    ordered = flag(request.body, "ordered", True, "delete")
+    ordered = ORDERED.of(request.body)
     errors = refused(collection, len(statements), ordered=ordered)
     if errors is not None:
         return {"n": 0, "writeErrors": errors}
-    let = variables_of(request.body, "delete") or None
+    let = variables_of(request.body) or None
     removed = 0
     failures: list[tuple[int, CommandError]] = []
     for index, statement in enumerate(statements):
@@ -53,15 +83,9 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     return reply
 
 
-def _check(statement: dict[str, Any]) -> None:
-    arguments.check("delete.deletes", statement, arguments.DELETE_STATEMENT)
-    for field in ("q", "limit"):
-        if statement.get(field) is None:
-            raise CommandError(40414, f"BSON field 'delete.deletes.{field}' is missing but a required field")
-    if integer_field(statement, "limit", "delete.deletes") not in (0, 1):
-        raise CommandError(9, f"The limit field in delete objects must be 0 or 1. Got {statement['limit']}")
-    object_field(statement, "q", "delete.deletes")
-    check_statement("delete.deletes", statement)
+def check(statement: dict[str, Any]) -> None:
+    """Raise what is wrong with a statement before any is run: 9, 14, 40414, 40415."""
+    STATEMENT.check("delete.deletes", statement)
 
 
 def run_statement(
@@ -79,7 +103,7 @@ def run_statement(
     if finder.is_by_id:
         match = finder.by_id(txn)
         matches = [] if match is None else [match]
-    elif integer_field(statement, "limit", "delete.deletes"):
+    elif LIMIT.of(statement):
         matches = [(record, raw) for record, raw, _ in _first(finder, txn)]
     else:
         matches = [(record, raw) for record, raw, _ in finder.find(txn)]
@@ -96,4 +120,4 @@ def _first(finder: Finder, txn: Any) -> list[Any]:
     return [] if match is None else [match]
 
 
-COMMAND: Final = Command("delete", run, writes=True)
+COMMAND: Final = Command("delete", run, FIELDS, writes=True)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
+from headrace.dispatch.arguments import Fields
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
@@ -51,6 +52,6 @@ def _check_inside(request: Request) -> None:
 
 
 COMMANDS: Final = (
-    Command("abortTransaction", abort, admin_only=True),
-    Command("commitTransaction", commit, admin_only=True, writes=True),
+    Command("abortTransaction", abort, Fields(strict=False), admin_only=True),
+    Command("commitTransaction", commit, Fields(strict=False), admin_only=True, writes=True),
 )

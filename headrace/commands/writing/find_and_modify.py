@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import flag, object_field
+from headrace.dispatch.arguments import OBJECT, Field, Fields, boolean, document, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import (
+    ARRAY_FILTERS,
+    BYPASS,
+    COLLATION,
+    COLLECTION_UUID,
+    ENCRYPTION,
+    HINT,
+    LET,
+    NOT_AN_UPDATE,
+    UPDATE,
+    UPSERT,
+)
 from headrace.dispatch.namespaces import target, writable
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import retryable_of
@@ -20,6 +32,17 @@ from headrace.query.update import check_upsert_filter
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 
+NEW: Final = boolean("new")
+PROJECTION: Final = document("fields")
+QUERY: Final = document("query")
+REMOVE: Final = boolean("remove")
+SORT: Final = document("sort")
+FIELDS: Final = Fields(
+    ARRAY_FILTERS, BYPASS, COLLATION, HINT, LET, NEW, PROJECTION, QUERY, REMOVE, SORT, UPSERT,
+    Field("update", UPDATE, None, error=NOT_AN_UPDATE), *COLLECTION_UUID, *ENCRYPTION,
+    *without_effect(OBJECT, "runtimeConstants"),
+)  # fmt: skip
+
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     body = request.body
@@ -27,30 +50,26 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     _check(body)
     collection = writable(context, namespace)
     check_hint(collection, body.get("hint"))
-    spec = object_field(body, "query", "findAndModify")
-    if flag(body, "remove", False, "findAndModify"):
+    spec = QUERY.of(body)
+    if REMOVE.of(body):
         return _remove(context, request, collection, spec)
     return _modify(context, request, namespace, collection, spec)
 
 
 def _check(body: dict[str, Any]) -> None:
-    if body.get("remove"):
-        if "update" in body:
+    if REMOVE.of(body):
+        if body.get("update") is not None:
             raise CommandError(9, "Cannot specify both an update and remove=true")
-        if body.get("upsert"):
+        if UPSERT.of(body):
             raise CommandError(9, "Cannot specify both upsert=true and remove=true ")
         if body.get("arrayFilters"):
             raise CommandError(9, "Cannot specify arrayFilters and remove=true")
-        if body.get("new"):
+        if NEW.of(body):
             raise CommandError(
                 9, "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document"
             )
-    elif "update" not in body:
+    elif body.get("update") is None:
         raise CommandError(9, "Either an update or remove=true must be specified")
-    elif type(body["update"]) not in (dict, list):
-        raise CommandError(9, "Update argument must be either an object or an array")
-    for name in ("sort", "fields", "query", "let"):
-        object_field(body, name, "findAndModify")
 
 
 def _pick(context: CommandContext, finder: Finder, collection: Collection, body: dict[str, Any]) -> Any:
@@ -77,7 +96,7 @@ def _remove(
     match, finder = None, None
     if collection is not None:
         collation = collation_of(collection, body.get("collation"))
-        finder = Finder(collection, spec, collation, variables_of(body, "findAndModify") or None)
+        finder = Finder(collection, spec, collation, variables_of(body) or None)
         match = _pick(context, finder, collection, body)
     if match is None or collection is None:
         return {"lastErrorObject": {"n": 0}, "value": None}
@@ -90,10 +109,10 @@ def _modify(
     context: CommandContext, request: Request, namespace: str, collection: Collection | None, spec: dict[str, Any]
 ) -> dict[str, Any]:
     body = request.body
-    upsert, new = flag(body, "upsert", False, "findAndModify"), flag(body, "new", False, "findAndModify")
+    upsert, new = UPSERT.of(body), NEW.of(body)
     statement = {"q": spec, "u": body["update"], "upsert": upsert}
     statement |= {name: body[name] for name in ("arrayFilters", "collation") if name in body}
-    let = variables_of(body, "findAndModify") or None
+    let = variables_of(body) or None
     update = parsed(statement, collection, let)
     if upsert:
         check_upsert_filter(spec)
@@ -116,4 +135,4 @@ def _modify(
     return {"lastErrorObject": last, "value": _shown(body, made, None) if new else None}
 
 
-COMMAND: Final = Command("findAndModify", run, writes=True, aliases=("findandmodify",))
+COMMAND: Final = Command("findAndModify", run, FIELDS, writes=True, aliases=("findandmodify",))

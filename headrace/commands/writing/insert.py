@@ -9,9 +9,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, Final
 
-from headrace.dispatch.arguments import flag, raw_documents
+from headrace.dispatch.arguments import Fields, array, raw_documents
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.generic_arguments import BYPASS, COLLECTION_UUID, ENCRYPTION, ORDERED
 from headrace.dispatch.namespaces import for_writing, refused, target
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
@@ -26,6 +27,8 @@ from headrace.values.bson import check_all
 _INT32 = Struct("<i").pack
 _N: Final = b"\x10n\x00"
 
+FIELDS: Final = Fields(BYPASS, ORDERED, array("documents"), *COLLECTION_UUID, *ENCRYPTION)
+
 
 def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     namespace = target(request)
@@ -34,7 +37,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     for_writing(context, namespace)
     txn = context.txn
     collection = txn.collection(namespace)
-    ordered = flag(request.body, "ordered", True, "insert")
+    ordered = ORDERED.of(request.body)
     errors = refused(collection, len(documents), ordered=ordered)
     if errors is not None:
         return {"n": 0, "writeErrors": errors}
@@ -84,4 +87,4 @@ def insert_documents(
     return failures
 
 
-COMMAND: Final = Command("insert", run, writes=True)
+COMMAND: Final = Command("insert", run, FIELDS, writes=True)

@@ -5,11 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.dispatch import arguments
-from headrace.dispatch.arguments import flag, object_field, raw_documents
+from headrace.dispatch.arguments import (
+    BINARY,
+    BOOLEAN,
+    OBJECT,
+    Field,
+    Fields,
+    array,
+    document,
+    raw_documents,
+    without_effect,
+)
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import check_statement
+from headrace.dispatch.generic_arguments import (
+    ARRAY_FILTERS,
+    BYPASS,
+    COLLATION,
+    COLLECTION_UUID,
+    ENCRYPTION,
+    HINT,
+    LET,
+    MULTI,
+    NOT_AN_UPDATE,
+    ORDERED,
+    UPDATE,
+    UPSERT,
+)
 from headrace.dispatch.namespaces import for_writing, refused, target
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
@@ -23,7 +45,17 @@ from headrace.query.update import Update, check_upsert_filter, parse_update
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
-from headrace.values.bson import decode, encode, find_element, type_name
+from headrace.values.bson import decode, encode, find_element
+
+FIELDS: Final = Fields(
+    BYPASS, LET, ORDERED, array("updates"), *COLLECTION_UUID, *ENCRYPTION, *without_effect(OBJECT, "runtimeConstants")
+)
+SORT: Final = document("sort")
+STATEMENT: Final = Fields(
+    ARRAY_FILTERS, COLLATION, HINT, MULTI, SORT, UPSERT, document("c"), document("q", required=True),
+    Field("u", UPDATE, None, required=True, error=NOT_AN_UPDATE), *without_effect(BINARY, "sampleId"),
+    *without_effect(BOOLEAN, "upsertSupplied"),
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -47,7 +79,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
             return answer
     for statement in statements:
         check(statement)
-    ordered = flag(request.body, "ordered", True, "update")
+    ordered = ORDERED.of(request.body)
     errors = refused(context.txn.collection(namespace), len(statements), ordered=ordered)
     if errors is not None:
         return {"n": 0, "nModified": 0, "writeErrors": errors}
@@ -133,24 +165,10 @@ def _cached(raw: bytes, change: dict[str, Any]) -> Update:
 
 
 def check(statement: dict[str, Any]) -> None:
-    """Raise what is wrong with a statement before any is run: 9, 14, 40414."""
-    arguments.check("update.updates", statement, arguments.UPDATE_STATEMENT)
-    for field in ("q", "u"):
-        if statement.get(field) is None:
-            raise CommandError(40414, f"BSON field 'update.updates.{field}' is missing but a required field")
-    object_field(statement, "q", "update.updates")
-    if type(statement["u"]) not in (dict, list):
-        raise CommandError(9, "Update argument must be either an object or an array")
-    check_statement("update.updates", statement)
-    if object_field(statement, "sort", "update.updates") and statement.get("multi"):
+    """Raise what is wrong with a statement before any is run: 9, 14, 40414, 40415."""
+    STATEMENT.check("update.updates", statement)
+    if SORT.of(statement) and MULTI.of(statement):
         raise CommandError(9, "Cannot specify sort with multi=true")
-    for field in ("upsert", "multi"):
-        value = statement.get(field, False)
-        if type(value) is not bool and not isinstance(value, int | float):
-            kind = type_name(value)
-            raise CommandError(
-                14, f"BSON field 'update.updates.{field}' is the wrong type '{kind}', expected type 'bool'"
-            )
 
 
 def run_statement(
@@ -164,9 +182,9 @@ def run_statement(
     txn = context.txn
     context.count("operations.update")
     collection = txn.collection(namespace)
-    let = variables_of(request.body, "update") or None
+    let = variables_of(request.body) or None
     update = parsed(statement, collection, let)
-    upsert = bool(statement.get("upsert"))
+    upsert = UPSERT.of(statement)
     if upsert:
         check_upsert_filter(statement["q"])
     check_hint(collection, statement.get("hint"))
@@ -179,9 +197,9 @@ def run_statement(
     finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
     outcome = Outcome()
     applier = Applier(txn, collection, statement, update, finder, request.body, retryable)
-    for record, raw, document in _chosen(finder, txn, collection, statement):
+    for record, raw, decoded in _chosen(finder, txn, collection, statement):
         outcome.matched += 1
-        outcome.modified += applier.change(record, raw, document) is not None
+        outcome.modified += applier.change(record, raw, decoded) is not None
     if not outcome.matched and upsert:
         outcome.upserted = applier.insert(statement["q"])
     return outcome
@@ -195,7 +213,7 @@ def _chosen(
     if sort:
         first = first_by(finder, txn, parse_sort(sort, collation_of(collection, statement.get("collation"))))
         return [] if first is None else [first]
-    return matches(finder, txn, multi=bool(statement.get("multi")))
+    return matches(finder, txn, multi=MULTI.of(statement))
 
 
 def _nowhere(namespace: str) -> Collection:
@@ -203,4 +221,4 @@ def _nowhere(namespace: str) -> Collection:
     return Collection(namespace, 0, None, "collection", {}, [])
 
 
-COMMAND: Final = Command("update", run, writes=True)
+COMMAND: Final = Command("update", run, FIELDS, writes=True)

@@ -2,7 +2,7 @@
 
 from headrace.values.bson.codec import OPTIONS, check_all, decode, encode, encode_in_order
 from headrace.values.bson.elements import RawElement, find_element, first_element, iter_elements, value_size
-from headrace.values.bson.value_types import MISSING, Missing, type_name, type_number
+from headrace.values.bson.value_types import MISSING, Missing, type_name, type_number, types_named
 
 __all__ = [
     "MISSING",
@@ -18,5 +18,6 @@ __all__ = [
     "iter_elements",
     "type_name",
     "type_number",
+    "types_named",
     "value_size",
 ]

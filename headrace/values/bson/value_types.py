@@ -52,6 +52,11 @@ _TYPES: Final[dict[type, tuple[int, str]]] = {
 }
 
 
+def types_named(*names: str) -> frozenset[type]:
+    """The Python types of BSON values of these types, by the names that `type_name` gives them."""
+    return frozenset(kind for kind, (_, name) in _TYPES.items() if name in names)
+
+
 def type_name(value: Any) -> str:
     """MongoDB's name of the BSON type, as in `$type` and error messages; "missing" for MISSING."""
     if type(value) is Code and value.scope is not None:
