@@ -1,4 +1,4 @@
-"""`headrace pipeline`: runs a job of the Spark pipeline from its file, and tells of it.
+"""`headrace pipeline`: runs a job of the Spark pipeline from its file, and reports on it.
 
 Spark is imported when a job is run, not before.
 """
@@ -106,7 +106,7 @@ def _reset(job: Job, arguments: argparse.Namespace) -> int:
         removed = reset_job(job, data=arguments.data).removed
     except JobRunning as error:
         return _fail(str(error), EXIT_RUNNING)
-    _say(f"removed {', '.join(removed)}" if removed else "there was nothing to remove")
+    _say(f"removed {', '.join(removed)}" if removed else "nothing to remove")
     return 0
 
 

@@ -1,1 +1,1 @@
-"""Jobs: a file that says what is to run, running it, and what is told of it."""
+"""Jobs: a file that says what is to run, running it, and what is reported of it."""

@@ -1,7 +1,7 @@
-"""What Spark's checkpoint says without Spark: the last batch that was planned, the last that was committed.
+"""Reads Spark's checkpoint without Spark: the last batch that was planned, and the last that was committed.
 
 <checkpoint>/offsets/7     `v1`, a line of settings, then a line of JSON for each source: where batch 7 ends
-<checkpoint>/commits/7     there when batch 7 is done
+<checkpoint>/commits/7     exists once batch 7 is committed
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """What is at `path`; nothing there is a checkpoint of nothing."""
+    """The checkpoint at `path`; `Checkpoint()` if there is none."""
     committed = _last(path / "commits")
     lines = (path / "offsets" / str(committed)).read_text().splitlines() if committed >= 0 else []
     return Checkpoint(_last(path / "offsets"), committed, json.loads(lines[2]) if len(lines) > 2 else None)
 
 
 def planned_end(path: Path, batch: int) -> Token | None:
-    """The token at which a batch ends that Spark has planned, as it has those it runs; None of several servers."""
+    """The token at which a planned batch ends, as every running batch is; None if the source has several servers."""
     lines = (path / "offsets" / str(batch)).read_text().splitlines()
     positions = server_positions(json.loads(lines[2])) if len(lines) > 2 else []
     return positions[0].token if positions and not positions[0].server else None
@@ -39,7 +39,10 @@ def planned_end(path: Path, batch: int) -> Token | None:
 
 @dataclass(frozen=True, slots=True)
 class ServerPosition:
-    """Where a query is on a server, by the name of the server where there are several."""
+    """How far a query has read one server. `server` is its name if there are several, else empty.
+
+    `in_snapshot`: it still reads the initial snapshot, and follows events from `token` on after that.
+    """
 
     token: Token
     in_snapshot: bool = False
@@ -47,7 +50,7 @@ class ServerPosition:
 
 
 def server_positions(offset: dict[str, Any] | None) -> list[ServerPosition]:
-    """The places of an offset, the one that is furthest behind first; none if it is no offset of ours."""
+    """The positions in a source's offset, the one furthest behind first; [] if it is another source's offset."""
     each = (offset or {}).get("servers", {"": offset or {}})
     positions = [
         ServerPosition(Token(one["token"], one.get("typeBits", "")), "after" in one, server)

@@ -21,7 +21,7 @@
     kind = "mirror"
     path = "orders/mirror"
 
-Parsed whole at the door: what is wrong is told before Spark is started.
+All of it is validated when it is read: mistakes are reported before Spark is started.
 """
 
 from __future__ import annotations
@@ -63,22 +63,24 @@ class Job:
     window: Window | None = None
     delay: str | None = None
     every: str | None = "0 seconds"
-    """None: up to now, then it ends."""
+    """None: the job processes what is there and ends."""
     report_seconds: float = 5.0
     metrics: tuple[str, int] | None = None
     spark: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def options(self) -> SourceOptions:
+        """The parsed options of the source; raises OptionError."""
         return parse_options(self.source)
 
     @property
     def trigger(self) -> dict[str, Any]:
+        """The arguments of Spark's `writeStream.trigger`."""
         return {"availableNow": True} if self.every is None else {"processingTime": self.every}
 
     @property
     def folds(self) -> bool:
-        """Whether a sink needs every event as it is."""
+        """Whether a sink folds events into documents, and so needs every event as it is."""
         return any(sink.folds for sink in self.sinks)
 
 
@@ -101,7 +103,7 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
         _check_names(table, given.get(table, {}))
     if "checkpoint" not in given or "source" not in given or not given.get("sink"):
         raise JobError("a job needs a checkpoint, a [source] and a [[sink]]")
-    # Spark does not keep the case of options' names either.
+    # As in Spark, the case of options' names does not matter.
     source = {key.lower(): _text(value) for key, value in given["source"].items()}
     source |= {key: resolved_path(path, folder) for key, path in source.items() if key in _PATHS}
     trigger, pipeline = given.get("trigger", {}), given.get("pipeline", {})
@@ -126,7 +128,7 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
 def _check(job: Job) -> None:
     options = job.options
     if options.others and options.on_server_down == "skip" and job.stages:
-        raise JobError("what comes late from a server that was skipped may be lost to stages: onServerDown is 'stall'")
+        raise JobError("stages would miss what comes late from a server that was skipped: set onServerDown to 'stall'")
     check_stages(job)
     if not job.folds:
         return
@@ -173,7 +175,7 @@ def _stages(given: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _window(pipeline: Mapping[str, Any]) -> Window | None:
-    """The window that the file tells; its delay is that of the pipeline."""
+    """The window that the file describes; its delay is that of the pipeline."""
     if "window" not in pipeline:
         return None
     date = {"date": pipeline["date"]} if "date" in pipeline else {}

@@ -1,6 +1,6 @@
 """A job's stages: which the server runs, which Spark runs, whether they make documents, and the tables they look into.
 
-Rule: what a job's stages cannot do, or its sinks cannot take, is told by the stage's name before Spark is started.
+Rule: what a job's stages cannot do, or its sinks cannot take, is reported with the stage's name before Spark starts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TABLE_OPTIONS: Final = frozenset({"document", "format", "options", "path"})
 
 
 def document_maker(job: Job) -> str | None:
-    """Why the job's rows are documents: the stage or the sink that makes them so; None if they are events."""
+    """The stage or the sink by which the job's rows are documents; None if they are events."""
     stage = next((name for stage in job.stages if (name := next(iter(stage), "")) in _MAKING), None)
     return stage or next((f"the sink {sink.kind!r}" for sink in job.sinks if sink.takes == "documents"), None)
 
@@ -49,7 +49,7 @@ def server_stages(job: Job) -> tuple[Document, ...]:
 
 
 def spark_stages(job: Job) -> list[Document]:
-    """The rest of them, run by Spark; filters let the first and the last row of a snapshot through."""
+    """The rest of them, run by Spark; filters let the first and the last row of a snapshot pass."""
     rest = job.stages[len(server_stages(job)) :]
     if job.options.start.kind != "snapshot":
         return list(rest)
@@ -72,7 +72,7 @@ def check_stages(job: Job) -> None:
             advice = "take the sink 'documents', or one of your own"
             raise ValueError(f"{maker} makes documents, and the sink {sink.kind!r} takes events: {advice}")
         if maker and sink.takes == "events":
-            raise ValueError(f"{maker} takes documents, and the sink {sink.kind!r} events: make two jobs of it")
+            raise ValueError(f"{maker} takes documents, and the sink {sink.kind!r} events: split it into two jobs")
     if maker and job.options.start.kind == "snapshot":
         raise ValueError(f"{maker}: documents are made of events, and a snapshot's rows are none; begin at a position")
     if maker and job.options.columns:
@@ -86,7 +86,7 @@ def check_stages(job: Job) -> None:
 
 
 def apply_stages(job: Job, rows: DataFrame, session: SparkSession) -> DataFrame:
-    """The rows behind the stages that Spark runs."""
+    """The rows after the stages that Spark runs."""
     from headrace.spark import pipeline
 
     stages = spark_stages(job)
@@ -110,7 +110,7 @@ def checked_lookup_tables(given: Mapping[str, Any], folder: Path) -> dict[str, A
 
 
 def open_lookup_table(given: Mapping[str, Any], session: SparkSession) -> DataFrame:
-    """A table as it is now; one of Delta is read without Spark's own Delta."""
+    """A table as it is now; a Delta table is read by `deltalake`, so Spark needs no Delta jars."""
     if given.get("format") == "delta":
         return _delta_table(given["path"], session)
     reader = session.read.format(given.get("format", "parquet")).options(**given.get("options", {}))
@@ -123,6 +123,6 @@ def _delta_table(path: str, session: SparkSession) -> DataFrame:
     if table is None:
         raise ValueError(f"there is no Delta table at {path}")
     if location.in_store:
-        # Spark has no way to a store without jars.
+        # Spark cannot read an object store without jars.
         return session.createDataFrame(table.to_pyarrow_table())
     return session.read.parquet(*(f"{location}/{name}" for name in relative_names(table, table.file_uris())))

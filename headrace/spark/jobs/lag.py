@@ -1,4 +1,4 @@
-"""How far a query is behind its servers: the events after its places, counted, and the age of the first."""
+"""How far a query is behind its servers: the number of events after its positions, and the age of the first."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _TOKENS_ONLY: Final = ({"$project": {"_id": 1}},)
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """`event_count` events wait (`EVENTS_MAX`: or more); the first is `seconds` old by the server's clock."""
+    """`event_count` events are waiting (`EVENTS_MAX`: or more); the first is `seconds` old by the server's clock."""
 
     event_count: int
     seconds: int
 
 
 def lag_of(options: SourceOptions, positions: Sequence[ServerPosition]) -> Lag:
-    """Asks each server; raises what the feed raises (a position that is lost, a server that is away)."""
+    """Asks each server. Raises PositionLost, and pymongo's errors for a server that does not answer."""
     by_name = {server_name(one.uri): one for one in options.servers}
     lags = [_lag_of(by_name.get(position.server, options), position.token) for position in positions]
     return Lag(sum(lag.event_count for lag in lags), max((lag.seconds for lag in lags), default=0))

@@ -1,4 +1,4 @@
-"""What a running job tells of itself: counts, rates, how far it is behind; for people, and for Prometheus.
+"""A running job's metrics: counts, rates and lag; for people, and for Prometheus.
 
 `JobMetrics` is written by the job's threads and read by others. `serve` answers GET /metrics with them as plain text.
 """
@@ -29,7 +29,7 @@ _EXPORTED: Final = (
 
 @dataclass(slots=True)
 class JobMetrics:
-    """The figures of one job; None is what is not known yet."""
+    """The metrics of one job; None is what is not known yet. Threads share it under `lock`."""
 
     job: str
     batch: int | None = None
@@ -46,7 +46,7 @@ class JobMetrics:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ended(self, batch: int, rows: int, seconds: float) -> None:
-        """A micro-batch is over."""
+        """Counts a micro-batch that has ended: its number, its rows, and the seconds that it took."""
         with self.lock:
             self.batch, self.batch_seconds = batch, seconds
             self.batches_total += 1
@@ -64,7 +64,7 @@ class JobMetrics:
             return f"{self.job}: batch {self.batch}, {rate}{behind}, {self.phase}{position}"
 
     def text(self) -> str:
-        """The figures in Prometheus' format."""
+        """The metrics in Prometheus' text format."""
         label = self.job.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         lines = []
         with self.lock:
@@ -78,7 +78,7 @@ class JobMetrics:
 
 @contextmanager
 def serve(metrics: JobMetrics, address: tuple[str, int] | None) -> Iterator[int | None]:
-    """Serves the figures inside, at the port that it gives (0 picks one); without an address nothing."""
+    """Serves the metrics over HTTP inside the context, which gives the port; with no address it does nothing."""
     if address is None:
         yield None
         return
@@ -94,7 +94,7 @@ def serve(metrics: JobMetrics, address: tuple[str, int] | None) -> Iterator[int 
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing: a scrape every few seconds is no news."""
+            """Logs nothing: Prometheus asks every few seconds."""
 
     with ThreadingHTTPServer(address, Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

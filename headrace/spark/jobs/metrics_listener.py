@@ -1,6 +1,6 @@
-"""Spark's streaming listener that writes a query's figures. Spark calls it on a thread of its own.
+"""Spark's streaming listener that fills a query's metrics. Spark calls it on a thread of its own.
 
-A job has one; a query of one's own gets the same figures by it:
+Every job has one. Any other query of the source gets the same metrics by it:
 
     figures = Figures("orders")
     spark.streams.addListener(MetricsListener(figures, source=options))
@@ -36,10 +36,10 @@ MEASURE_MS: Final = 5000
 
 
 class MetricsListener(StreamingQueryListener):
-    """Takes in what concerns the query `query`, Spark's id of it; any if that is empty.
+    """Records the events of the query with Spark's id `query`; of every query if that is empty.
 
-    `source` are the options of the query's source: with them it measures, every five seconds at most, how far behind
-    the query is. Whoever leaves them out calls `measure`.
+    `source` are the options of the query's source: with them it measures the lag, at most every five seconds. Without
+    them call `measure`.
     """
 
     def __init__(self, metrics: JobMetrics, query: str = "", source: Mapping[str, str] | None = None) -> None:
@@ -50,7 +50,7 @@ class MetricsListener(StreamingQueryListener):
         self._clock = SystemClock()
         self._offset: dict[str, Any] | None = None
         self.ended = threading.Event()
-        """Set when Spark has told of the query's end, and so of all its batches."""
+        """Set when Spark has reported the query's end, and so all its batches."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         if self._concerns(event.id):
@@ -77,17 +77,17 @@ class MetricsListener(StreamingQueryListener):
             self.ended.set()
 
     def measure(self, source: Mapping[str, str]) -> None:
-        """Asks the servers how far behind them the last committed position is."""
+        """Asks the servers how far the last committed position is behind them."""
         positions, metrics = server_positions(self._offset), self._metrics
         if not positions or positions[0].in_snapshot:
             return
-        # A server that is away for a moment is the source's affair; the figures stay as they were.
+        # The source deals with a server that does not answer; the metrics stay as they were.
         with suppress(PyMongoError, PositionLost):
             lag = lag_of(parse_options(source), positions)
             metrics.lag_events, metrics.lag_seconds = lag.event_count, float(lag.seconds)
 
     def _set_position(self) -> None:
-        """Of several servers' places the one furthest behind; in a snapshot the token that it goes on from."""
+        """The position of the server that is furthest behind; in a snapshot the token from which events follow."""
         positions, metrics = server_positions(self._offset), self._metrics
         if positions:
             token = positions[0].token

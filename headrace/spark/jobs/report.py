@@ -1,4 +1,4 @@
-"""What is told of a job without running it: where it is, what it would do, whether its sinks are right."""
+"""Reports on a job without running it: its position, what it would do, whether its sinks are right."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 _POLICIES: Final = {
     "fail": "a drop or a rename stops the job",
     "follow": "a drop or a rename is followed",
-    "keep": "a drop or a rename is passed over",
+    "keep": "a drop or a rename is ignored",
 }
 
 
 def status_lines(job: Job) -> Iterator[str]:
-    """Whether it runs, its position and lag, and each sink's; a server that does not answer is told as that."""
+    """Whether the job runs, its position and lag, and each sink's position; reports a server that does not answer."""
     process = running_process(job)
     yield f"job {job.name}: {'not running' if process is None else f'running in process {process}'}"
     checkpoint = read_checkpoint(job.checkpoint)
@@ -61,7 +61,7 @@ def status_lines(job: Job) -> Iterator[str]:
 
 
 def _start_for_catalogs(job: Job) -> None:
-    """Starts Spark as the job says, if only Spark can read a sink; elsewhere none is needed."""
+    """Starts Spark with the job's settings if a sink is a table that only Spark can read."""
     if any(sink.in_catalog for sink in job.sinks):
         job_session(job)
 
@@ -70,7 +70,7 @@ def _lag(job: Job, positions: list[ServerPosition]) -> str:
     try:
         lag = lag_of(parse_options(job.source), positions)
     except (PositionLost, PyMongoError) as error:
-        return f"not known: {error_line(error)}"
+        return f"unknown: {error_line(error)}"
     more = " or more" if lag.event_count >= EVENTS_MAX else ""
     return f"{lag.event_count}{more} events, {lag.seconds} s"
 
@@ -80,15 +80,15 @@ def _moment(token: Token) -> str:
 
 
 def explain_lines(job: Job) -> Iterator[str]:
-    """What runs where. Asks no server."""
+    """What the job does, and which stage runs where. Connects to no server."""
     options = job.options
-    position = ".".join(name for name in (options.database, options.collection) if name) or "the whole deployment"
-    yield f"source: {position}, from {options.start.kind}"
+    namespace = ".".join(name for name in (options.database, options.collection) if name) or "the whole deployment"
+    yield f"source: {namespace}, from {options.start.kind}"
     if job.stages or "pipeline" in job.source:
         yield "pipeline:"
         yield from (f"  {line}" for line in str(explained(job)).splitlines())
-    every = "up to now, then it ends" if job.every is None else f"every {job.every}, until it is stopped"
-    yield f"trigger: {every}; at most {options.rows_max or 'all'} rows a batch"
+    every = "once, up to now" if job.every is None else f"every {job.every}, until stopped"
+    yield f"trigger: {every}; at most {options.rows_max or 'all'} rows per batch"
     yield f"checkpoint: {job.checkpoint}"
     for sink in job.sinks:
         policy = sink.options.get("policy", "follow")
@@ -98,7 +98,7 @@ def explain_lines(job: Job) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SinkVerification:
-    """The answer about one sink; `equal` is None where there is nothing to compare with."""
+    """The result for one sink; `equal` is None if it cannot be compared, `description` says why or what differs."""
 
     sink: str
     equal: bool | None
@@ -119,7 +119,7 @@ class _ComparedTable:
 
 
 class _CurrentVersions:
-    """A history's current versions as a mirror; only to be read."""
+    """A history's current versions as a mirror's table, for reading only."""
 
     def __init__(self, history: HistoryTable) -> None:
         self._history = history
@@ -138,13 +138,15 @@ class _CurrentVersions:
 
 
 def verify_job(job: Job) -> Iterator[SinkVerification]:
-    """Each sink compared with its source, at one token each. Raises what the server refuses."""
+    """Compares each sink with its source, at one token each. Raises pymongo's errors for what the server refuses."""
     options = parse_options(source_options(job))
     _start_for_catalogs(job)
     for sink in job.sinks:
         opened: Any = sink.open()
         if isinstance(opened, LogSink) and (spark_stages(job) or options.reader):
-            yield SinkVerification(str(sink), None, "cannot be compared behind stages that the server does not run")
+            yield SinkVerification(
+                str(sink), None, "cannot be compared: Spark runs stages of the pipeline, so the server cannot repeat it"
+            )
             continue
         if isinstance(opened, LogSink):
             comparison: Any = compare_log(opened.log, options)

@@ -1,7 +1,7 @@
-"""Runs a job: the source's rows in micro-batches to every sink, until it is told to stop or has caught up.
+"""Runs a job: the source's rows in micro-batches to every sink, until it is stopped or has caught up.
 
-What must hold: a job that ended, in whatever way, is run again by the same file and goes on; two never run at once on
-one checkpoint (a lock that goes with the process). Told to stop, it ends behind the batch that the sinks are writing.
+What must hold: a job that ended, in whatever way, resumes when it is run again; two never run at once on one checkpoint
+(a lock that ends with the process). When it is stopped, it finishes the current batch first.
 
 Nothing here decides what is right after a crash: the checkpoint and the sinks do (`sinks/contract.py`).
 """
@@ -46,18 +46,18 @@ class JobRunning(RuntimeError):
 
 
 class SparkEnded(RuntimeError):
-    """Spark's JVM is gone, by a kill or for want of memory."""
+    """Spark's JVM has ended: it was killed, or out of memory."""
 
 
 class _Stopping(RuntimeError):
-    """A batch came after the job was told to stop; it is made again by the next run."""
+    """A batch came after the job was stopped; the next run repeats it."""
 
 
 def run_job(
     job: Job, *, stop: threading.Event | None = None, report: ReportLine = print, session: SparkSession | None = None,
     listener: Listener | None = None,
 ) -> JobMetrics:  # fmt: skip
-    """Runs the job to its end, or until `stop` is set, and returns the figures it ended with.
+    """Runs the job to its end, or until `stop` is set, and returns its metrics at the end.
 
     `report` is called with a line for people every `report_seconds` and at the end, `listener` after each sink's
     commit. Without a `session` the process's own is used, or one started as the job says. Raises what stopped the
@@ -67,7 +67,7 @@ def run_job(
     metrics = JobMetrics(job.name)
     with job_lock(job), serve(metrics, job.metrics) as port:
         if port is not None:
-            report(f"{job.name}: figures at http://{(job.metrics or ('',))[0]}:{port}/metrics")
+            report(f"{job.name}: metrics at http://{(job.metrics or ('',))[0]}:{port}/metrics")
         running = _Run(job, metrics, stop, listener)
         try:
             session = session or job_session(job)
@@ -79,7 +79,7 @@ def run_job(
         except _no_answer() as error:
             if running.failure is error:
                 raise
-            raise SparkEnded("Spark's JVM has ended; run the job again, and it goes on") from error
+            raise SparkEnded("Spark's JVM has ended; run the job again to resume") from error
         finally:
             metrics.running = 0
             running.settle()
@@ -125,7 +125,7 @@ class _Run:
         self._listener.query = self._query_id
 
     def watch(self, report: ReportLine) -> None:
-        """Reports now and then, until the query ends; stops it when told to."""
+        """Reports every `report_seconds` until the query ends; stops it when the job is to stop."""
         clock = SystemClock()
         due = clock.monotonic_ms() + self._job.report_seconds * 1000
         try:
@@ -135,7 +135,7 @@ class _Run:
                     report(self._metrics.line())
                     due = clock.monotonic_ms() + self._job.report_seconds * 1000
             self._end()
-            # Spark tells its listeners in its own time: the last batch is to be counted.
+            # Spark calls its listeners asynchronously, and the last batch is to be counted.
             self._listener.ended.wait(_LISTENER_WAIT_S)
         finally:
             self._session.streams.removeListener(self._listener)
@@ -144,7 +144,7 @@ class _Run:
 
     @property
     def has_more(self) -> bool:
-        """Whether a run over what is available is to be made again, to take the rest."""
+        """Whether a run over what was available did not take all of it, and is to be repeated."""
         from headrace.spark.source.admission import took_all
 
         return self._job.every is None and not self._stop.is_set() and not took_all(self._query)
@@ -155,12 +155,12 @@ class _Run:
             wait_for_sinks(query=self._query_id)
 
     def _gated(self, apply: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-        """The function, not begun any more once the job is to stop, and never interrupted by that."""
+        """`apply`, which is not begun once the job is to stop, and never interrupted by that."""
 
         def call(frame: DataFrame, number: int) -> None:
             with self._writing:
                 if self._stop.is_set():
-                    raise _Stopping("the job was told to stop")
+                    raise _Stopping("the job is stopping; its next run repeats this batch")
                 try:
                     apply(frame, number)
                     self._note(frame, number)
@@ -171,7 +171,7 @@ class _Run:
         return call
 
     def _note(self, frame: DataFrame, number: int) -> None:
-        """A quiet stream goes on without rows: a log must know how far, or its place leaves the server's oplog."""
+        """Records in the logs how far a quiet stream has come without rows, or their position would leave the oplog."""
         end = planned_end(self._job.checkpoint, number) if self._logs else None
         if end is not None:
             for log in self._logs:
@@ -179,7 +179,7 @@ class _Run:
 
     def _end(self) -> None:
         with self._writing:
-            # The batch that was being written is in, and no other begins.
+            # The current batch is committed, and no other begins.
             pass
         try:
             if self._query.isActive:
@@ -193,7 +193,7 @@ class _Run:
 
 
 def source_options(job: Job) -> dict[str, str]:
-    """The source's options as the job needs them: its own, its pipeline, and the most exact descriptions of updates."""
+    """The source's options as the job needs them: those given, the pipeline, and the best description of updates."""
     from headrace.spark.mongodb.update_descriptions import description_option
     from headrace.spark.rows.extjson import dumps, loads
 
@@ -208,14 +208,14 @@ def source_options(job: Job) -> dict[str, str]:
 
 
 def _no_answer() -> tuple[type[Exception], ...]:
-    """How Py4J tells that the JVM does not answer. A server that is away raises none of these, but a PyMongoError."""
+    """What Py4J raises when the JVM does not answer. (A server that does not answer raises a PyMongoError.)"""
     from py4j.protocol import Py4JNetworkError
 
     return ConnectionError, Py4JNetworkError
 
 
 def job_session(job: Job) -> SparkSession:
-    """Spark as the job says; the process's own session where there is one."""
+    """The process's Spark session, or, if it has none, one started with the settings of the job."""
     from headrace.spark.session import get_session
 
     settings: dict[str, Any] = dict(job.spark)
@@ -224,7 +224,7 @@ def job_session(job: Job) -> SparkSession:
 
 @contextmanager
 def job_lock(job: Job) -> Iterator[None]:
-    """The job is this process's inside; raises JobRunning. The lock ends with the process, however it does."""
+    """Holds the job's lock, which the kernel releases with the process. Raises JobRunning if another one has it."""
     path = lock_path(job)
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -241,11 +241,12 @@ def job_lock(job: Job) -> Iterator[None]:
 
 
 def lock_path(job: Job) -> Path:
+    """The job's lock file, next to its checkpoint; it holds the id of the process that runs the job."""
     return job.checkpoint.with_name(f"{job.checkpoint.name}.lock")
 
 
 def running_process(job: Job) -> int | None:
-    """The process that runs the job; None if none does."""
+    """The id of the process that runs the job; None if none does."""
     try:
         with job_lock(job):
             return None
@@ -255,7 +256,7 @@ def running_process(job: Job) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ResetResult:
-    """What was removed."""
+    """What `reset_job` removed: paths and URLs."""
 
     removed: tuple[str, ...]
 
@@ -263,7 +264,7 @@ class ResetResult:
 def reset_job(job: Job, *, data: bool = False) -> ResetResult:
     """Forgets where the job was; with `data` also the sinks' tables (never another server's documents).
 
-    The next run begins at `startingPosition`. Sinks that are kept pass over what they have. Raises JobRunning.
+    The next run begins at `startingPosition`; sinks whose tables remain skip what they have. Raises JobRunning.
     """
     locations = [location_of(job.checkpoint)] + ([sink.location for sink in job.sinks if sink.location] if data else [])
     with job_lock(job):

@@ -1,4 +1,5 @@
-"""Sinks: what a stream of rows is written to. Each takes a batch and ends in the right state whatever crashes.
+"""Sinks: what a stream of rows is written to. Each applies a batch so that its target is right whatever crashes.
 
-`batch.py` has the contract; `open.py` makes a sink from its kind and options.
+`contract.py` is what each fulfils, `sink_options.py` makes one from its kind and options, `foreach_batch.py` gives it
+to Spark. The tables that they write are in `tables/`.
 """

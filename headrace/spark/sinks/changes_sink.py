@@ -15,5 +15,5 @@ from headrace.spark.tables.delta_log import DeltaLog
 
 
 def changes_sink(path: str | Path, *, policy: str = "follow", writers: str = "tasks") -> LogSink:
-    """The sink whose table is at `path`; made by its first batch. For `writers` see `log.checked_writers`."""
+    """The sink whose table is at `path`; created by its first batch. For `writers` see `log_sink.checked_writers`."""
     return LogSink(DeltaLog(path), policy, shared=checked_writers(writers) == "tasks")

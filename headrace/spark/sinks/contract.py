@@ -1,11 +1,11 @@
-"""A batch of rows and what a sink must do with it: the contract that every sink keeps and one test checks.
+"""The contract of a sink: what a micro-batch is, and what applying one must do. One test checks it for every sink.
 
-What must hold, for every sink: after all batches were applied, in order, the target is right, although
+What must hold for every sink: after all batches were applied, in order, the target is right, although
 
-- a batch was interrupted anywhere and applied again (Spark gives it the same number and the same range);
-- the query was lost with its checkpoint and another one, whose numbers begin at 0, gives events from before again.
+- a batch was interrupted anywhere and applied again (with the same number and the same range, as Spark does);
+- the query was lost with its checkpoint and another one, whose numbers begin at 0, repeats earlier events.
 
-The first is known by query and number, the second by the token: a sink keeps both, in the same commit as its data.
+A sink recognizes the first by query and number, the second by the token, and stores both in the commit of its data.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MicroBatch:
         return sorted(rows, key=lambda row: row.token)
 
     def rows_of_one_server(self) -> list[Row]:
-        """The same; raises SeveralServers if they say of which server they are.
+        """As `rows`, of a source with one server; raises SeveralServers if rows name their server.
 
         Documents of two servers can have the same `_id`, and a token of one says nothing of the other's.
         """
@@ -58,7 +58,7 @@ class MicroBatch:
         return self.rows()
 
     def first_event_ms(self) -> int | None:
-        """When the first of the events was written, by the server's clock."""
+        """When the first event was written, in milliseconds since the epoch by the server's clock; None if unknown."""
         if "wallTime" not in self.table.column_names:
             return None
         times = [moment for moment in self.table.column("wallTime").to_pylist() if moment is not None]
@@ -67,7 +67,10 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """A batch that is in: its rows, its events that were new, when the first was written, when it was in."""
+    """A committed batch: its rows, how many of them are new events, and the token that the sink has reached.
+
+    `first_event_ms` is when the first event was written, `committed_ms` when the batch was committed.
+    """
 
     batch: int
     row_count: int
@@ -78,7 +81,7 @@ class BatchReport:
 
 
 class SinkPosition(Protocol):
-    """What a sink remembers: every event up to `token` is in, and batch `batch` of query `query` was the last."""
+    """What a sink stores with its data: every event up to `token` is in; the last batch was `batch` of `query`."""
 
     @property
     def token(self) -> str: ...
@@ -89,27 +92,30 @@ class SinkPosition(Protocol):
 
 
 class Sink(Protocol):
-    """One writer at a time."""
+    """What a stream of rows is written to, by one writer at a time."""
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
-        """Brings the batch in, durably; None if it is in already, or empty. Interrupted, it is given again."""
+        """Applies the batch durably; None if it was applied already, or is empty.
+
+        An interrupted call is repeated with the same batch.
+        """
 
     def position(self) -> SinkPosition:
-        """Where the target is now, as last committed."""
+        """The position as last committed."""
 
 
 @runtime_checkable
 class FrameSink(Sink, Protocol):
-    """A sink that can do without the rows in the driver, and does if `takes_frames`."""
+    """A sink that can leave the rows where Spark has them instead of in the driver; it does if `takes_frames`."""
 
     takes_frames: bool
 
     def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
-        """As `apply`, with the rows of batch `number` of `query` where they are."""
+        """As `apply`, with the rows of batch `number` of `query` as Spark's frame."""
 
 
 def take_rows(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
-    """The rows of those numbers; there may be none."""
+    """The rows with these numbers, of which there may be none."""
     import pyarrow as pa
 
     return table.take(pa.array(numbers, pa.int64()))

@@ -1,12 +1,11 @@
-"""`documents`: an append-only table of what a pipeline makes: documents of events, or groups that have ended.
+"""`documents`: an append-only table of a pipeline's output: documents of events, or groups of closed windows.
 
-    Delta     each batch is a commit that also says which batch of which query it was
-    Parquet   the same with the list of valid files of the sink `parquet`
+    Delta     each batch is a commit that also records the query and the batch's number
+    Parquet   the same, with the list of valid files as in the sink `parquet`
 
-Rule: exactly once. A batch that is given again is known by its query and number. When the query was lost with its
-checkpoint and another one begins before it, documents of events are known by their tokens, groups by their window and
-`_id`: the group that is in stays as it is. (It was whole when it was given; the same group given again may lack what
-the oplog no longer has.)
+Rule: exactly once. A repeated batch is recognized by its query and number. When the checkpoint was lost and a new query
+repeats earlier events, documents of events are recognized by their tokens, groups by their window and `_id`: a group in
+the table stays as it is. (It was complete when it was written; repeated, it may lack what the oplog no longer has.)
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ class _DocumentsLog(Protocol):
 
 
 def documents_sink(path: str | Path, *, table: str = "delta") -> DocumentsSink:
-    """The sink whose table, `delta` or `parquet`, is at `path`; made by its first batch."""
+    """The sink whose table, `delta` or `parquet`, is at `path`; created by its first batch."""
     return DocumentsSink(DeltaLog(path) if table == "delta" else ParquetLog(path))
 
 
 class DocumentsSink:
-    """See `batch.Sink`."""
+    """See `contract.Sink`."""
 
     def __init__(self, log: _DocumentsLog) -> None:
         self.log = log
@@ -58,11 +57,11 @@ class DocumentsSink:
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
         groups = _TOKEN not in batch.table.column_names
-        new, behind = self._new_groups(batch, before) if groups else _new_documents(batch.table, before)
-        behind = replace(behind, query=batch.query, batch=batch.number)
-        self.log.append(new, behind)
+        new, after = self._new_groups(batch, before) if groups else _new_documents(batch.table, before)
+        after = replace(after, query=batch.query, batch=batch.number)
+        self.log.append(new, after)
         return BatchReport(
-            batch.number, batch.table.num_rows, new.num_rows, behind.token, batch.first_event_ms(),
+            batch.number, batch.table.num_rows, new.num_rows, after.token, batch.first_event_ms(),
             SystemClock().now_ms(),
         )  # fmt: skip
 
@@ -78,12 +77,12 @@ class DocumentsSink:
 
 
 def _new_documents(table: pa.Table, before: Progress) -> tuple[pa.Table, Progress]:
-    """The documents of later events, in the order of those."""
+    """The documents of later events, in the order of the events."""
     new = table.filter(pc.greater(table.column(_TOKEN).cast(pa.string()), before.token)).sort_by(_TOKEN)
     return new, replace(before, token=max(before.token, pc.max(table.column(_TOKEN)).as_py()))
 
 
 def _identity(row: dict[str, object]) -> GroupIdentity:
-    """What tells a group from all others; a document that has lost its `_id` is told by all of it."""
+    """What identifies a group; a document without `_id` is identified by all its fields."""
     document = loads(str(row[_DOCUMENT]))
     return repr(row.get(_WINDOW)), dumps(document.get("_id", document))

@@ -1,15 +1,14 @@
-"""Sinks in Spark's `foreachBatch`, and what one needs to write a sink of one's own.
+"""Sinks in Spark's `foreachBatch`, and what is needed to write a custom one.
 
 Three ways, by what the target can do:
 
-- It can keep a few words in the same transaction as the data: write a `batch.Sink`, with `Progress` and `Sieve` for
-  the bookkeeping (docs/sinks/own.md has one for SQLite in thirty lines). Exactly once.
-- Writing the same rows again does no harm (an upsert by key): `OnceSink` with a function of the rows. It keeps its
-  notes in a file behind the call, so a crash between the two calls the function again with the same rows.
+- It can store a line of text in the same transaction as the data: write a `contract.Sink`, with `Progress` and `Sieve`
+  for the bookkeeping (docs/sinks/own.md has one for SQLite in thirty lines). Exactly once.
+- Writing the same rows again does no harm (an upsert by key): `OnceSink` with a function of the rows. It stores its
+  position in a file after the call, so a crash in between calls the function again with the same rows.
 - Anything else (a message, a mail): the same, at least once.
 
-A sink that has several parts is several sinks: each keeps its own position, and a batch that is in one and not in
-the other is given to both again.
+Several sinks each store their own position: a batch that one has committed and another has not is given to both again.
 """
 
 from __future__ import annotations
@@ -98,10 +97,11 @@ def wait_for_sinks(*, query: str | None = None, timeout_s: float = EXIT_WAIT_S) 
 def for_each_batch(
     *sinks: Sink, listener: Listener | None = None, checkpoint: str | Path | None = None
 ) -> Callable[[DataFrame, int], None]:
-    """The function for `writeStream.foreachBatch`: the rows go to every sink, in order.
+    """The function for `writeStream.foreachBatch` that applies each batch to every sink, in order.
 
-    They come to the driver, once, unless every sink takes frames: then tasks write them. `listener` hears of each
-    sink's batch behind its commit. `checkpoint` is the query's own; only through Spark Connect it must be named.
+    The rows are collected to the driver once, unless every sink takes frames: then tasks write them. `listener` is
+    called after each sink's commit. `checkpoint` is the query's checkpointLocation, needed through Spark Connect only.
+    The function raises what a sink raises, and ProcessEnding once the process ends.
     """
     frame_sinks = [sink for sink in sinks if isinstance(sink, FrameSink) and sink.takes_frames]
 
@@ -125,7 +125,7 @@ def for_each_batch(
 def _apply_frames(
     sinks: Sequence[FrameSink], frame: DataFrame, query: str, number: int
 ) -> Iterator[BatchReport | None]:
-    """Each sink is given the frame; what several read is read from the source once."""
+    """Gives each sink the frame; for several it is cached, so that the source is read once."""
     if len(sinks) == 1:
         yield sinks[0].apply_frame(frame, query, number)
         return
@@ -138,10 +138,10 @@ def _apply_frames(
 
 
 class OnceSink:
-    """A sink made of a function of the new rows (an Arrow table, in the order of their tokens) and a file of notes.
+    """A sink of a function that writes new rows (an Arrow table, in the order of tokens) and a file for its position.
 
     The function is called at least once for each row, and with other rows in between only after a crash; when it
-    returns, the rows must be durable. Rows of a snapshot are given again with a new snapshot.
+    returns, the rows must be durable. A new snapshot repeats the rows of a snapshot.
     """
 
     def __init__(self, write: Callable[[pa.Table], object], notes: str | Path) -> None:

@@ -18,7 +18,7 @@ from headrace.spark.tables.versions import VersionChanges
 
 
 class HistorySink:
-    """See `batch.Sink`."""
+    """See `contract.Sink`."""
 
     def __init__(self, path: str | Path, *, policy: str = "follow") -> None:
         self.table = HistoryTable(path)

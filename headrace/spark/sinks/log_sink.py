@@ -6,10 +6,9 @@ what happened. With the policy `fail` they stop the job instead; `keep` and `fol
 After a new snapshot (a lost checkpoint, a collection of that name made again) a row `snapshotBegin` says that what
 lies between it and the event before is not in the log.
 
-Where the log is files that tasks can write (`SharedLog`), rows never come to the driver: each task writes a file and
-says in a few figures what is in it, and the driver commits the files as they are, with the progress. Only a batch
-with rows that may be in already (a snapshot given again), or of several servers, is read by the driver, and each row
-asked about.
+If tasks can write the log's files (`SharedLog`), rows are not collected to the driver: each task writes a file and
+returns statistics of it, and the driver commits the files as they are, with the progress. The driver reads only a batch
+of several servers, or with rows that may be in the log already (a repeated snapshot), and checks each row.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# Who writes the files: the tasks that have the rows, or the driver, for a path that only it sees.
 WRITERS: Final = ("tasks", "driver")
+"""Who writes the files: the tasks that have the rows, or the driver, for a path that only it sees."""
 
 
 def checked_writers(writers: str) -> str:
-    """The same; raises ValueError if it is none of them."""
+    """Returns `writers`; raises ValueError if it is not in `WRITERS`."""
     if writers not in WRITERS:
         raise ValueError(f"the writers of a sink are one of {', '.join(WRITERS)}, not {writers!r}")
     return writers
 
 
 class LogSink:
-    """See `batch.Sink`. `shared`: tasks write the files, where the log can have that; else the driver does."""
+    """See `contract.Sink`. `shared`: tasks write the files if the log supports that, else the driver does."""
 
     def __init__(self, log: EventLog, policy: str = "follow", *, shared: bool = True) -> None:
         self.log = log
@@ -52,7 +51,7 @@ class LogSink:
         self._policy = checked_policy(policy)
         self._swept = False
         self.source = ""
-        """Which stream the rows are of (`mongodb/stream_fingerprint.py`), where who gives the batches knows it."""
+        """Which stream the rows are of (`mongodb/stream_fingerprint.py`), if the caller knows it."""
 
     def position(self) -> Progress:
         return self.log.progress()
@@ -64,17 +63,17 @@ class LogSink:
         of_servers = SERVER in batch.table.column_names
         rows = (batch.table if of_servers else without_seen_events(batch.table, before.token)).sort_by("token")
         stats = batch_stats(rows)
-        new, behind, count = rows, None if of_servers else progress_after(before, stats), stats.event_count
-        if behind is None:
-            new, behind, count = self._sieved(replace(batch, table=rows), before)
+        new, after, count = rows, None if of_servers else progress_after(before, stats), stats.event_count
+        if after is None:
+            new, after, count = self._sieved(replace(batch, table=rows), before)
             stats = batch_stats(new)
         self._check(stats)
-        behind = replace(behind, query=batch.query, batch=batch.number, source=self.source or behind.source)
-        self.log.append(new, behind)
-        return self._report(behind, batch.table.num_rows, count, batch.first_event_ms())
+        after = replace(after, query=batch.query, batch=batch.number, source=self.source or after.source)
+        self.log.append(new, after)
+        return self._report(after, batch.table.num_rows, count, batch.first_event_ms())
 
     def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
-        """As `apply`, of rows that are not in the driver: tasks write them, the driver commits what they wrote."""
+        """As `apply`, but tasks write the rows, and the driver commits their files. Raises FilesNotShared."""
         assert isinstance(self.log, SharedLog)
         before = self.log.progress()
         if before.has(query, number):
@@ -83,8 +82,8 @@ class LogSink:
         if SERVER in schema.names or not self.log.takes(schema):
             return self.apply(MicroBatch(query, number, frame.toArrow()))
         staged = stage(frame, location, prefix, schema, before.token)
-        behind = progress_after(before, staged.stats)
-        if behind is None:
+        after = progress_after(before, staged.stats)
+        if after is None:
             try:
                 return self.apply(MicroBatch(query, number, read_staged(staged.files, location)))
             finally:
@@ -92,25 +91,25 @@ class LogSink:
         if self._policy == "fail" and staged.stats.invalidated:
             remove_files(location, prefix)
         self._check(staged.stats)
-        behind = replace(behind, query=query, batch=number, source=self.source or behind.source)
+        after = replace(after, query=query, batch=number, source=self.source or after.source)
         if staged.seen_count:
-            self.log.append_files(staged.files, schema, behind)
+            self.log.append_files(staged.files, schema, after)
         if not self._swept:
-            # An attempt that crashed is followed by another of the same batch, the first of a sink's life.
+            # What a crashed attempt left: the same batch is the first that the next run's sink applies.
             remove_files(location, prefix, but=staged.files)
             self._swept = True
         stats = staged.stats
-        return self._report(behind, staged.seen_count, stats.event_count, stats.first_event_ms)
+        return self._report(after, staged.seen_count, stats.event_count, stats.first_event_ms)
 
     def note(self, query: str, number: int, token: str) -> None:
-        """Keeps that every event up to `token` is in: an empty batch ended there. Of a batch with rows it is known."""
+        """Records that every event up to `token` is in, after an empty batch; one with rows has recorded it already."""
         before = self.log.progress()
         further = before.token and token > before.token and not before.has(query, number)
         if further and isinstance(self.log, NotingLog):
             self.log.note(replace(before, token=token, query=query, batch=number))
 
     def _sieved(self, batch: MicroBatch, before: Progress) -> tuple[pa.Table, Progress, int]:
-        """The rows that are new, asked one by one, the progress behind them, and how many are events."""
+        """The new rows, checked one by one, the progress after them, and how many of them are events."""
         rows = batch.rows()
         present = self.log.snapshot_rows(before.oldest_snapshot_begin()) if may_be_present(rows, before) else ()
         sieve = Sieve(before, present)
@@ -121,7 +120,7 @@ class LogSink:
         if stats.invalidated and self._policy == "fail":
             raise CollectionGone(stats.invalidated.description)
 
-    def _report(self, behind: Progress, seen: int, events: int, first_event_ms: int | None) -> BatchReport | None:
+    def _report(self, after: Progress, seen: int, events: int, first_event_ms: int | None) -> BatchReport | None:
         if not seen:
             return None
-        return BatchReport(behind.batch, seen, events, behind.token, first_event_ms, SystemClock().now_ms())
+        return BatchReport(after.batch, seen, events, after.token, first_event_ms, SystemClock().now_ms())

@@ -1,6 +1,6 @@
-"""`mirror`: a table equal to the collection, as Delta (in buckets when large), Parquet, or a MongoDB's collection.
+"""`mirror`: a table equal to the collection, in Delta (in buckets when large), Parquet, or a catalog of Spark's.
 
-Rows are folded into what they leave of each document (`fold.py`) and committed at once with the position.
+Rows are folded into the final state of each document (`tables/fold.py`) and committed together with the position.
 
 A drop, a rename, an invalidate empty the mirror, and what the collection of that name holds then comes by its own
 rows (`follow`); or the rows stay, also when a new snapshot begins, and are replaced as their keys come again (`keep`);
@@ -26,9 +26,9 @@ _UNBOUNDED: Final = 1 << 62
 
 
 def mirror_sink(path: str | Path, *, kind: str = "delta", buckets: int = 0, policy: str = "follow") -> MirrorSink:
-    """The sink whose table is at `path`; made by its first batch. For `buckets` see `delta_mirror.DeltaMirror`.
+    """The sink whose table is at `path`; created by its first batch. For `buckets` see `delta_mirror.DeltaMirror`.
 
-    A kind with a dot is the name of a table in one of Spark's catalogs, see `spark_table.py`; then `path` is empty.
+    A kind with a dot names a table in one of Spark's catalogs, see `tables/catalog_mirror.py`; `path` is then empty.
     """
     if "." not in kind:
         return MirrorSink(open_mirror_table(path, kind, buckets=buckets), policy)
@@ -41,7 +41,7 @@ def mirror_sink(path: str | Path, *, kind: str = "delta", buckets: int = 0, poli
 
 
 class MirrorSink:
-    """See `batch.Sink`. `rows_max` bounds one commit; a transaction is never cut."""
+    """See `contract.Sink`. `rows_max` bounds one commit; a transaction is never cut."""
 
     def __init__(self, table: MirrorTable, policy: str = "follow", rows_max: int = _UNBOUNDED) -> None:
         self.table = table

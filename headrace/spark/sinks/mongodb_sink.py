@@ -56,7 +56,7 @@ class _Last:
 
 
 class PerCollectionSink:
-    """See `batch.Sink`. Each collection has a position; a batch is in when it is in everywhere."""
+    """See `contract.Sink`. Each collection has a position; a batch is in when it is in everywhere."""
 
     def __init__(self, uri: str, database: str | None = None, policy: str = "follow") -> None:
         self._uri = uri

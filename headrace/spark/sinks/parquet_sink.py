@@ -12,5 +12,5 @@ from headrace.spark.tables.parquet_log import ParquetLog
 
 
 def parquet_sink(path: str | Path, *, policy: str = "follow", writers: str = "tasks") -> LogSink:
-    """The sink whose files are in `path`; made by its first batch. For `writers` see `log.checked_writers`."""
+    """The sink whose files are in `path`; created by its first batch. For `writers` see `log_sink.checked_writers`."""
     return LogSink(ParquetLog(path), policy, shared=checked_writers(writers) == "tasks")

@@ -1,7 +1,7 @@
 """Which query a batch is of: Spark's id of the checkpoint, the same for as long as the checkpoint is.
 
-Spark tells it to a function in `foreachBatch`, except through Spark Connect, where the function runs in a process that
-hears only of rows and a number. There it is read where Spark keeps it: in the checkpoint, which must then be named.
+In `foreachBatch` it is a local property of Spark's context, except through Spark Connect, where the function runs in a
+process that is given rows and a number only. There it is read from the checkpoint, which must then be named.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def query_id(frame: DataFrame, checkpoint: str | None) -> str:
     Raises CheckpointUnnamed.
     """
     if checkpoint is not None:
-        # Written before the first batch. Spark reads it, so it may be anywhere where checkpoints can be.
+        # Written before the first batch, and read by Spark, which can read wherever it can write checkpoints.
         (line,) = frame.sparkSession.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
         identifier: str = json.loads(line.value)["id"]
         return identifier

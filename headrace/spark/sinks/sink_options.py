@@ -20,7 +20,7 @@ class SinkError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SinkKind:
-    """How a kind of sink is made. `folds`: it needs every event of a collection as it is, documents as text.
+    """How a kind of sink is made. `folds`: it folds events into documents, and needs each event as it is, as text.
 
     `takes`: what its rows are: "events", "documents" that a pipeline made, or "both".
     """
@@ -99,15 +99,17 @@ class SinkOptions:
 
     @property
     def folds(self) -> bool:
+        """See `SinkKind`."""
         return KINDS[self.kind].folds
 
     @property
     def takes(self) -> str:
+        """See `SinkKind`."""
         return KINDS[self.kind].takes
 
     @property
     def has_policy(self) -> bool:
-        """Whether it can be told what to do when the collection is dropped."""
+        """Whether it has the option `policy`: what to do when the collection is dropped."""
         return "policy" in KINDS[self.kind].options
 
     @property
@@ -117,10 +119,11 @@ class SinkOptions:
 
     @property
     def location(self) -> TableLocation | None:
-        """Where its table is, if it is told by a path."""
+        """Where its table is; None if it has no path."""
         return location_of(self.options["path"]) if "path" in KINDS[self.kind].options & self.options.keys() else None
 
     def open(self) -> Sink:
+        """The sink, whose table need not exist yet. Raises SinkError for a custom one that cannot be imported."""
         return KINDS[self.kind].make(**self.options)
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""Spark's part in writing a batch where a log is: each task writes one file and answers with what is in it.
+"""Writes a batch's rows as files of a log, in Spark's tasks: each writes one file and returns statistics of it.
 
-A task that is tried again, or twice at once, writes another file; only the files of the attempts that Spark counts
-come back, and only those are committed.
+A task that is retried or runs twice (speculation) writes another file; only the results of the attempts that Spark
+accepts are returned, and only those files are committed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ if TYPE_CHECKING:
 
 
 def schema_of(frame: DataFrame) -> pa.Schema:
-    """The columns of the files that tasks make of the frame."""
+    """The Arrow schema of the files that tasks write of the frame."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(frame.schema, timezone="UTC")
 
 
 def stage(frame: DataFrame, location: TableLocation, prefix: str, schema: pa.Schema, token: str) -> StagedBatch:
-    """Has the rows written that are not events up to `token`. Raises FilesNotShared."""
+    """Writes the frame's rows, without events up to `token`, to files whose names begin with `prefix`.
+
+    Raises FilesNotShared if the driver does not see what workers wrote.
+    """
     location.create()
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,1 +1,1 @@
-"""Tables that Headrace keeps: a mirror's, by what a batch of rows leaves of each document, and a log of events."""
+"""Tables that the sinks write: mirrors of a collection, logs of events, and histories of documents."""

@@ -1,7 +1,7 @@
-"""The document after an event, from the document before it: what keeps a mirror equal without asking the server.
+"""The document after an event, from the document before it: how a mirror stays equal without asking the server.
 
-Why not ask (`updateLookup`): the answer is the document of now, another one at each reading, and gone after a
-delete; a mirror made so is at no one token. An event applied to the right document gives the right document, always.
+Why not ask (`updateLookup`): it returns the current document, another one at each reading, and nothing after a
+delete; a mirror made so is at no single token. An event applied to the right document gives the right document, always.
 
 Three ways, the first that the event allows: its own `fullDocument`; the raw difference (`$v: 2`), exact in
 everything; `updateDescription`, exact but for this: an update by a pipeline that only moves a field within its

@@ -1,9 +1,8 @@
-"""What must be known of a batch's rows to see, without looking at each, that all of them are new to a log.
+"""Statistics of a batch by which all its rows are known to be new to a log, without checking each.
 
-Most batches are like that: events behind the last one, or a snapshot that is told in order for the first time. For
-them the progress follows from a few figures, which several tasks can count and put together. Whatever else a batch
-is, `after` says None, and `progress.Sieve` is asked about each row: the rule is written there, this is the part of it
-that needs no order.
+Most batches are like that: events after the last one, or a snapshot that is read for the first time. For them the
+progress follows from the statistics, which tasks compute and the driver merges. For any other batch `progress_after`
+returns None, and `progress.Sieve` checks each row: it has the rule, of which this is the part that needs no order.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SNAPSHOTS: Final = (SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END)
 
 @dataclass(frozen=True, slots=True)
 class InvalidatingEvent:
-    """A row after which the collection is another one, or none."""
+    """An event after which the collection is another one, or none."""
 
     token: str
     description: str
@@ -50,7 +49,7 @@ class BatchStats:
 
 
 def without_seen_events(rows: pa.Table, token: str) -> pa.Table:
-    """The rows without the events up to `token`, the progress's: whatever the others are, these are not new."""
+    """The rows without the events up to `token`, which a log at that token has."""
     old = pc.less_equal(rows["token"].cast(pa.string()), token)
     if not pc.any(old).as_py():
         return rows
@@ -58,7 +57,7 @@ def without_seen_events(rows: pa.Table, token: str) -> pa.Table:
 
 
 def batch_stats(rows: pa.Table) -> BatchStats:
-    """The figures of these rows, in whatever order."""
+    """The statistics of the rows, in any order."""
     if not rows.num_rows:
         return BatchStats()
     snapshots = _is_snapshot(rows)
@@ -79,7 +78,7 @@ def batch_stats(rows: pa.Table) -> BatchStats:
 
 
 def merged_stats(all_stats: Iterable[BatchStats]) -> BatchStats:
-    """The figures of all rows together. Where ranges of events overlap, whether they are distinct is not known."""
+    """The statistics of all rows together. Where ranges of events overlap, whether they are distinct is not known."""
     each = [stats for stats in all_stats if stats.row_count]
     events = sorted((stats for stats in each if stats.event_count), key=lambda stats: stats.first)
     apart = all(before.last < progress_after.first for before, progress_after in pairwise(events))
@@ -101,10 +100,10 @@ def merged_stats(all_stats: Iterable[BatchStats]) -> BatchStats:
 
 
 def progress_after(progress: Progress, stats: BatchStats) -> Progress | None:
-    """The progress behind the rows if every one of them is new; None if that cannot be seen from the figures.
+    """The progress after the rows if every one of them is new; None if the statistics do not show that.
 
-    As the sieve would find: no snapshot is being given again, each that begins is later than the last, and what shares
-    a token with a row around a snapshot, so that their order counts, is left to it.
+    The same as the sieve's: no snapshot is being repeated, each that begins is later than the last. Where a row shares
+    its token with the begin or end of a snapshot, so that their order matters, this returns None.
     """
     if not stats.row_count:
         return progress

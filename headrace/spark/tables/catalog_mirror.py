@@ -60,7 +60,7 @@ COLUMNS: Final = "_id STRING NOT NULL, document STRING NOT NULL, token STRING NO
 
 
 class CatalogMirror:
-    """See `tables.MirrorTable`. The table is made by the user: its place and its properties are his affair."""
+    """See `mirror_table.MirrorTable`. The table is made by the user: its place and its properties are his affair."""
 
     def __init__(self, name: str, get_session: Callable[[], SparkSession]) -> None:
         self._name = ".".join(f"`{part}`" for part in name.replace("`", "").split("."))

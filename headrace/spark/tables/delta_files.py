@@ -1,4 +1,4 @@
-"""Files that others wrote into a Delta table's folder, made part of the table by one commit."""
+"""Files that tasks wrote into a Delta table's folder, added to the table by one commit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headrace.spark.rows.tokens import TIME_END
 from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.staged_files import StagedFile
 
-# A table with these is to be written by what knows them.
+# Properties of tables that need a writer which supports them.
 _STRANGE: Final = ("delta.columnMapping.mode", "delta.constraints")
 
 
 def fits(table: DeltaTable, schema: pa.Schema) -> bool:
-    """Whether a file with these columns can be a part of the table as it is."""
+    """Whether a file with these columns can be added to the table as it is."""
     metadata = table.metadata()
     if metadata.partition_columns or any(name.startswith(_STRANGE) for name in metadata.configuration):
         return False
@@ -28,7 +28,7 @@ def fits(table: DeltaTable, schema: pa.Schema) -> bool:
 
 
 def files_between(table: DeltaTable, after: str, upto: str | None) -> list[str]:
-    """The files in which tokens after one, up to and including another, may be, by the bounds in the table's log."""
+    """URIs of files that may have tokens after `after`, up to and including `upto`, by the log's statistics."""
     paths = [action["path"] for action in _bounds(table) if _overlaps(action, after, upto)]
     names = {path.rpartition("/")[2] for path in paths}
     return [uri for uri in table.file_uris() if uri.rpartition("/")[2] in names]
@@ -50,7 +50,7 @@ def _overlaps(action: dict[str, Any], after: str, upto: str | None) -> bool:
 def add_files(
     open_table: OpenDeltaTable, files: Sequence[StagedFile], schema: pa.Schema, properties: CommitProperties
 ) -> None:
-    """Commits the files with `kept`, in one commit, which makes the table if there is none."""
+    """Adds the files in one commit with these properties, which creates the table if there is none."""
     now = SystemClock().now_ms()
     added = [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
     table = open_table.now()

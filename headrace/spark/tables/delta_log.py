@@ -1,4 +1,4 @@
-"""The Delta table behind a log of events: each batch is one commit, its progress in the commit's metadata."""
+"""A log of events as a Delta table: each batch is one commit, with its progress in the commit's metadata."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
 from headrace.spark.tables.staged_files import StagedFile
 from headrace.spark.tables.table_location import location_of
 
-# So many commits add about as many small files; then those files are made one.
+# So many commits add about as many small files, which are then compacted.
 COMPACT_COMMITS: Final = 100
 
 
 class DeltaLog:
-    """See `log.Log`."""
+    """See `event_log.EventLog`."""
 
     def __init__(self, path: str | Path) -> None:
         self.location = location_of(path)

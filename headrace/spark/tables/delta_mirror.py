@@ -1,7 +1,7 @@
 """A mirror as a Delta table, written by `deltalake`: each batch is one commit, its state in the commit's metadata.
 
-A large table (from some million rows on) is kept in buckets, partitions by a hash of the key: a batch then reads and
-rewrites files of the buckets it touches only. The column `bucket` is there for that and means nothing.
+A large table (from some million rows on) is partitioned into buckets by a hash of the key: a batch then reads and
+rewrites only files of the buckets that it touches. The column `bucket` has no other meaning.
 
 What it does not do: remove old files. They are the table's history; `DeltaTable.vacuum` removes them.
 """
@@ -32,13 +32,13 @@ from headrace.spark.tables.mirror_table import (
 from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.table_location import location_of
 
-# So many commits add about as many small files; then they are made one.
+# So many commits add about as many small files, which are then compacted.
 COMPACT_COMMITS: Final = 50
 _BUCKETS_KEY: Final = "headrace.buckets"
 
 
 class DeltaMirror:
-    """See `tables.MirrorTable`. `buckets` is settled when the table is made; 0 for none."""
+    """See `mirror_table.MirrorTable`. `buckets` cannot change once the table exists; 0 for none."""
 
     def __init__(self, path: str | Path, buckets: int = 0) -> None:
         self._location = location_of(path)

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class EventLog(Protocol):
-    """A table that grows at its end, with the progress kept in the same commit. One writer at a time."""
+    """An append-only table, with the progress in the commit of its rows. One writer at a time."""
 
     def progress(self) -> Progress:
         """As last committed; `Progress()` if there is no table yet."""
 
     def append(self, rows: pa.Table, progress: Progress) -> None:
-        """Adds rows (there may be none) and keeps the progress: both, durably, or neither."""
+        """Adds rows (there may be none) and stores the progress: both, durably, or neither."""
 
     def snapshot_rows(self, since: str) -> Collection[RowIdentity]:
-        """The rows of snapshots with tokens from `since` on, which is rarely asked."""
+        """Identities of the snapshots' rows with tokens from `since` on; slow, and rarely needed."""
 
     def read(self) -> pa.Table:
         """All rows, in no order."""
@@ -31,22 +31,22 @@ class EventLog(Protocol):
 
 @runtime_checkable
 class NotingLog(EventLog, Protocol):
-    """A log that can keep a progress without rows."""
+    """A log that can store a progress without rows."""
 
     def note(self, progress: Progress) -> None:
-        """Keeps it, durably; asked only of a log that has some rows."""
+        """Stores it, durably; called only once the log has rows."""
 
 
 @runtime_checkable
 class SharedLog(EventLog, Protocol):
-    """A log whose files tasks write themselves, beside those that are in it."""
+    """A log whose files can be written by tasks, into its folder, before they are committed."""
 
     @property
     def location(self) -> TableLocation:
-        """Where the files belong; it need not be there yet."""
+        """Where the files belong; it need not exist yet."""
 
     def takes(self, schema: pa.Schema) -> bool:
         """Whether files with these columns can be committed as they are."""
 
     def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
-        """Adds files of the place (there may be none) and keeps the progress: both, durably, or neither."""
+        """Adds files of the location (there may be none) and stores the progress: both, durably, or neither."""

@@ -41,11 +41,11 @@ class MirrorRow:
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """What a mirror remembers beside its rows, written with them in one commit.
+    """What a mirror stores besides its rows, in the same commit.
 
     Every event up to `token` is in. Up to `snapshot_token`, where the snapshot ended, an update may find no row.
     `batch` is the last batch of the query `query`. While a snapshot comes in over the rows of before, `begun` is the
-    token at which it began: rows that are older count no more.
+    token at which it began: older rows do not count any more.
     """
 
     token: str = ""
@@ -55,12 +55,13 @@ class MirrorState:
     begun: str = ""
 
     def has(self, query: str, batch: int) -> bool:
+        """Whether this batch of this query is committed."""
         return self.query == query and batch <= self.batch
 
 
 @dataclass(slots=True)
 class MirrorChanges:
-    """What is to be done to the mirror: empty it first if `clear`, then `upserts` and `deletes`, and keep `state`.
+    """What is to be done to the mirror: empty it first if `clear`, then `upserts` and `deletes`, and store `state`.
 
     Rows with a token below `stale_before` are to go, too.
 
@@ -83,12 +84,12 @@ def document_keys(rows: Iterable[Row]) -> set[str]:
 
 
 def keys_to_read(rows: Iterable[Row]) -> set[str]:
-    """The keys whose rows `fold` wants to see. A snapshot's chunks are new to the mirror, or overwrite it."""
+    """The keys whose rows `fold` needs. A snapshot's chunks are new to the mirror, or overwrite it."""
     return {key_of(row) for row in rows if row.operationType in DOCUMENT_OPERATIONS and row.operationType != SNAPSHOT}
 
 
 def key_of(row: Row) -> str:
-    """The `_id`'s text: what a mirror's row is found by."""
+    """The `_id` as text, which is the key of a mirror's row."""
     text = row.documentKey or ""
     if text.startswith(_OBJECT_ID) and len(text) == _OBJECT_ID_LENGTH:
         return text[len('{"_id":') : -1]

@@ -48,17 +48,18 @@ _SAME: Final = "kept.current = true and kept._id = new._id and kept.token = new.
 
 
 class HistoryTable:
-    """The versions, and the progress, which is kept in the same commit. One writer at a time."""
+    """The versions, and the progress in the same commit. One writer at a time."""
 
     def __init__(self, path: str | Path) -> None:
         self._location = location_of(path)
         self._open_table = OpenDeltaTable(self._location)
 
     def progress(self) -> Progress:
+        """As last committed; `Progress()` if there is no table yet. Raises NotAMirror."""
         return progress_of(self._open_table)
 
     def current(self, keys: Iterable[str] | None = None) -> dict[str, DocumentVersion]:
-        """The versions still true, by key: all of them, or those of `keys`."""
+        """The versions that are still valid, by key: all of them, or those of `keys`."""
         wanted = None if keys is None else pa.array(list(keys), pa.large_string())
         table = None if wanted is not None and not len(wanted) else self._open_table.now()
         files = table.file_uris(file_pruning_predicate=_CURRENT) if table is not None else []
@@ -72,7 +73,7 @@ class HistoryTable:
         return {values[0]: DocumentVersion(*values) for values in zip(*columns, strict=True)}
 
     def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
-        """Writes new versions and changed ones, and keeps the progress: both, durably, or neither."""
+        """Writes new and changed versions and stores the progress: both, durably, or neither."""
         properties = commit_properties(progress.text(), progress.query, progress.batch)
         rows = table_of(changed)
         table = self._open_table.now()
@@ -91,6 +92,7 @@ class HistoryTable:
             table.optimize.compact(commit_properties=properties)
 
     def read(self) -> pa.Table:
+        """All versions, in no order."""
         return DeltaTable(self._location.url).to_pyarrow_table().select(SCHEMA.names)
 
 
@@ -111,7 +113,7 @@ def _time(token: str | None) -> datetime | None:
     try:
         return None if token is None else datetime.fromtimestamp(Token(token).time.time, UTC)
     except ValueError:
-        # Only a token that no server made has no time.
+        # A token that no server made has no time.
         return None
 
 

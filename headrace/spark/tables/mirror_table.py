@@ -1,4 +1,4 @@
-"""Where a mirror is kept: what a table of files must do for it, and the two kinds there are.
+"""What a table must do to hold a mirror, and the two kinds of files it can be in.
 
 The columns are `_id` (the key's canonical Extended JSON), `document` (the document's) and `token` (the resume token
 at which the document is true). The mirror's state is written in the same commit as the rows it belongs to, so that
@@ -32,17 +32,17 @@ class MirrorTable(Protocol):
         """The state last committed; `State()` if there is no table yet. Raises NotAMirror."""
 
     def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
-        """The rows of those of `keys` that there are."""
+        """The rows of those `keys` that the mirror has."""
 
     def commit(self, changes: MirrorChanges) -> None:
-        """Makes the changes and keeps their state: both, durably, or, when it is interrupted, neither."""
+        """Makes the changes and stores their state: both, durably, or, if interrupted, neither."""
 
     def read(self) -> pa.Table:
         """All rows, in no order."""
 
 
 def open_mirror_table(path: str | Path, kind: str = "delta", *, buckets: int = 0) -> MirrorTable:
-    """The mirror's table at `path`, of kind `delta` (in `buckets`, if any) or `parquet`; made by its first commit."""
+    """The mirror's table at `path`, `delta` (in `buckets`, if any) or `parquet`; its first commit creates it."""
     if kind not in KINDS:
         raise ValueError(f"a mirror's table is one of {', '.join(sorted(KINDS))}, not {kind!r}")
     return KINDS[kind](path, buckets)
@@ -66,6 +66,7 @@ KINDS: Final[dict[str, Callable[[str | Path, int], MirrorTable]]] = {"delta": _d
 
 
 def schema() -> pa.Schema:
+    """The columns of every mirror."""
     import pyarrow as pa
 
     return pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("_id", "document", "token")])
@@ -81,7 +82,7 @@ def upserted(changes: MirrorChanges) -> pa.Table:
 
 
 def merged_rows(changes: MirrorChanges) -> pa.Table:
-    """The rows to merge, with a column that says which are to go."""
+    """The rows to merge, with a column `gone` for those to delete."""
     import pyarrow as pa
 
     new = upserted(changes)
@@ -94,13 +95,16 @@ def merged_rows(changes: MirrorChanges) -> pa.Table:
 
 
 def state_text(state: MirrorState) -> str:
+    """The state as JSON, as it is stored."""
     return json.dumps(asdict(state))
 
 
 def state_of(text: str) -> MirrorState:
+    """The state that `state_text` made the text of."""
     return MirrorState(**json.loads(text))
 
 
 def stored_rows(table: pa.Table) -> dict[str, MirrorRow]:
+    """A mirror's rows, by key."""
     columns = [table.column(name).to_pylist() for name in ("_id", "document", "token")]
     return {key: MirrorRow(document, token) for key, document, token in zip(*columns, strict=True)}

@@ -1,4 +1,4 @@
-"""A mirror as a collection of another MongoDB or Headrace, with its position beside it, whatever crashes.
+"""A mirror as a collection of another MongoDB or Headrace, with its position in the same database, whatever crashes.
 
     <collection>           the documents
     headrace.positions     {_id: <collection>, state: …, pending: {parts, clear, stale_before, next}}
@@ -15,7 +15,7 @@ No transaction is needed (a standalone server has none), because a commit is in 
 A crash before 2 changes nothing; behind it, whoever opens the table next does 3 and 4. When no document is computed
 from the target's own (a snapshot, inserts, deletes), 1 and 2 are left out: the batch given again does the same.
 
-Documents that others write into the collection stay, unless their keys are the source's.
+Documents that others write into the collection remain, unless the source has their keys.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Document = dict[str, Any]
 
 
 class MongoMirror:
-    """See `tables.MirrorTable`."""
+    """See `mirror_table.MirrorTable`."""
 
     def __init__(self, client: MongoClient[Document], database: str, collection: str) -> None:
         self.collection = collection
@@ -104,7 +104,7 @@ class MongoMirror:
         return pa.table([pa.array(column, pa.string()) for column in columns], schema=schema())
 
     def set_state(self, state: MirrorState) -> None:
-        """Keeps a position without rows, behind something that cannot be in a commit: a drop, a rename."""
+        """Stores a state without rows, after what cannot be in a commit: a drop, a rename."""
         self._finish(state_text(state))
 
     def forget(self) -> None:
@@ -118,7 +118,7 @@ class MongoMirror:
         writes: list[Document] = []
         for number in range(pending["parts"]):
             chunk = self._redo.find_one({"_id": self._id(str(number))})
-            assert chunk is not None, "a pending commit has all its parts"
+            assert chunk is not None, "a pending commit has all its writes"
             writes += chunk["writes"]
         self._write(writes, pending)
         self._finish(pending["next"])
@@ -198,7 +198,7 @@ def _fields(before: Document, after: Document) -> Document | None:
 
 
 def _redo_chunks(writes: list[Document]) -> Iterator[list[Document]]:
-    """The writes in parts that a document can hold: one large one, or several small."""
+    """The writes in chunks that fit into a document: one large write, or several small ones."""
     chunk: list[Document] = []
     size = 0
     for write in writes:

@@ -1,4 +1,4 @@
-"""A Delta table that stays open: opening one reads every commit since its last checkpoint, going on only new ones."""
+"""A Delta table that stays open: opening reads every commit since its last checkpoint, refreshing only new commits."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headrace.spark.tables.table_location import TableLocation
 
 
 class OpenDeltaTable:
-    """The table of a place, for a sink's life. Another process may commit to it; it is not to be removed meanwhile."""
+    """The table at a location, for a sink's lifetime. Others may commit to it, but not remove it meanwhile."""
 
     def __init__(self, location: TableLocation) -> None:
         self.location = location
         self._table: DeltaTable | None = None
 
     def now(self) -> DeltaTable | None:
-        """As it is; None as long as there is none."""
+        """The table as it is now; None while there is none."""
         if self._table is None:
             self._table = self.location.table()
         else:

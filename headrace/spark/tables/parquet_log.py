@@ -36,7 +36,7 @@ _COMPACT: Final = ".compact"
 
 
 class ParquetLog:
-    """See `log.Log`."""
+    """See `event_log.EventLog`."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = local_folder(path).absolute()

@@ -1,7 +1,7 @@
-"""A mirror as one Parquet file, put in place of the last one by a rename: whoever reads it reads one whole state.
+"""A mirror as one Parquet file, replaced by a rename: every reader sees one complete state.
 
     <path>/mirror.parquet     the rows; the mirror's state is in the file's own metadata
-    <path>/_writing.parquet   what a crash may leave; readers pass over names that begin with an underscore
+    <path>/_writing.parquet   what a crash may leave; readers ignore names that begin with an underscore
 
 Each commit writes the whole table, so this is for collections that a machine writes in a second or so (some
 hundred thousand documents); a larger mirror is a Delta table.
@@ -31,7 +31,7 @@ from headrace.spark.tables.table_location import local_folder
 
 
 class ParquetMirror:
-    """See `tables.MirrorTable`."""
+    """See `mirror_table.MirrorTable`."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = local_folder(path)

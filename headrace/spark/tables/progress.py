@@ -1,13 +1,13 @@
 """How far an append-only target is, and which rows of a batch are new to it.
 
-A target that only grows cannot be emptied and filled again, as a mirror can when a snapshot begins. So it tells
-snapshots apart by the token at which they began, and this is the rule for a row:
+An append-only target cannot be emptied and filled again, as a mirror can when a snapshot begins. So snapshots are
+identified by the token at which they began, and this is the rule for a row:
 
 - an event is new when its token is greater than the last one's;
 - `snapshotBegin` is new when its token is greater than that of the last snapshot;
-- the rows of a snapshot are new with their snapshot. Given again (a query that was lost in the middle of its snapshot,
-  and nothing was written since), they are new when the target does not have them; when that snapshot was complete,
-  none is.
+- the rows of a snapshot are new with their snapshot. Repeated (by a new query after the checkpoint was lost within a
+  snapshot, and nothing was written since), they are new when the target does not have them; when that snapshot was
+  complete, none is.
 
 Of several servers each has a progress of its own, since their tokens do not follow one another: a row is judged by its
 server's.
@@ -48,6 +48,7 @@ class Progress:
     source: str = ""
 
     def has(self, query: str, batch: int) -> bool:
+        """Whether this batch of this query is committed."""
         return self.query == query and batch <= self.batch
 
     def snapshots(self) -> tuple[tuple[str, str], ...]:
@@ -74,10 +75,12 @@ class Progress:
         return min((progress.begun for progress in self.servers.values()), default=self.begun)
 
     def text(self) -> str:
+        """The progress as JSON, to store with the data."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, text: str) -> Progress:
+        """The progress that `text` made the text of."""
         return cls._of(json.loads(text))
 
     @classmethod
@@ -91,12 +94,15 @@ _NOTHING = Progress()
 
 
 def identity(row: Row) -> RowIdentity:
-    """What tells a row of a snapshot from all others."""
+    """What identifies a row of a snapshot."""
     return (row.operationType, row.token, row.documentKey, row.server)
 
 
 class Sieve:
-    """Lets the new rows through, in the order of their tokens, and keeps count of the progress."""
+    """Decides which rows are new, in the order of their tokens, and tracks the progress.
+
+    `present` are the identities of snapshots' rows that the target has, needed only if `may_be_present`.
+    """
 
     def __init__(self, progress: Progress, present: Collection[RowIdentity] = ()) -> None:
         self.progress = progress
@@ -104,7 +110,7 @@ class Sieve:
         self._present = present
 
     def is_new(self, row: Row) -> bool:
-        """Whether the row is to be taken; asked once for each, in order."""
+        """Whether the target lacks the row; to be called once for each, in order."""
         now = self.progress.of_server(row.server)
         if row.operationType in _SNAPSHOTS:
             behind, new = self._snapshot(now, row)
@@ -117,7 +123,7 @@ class Sieve:
         return True
 
     def _snapshot(self, now: Progress, row: Row) -> tuple[Progress, bool]:
-        """The progress behind a row of a snapshot, and whether it is new."""
+        """The progress after a row of a snapshot, and whether it is new."""
         if row.operationType == SNAPSHOT_BEGIN:
             return (now.begins(row.token), True) if row.token > now.begun else (replace(now, again=row.token), False)
         last = now.again in {"", now.begun}
@@ -128,7 +134,7 @@ class Sieve:
 
 
 def may_be_present(rows: Sequence[Row], progress: Progress) -> bool:
-    """Whether rows of a snapshot may be in already, so that the sieve must be told which."""
+    """Whether rows of a snapshot may be in already, so that the sieve needs to know which."""
     return any(
         _may_be_present((row for row in rows if row.server == server), progress.of_server(server))
         for server in {row.server for row in rows}

@@ -1,7 +1,7 @@
-"""A Parquet file that a task writes where a log is: nobody reads it until the driver commits it to the log.
+"""Parquet files that tasks write into a log's folder, and that nobody reads until the driver commits them.
 
-What the driver must know of it comes back in a few figures. A file that is never committed is garbage: it is named by
-its batch, so that the batch given again finds it, and no two attempts write the same one.
+Each task returns statistics of its file. A file that is never committed is garbage: it is named after its batch, so
+that the repeated batch can remove it, and no two attempts write the same file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """What a task, or several, made of a batch: of `seen_count` rows those that the tally is of are in the files."""
+    """What one or more tasks wrote of a batch: of `seen_count` rows those that `stats` describe are in the files."""
 
     seen_count: int
     stats: BatchStats
@@ -61,6 +61,7 @@ class StagingWriter:
         self._bounds: dict[str, tuple[Any, Any]] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
+        """Adds the new rows of the batch."""
         self._seen_count += batch.num_rows
         rows = without_seen_events(pa.Table.from_batches([batch]).cast(self._schema), self._token)
         if not rows.num_rows:
@@ -76,7 +77,7 @@ class StagingWriter:
                 self._widen(name, pc.min_max(rows[name]).as_py())
 
     def close(self) -> StagedBatch:
-        """The file is whole and durable when this returns."""
+        """Completes the file, which is durable when this returns."""
         if self._writer is None:
             return StagedBatch(self._seen_count, self._stats)
         self._writer.close()
@@ -87,7 +88,7 @@ class StagingWriter:
         return StagedBatch(self._seen_count, self._stats, (result,))
 
     def abandon(self) -> None:
-        """For a task that fails: what it has written is of no use."""
+        """Removes what a failed task has written."""
         if self._writer is not None:
             self._writer.close()
             self._location.remove_file(self._name)
@@ -104,14 +105,14 @@ class StagingWriter:
 
 
 def merged_batches(batches: Sequence[StagedBatch], location: TableLocation) -> StagedBatch:
-    """What the tasks made, together. Raises FilesNotShared."""
+    """What all tasks wrote together. Raises FilesNotShared."""
     files = tuple(file for batch in batches for file in batch.files)
     for file in files:
         if location.size(file.name) != file.size:
             raise FilesNotShared(not_shared_message(location))
     stats = merged_stats(batch.stats for batch in batches)
     if not stats.distinct:
-        # The ranges overlap, as they do when tasks have slices of one range: then only the tokens can tell.
+        # The ranges overlap, as slices of one range do: whether events are distinct, only their tokens show.
         result = batch_stats(read_staged(files, location, names=("token", "operationType")))
         stats = replace(stats, distinct=result.distinct)
     return StagedBatch(sum(batch.seen_count for batch in batches), stats, files)
@@ -126,7 +127,7 @@ def not_shared_message(location: TableLocation) -> str:
 
 
 def read_staged(files: Sequence[StagedFile], location: TableLocation, names: Sequence[str] | None = None) -> pa.Table:
-    """The rows of the files, one file's behind the other's; of `names` the columns that there are."""
+    """The rows of the files, in the files' order; of the columns in `names` those that exist."""
     tables = []
     for file in files:
         with pq.ParquetFile(file.name, filesystem=location.files) as opened:
@@ -136,7 +137,7 @@ def read_staged(files: Sequence[StagedFile], location: TableLocation, names: Seq
 
 
 def remove_files(location: TableLocation, prefix: str, *, but: Sequence[StagedFile] = ()) -> None:
-    """Removes the batch's files, those of attempts before among them, but for the ones that are committed."""
+    """Removes the batch's files, including those of earlier attempts, except `but`, which are committed."""
     committed = {file.name for file in but}
     for name in location.names():
         if name.startswith(prefix) and name.endswith(".parquet") and name not in committed:

@@ -1,4 +1,4 @@
-"""Where a table is: a folder of the machine's, or one in an object store, told by its URL (`s3://bucket/orders`).
+"""Where a table is: a local folder, or one in an object store by its URL (`s3://bucket/orders`).
 
 A store's address and credentials are in the environment, on workers too, by the names that `deltalake` reads them
 (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`, `AZURE_STORAGE_ACCOUNT_NAME`, ...).
@@ -26,11 +26,11 @@ STORE_SCHEMES: Final = ("abfs", "abfss", "az", "azure", "gs", "s3", "s3a")
 
 
 class LocationError(ValueError):
-    """No table can be there."""
+    """A path or URL at which no table can be."""
 
 
 def is_url(path: str | Path) -> bool:
-    """Whether it is told by a URL: a `Path` never is."""
+    """Whether it is a URL; a `Path` never is."""
     return isinstance(path, str) and "://" in path
 
 
@@ -41,17 +41,18 @@ def resolved_path(path: str, folder: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """`url` is a path, absolute, or a store's URL."""
+    """A table's folder; `url` is an absolute path or an object store's URL."""
 
     url: str
 
     @property
     def in_store(self) -> bool:
+        """Whether it is in an object store."""
         return "://" in self.url
 
     @property
     def files(self) -> pa_fs.FileSystem:
-        """What is there, by names relative to the place."""
+        """The folder as a file system, whose names are relative to it."""
         return _files(self)
 
     def table(self, version: int | None = None) -> DeltaTable | None:
@@ -62,18 +63,19 @@ class TableLocation:
             return None
 
     def dataset(self, table: DeltaTable, uris: Sequence[str], schema: pa.Schema) -> ds.Dataset:
-        """Files of the table, by the URIs that it told, as one dataset.
+        """Files of the table, by the URIs that it returned, as one dataset.
 
         Filters must compare casts to `large_string`: merges write views of strings, which Arrow cannot compare.
         """
         return ds.dataset(relative_names(table, uris), schema=schema, format="parquet", filesystem=self.files)
 
     def create(self) -> None:
-        """Has the folder made; a store makes its own."""
+        """Creates the folder; an object store needs none."""
         if not self.in_store:
             Path(self.url).mkdir(parents=True, exist_ok=True)
 
     def exists(self) -> bool:
+        """Whether the folder exists; an object store needs none."""
         return self.in_store or Path(self.url).is_dir()
 
     def size(self, name: str) -> int | None:
@@ -82,22 +84,22 @@ class TableLocation:
         return size
 
     def sync_file(self, name: str) -> None:
-        """A file that was written and closed is there after a power loss: a store's always is."""
+        """Makes a closed file survive a power loss, as an object store's always does."""
         if not self.in_store:
             with Path(self.url, name).open("rb+") as file:
                 os.fsync(file.fileno())
 
     def names(self) -> list[str]:
-        """Of the files and folders directly in the place."""
+        """Names of the files and folders directly in it."""
         return [info.base_name for info in self.files.get_file_info(pa_fs.FileSelector("", allow_not_found=True))]
 
     def remove_file(self, name: str) -> None:
-        """If it is there."""
+        """Removes a file, if it exists."""
         if self.size(name) is not None:
             self.files.delete_file(name)
 
     def remove(self) -> bool:
-        """Removes all that is there; returns whether something was."""
+        """Removes all that is there; whether there was anything."""
         if self.in_store:
             there = bool(self.names())
             self.files.delete_dir("")
@@ -112,10 +114,10 @@ class TableLocation:
 
 
 def location_of(path: str | Path) -> TableLocation:
-    """The place of a path or URL. Raises LocationError for a scheme that is none of a store's."""
+    """The location of a path or URL. Raises LocationError for a scheme that is no object store's."""
     if not is_url(path):
         if str(path).partition(":/")[0] in STORE_SCHEMES:
-            raise LocationError(f"{str(path)!r} is a URL that was made a path of: give it as text")
+            raise LocationError(f"{str(path)!r} is a URL that was converted to a Path: pass it as text")
         return TableLocation(str(Path(path).absolute()))
     scheme = str(path).partition("://")[0]
     if scheme not in STORE_SCHEMES:
@@ -124,14 +126,14 @@ def location_of(path: str | Path) -> TableLocation:
 
 
 def local_folder(path: str | Path) -> Path:
-    """For what a store cannot hold: files that are put in place by a rename, Spark's notes. Raises LocationError."""
+    """The path, for what needs a file system: files replaced by a rename, Spark's checkpoints. Raises LocationError."""
     if is_url(path):
         raise LocationError(f"this needs a path that is mounted, not {str(path)!r}")
     return Path(location_of(path).url)
 
 
 def relative_names(table: DeltaTable, uris: Sequence[str]) -> list[str]:
-    """The names, within the table's place, of files by the URIs that it told."""
+    """The names, within the table's folder, of files by the URIs that it returned."""
     # A local table's URIs are paths, but with spaces and the like as in a URL.
     root = table.table_uri.removeprefix("file://")
     return [uri.removeprefix(root) for uri in uris]

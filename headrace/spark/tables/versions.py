@@ -22,7 +22,7 @@ from headrace.spark.tables.progress import Progress, Sieve
 
 @dataclass(frozen=True, slots=True)
 class DocumentVersion:
-    """A document from `token` until `until`, or still if that is None. `confirmed`: it was seen to be so then."""
+    """A document from `token` until `until`; None if it is still valid. At `confirmed` it was last seen unchanged."""
 
     key: str
     document: str
@@ -37,7 +37,7 @@ OpenVersions = Mapping[str, DocumentVersion]
 
 
 class VersionChanges:
-    """Takes rows in order; `ended` and `begun` are then to be written, `confirmed` at leisure.
+    """Applies rows in order; `changed` are then the versions to write.
 
     `everything` gives all open versions: asked only when the collection goes or a snapshot ends that is not the first.
     """
@@ -55,13 +55,16 @@ class VersionChanges:
 
     @property
     def progress(self) -> Progress:
+        """The progress after the rows so far."""
         return self._sieve.progress
 
     @property
     def event_count(self) -> int:
+        """How many rows so far were new events."""
         return self._sieve.event_count
 
     def take(self, row: Row) -> None:
+        """Applies a row, if it is new. Raises CollectionGone, MirrorDiverged."""
         before = self.progress
         if not self._sieve.is_new(row):
             return

@@ -1,4 +1,4 @@
-"""Whether a log of events (`changes`, `parquet`) has every event of its range once, as the server tells it now.
+"""Whether a log of events (`changes`, `parquet`) has every event of its range once, as the server reports them now.
 
 Only what the server's oplog still has can be compared: the range is from the log's last snapshot, or its first event,
 to the log's position. Of several servers each one's events are compared by themselves.
@@ -24,7 +24,7 @@ _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
 
 @dataclass(frozen=True, slots=True)
 class LogComparison:
-    """Counts of both sides in the range, and the tokens that the log lacks, has besides, or has twice."""
+    """Counts of both sides in the range, and the tokens that the log lacks, has in addition, or has twice."""
 
     event_count: int
     row_count: int
@@ -34,18 +34,17 @@ class LogComparison:
 
     @property
     def equal(self) -> bool:
+        """Whether the log has each event exactly once."""
         return not (self.missing or self.extra or self.duplicates)
 
     def __str__(self) -> str:
-        server_tokens = f"{self.row_count} rows, {self.event_count} events"
+        counts = f"{self.row_count} rows, {self.event_count} events"
         kinds = (("missing", self.missing), ("extra", self.extra), ("twice", self.duplicates))
-        return "; ".join(
-            [server_tokens, *(f"{len(tokens)} {name}, first {tokens[0]}" for name, tokens in kinds if tokens)]
-        )
+        return "; ".join([counts, *(f"{len(tokens)} {name}, first {tokens[0]}" for name, tokens in kinds if tokens)])
 
 
 def compare_log(log: EventLog, options: SourceOptions) -> LogComparison:
-    """Reads the range on both sides; raises PositionLost if the server has no longer all of it."""
+    """Compares the range on both sides. Raises PositionLost if the server no longer has all of it."""
     progress, table = log.progress(), log.read()
     if not options.others:
         return _compared(table, progress, options)

@@ -2,13 +2,13 @@
 
 Rule: both sides are brought to the same token, so that the answer is right while writers write and however far the
 mirror is behind. The mirror's rows are as of its own token; the collection is read in chunks, each row true at a token
-of its own (`snapshot.py`); then the events up to one last token are applied to both, each row taking those that are
-newer than itself.
+of its own (`timetravel/snapshot.py`); then the events up to one last token are applied to both, to each
+row those that are newer than it.
 
 A range is a chunk of the collection, in MongoDB's order of keys. A digest is a count and the sum of the rows' hashes,
 so it does not depend on an order; only where digests differ are keys compared one by one.
 
-What it does not do: go without memory for the whole table (equal documents of the other side take none besides).
+Limit: the table's documents are in memory, once where both sides are equal.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CollectionUnstable(RuntimeError):
 
 
 class MirroredCollection(Protocol):
-    """What is compared: a collection and the table that is to be equal to it."""
+    """What is compared: a collection of the server at `uri`, and the table that is to be equal to it."""
 
     @property
     def uri(self) -> str: ...
@@ -100,6 +100,7 @@ class MirrorComparison:
 
     @property
     def equal(self) -> bool:
+        """Whether both sides have the same documents."""
         return self.unequal_count == 0 and self.document_count == self.row_count
 
     def __str__(self) -> str:
@@ -125,7 +126,7 @@ def compare(mirror: MirroredCollection) -> MirrorComparison:
             raise NotAMirror(f"nothing of {mirror.database}.{mirror.collection} was mirrored yet")
         table = mirror.table().read()
         if mirror.table().state() != state:
-            # Somebody commits to it: then the rows may be of another token than the state.
+            # A commit came in between: the rows may be of another token than the state.
             continue
         rows = stored_rows(table)
         documents, bounds = _collection(Snapshot(options), rows)
@@ -142,7 +143,7 @@ def compare(mirror: MirroredCollection) -> MirrorComparison:
 
 
 def _collection(snapshot: Snapshot, rows: Mapping[str, MirrorRow]) -> tuple[dict[str, MirrorRow], list[str]]:
-    """The documents, each at its token, and the last keys of the ranges. Equal texts are kept once."""
+    """The documents, each at its token, and the last keys of the ranges. Equal texts share memory."""
     documents: dict[str, MirrorRow] = {}
     bounds: list[str] = []
     after, since = "", 0
@@ -167,7 +168,7 @@ def _documents(snapshot: Snapshot, chunk: Chunk) -> Iterator[tuple[str, Document
 
 
 def _advanced(rows: Mapping[str, MirrorRow], events: Iterable[Row], state: MirrorState) -> DocumentTexts:
-    """The documents' texts by key, after the events; one that an event does not fit has the text of nothing."""
+    """The documents' texts by key after the events; `_DIVERGED` for one to which an event does not apply."""
     advanced = {key: stored.document for key, stored in rows.items()}
     by_key: dict[str, list[Row]] = {}
     for row in events:
@@ -213,7 +214,7 @@ def _compared(left: DocumentTexts, right: DocumentTexts, bounds: list[str], dupl
 
 
 class _KeyRanges:
-    """One side's rows by range, with their digests."""
+    """One side's rows by ranges of keys, with their digests."""
 
     def __init__(self, order: list[Any], rows: DocumentTexts) -> None:
         self._keys: list[list[str]] = [[] for _ in range(len(order) + 1)]
@@ -234,7 +235,7 @@ class _KeyRanges:
 
 
 def _row(event: Document) -> Row:
-    """What folding wants to know of an event."""
+    """The fields of an event that `fold` reads."""
     described = event.get("rawUpdateDescription", event.get("updateDescription"))
     document = event.get("fullDocument")
     return Row(
