@@ -8,7 +8,7 @@ Without it each row goes into the collection of its own name, in the same databa
 - `dropDatabase` and `invalidate` do nothing of themselves: each collection's drop came before.
 
 None of these can be part of a commit, so they are done between two and guarded by the position: given again, a drop
-finds nothing, and a rename finds its source gone. With `keep` they are passed over, with `fail` the job stops.
+finds nothing, and a rename finds its source gone. With `keep` they are ignored, with `fail` the job stops.
 
 What it does not do: copy indexes, options of collections, views. Writes of others to the same documents are lost when
 the documents change in the source.
@@ -139,6 +139,6 @@ class PerCollectionSink:
 
 
 def forget(uri: str, database: str, collections: Iterable[str]) -> None:
-    """Removes what the sink keeps of its positions; the documents stay."""
+    """Removes the sink's positions; the documents stay."""
     for collection in collections:
         MongoMirror(client_of(uri), database, collection).forget()

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MERGE: Final = """
-MERGE INTO {name} AS kept USING headrace_changes AS new ON kept._id = new._id
+MERGE INTO {name} AS target USING headrace_changes AS new ON target._id = new._id
 WHEN MATCHED AND new.gone THEN DELETE
 WHEN MATCHED THEN UPDATE SET document = new.document, token = new.token
 WHEN NOT MATCHED AND NOT new.gone THEN INSERT (_id, document, token) VALUES (new._id, new.document, new.token)
 """
-_STALE: Final = "WHEN NOT MATCHED BY SOURCE AND kept.token < '{before}' THEN DELETE"
+_STALE: Final = "WHEN NOT MATCHED BY SOURCE AND target.token < '{before}' THEN DELETE"
 
 
 @dataclass(frozen=True, slots=True)
 class _TableFormat:
-    """How a format keeps a text with a commit: the session's setting for it, and what tells the texts, newest first."""
+    """How a format stores a text with a commit: the session's setting for it, and a query for them, newest first."""
 
     setting: str
     history: str
@@ -60,7 +60,7 @@ COLUMNS: Final = "_id STRING NOT NULL, document STRING NOT NULL, token STRING NO
 
 
 class CatalogMirror:
-    """See `mirror_table.MirrorTable`. The table is made by the user: its place and its properties are his affair."""
+    """See `mirror_table.MirrorTable`. The table is made by the user: its location and properties are up to them."""
 
     def __init__(self, name: str, get_session: Callable[[], SparkSession]) -> None:
         self._name = ".".join(f"`{part}`" for part in name.replace("`", "").split("."))

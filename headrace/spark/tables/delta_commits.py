@@ -1,4 +1,4 @@
-"""What a Delta commit of this program records beside its rows, in the commit's own metadata, and how it is read."""
+"""What a Delta commit of this program records besides its rows, in the commit's metadata, and how it is read."""
 
 from __future__ import annotations
 

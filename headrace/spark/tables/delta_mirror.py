@@ -93,15 +93,15 @@ class DeltaMirror:
             return False
         before = table.version()
         rows = self._bucketed(merged_rows(changes))
-        same = "kept._id = new._id"
+        same = "target._id = new._id"
         if self._buckets and not changes.stale_before:
             touched = sorted(set(rows.column("bucket").to_pylist()))
-            same += f" and kept.bucket = new.bucket and kept.bucket in ({', '.join(map(str, touched))})"
-        merging = table.merge(rows, same, "new", "kept", commit_properties=properties)
+            same += f" and target.bucket = new.bucket and target.bucket in ({', '.join(map(str, touched))})"
+        merging = table.merge(rows, same, "new", "target", commit_properties=properties)
         merging = merging.when_matched_delete("new.gone").when_matched_update_all("not new.gone", except_cols=["gone"])
         merging = merging.when_not_matched_insert_all("not new.gone", except_cols=["gone"])
         if changes.stale_before:
-            merging = merging.when_not_matched_by_source_delete(f"kept.token < '{changes.stale_before}'")
+            merging = merging.when_not_matched_by_source_delete(f"target.token < '{changes.stale_before}'")
         merging.execute()
         if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
             table.optimize.compact(commit_properties=properties)

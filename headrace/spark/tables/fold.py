@@ -93,7 +93,7 @@ def key_of(row: Row) -> str:
     text = row.documentKey or ""
     if text.startswith(_OBJECT_ID) and len(text) == _OBJECT_ID_LENGTH:
         return text[len('{"_id":') : -1]
-    # A sharded collection's key has the shard key's fields besides.
+    # A sharded collection's key also has the shard key's fields.
     return dumps(loads(text)["_id"])
 
 

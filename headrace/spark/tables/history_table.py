@@ -44,7 +44,7 @@ SCHEMA: Final = pa.schema(
 )
 COMPACT_COMMITS: Final = 100
 _CURRENT: Final = [("current", "=", "true")]
-_SAME: Final = "kept.current = true and kept._id = new._id and kept.token = new.token"
+_SAME: Final = "target.current = true and target._id = new._id and target.token = new.token"
 
 
 class HistoryTable:
@@ -86,7 +86,7 @@ class HistoryTable:
         if not changed:
             write_deltalake(table, rows, mode="append", commit_properties=properties)
             return
-        merging = table.merge(rows, _SAME, "new", "kept", commit_properties=properties)
+        merging = table.merge(rows, _SAME, "new", "target", commit_properties=properties)
         merging.when_matched_update_all().when_not_matched_insert_all().execute()
         if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
             table.optimize.compact(commit_properties=properties)

@@ -119,7 +119,7 @@ def merged_batches(batches: Sequence[StagedBatch], location: TableLocation) -> S
 
 
 def not_shared_message(location: TableLocation) -> str:
-    """What a user is told whose workers write to a folder that the driver does not see."""
+    """The message for a path that workers can write to, and the driver does not see."""
     return (
         f"driver and workers do not both see {location}: the path of this sink must be on storage that all machines "
         "share, or in an object store, or the sink must have the option writers = 'driver'"

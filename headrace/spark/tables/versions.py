@@ -4,7 +4,7 @@ A version is a document from one token to the next change of it (slowly changing
 at any token that the history covers, the versions with `token` <= it < `until` are the collection as it was then.
 
 After a new snapshot (a lost checkpoint) what happened between is not known: a document that is another one now, or
-gone, ends with `endedBy` = `snapshot`; one that is the same goes on.
+gone, ends with `endedBy` = `snapshot`; an unchanged one continues.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class VersionChanges:
         if version and document != version.document:
             self._end(version, row.token, row.operationType or "")
         elif version:
-            # Nothing changed that a document shows (a replacement by itself): the version goes on.
+            # Nothing changed that a document shows (a replacement by itself): the version continues.
             self._put(replace(version, confirmed=row.token))
             return
         if document is not None:
