@@ -54,10 +54,10 @@ class Collections:
             self.collections.setdefault(command["insert"], []).extend(command["documents"])
             return {"n": len(command["documents"]), "ok": 1.0}
         try:
-            found = self._aggregate(command["aggregate"], command["pipeline"])
+            result = self._aggregate(command["aggregate"], command["pipeline"])
         except CommandError as error:
             return {"error": {"code": error.code, "codeName": error.code_name}}
-        batch = {"firstBatch": found, "id": 0, "ns": f"hr.{command['aggregate']}"}
+        batch = {"firstBatch": result, "id": 0, "ns": f"hr.{command['aggregate']}"}
         return {"cursor": batch, "ok": 1.0}
 
     def _aggregate(self, collection: str, pipeline: list[Any]) -> list[dict[str, Any]]:

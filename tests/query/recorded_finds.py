@@ -50,7 +50,7 @@ def find(documents: list[dict[str, Any]], command: dict[str, Any]) -> list[dict[
 def differences(case: dict[str, Any]) -> list[str]:
     """What a case's finds give otherwise than recorded."""
     documents: list[dict[str, Any]] = []
-    found = []
+    result = []
     for step, expected in zip(case["steps"], case["expect"]):
         command = step["run"]
         if "insert" in command:
@@ -67,5 +67,5 @@ def differences(case: dict[str, Any]) -> list[str]:
         else:
             wanted = {"cursor": expected["cursor"]["firstBatch"]}
         if bson.encode(answer) != bson.encode(wanted):
-            found.append(f"{case['id']}: {command}\n  got      {answer}\n  expected {wanted}")
-    return found
+            result.append(f"{case['id']}: {command}\n  got      {answer}\n  expected {wanted}")
+    return result

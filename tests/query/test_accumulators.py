@@ -37,9 +37,9 @@ def accumulate(name: str, spec: Any, documents: list[dict[str, Any]]) -> Any:
     ],
 )  # fmt: skip
 def test_an_accumulator_comes_to_its_value(name: str, spec: Any, value: Any) -> None:
-    found = accumulate(name, spec, NUMBERS)
-    assert type(found) is type(value)
-    assert found == pytest.approx(value) if isinstance(value, float) else found == value
+    result = accumulate(name, spec, NUMBERS)
+    assert type(result) is type(value)
+    assert result == pytest.approx(value) if isinstance(value, float) else result == value
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_strength_says_what_is_equal(options: dict[str, Any], left: str, right: 
     assert (collation.key(left) == collation.key(right)) is same
 
 
-def test_lower_case_is_first_unless_told_otherwise() -> None:
+def test_lower_case_is_first_by_default() -> None:
     plain, upper = parse_collation({"locale": "en"}), parse_collation({"locale": "en", "caseFirst": "upper"})
     assert plain is not None and upper is not None
     assert plain.key("a") < plain.key("A") < plain.key("b")

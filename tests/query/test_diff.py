@@ -77,7 +77,7 @@ def test_diffs_of_documents(pre: dict[str, Any], post: dict[str, Any], diff: dic
     assert compute_diff(pre, post) == diff
 
 
-def test_a_diff_is_kept_only_if_it_is_shorter_than_the_document_by_what_an_entry_adds() -> None:
+def test_a_diff_is_used_only_if_it_is_shorter_than_the_document_by_what_an_entry_adds() -> None:
     # {$v: 2, diff: …} adds 15 bytes; {u: {a: 2}} has 5 + 8 + 7; {a: 2, p: …} has 5 + 7 + 8 + letters.
     assert compute_diff({"a": 1, "p": "x" * 15}, {"a": 2, "p": "x" * 15}) is None
     assert compute_diff({"a": 1, "p": "x" * 16}, {"a": 2, "p": "x" * 16}) == {"u": {"a": 2}}
@@ -93,7 +93,7 @@ def test_value_bytes_is_the_encoded_size(value: Any) -> None:
     assert value_bytes(value) == len(encode({"a": value})) - 8
 
 
-def test_identical_tells_types_and_signs_apart() -> None:
+def test_identical_distinguishes_types_and_signs() -> None:
     assert not identical(1, Int64(1))
     assert not identical(0.0, -0.0)
     assert not identical(True, 1)

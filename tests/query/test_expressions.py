@@ -68,7 +68,7 @@ def test_what_cannot_be_parsed_is_refused_with_the_servers_number(spec: Any, cod
     assert code_of(spec) == code
 
 
-def test_constant_parts_fail_when_parsed_even_where_never_reached() -> None:
+def test_constant_subexpressions_fail_when_parsed_even_where_never_reached() -> None:
     with pytest.raises(CommandError) as caught:
         parse_expression({"$cond": ["$a", 1, {"$split": ["a", ""]}]})
     assert (caught.value.code, caught.value.message[:30]) == (40087, "Failed to optimize pipeline ::")
@@ -106,7 +106,7 @@ def test_numbers_get_the_widest_type_and_ints_grow(spec: Any, value: Any) -> Non
         ({"$round": [1, 200]}, 51083), ({"$abs": Int64(-(2**63))}, 28680), ({"$bitAnd": [1.5]}, 14),
     ],
 )  # fmt: skip
-def test_arithmetic_that_cannot_be_done_has_its_own_numbers(spec: Any, code: int) -> None:
+def test_arithmetic_that_cannot_be_done_has_distinct_codes(spec: Any, code: int) -> None:
     assert code_of(spec) == code
 
 
@@ -176,9 +176,9 @@ def test_strings_compare_by_the_collation_of_the_command() -> None:
     ],
 )  # fmt: skip
 def test_dates_follow_the_clock_of_the_time_zone(spec: Any, value: Any) -> None:
-    found = evaluate(spec)
-    assert type(found) is type(value)
-    assert int(found) == int(value) if isinstance(value, DatetimeMS) else found == value
+    result = evaluate(spec)
+    assert type(result) is type(value)
+    assert int(result) == int(value) if isinstance(value, DatetimeMS) else result == value
 
 
 @pytest.mark.parametrize(

@@ -190,8 +190,8 @@ def test_fields_are_the_top_level_names_looked_at() -> None:
 
 
 def test_conjuncts_together_say_what_the_filter_says() -> None:
-    parts = parse_filter({"a": 1, "$and": [{"b": 2}, {"c": 3}]}).conjuncts()
-    assert sorted(name for part in parts for name in part.fields() or ()) == ["a", "b", "c"]
+    children = parse_filter({"a": 1, "$and": [{"b": 2}, {"c": 3}]}).conjuncts()
+    assert sorted(name for part in children for name in part.fields() or ()) == ["a", "b", "c"]
 
 
 def test_a_collation_reaches_equality_order_and_in() -> None:

@@ -15,7 +15,7 @@ from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 
 CONTEXT = PipelineContext(database="t", collection="c", read_collection=lambda database, collection: [])
-NOT_WHOLE: tuple[Any, ...] = (
+NOT_INTEGRAL: tuple[Any, ...] = (
     math.nan, math.inf, -math.inf, Decimal128("NaN"), Decimal128("Infinity"), Decimal128("-Infinity"),
     Decimal128("1E+6000"), 1e300, -1e300,
 )  # fmt: skip
@@ -34,7 +34,7 @@ def window(function: dict[str, Any], order: str = "a") -> dict[str, Any]:
     return {"$setWindowFields": {"sortBy": {order: 1}, "output": {"x": function}}}
 
 
-@pytest.mark.parametrize("value", NOT_WHOLE, ids=str)
+@pytest.mark.parametrize("value", NOT_INTEGRAL, ids=str)
 @pytest.mark.parametrize(
     ("stage", "code"),
     [
@@ -47,14 +47,14 @@ def window(function: dict[str, Any], order: str = "a") -> dict[str, Any]:
     ],
     ids=["skip", "buckets", "documents", "range", "N", "alpha"],
 )
-def test_a_count_is_a_whole_number(stage: Any, code: int, value: Any) -> None:
+def test_a_count_is_an_integer(stage: Any, code: int, value: Any) -> None:
     with pytest.raises(CommandError) as caught:
         answers(stage(value))
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize("value", NOT_WHOLE, ids=str)
-def test_the_depth_of_a_graph_lookup_is_a_whole_number(value: Any) -> None:
+@pytest.mark.parametrize("value", NOT_INTEGRAL, ids=str)
+def test_the_depth_of_a_graph_lookup_is_an_integer(value: Any) -> None:
     lookup = {"from": "c", "startWith": 1, "connectFromField": "a", "connectToField": "b", "as": "x"}
     with pytest.raises(CommandError) as caught:
         answers({"$graphLookup": {**lookup, "maxDepth": value}})
@@ -127,7 +127,7 @@ def test_only_the_digits_of_ascii_are_digits(text: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [Int64(2**63 - 1), Int64(-(2**63))], ids=str)
-def test_a_date_that_no_date_holds_is_not_made_of_parts(seconds: Int64) -> None:
+def test_a_made_date_may_not_be_out_of_range(seconds: Int64) -> None:
     with pytest.raises(CommandError) as caught:
         value_of({"$dateFromParts": {"year": 2000, "second": seconds}})
     assert caught.value.code == 159

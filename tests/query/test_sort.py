@@ -43,7 +43,7 @@ def test_paths_through_two_arrays_are_refused() -> None:
     assert raised.value.code == 2
 
 
-def test_natural_order_is_kept_or_turned_round() -> None:
+def test_natural_order_is_preserved_or_reversed() -> None:
     documents = [{"_id": 2}, {"_id": 1}]
     assert parse_sort({"$natural": 1}).sorted(documents) == documents
     assert parse_sort({"$natural": -1}).sorted(documents) == documents[::-1]

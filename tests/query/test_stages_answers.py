@@ -56,10 +56,10 @@ def test_no_stage_changes_the_documents_that_come_in() -> None:
     assert document == {"_id": 1, "a": {"b": [1, {"c": 2}]}, "n": 1}
 
 
-def test_an_unwind_keeps_the_field_in_its_place_and_tells_long_indexes() -> None:
+def test_an_unwind_preserves_the_order_of_fields_and_gives_long_indexes() -> None:
     stage = {"$unwind": {"path": "$a", "includeArrayIndex": "i", "preserveNullAndEmptyArrays": True}}
-    found = answer([stage], [{"a": [7, 8], "z": 1}, {"a": []}, {"a": None}, {}, {"a": 5}])
-    assert found == [
+    result = answer([stage], [{"a": [7, 8], "z": 1}, {"a": []}, {"a": None}, {}, {"a": 5}])
+    assert result == [
         {"a": 7, "z": 1, "i": 0},
         {"a": 8, "z": 1, "i": 1},
         {"i": None},
@@ -67,8 +67,8 @@ def test_an_unwind_keeps_the_field_in_its_place_and_tells_long_indexes() -> None
         {"i": None},
         {"a": 5, "i": None},
     ]
-    assert type(found[0]["i"]) is Int64
-    assert list(found[0]) == ["a", "z", "i"]
+    assert type(result[0]["i"]) is Int64
+    assert list(result[0]) == ["a", "z", "i"]
 
 
 def test_an_unwind_drops_what_has_no_elements() -> None:
@@ -86,9 +86,9 @@ def test_a_group_by_one_field_of_an_object_has_null_for_what_is_missing() -> Non
 
 
 def test_numbers_of_different_types_are_one_group_with_the_first_as_its_key() -> None:
-    found = answer([{"$group": {"_id": "$n", "c": {"$sum": 1}}}], [{"n": 1.0}, {"n": 1}, {"n": Int64(1)}, {"n": "1"}])
-    assert found == [{"_id": 1.0, "c": 3}, {"_id": "1", "c": 1}]
-    assert type(found[0]["_id"]) is float
+    result = answer([{"$group": {"_id": "$n", "c": {"$sum": 1}}}], [{"n": 1.0}, {"n": 1}, {"n": Int64(1)}, {"n": "1"}])
+    assert result == [{"_id": 1.0, "c": 3}, {"_id": "1", "c": 1}]
+    assert type(result[0]["_id"]) is float
 
 
 def test_counting_nothing_gives_nothing() -> None:
@@ -125,15 +125,15 @@ def test_automatic_buckets_round_to_powers_of_two() -> None:
 def test_a_lookup_joins_arrays_by_element_and_nothing_as_null() -> None:
     stage = {"$lookup": {"from": "people", "localField": "t", "foreignField": "tags", "as": "found"}}
     documents = [{"t": "a"}, {"t": ["b", "zz"]}, {"t": []}, {}, {"t": None}, {"t": [["a", "b"]]}]
-    found = [[person["_id"] for person in d["found"]] for d in answer([stage], documents)]
-    assert found == [[1, 4], [1], [3], [3], [3], [1]]
+    result = [[person["_id"] for person in d["found"]] for d in answer([stage], documents)]
+    assert result == [[1, 4], [1], [3], [3], [3], [1]]
 
 
 def test_a_lookup_runs_its_pipeline_with_the_variables_of_each_document() -> None:
     inner = [{"$match": {"$expr": {"$eq": ["$boss", "$$me"]}}}, {"$project": {"_id": 0, "name": 1, "of": "$$me"}}]
     stage = {"$lookup": {"from": "people", "let": {"me": "$_id"}, "pipeline": inner, "as": "staff"}}
-    found = {d["_id"]: d["staff"] for d in answer([stage])}
-    assert found == {
+    result = {d["_id"]: d["staff"] for d in answer([stage])}
+    assert result == {
         1: [],
         2: [{"name": "ann", "of": 2}, {"name": "dee", "of": 2}],
         3: [{"name": "bob", "of": 3}],
@@ -148,8 +148,8 @@ def test_a_lookup_within_a_lookup_sees_the_variables_of_both() -> None:
         {"$lookup": {"from": "people", "let": {"other": "$_id"}, "pipeline": innermost, "as": "both"}},
     ]
     stage = {"$lookup": {"from": "people", "let": {"me": "$_id"}, "pipeline": inner, "as": "staff"}}
-    found = answer([{"$match": {"_id": 2}}, stage])[0]["staff"]
-    assert [[b["_id"] for b in person["both"]] for person in found] == [[1, 2], [2, 4]]
+    result = answer([{"$match": {"_id": 2}}, stage])[0]["staff"]
+    assert [[b["_id"] for b in person["both"]] for person in result] == [[1, 2], [2, 4]]
 
 
 def test_a_lookup_with_fields_and_a_pipeline_runs_it_over_what_joins() -> None:
@@ -184,17 +184,17 @@ def test_a_union_adds_the_other_collection_through_its_pipeline() -> None:
 
 def test_facets_see_the_same_documents() -> None:
     stage = {"$facet": {"a": [{"$skip": 3}], "b": [{"$count": "n"}], "c": []}}
-    found = answer([stage])
-    assert found == [{"a": OTHERS["people"][3:], "b": [{"n": 4}], "c": OTHERS["people"]}]
+    result = answer([stage])
+    assert result == [{"a": OTHERS["people"][3:], "b": [{"n": 4}], "c": OTHERS["people"]}]
 
 
-def test_documents_written_in_a_pipeline_need_no_collection() -> None:
+def test_documents_in_a_pipeline_need_no_collection() -> None:
     assert answer([{"$documents": [{"a": 1}, {"a": 2}]}, {"$match": {"a": 2}}], []) == [{"a": 2}]
 
 
 def test_a_sample_is_a_choice_without_repetition() -> None:
-    found = answer([{"$sample": {"size": 3}}], generator=random.Random(1))
-    assert len({d["_id"] for d in found}) == 3
+    result = answer([{"$sample": {"size": 3}}], generator=random.Random(1))
+    assert len({d["_id"] for d in result}) == 3
     assert len(answer([{"$sample": {"size": 30}}])) == 4
 
 
@@ -222,9 +222,9 @@ def test_windows_slide_grow_and_rank() -> None:
             },
         }
     }
-    found = answer([stage], documents)
+    result = answer([stage], documents)
     names = ("_id", "sum", "near", "close", "rank", "dense", "place", "next")
-    assert [tuple(d[name] for name in names) for d in found] == [
+    assert [tuple(d[name] for name in names) for d in result] == [
         (4, 2, [2, 5], [4], 1, 1, 1, 5),
         (0, 7, [2, 5, 5], [0, 2], 2, 2, 2, 5),
         (2, 12, [5, 5], [0, 2], 2, 2, 3, -1),
@@ -236,8 +236,8 @@ def test_windows_slide_grow_and_rank() -> None:
 def test_filling_carries_on_interpolates_and_puts_constants() -> None:
     documents = [{"t": t, "a": a, "b": a} for t, a in [(1, 1), (2, None), (4, 7), (5, None)]]
     output = {"a": {"method": "locf"}, "b": {"method": "linear"}, "c": {"value": 9}}
-    found = answer([{"$fill": {"sortBy": {"t": 1}, "output": output}}], documents)
-    assert [(d["a"], d["b"], d["c"]) for d in found] == [(1, 1, 9), (1, 3.0, 9), (7, 7, 9), (7, None, 9)]
+    result = answer([{"$fill": {"sortBy": {"t": 1}, "output": output}}], documents)
+    assert [(d["a"], d["b"], d["c"]) for d in result] == [(1, 1, 9), (1, 3.0, 9), (7, 7, 9), (7, None, 9)]
 
 
 def test_densifying_makes_the_documents_between() -> None:
@@ -252,8 +252,8 @@ def test_densifying_makes_the_documents_between() -> None:
 def test_densifying_dates_steps_by_the_calendar() -> None:
     january, march = DatetimeMS(1706659200000), DatetimeMS(1711843200000)  # 2024-01-31, 2024-03-31
     stage = {"$densify": {"field": "d", "range": {"step": 1, "unit": "month", "bounds": "full"}}}
-    found = [int(d["d"]) for d in answer([stage], [{"d": january}, {"d": march}])]
-    assert found == [1706659200000, 1709164800000, 1711843200000]
+    result = [int(d["d"]) for d in answer([stage], [{"d": january}, {"d": march}])]
+    assert result == [1706659200000, 1709164800000, 1711843200000]
 
 
 @pytest.mark.parametrize(

@@ -141,13 +141,13 @@ def test_a_bad_stage_is_refused_with_mongodbs_code(stage: Any, code: int) -> Non
         ([{"$merge": "x"}, {"$limit": 1}], 40601),
     ],
 )
-def test_a_stage_out_of_its_place_is_refused(pipeline: list[Any], code: int) -> None:
+def test_a_misplaced_stage_is_refused(pipeline: list[Any], code: int) -> None:
     with pytest.raises(CommandError) as raised:
         parse_pipeline(pipeline, context=CONTEXT)
     assert raised.value.code == code
 
 
-def test_an_unknown_stage_is_told_before_a_misplaced_one() -> None:
+def test_an_unknown_stage_is_reported_before_a_misplaced_one() -> None:
     with pytest.raises(CommandError) as raised:
         parse_pipeline([{"$out": "x"}, {"$nope": 1}], context=CONTEXT)
     assert raised.value.code == 40324
@@ -173,13 +173,13 @@ def test_a_document_may_be_refused_when_it_comes(stage: Any, document: dict[str,
 
 def streams() -> dict[str, tuple[list[Any], int]]:
     """The pipelines of the recorded change streams, with the code each was answered, 0 for none."""
-    found = {}
+    result = {}
     for case in recorded("stages"):
         for step, answer in zip(case["steps"], case["expect"]):
             if "watch" in step:
                 code = answer["error"]["code"]["$numberInt"] if "error" in answer else 0
-                found[case["id"]] = (values({"pipeline": step.get("pipeline", [])})["pipeline"], int(code))
-    return found
+                result[case["id"]] = (values({"pipeline": step.get("pipeline", [])})["pipeline"], int(code))
+    return result
 
 
 STREAMS = streams()
@@ -212,16 +212,16 @@ def test_a_change_stream_allows_what_the_recorded_one_allowed(name: str) -> None
     ids=str,
 )
 def test_the_stages_of_later_releases_are_placed_in_a_change_stream(pipeline: list[Any], code: int) -> None:
-    found = 0
+    result = 0
     try:
         parse_pipeline(pipeline, context=PipelineContext(database="hr", collection="c", in_change_stream=True))
     except CommandError as error:
-        found = error.code
-    assert found == code
+        result = error.code
+    assert result == code
 
 
 @pytest.mark.parametrize("stage", [{"$collStats": {}}, {"$indexStats": {}}])
-def test_a_stage_about_the_server_never_takes_a_collections_documents_for_its_own(stage: Any) -> None:
+def test_a_server_stage_never_reads_a_collections_documents(stage: Any) -> None:
     stages = parse_pipeline([stage], context=CONTEXT)
     with pytest.raises(CommandError) as raised:
         list(run_pipeline(stages, [{"_id": 1}]))

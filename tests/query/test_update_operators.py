@@ -102,9 +102,9 @@ def test_what_operators_make_of_documents(update: Any, before: Document, after: 
     ],
 )
 def test_what_operators_log(update: Any, before: Document, logged: Any) -> None:
-    found = diff(update, before)
-    assert found == logged
-    assert found is None or list(found) == list(logged)
+    result = diff(update, before)
+    assert result == logged
+    assert result is None or list(result) == list(logged)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,9 @@ def test_positional_paths(update: Any, before: Document, positional: str | None,
 def test_array_filters_choose_elements() -> None:
     update, filters = {"$set": {"a.$[i].x": 1, "a.$[j].y": 2}}, [{"i.n": {"$gt": 1}}, {"j.n": 3}]
     before = {"a": [{"n": 1}, {"n": 2}, {"n": 3}]}
-    found = applied(update, before, array_filters=filters)
-    assert found.document == {"a": [{"n": 1}, {"n": 2, "x": 1}, {"n": 3, "x": 1, "y": 2}]}
-    assert found.change == Diff({"$v": 2, "diff": {"u": {"a": found.document["a"]}}})
+    result = applied(update, before, array_filters=filters)
+    assert result.document == {"a": [{"n": 1}, {"n": 2, "x": 1}, {"n": 3, "x": 1, "y": 2}]}
+    assert result.change == Diff({"$v": 2, "diff": {"u": {"a": result.document["a"]}}})
 
 
 def test_one_changed_element_is_logged_alone() -> None:
@@ -227,10 +227,10 @@ def test_errors_of_positional_paths(update: Any, filters: Any, before: Document,
     assert code(update, before, array_filters=filters) == expected
 
 
-def test_replacements_keep_the_id_and_are_logged_whole() -> None:
-    found = applied({"b": 1}, {"_id": 1, "a": 2})
-    assert list(found.document.items()) == [("_id", 1), ("b", 1)]
-    assert isinstance(found.change, Replaced)
+def test_replacements_retain_the_id_and_are_logged_completely() -> None:
+    result = applied({"b": 1}, {"_id": 1, "a": 2})
+    assert list(result.document.items()) == [("_id", 1), ("b", 1)]
+    assert isinstance(result.change, Replaced)
     assert list(applied({"b": 1, "_id": 1}, {"_id": 1}).document) == ["_id", "b"]
     assert applied({"_id": 1, "a": 2}, {"_id": 1, "a": 2}).change is None
     assert isinstance(applied({"a": 2}, {"_id": 1, "a": 2}).change, Replaced)
@@ -240,8 +240,8 @@ def test_replacements_keep_the_id_and_are_logged_whole() -> None:
 
 def test_pipelines_are_diffed_or_replace() -> None:
     long = "x" * 50
-    found = applied([{"$set": {"a": "$b"}}], {"_id": 1, "b": 2, "c": long})
-    assert found.change == Diff({"$v": 2, "diff": {"i": {"a": 2}}})
+    result = applied([{"$set": {"a": "$b"}}], {"_id": 1, "b": 2, "c": long})
+    assert result.change == Diff({"$v": 2, "diff": {"i": {"a": 2}}})
     assert isinstance(applied([{"$set": {"a": "$b"}}], {"_id": 1, "b": 2}).change, Replaced)
     assert applied([{"$set": {"a": "$$NOW"}}], {"_id": 1}).document == {"_id": 1, "a": DatetimeMS(5)}
     assert applied([], {"_id": 1}).change is None
@@ -253,5 +253,5 @@ def test_pipelines_are_diffed_or_replace() -> None:
 def test_an_update_may_be_used_again() -> None:
     update = parse_update({"$push": {"a.b": 1}, "$set": {"c": {"d": []}}, "$rename": {"x": "y.z"}})
     for _ in range(2):
-        found = update.apply({"x": 1}, UpdateContext(0, Timestamp(1, 1)))
-        assert found.document == {"a": {"b": [1]}, "c": {"d": []}, "y": {"z": 1}}
+        result = update.apply({"x": 1}, UpdateContext(0, Timestamp(1, 1)))
+        assert result.document == {"a": {"b": [1]}, "c": {"d": []}, "y": {"z": 1}}

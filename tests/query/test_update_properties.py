@@ -22,8 +22,8 @@ values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=3), max_leaves=8
 )
 documents = st.dictionaries(names, values, max_size=3).map(lambda fields: {"_id": 1, **fields})
-parts = st.sampled_from(["a", "b", "c", "0", "1", "3", "$[]", "$[i]", "$"])
-paths = st.lists(parts, min_size=1, max_size=3).map(".".join)
+sections = st.sampled_from(["a", "b", "c", "0", "1", "3", "$[]", "$[i]", "$"])
+paths = st.lists(sections, min_size=1, max_size=3).map(".".join)
 small = st.integers(-3, 3)
 clauses = st.fixed_dictionaries(
     {"$each": st.lists(values, max_size=3)},

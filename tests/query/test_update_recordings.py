@@ -85,7 +85,7 @@ def check_update(case: dict[str, Any], *, messages: bool = False) -> str | None:
     """What is wrong with our answer to a case of the family `updates`, or None."""
     (pre,) = case["steps"][0]["run"]["documents"]
     (statement,) = case["steps"][2]["run"]["updates"]
-    reply, found = case["expect"][2], case["expect"][3]["cursor"]["firstBatch"]
+    reply, result = case["expect"][2], case["expect"][3]["cursor"]["firstBatch"]
     events, entries = case["expect"][4]["events"], case["expect"][5]["#oplog"]
     before = encode(pre)
     try:
@@ -96,8 +96,8 @@ def check_update(case: dict[str, Any], *, messages: bool = False) -> str | None:
         assert encode(pre) == before, "the input was changed"
     if failures(reply):
         return f"no error, expected {failures(reply)}"
-    if not same(found[0], applied.document):
-        return f"document {applied.document}, expected {found[0]}"
+    if not same(result[0], applied.document):
+        return f"document {applied.document}, expected {result[0]}"
     if number(reply["nModified"]) != (applied.change is not None):
         return f"change {applied.change}, expected nModified {reply['nModified']}"
     if applied.change is None:
@@ -133,7 +133,7 @@ def wrong_error(failure: CommandError, reply: dict[str, Any], messages: bool) ->
 def check_upsert(case: dict[str, Any], *, messages: bool = False) -> str | None:
     """What is wrong with our answer to a case of the family `upserts`, or None."""
     (statement,) = case["steps"][0]["run"]["updates"]
-    reply, found = case["expect"][0], case["expect"][1]["cursor"]["firstBatch"]
+    reply, result = case["expect"][0], case["expect"][1]["cursor"]["firstBatch"]
     try:
         update = parse_update(statement["u"], upsert=True)
         check_upsert_filter(statement["q"])
@@ -144,7 +144,7 @@ def check_upsert(case: dict[str, Any], *, messages: bool = False) -> str | None:
         return wrong_error(failure, reply, messages)
     if failures(reply):
         return f"no error, expected {failures(reply)}"
-    return None if same(found[0], document) else f"document {document}, expected {found[0]}"
+    return None if same(result[0], document) else f"document {document}, expected {result[0]}"
 
 
 LATER = "Unrecognized parameter to $filter: limit"
@@ -154,5 +154,5 @@ LATER = "Unrecognized parameter to $filter: limit"
 @pytest.mark.parametrize(("family", "check"), [("updates", check_update), ("upserts", check_upsert)])
 def test_every_recorded_case_is_answered_as_mongodb_did(family: str, check: Any) -> None:
     comparable = [case for case in cases(family) if LATER not in str(case["expect"])]
-    wrong = [f"{case['id']}: {found}" for case in comparable if (found := check(case))]
+    wrong = [f"{case['id']}: {result}" for case in comparable if (result := check(case))]
     assert not wrong, "\n".join(wrong)

@@ -44,8 +44,8 @@ def upserted(condition: dict[str, Any], update: Any) -> dict[str, Any]:
     ],
 )
 def test_the_document_an_upsert_inserts(condition: Any, update: Any, document: Any) -> None:
-    found = upserted(condition, update)
-    assert list(found.items()) == list(document.items())
+    result = upserted(condition, update)
+    assert list(result.items()) == list(document.items())
 
 
 @pytest.mark.parametrize(

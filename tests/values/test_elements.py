@@ -18,7 +18,7 @@ DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=5)
 
 @repeatable
 @given(DOCUMENTS)
-def test_every_element_is_found_where_it_lies(document: dict[str, Any]) -> None:
+def test_every_element_is_at_its_offset(document: dict[str, Any]) -> None:
     data = bson.encode(document)
     walked = [(name.decode(), kind, data[start:end]) for kind, name, start, end in bson.iter_elements(data)]
     assert walked == [(name, *raw(value)) for name, value in document.items()]
@@ -26,14 +26,14 @@ def test_every_element_is_found_where_it_lies(document: dict[str, Any]) -> None:
 
 @repeatable
 @given(DOCUMENTS)
-def test_a_field_is_found_by_name(document: dict[str, Any]) -> None:
+def test_a_field_is_looked_up_by_name(document: dict[str, Any]) -> None:
     data = bson.encode({"x": document})
     inner = bson.find_element(data, b"x")
     assert inner is not None
     for name, value in document.items():
-        found = bson.find_element(data, name.encode(), inner[1])
-        assert found is not None
-        assert (found[0], data[found[1] : found[2]]) == raw(value)
+        element = bson.find_element(data, name.encode(), inner[1])
+        assert element is not None
+        assert (element[0], data[element[1] : element[2]]) == raw(value)
     assert bson.find_element(data, b"no such name") is None
 
 
@@ -51,8 +51,8 @@ def test_a_name_is_not_found_as_the_beginning_of_another() -> None:
 def test_a_document_cut_short_is_walked_or_refused_but_never_without_end(
     document: dict[str, Any], data: st.DataObject
 ) -> None:
-    whole = bson.encode(document)
-    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    document_bytes = bson.encode(document)
+    cut = document_bytes[: data.draw(st.integers(0, len(document_bytes) - 1))]
     with pytest.raises(InvalidBSON):
         list(bson.iter_elements(cut))
 
@@ -63,9 +63,9 @@ def test_an_unknown_type_is_refused() -> None:
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_a_position_survives_all_its_forms(place: int) -> None:
-    assert position.from_timestamp(position.to_timestamp(place)) == place
-    assert position.from_key(position.to_key(place)) == place
-    assert position.from_bson_value(position.to_bson_value(place)) == place
-    assert position.to_bson_value(place) == raw(position.to_timestamp(place))[1]
-    assert position.position(position.seconds(place), position.increment(place)) == place
+def test_a_position_survives_all_its_forms(at: int) -> None:
+    assert position.from_timestamp(position.to_timestamp(at)) == at
+    assert position.from_key(position.to_key(at)) == at
+    assert position.from_bson_value(position.to_bson_value(at)) == at
+    assert position.to_bson_value(at) == raw(position.to_timestamp(at))[1]
+    assert position.position(position.seconds(at), position.increment(at)) == at

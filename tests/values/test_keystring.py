@@ -42,7 +42,7 @@ def test_numbers_of_all_types_order_exactly(numbers: list[Any]) -> None:
 
 @repeatable
 @given(st.lists(DECIMALS, min_size=2, max_size=12), st.sampled_from([1.0, 1e16, 1e20, 0.1, 1e-80, 1e-310]))
-def test_decimals_beside_a_double_order_exactly(decimals: list[Decimal128], number: float) -> None:
+def test_decimals_near_a_double_order_exactly(decimals: list[Decimal128], number: float) -> None:
     for item in decimals:
         assert sign(key(item), key(number)) == sign(model_key(item), model_key(number)), item
 
@@ -89,11 +89,11 @@ def test_arbitrary_bytes_decode_or_are_refused(data: bytes, type_bits: bytes | N
 @repeatable
 @given(VALUES, st.data())
 def test_a_key_cut_short_is_refused_with_overflow(value: Any, data: st.DataObject) -> None:
-    whole = key(value)
-    cut = data.draw(st.integers(1, len(whole))) - 1
+    integer = key(value)
+    cut = data.draw(st.integers(1, len(integer))) - 1
     if cut:
         with pytest.raises(CommandError) as caught:
-            decode_value(whole[:cut])
+            decode_value(integer[:cut])
         assert caught.value.code == 15
 
 
@@ -148,7 +148,7 @@ def test_types_that_python_lacks_are_encoded_too() -> None:
     assert keystring.encode_element(-1, b"") == keystring.encode_element(0xFF, b"") == b"\x0a"
 
 
-def test_a_symbol_is_told_from_a_string_by_its_type_bit() -> None:
+def test_a_symbol_is_distinguished_from_a_string_by_its_type_bit() -> None:
     document = b"\x0e\0\0\0\x0e\0\x02\0\0\0a\0\0"
     assert decode_value(b"\x3ca\0", keystring.type_bits(document)) == (0x0E, b"\x02\0\0\0a\0")
 
@@ -172,5 +172,5 @@ def test_type_bits_of_any_length_are_read_back(count: int) -> None:
     assert decode_all(keystring.encode_values(values), stored) == [raw(1.5)] * count
 
 
-def test_values_with_nothing_to_tell_have_no_type_bits() -> None:
+def test_values_of_default_types_have_no_type_bits() -> None:
     assert keystring.type_bits(bson.encode({"a": 1, "b": "x", "c": [None, True]})) is None

@@ -52,7 +52,7 @@ def test_equal_numbers_of_different_types_are_one_value(left: Any, right: Any) -
 @pytest.mark.parametrize(
     ("left", "right"), [(1, True), (0, False), ([1], [True]), ({"a": 1, "b": 2}, {"b": 2, "a": 1})]
 )
-def test_values_that_python_confuses_are_kept_apart(left: Any, right: Any) -> None:
+def test_values_that_python_confuses_are_distinguished(left: Any, right: Any) -> None:
     assert not equal(left, right)
     assert hash_key(left) != hash_key(right)
 

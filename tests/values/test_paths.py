@@ -44,11 +44,11 @@ def test_filters_reach(document: dict[str, Any], path: str, values: list[Any]) -
     )
 
 
-def test_an_array_at_the_end_can_be_taken_as_a_whole() -> None:
+def test_an_array_at_the_end_can_be_taken_without_its_elements() -> None:
     assert reached({"a": [{"b": [1]}]}, "a.b", enter_last=False) == [[1]]
 
 
-def test_the_index_told_is_the_one_in_the_outermost_array() -> None:
+def test_the_index_is_the_one_in_the_outermost_array() -> None:
     document = {"a": [{"b": [1]}, {"b": [2, 3]}]}
     assert [(v, i) for v, i in located_values(document, ("a", "b")) if v == 3] == [(3, "1")]
     assert list(located_values({"a": 1}, ("a",))) == [(1, None)]

@@ -50,7 +50,7 @@ def test_published_tokens_decode_and_encode_to_the_same_bytes(token: str) -> Non
     assert decode_token({"_data": token}).text() == token
 
 
-def test_the_parts_of_the_reference_insert_are_read_and_make_it_again() -> None:
+def test_the_fields_of_the_reference_insert_are_decoded_and_encode_to_it() -> None:
     token = decode_token({"_data": INSERT})
     assert (token.cluster_time, token.version, token.txn_op_index) == (1666193824 << 32 | 1, 2, 0)
     assert (token.uuid, token.operation_type) == (IDENTITY, "insert")
@@ -124,7 +124,7 @@ def test_what_was_made_is_read_back(event: tuple[Any, ...], value: Any, version:
 @repeatable
 @given(st.lists(EVENTS, min_size=2, max_size=8))
 def test_tokens_sort_as_text_in_commit_order(events: list[tuple[Any, ...]]) -> None:
-    def place(event: tuple[Any, ...]) -> tuple[Any, ...]:
+    def rank(event: tuple[Any, ...]) -> tuple[Any, ...]:
         time, index, invalidate, uuid, fragment = event
         return time, 1, index, invalidate, uuid or b"", -1 if fragment is None else fragment
 
@@ -132,7 +132,7 @@ def test_tokens_sort_as_text_in_commit_order(events: list[tuple[Any, ...]]) -> N
         time, index, invalidate, uuid, fragment = event
         return make_event_token(time, index, uuid, "drop", None, None, invalidate, fragment)[0]
 
-    placed = [(place(event), text(event)) for event in events]
+    placed = [(rank(event), text(event)) for event in events]
     placed += [((event[0], 0), high_water_mark(event[0])) for event in events]
     placed.sort()
     assert [token for _, token in placed] == sorted(token for _, token in placed)
@@ -225,13 +225,13 @@ def test_a_token_cut_by_two_bytes_or_more_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, Int64(2**40), Decimal128("1.10"), -0.0])
-def test_a_token_that_lost_its_type_bits_still_reads_the_same(value: Any) -> None:
+def test_a_token_without_its_type_bits_still_decodes_the_same(value: Any) -> None:
     text, bits = make_event_token(1, 0, IDENTITY, "insert", bson.encode({"_id": value}), None)
     assert bits is not None
     assert decode_token({"_data": text}).text() == text
 
 
-def test_version_1_tells_new_events_by_their_type() -> None:
+def test_version_1_identifies_new_events_by_their_type() -> None:
     description = bson.encode({"a": 1})
     text, _ = make_event_token(1, 0, IDENTITY, "create", None, description, version=1)
     token = decode_token({"_data": text})
@@ -240,7 +240,7 @@ def test_version_1_tells_new_events_by_their_type() -> None:
     assert (drop.from_invalidate, drop.event_identifier) == (True, None)
 
 
-def test_a_version_0_token_can_be_told_as_version_1() -> None:
+def test_a_version_0_token_can_be_converted_to_version_1() -> None:
     key = bson.encode({"_id": 1})
     old = decode_token({"_data": make_event_token(9, 2, IDENTITY, "insert", key, None, version=0)[0]})
     assert old.text(version=1) == make_event_token(9, 2, IDENTITY, "insert", key, None, version=1)[0]

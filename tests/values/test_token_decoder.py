@@ -57,19 +57,19 @@ def decode_in_node(tokens: list[str]) -> list[dict[str, Any]]:
 
 def canonical(value: Any) -> Any:
     data = bson.decode(bson.encode({"": value}))
-    told = json.loads(json_util.dumps(data, json_options=json_util.CANONICAL_JSON_OPTIONS))[""]
-    return without_number_types(told)
+    decoded = json.loads(json_util.dumps(data, json_options=json_util.CANONICAL_JSON_OPTIONS))[""]
+    return without_number_types(decoded)
 
 
-def without_number_types(told: Any) -> Any:
-    if isinstance(told, list):
-        return [without_number_types(item) for item in told]
-    if not isinstance(told, dict):
-        return told
+def without_number_types(decoded: Any) -> Any:
+    if isinstance(decoded, list):
+        return [without_number_types(item) for item in decoded]
+    if not isinstance(decoded, dict):
+        return decoded
     for kind in ("$numberInt", "$numberLong", "$numberDouble"):
-        if set(told) == {kind}:
-            return float(told[kind])
-    return {name: item if name.startswith("$") else without_number_types(item) for name, item in told.items()}
+        if set(decoded) == {kind}:
+            return float(decoded[kind])
+    return {name: item if name.startswith("$") else without_number_types(item) for name, item in decoded.items()}
 
 
 def token(value: Any, version: int) -> str:
@@ -81,28 +81,28 @@ def token(value: Any, version: int) -> str:
 def test_the_package_reads_ids_of_every_type(version: int) -> None:
     decoded = decode_in_node([token(value, version) for value in IDS])
     assert len(decoded) == len(IDS)
-    for value, told in zip(IDS, decoded, strict=True):
-        key = told["documentKey"] if version == 1 else told["eventIdentifier"]["documentKey"]
+    for value, fields in zip(IDS, decoded, strict=True):
+        key = fields["documentKey"] if version == 1 else fields["eventIdentifier"]["documentKey"]
         assert without_number_types(key) == {"_id": canonical(value)}, value
 
 
-def test_the_package_reads_the_other_parts() -> None:
+def test_the_package_reads_the_other_fields() -> None:
     mark = high_water_mark(9 << 32 | 2)
     key = bson.encode({"_id": 1})
     invalidate, _ = make_event_token(1 << 32, 0, None, "dropDatabase", None, None, True)
     fragment, _ = make_event_token(1 << 32, 0, UUID_BYTES, "update", key, None, fragment=3)
-    told = decode_in_node([token(1, 2), mark, invalidate, fragment])
-    assert told[0]["timestamp"] == {"$timestamp": {"t": 5, "i": 7}}
-    assert told[0]["txnOpIndex"] == {"$numberInt": "300"}
-    assert told[0]["uuid"] == canonical(Binary(UUID_BYTES, 4))
-    assert [without_number_types(item["tokenType"]) for item in told] == [128, 0, 128, 128]
-    assert [item["fromInvalidate"] for item in told] == [False, False, True, False]
-    assert told[2]["eventIdentifier"] == {"operationType": "dropDatabase"}
+    decoded = decode_in_node([token(1, 2), mark, invalidate, fragment])
+    assert decoded[0]["timestamp"] == {"$timestamp": {"t": 5, "i": 7}}
+    assert decoded[0]["txnOpIndex"] == {"$numberInt": "300"}
+    assert decoded[0]["uuid"] == canonical(Binary(UUID_BYTES, 4))
+    assert [without_number_types(item["tokenType"]) for item in decoded] == [128, 0, 128, 128]
+    assert [item["fromInvalidate"] for item in decoded] == [False, False, True, False]
+    assert decoded[2]["eventIdentifier"] == {"operationType": "dropDatabase"}
 
 
 @pytest.mark.parametrize("text", ["0.1", "-0.1", "1.1", "3.333333333333333333333333333333333", "1E+23", "-2.5E-100"])
-def test_the_package_reads_the_double_beside_a_decimal(text: str) -> None:
-    told = decode_in_node([token(Decimal128(text), 2)])[0]
-    number = without_number_types(told["eventIdentifier"]["documentKey"]["_id"])
+def test_the_package_reads_the_double_near_a_decimal(text: str) -> None:
+    decoded = decode_in_node([token(Decimal128(text), 2)])[0]
+    number = without_number_types(decoded["eventIdentifier"]["documentKey"]["_id"])
     assert math.isclose(number, float(text), rel_tol=1e-15)
     assert abs(number) <= abs(float(text))
