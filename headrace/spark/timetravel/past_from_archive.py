@@ -53,7 +53,7 @@ def base_at(options: SourceOptions, token: Token) -> ArchivedSnapshot:
     archive = Archive(options)
     base = next((base for base in reversed(archive.snapshots()) if base.end.text <= token.text), None)
     if base is None:
-        raise PastUnknown(f"the archive {options.archive} has no whole snapshot from before {token.text}")
+        raise PastUnknown(f"the archive {options.archive} has no complete snapshot from before {token.text}")
     if not has_events(MongoDBStream(options), base.begin, token):
         raise PastUnknown(f"events between {base.begin.text} and {token.text} are missing. {archive.description()}")
     names = ("operationType", "other")

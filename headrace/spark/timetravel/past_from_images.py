@@ -55,14 +55,14 @@ class _ChangesSince:
     def _note(self, event: dict[str, Any]) -> None:
         kind = event["operationType"]
         if "documentKey" not in event:
-            raise PastUnknown(f"the collection was changed as a whole since then: {kind}")
+            raise PastUnknown(f"an event since then is of the whole collection: {kind}")
         key = encode_value(event["documentKey"]["_id"])
         if key in self._before or key <= self._taken_upto:
             return
         before = event.get("fullDocumentBeforeChange")
         if before is None and kind != "insert":
             raise PastUnknown(
-                f"a document was changed since then ({kind}) and its image from before was not kept: "
+                f"a document was changed since then ({kind}) and has no pre-image: "
                 "collMod with changeStreamPreAndPostImages: {enabled: true} keeps them from now on"
             )
         self._before[key] = before

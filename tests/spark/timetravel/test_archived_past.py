@@ -128,7 +128,7 @@ def test_before_the_first_snapshot_and_between_two_the_past_is_unknown(kept: Kep
     kept.begin(startingPosition="snapshot")
     kept.prune()
     options = parse_options(kept.options())
-    with pytest.raises(PastUnknown, match="no whole snapshot from before"):
+    with pytest.raises(PastUnknown, match="no complete snapshot from before"):
         base_at(options, early)
     with pytest.raises(PastUnknown, match=r"are missing\. The archive"):
         base_at(options, between)
@@ -142,7 +142,7 @@ def test_the_server_tells_where_the_archive_cannot(kept: Kept, caplog: pytest.Lo
     token = now(kept)
     kept.collection.update_one({"_id": 1}, {"$set": {"a": 1}})
     assert as_of(kept, token) == [dumps({"_id": 1})]
-    assert "no whole snapshot" in caplog.text
+    assert "no complete snapshot" in caplog.text
 
 
 def test_an_unfinished_snapshot_is_no_beginning(kept: Kept) -> None:
@@ -154,7 +154,7 @@ def test_an_unfinished_snapshot_is_no_beginning(kept: Kept) -> None:
         kept.apply("first", number, job, at, end)
         at = end
     options = parse_options(kept.options())
-    with pytest.raises(PastUnknown, match="no whole snapshot"):
+    with pytest.raises(PastUnknown, match="no complete snapshot"):
         base_at(options, now(kept))
     kept.begin(startingPosition="snapshot")
     assert as_of(kept, now(kept)) == contents(kept)

@@ -125,7 +125,7 @@ def test_without_a_whole_snapshot_in_the_archive_the_server_is_read(
     other.write(random.Random(6), 4)
     other.archive()
     assert "archive" not in snapshot_of(other).initialOffset()
-    assert "no whole snapshot" in caplog.text
+    assert "no complete snapshot" in caplog.text
     other.client.close()
 
 
