@@ -34,7 +34,8 @@ LOG_LINE_COUNT_MAX: Final = 1024  # lines of the log that `getLog` shows, as man
 FIRST_BATCH_COUNT: Final = 101  # documents in a first batch when the client names no size
 BATCH_BYTES_MAX: Final = DOCUMENT_BYTES_MAX  # bytes of documents in one reply
 CURSOR_IDLE_MS_MAX: Final = 10 * 60 * 1000  # a cursor nobody reads is closed after MongoDB's ten minutes
-VIEW_CHUNK_COUNT: Final = 256  # documents or entries a scan reads from a view at once, between two looks at the time
+VIEW_CHUNK_COUNT: Final = 64  # documents or entries a scan reads from a view at once, between two looks at the time
+VIEW_CHUNK_BYTES: Final = 1024 * 1024  # and bytes of them
 SORT_BYTES_MAX: Final = 100 * 1024 * 1024  # what a sort without an index may hold in memory
 EXPRESSION_ARRAY_LENGTH_MAX: Final = (
     4_000_000  # elements $range may make: about what fits the 100 MB of memory MongoDB grants

@@ -14,8 +14,10 @@ Source: MongoDB's query yielding, `internalQueryExecYieldPeriodMS` (10 ms).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from math import inf
+from typing import Any, Final, TypeVar
 
 from greenlet import getcurrent, greenlet
 
@@ -61,6 +63,36 @@ def current_turn() -> Turn | None:
     """The turn in which the caller runs."""
     turn = getcurrent()
     return turn if type(turn) is Turn else None
+
+
+Item = TypeVar("Item")
+
+
+def ticking(items: list[Item]) -> Iterable[Item]:
+    """The items of an array, for a loop over them: a tick before it, and one every `TICK_COUNT` items."""
+    tick()
+    return items if len(items) < TICK_COUNT else _ticking(items)
+
+
+def _ticking(items: list[Item]) -> Iterator[Item]:
+    for index, item in enumerate(items):
+        if not index % TICK_COUNT:
+            tick()
+        yield item
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """What runs in the `with` does not pause: it works on what commands share, a feed or a client's transaction."""
+    turn = getcurrent()
+    if type(turn) is not Turn:
+        yield
+        return
+    ends, turn.ends = turn.ends, inf
+    try:
+        yield
+    finally:
+        turn.ends = ends
 
 
 class _Raised:

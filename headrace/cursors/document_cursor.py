@@ -6,13 +6,28 @@ transaction stays open between batches. A `DocumentCursor` cuts any iterator of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from headrace import limits
 from headrace.store.catalog import Collection
 from headrace.store.view import View
+from headrace.turns import tick
+
+Read = TypeVar("Read", bound=tuple[Any, ...])
+"""What a walk gives of a document; its BSON comes last."""
+
+
+def _chunk(walk: Iterable[Read]) -> list[Read]:
+    """What a scan reads from a view at once: so many documents, or so many bytes of them."""
+    chunk: list[Read] = []
+    size = 0
+    for read in walk:
+        chunk.append(read)
+        size += len(read[-1])
+        if len(chunk) == limits.VIEW_CHUNK_COUNT or size >= limits.VIEW_CHUNK_BYTES:
+            break
+    return chunk
 
 
 class Scan:
@@ -34,7 +49,7 @@ class Scan:
         for document in self._buffer:
             return document
         walk = self._view().scan(self._collection, after=self._last, backward=self._backward)
-        chunk = list(islice(walk, limits.VIEW_CHUNK_COUNT))
+        chunk = _chunk(walk)
         if not chunk:
             raise StopIteration
         self._last = chunk[-1][0]
@@ -67,7 +82,7 @@ class IdScan:
         if self._last is not None:
             low, high = (low, self._last) if self._backward else (self._last, high)
         walk = self._view().scan_ids(self._collection, low, high, backward=self._backward)
-        chunk = list(islice((item for item in walk if item[0] != self._last), limits.VIEW_CHUNK_COUNT))
+        chunk = _chunk(item for item in walk if item[0] != self._last)
         if not chunk:
             raise StopIteration
         self._last = chunk[-1][0]
@@ -79,8 +94,8 @@ class DocumentCursor:
     """Batches of raw documents from an iterator."""
 
     __slots__ = (
-        "_documents", "_held", "_left", "awaits", "context", "exhausted", "id", "left_ms", "namespace", "no_timeout",
-        "session", "tails", "used_ms",
+        "_documents", "_held", "_left", "awaits", "context", "exhausted", "id", "in_use", "left_ms", "namespace",
+        "no_timeout", "session", "tails", "used_ms",
     )  # fmt: skip
 
     is_change_stream = False
@@ -93,6 +108,7 @@ class DocumentCursor:
         self.namespace = namespace
         self.context = context
         self.id = 0
+        self.in_use = False  # a getMore reads it, which may have paused
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.no_timeout = no_timeout
@@ -124,6 +140,7 @@ class DocumentCursor:
             batch.append(self._held)
             size, self._held = len(self._held), None
         while count_max is None or len(batch) < count_max:
+            tick()
             document: Any = next(self._documents, None)
             if document is None:
                 self.exhausted = not self.tails

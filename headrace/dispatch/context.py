@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import CommandError
 from headrace.store.client_transaction import ClientTransaction, TransactionView
 from headrace.store.view import View
+from headrace.turns import tick
 
 if TYPE_CHECKING:
     from headrace.clock import Clock
@@ -23,7 +24,17 @@ class CommandContext:
     context its own view, from `resume` to `pause`.
     """
 
-    __slots__ = ("_began", "_closed", "_lender", "_view", "deadline_ms", "engine", "snapshot", "transaction")
+    __slots__ = (
+        "_began",
+        "_borrower",
+        "_closed",
+        "_lender",
+        "_view",
+        "deadline_ms",
+        "engine",
+        "snapshot",
+        "transaction",
+    )
 
     def __init__(self, engine: Engine, deadline_ms: float | None = None, txn: WriteTransaction | None = None) -> None:
         self.engine = engine
@@ -36,16 +47,18 @@ class CommandContext:
         self._view: View | None = txn
         self._began: View | None = None
         self._lender: CommandContext | None = None
+        self._borrower: CommandContext | None = None
         self._closed = False
 
     @property
     def view(self) -> View:
         """What the command reads: the last commit, the write transaction, the client's transaction, or a snapshot.
 
-        Scans ask for it every few hundred documents. Raises 50 when the deadline is over.
+        Scans ask for it every few documents, and nobody holds it from one time to the next: a command that reads may
+        pause here, and then goes on with a view of a later commit. Raises 50 when the deadline is over.
         """
-        if self.deadline_ms is not None and self.engine.clock.monotonic_ms() > self.deadline_ms:
-            raise CommandError(50, "operation exceeded time limit")
+        self._check_deadline()
+        tick()
         view = self._view
         return self._begin() if view is None else view
 
@@ -78,8 +91,9 @@ class CommandContext:
 
     def enter_snapshot(self, snapshot: ClientTransaction) -> None:
         """From here on the command reads at a snapshot, and so does the cursor that it may open."""
-        self._view = TransactionView(self.view, snapshot)
+        view = self.view
         self.snapshot = snapshot
+        self._view = TransactionView(view, snapshot)
 
     def _begin(self) -> View:
         """The view at the first look: the lender's, at this context's snapshot if it has one, or one of the store."""
@@ -89,8 +103,24 @@ class CommandContext:
         elif self._closed:
             raise RuntimeError("the command that this context belongs to has returned")
         else:
-            self._view = self._began = View(self.store, self.store.environment.begin_read())
+            self._began = View(self.store, self.store.environment.begin_read())
+            self._view = self._began if self.snapshot is None else TransactionView(self._began, self.snapshot)
         return self._view
+
+    def _check_deadline(self) -> None:
+        if self.deadline_ms is not None and self.engine.clock.monotonic_ms() > self.deadline_ms:
+            raise CommandError(50, "operation exceeded time limit")
+
+    def before_pause(self) -> None:
+        """The turn is over: end the read transaction. Raises 50 when the deadline is over."""
+        self._check_deadline()
+        if self._borrower is not None:
+            self._borrower._check_deadline()
+            self._borrower._view = None
+        self._view = None
+        if self._began is not None:
+            self._began.kv.abort()
+            self._began = None
 
     # What happens behind the command.
 
@@ -107,10 +137,13 @@ class CommandContext:
         if self.snapshot is not None and self.snapshot.has_ended:
             raise CommandError(246, "the snapshot that the cursor reads is not kept any longer")
         self._lender = lender
+        lender._borrower = self
         self.deadline_ms = deadline_ms
 
     def pause(self) -> None:
         """The getMore has its batch."""
+        if self._lender is not None:
+            self._lender._borrower = None
         self._lender = self._view = None
         if self.snapshot is not None:
             self.snapshot.touched.clear()

@@ -39,6 +39,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
+from headrace.turns import current_turn
 from headrace.values.bson import encode
 from headrace.values.position import to_timestamp
 
@@ -132,6 +133,9 @@ class Engine:
     def run_read(self, command: Command, request: Request) -> bytes | Wait:
         """Run a command that changes nothing; every `CommandError` becomes a reply."""
         context = CommandContext(self, request.deadline_ms)
+        turn = current_turn()
+        if turn is not None:
+            turn.before_pause = context.before_pause
         try:
             answer = command.run(context, request)
             if self.fail_points.active:

@@ -22,6 +22,7 @@ from headrace.query.pipeline import PipelineContext
 from headrace.store import pre_images
 from headrace.store.store import Store
 from headrace.store.view import View
+from headrace.turns import uninterrupted
 from headrace.values.keystring import encode_element
 
 STANDALONE: Final = "The $changeStream stage is only supported on replica sets"
@@ -78,7 +79,8 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
         builder = EventBuilder(spec, lookup, lookup, context.engine.count)
     cursor = ChangeCursor(spec, builder, context.engine.feeds, context, context.clock.monotonic_ms)
     try:
-        batch = cursor.next_batch(context, limits.FIRST_BATCH_COUNT if size is None else size)
+        with uninterrupted():
+            batch = cursor.next_batch(context, limits.FIRST_BATCH_COUNT if size is None else size)
     except CommandError:
         cursor.close()
         raise

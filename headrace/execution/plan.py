@@ -16,6 +16,7 @@ from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
 from headrace.store.view import View, id_bounds
+from headrace.turns import tick
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_values
 
@@ -105,6 +106,7 @@ class Finder:
             return
         predicate = self.predicate
         for raw in documents():
+            tick()
             if predicate(decode(raw)):
                 yield raw
 

@@ -18,11 +18,13 @@ from headrace.commands.table import commands_for
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo, Request
+from headrace.errors import CommandError
 from headrace.server.background import Background
 from headrace.server.failures import log_failure, printable
 from headrace.server.log_tail import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
+from headrace.server.scheduler import Scheduler
 from headrace.server.writer import Writer
 from headrace.store.store import Store
 
@@ -52,6 +54,7 @@ class Core:
         self.commit_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
         self.writer = Writer(self)
         self.notifier = Notifier(self)
+        self.scheduler = Scheduler(self)
         self._log = LogTail()
         logging.getLogger("headrace").addHandler(self._log)
         self.background = Background(self)
@@ -99,6 +102,7 @@ class Core:
         for peer in self.peers:
             peer.stop_reading()
         self.background.stop()
+        self.scheduler.interrupt_all(CommandError(11600, "interrupted at shutdown"))
         if self.failure is None:
             try:
                 await asyncio.wait_for(self.writer.drained(), limits.STOP_SECONDS_MAX)
@@ -160,10 +164,11 @@ class Core:
         return self._log.lines
 
     def waiting_requests(self) -> Sequence[Request]:
-        return self.notifier.requests()
+        return [*self.notifier.requests(), *self.scheduler.requests()]
 
     def interrupt(self, connection_id: int) -> None:
         self.notifier.interrupt(connection_id)
+        self.scheduler.interrupt(connection_id, CommandError(11601, "operation was interrupted"))
 
     def wake(self, key: str) -> None:
         self.notifier.wake_key(key)
@@ -188,6 +193,7 @@ class Core:
         self.peers.discard(peer)
         self.engine.connections_open -= 1
         self.notifier.leave(peer)
+        self.scheduler.interrupt(peer.client.connection_id, CommandError(279, "the client has disconnected"))
 
 
 def _answers(path: Path) -> bool:

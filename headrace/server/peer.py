@@ -185,15 +185,30 @@ class Peer(asyncio.Protocol):
     def run(self, command: Command, request: Request) -> None:
         """Run a reading command, now or again after a wait."""
         try:
-            answer = self._core.engine.run_read(command, request)
+            if command.pauses:
+                answer = self._core.scheduler.run_read(self, command, request)
+            else:
+                answer = self._core.engine.run_read(command, request)
         except Exception as error:
-            log_failure(f"the command {request.name} of {self.client.address} failed inside the server", error)
-            answer = self._core.engine.failure(_internal_error(), request)
-        if type(answer) is Wait:
-            self._busy = True
-            self.wait(command, request, answer)
+            answer = self.failed(request, error)
+        if type(answer) is bytes:
+            self._answer(answer)
             return
-        self._answer(answer)  # type: ignore[arg-type]
+        self._busy = True
+        if type(answer) is Wait:
+            self.wait(command, request, answer)
+
+    def failed(self, request: Request, error: Exception) -> bytes:
+        """The reply to a command that failed inside the server, which the log tells of."""
+        log_failure(f"the command {request.name} of {self.client.address} failed inside the server", error)
+        return self._core.engine.failure(_internal_error(), request)
+
+    def go_on(self, command: Command, request: Request, answer: bytes | Wait) -> None:
+        """The answer of a command that had paused."""
+        if type(answer) is bytes:
+            self.finish(answer)
+        else:
+            self.wait(command, request, answer)  # type: ignore[arg-type]
 
     def finish(self, answer: bytes) -> None:
         """The answer of a command that had to wait; then on with what came meanwhile."""

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.turns import TURN_SECONDS
 from tests.conformance.known import KNOWN
 
 SERVER_COUNT = 16
@@ -42,10 +43,11 @@ pytestmark = [
 ]
 
 
-def _work(cases: queue.SimpleQueue[Any], failures: dict[str, str], check: Any) -> None:
+def _work(cases: queue.SimpleQueue[Any], failures: dict[str, str], check: Any, turn_seconds: float) -> None:
     """Run cases against a server of one's own until there are none."""
     ignored = set(json.loads((check.RECORDINGS / "RELEASE").read_text())["later"]) | {"errmsg", "errInfo"}
     with headrace.Server(enable_test_commands=True) as server:
+        server._running.scheduler.turns.seconds = turn_seconds
         host, _, port = server.address.rpartition(":")
         runner = check.Runner(host, int(port))
         while True:
@@ -65,7 +67,11 @@ def _work(cases: queue.SimpleQueue[Any], failures: dict[str, str], check: Any) -
 
 @pytest.fixture(scope="module")
 def failures() -> dict[str, str]:
-    """Every case that does not pass, with its first difference."""
+    return failing(TURN_SECONDS)
+
+
+def failing(turn_seconds: float) -> dict[str, str]:
+    """Every case that does not pass, with its first difference, on servers whose commands run in turns that long."""
     assert FOLDER is not None
     sys.path.insert(0, str(FOLDER))
     try:
@@ -78,7 +84,7 @@ def failures() -> dict[str, str]:
             for line in lines:
                 cases.put(check.loads(line, json_options=check.OPTIONS))
     found: dict[str, str] = {}
-    threads = [threading.Thread(target=_work, args=(cases, found, check)) for _ in range(SERVER_COUNT)]
+    threads = [threading.Thread(target=_work, args=(cases, found, check, turn_seconds)) for _ in range(SERVER_COUNT)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -95,3 +101,8 @@ def test_every_recorded_case_of_a_family_is_answered_as_mongodb_did(family: str,
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_a_known_difference_is_still_one(name: str, failures: dict[str, str]) -> None:
     assert name in failures, f"{name} passes now: take it off the list"
+
+
+def test_commands_that_pause_at_every_tick_answer_the_same(failures: dict[str, str]) -> None:
+    here = {name: text for name, text in failing(0.0).items() if name not in KNOWN and name not in failures}
+    assert not here, "\n".join(f"{name}: {text}" for name, text in sorted(here.items()))

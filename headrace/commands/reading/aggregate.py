@@ -94,4 +94,4 @@ def writes(request: Request) -> bool:
     return "$out" in pipeline[-1] or "$merge" in pipeline[-1]
 
 
-COMMAND: Final = Command("aggregate", run, FIELDS, writes=writes)
+COMMAND: Final = Command("aggregate", run, FIELDS, pauses=True, writes=writes)

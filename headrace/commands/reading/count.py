@@ -100,4 +100,4 @@ _DISTINCT: Final = Fields(
     COLLATION, HINT, KEY, QUERY, *COLLECTION_UUID, *QUERY_STATS, *without_effect(OBJECT, "queryOptions")
 )
 
-COMMANDS: Final = (Command("count", count, _COUNT), Command("distinct", distinct, _DISTINCT))
+COMMANDS: Final = (Command("count", count, _COUNT, pauses=True), Command("distinct", distinct, _DISTINCT, pauses=True))

@@ -307,4 +307,4 @@ def _counted(items: Iterator[Any], counts: list[int], index: int) -> Iterator[An
         yield item
 
 
-COMMAND: Final = Command("explain", run, FIELDS)
+COMMAND: Final = Command("explain", run, FIELDS, pauses=True)

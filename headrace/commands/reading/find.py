@@ -252,4 +252,4 @@ class _Projected:
         return encode_in_order(self._project(decode(next(self._documents))))
 
 
-COMMAND: Final = Command("find", run, FIELDS)
+COMMAND: Final = Command("find", run, FIELDS, pauses=True)

@@ -19,6 +19,7 @@ from headrace.dispatch.transaction_statements import check_cursor
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.store.locks import Conflict
+from headrace.turns import uninterrupted
 
 UNBOUNDED: Final = 1 << 30
 _INT64 = Struct("<q").pack
@@ -63,8 +64,11 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
 
 def _documents(context: CommandContext, cursor: DocumentCursor, count_max: int | None) -> list[bytes]:
     """The next batch, read as the cursor's own command would read it now. A failure closes the cursor."""
+    if cursor.in_use:
+        raise CommandError(12051, f"cursor id {cursor.id} is already in use")
     clock, reader = context.clock, cursor.context
     deadline_ms = None if cursor.left_ms is None else clock.monotonic_ms() + cursor.left_ms
+    cursor.in_use = True
     try:
         reader.resume(context, deadline_ms)
         batch = cursor.next_batch(count_max)
@@ -74,7 +78,10 @@ def _documents(context: CommandContext, cursor: DocumentCursor, count_max: int |
             raise CommandError(error.code, error.message) from None
         raise
     finally:
+        cursor.in_use = False
         reader.pause()
+    if context.cursors.peek(cursor.id) is not cursor:
+        raise CommandError(237, f"cursor id {cursor.id} was killed while its next batch was read")
     if deadline_ms is not None:
         cursor.left_ms = deadline_ms - clock.monotonic_ms()
     return batch
@@ -102,7 +109,8 @@ def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) ->
     asked = cursor.repeated_getmore
     cursor.used_ms = context.clock.monotonic_ms()
     try:
-        batch = cursor.next_batch(context, asked.count_max)
+        with uninterrupted():
+            batch = cursor.next_batch(context, asked.count_max)
     except CommandError:
         context.cursors.remove(cursor.id)
         raise
@@ -125,4 +133,4 @@ def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) ->
     return before + _INT64(cursor_id) + behind  # type: ignore[no-any-return]
 
 
-COMMAND: Final = Command("getMore", run, FIELDS)
+COMMAND: Final = Command("getMore", run, FIELDS, pauses=True)

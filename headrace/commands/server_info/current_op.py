@@ -1,8 +1,8 @@
-"""What goes on: commands that wait, transactions and cursors that are open. currentOp, killOp, and what stages show.
+"""What goes on: commands that run or wait, open transactions and cursors. currentOp, killOp, and what stages show.
 
-A command that does not wait runs to its end before the next one starts, so that what is seen in progress is what
-waits (a getMore for events, a write for a transaction), and the command that asks. A connection does one thing at a
-time: its number is the number of its operation.
+A read that takes long runs in turns with others and is seen in progress; so is what waits (a getMore for events, a
+write for a transaction), and the command that asks. A connection does one thing at a time: its number is the number of
+its operation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def current_op(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def kill_op(context: CommandContext, request: Request) -> dict[str, Any]:
-    """End what waits under a number with error 11601. As MongoDB, it tells only of the attempt."""
+    """End the operation with a number, with error 11601. As MongoDB, it tells only of the attempt."""
     number = OP.of(request.body)
     if number is None:
         raise CommandError(4, 'Missing expected field "op"')

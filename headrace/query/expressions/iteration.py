@@ -14,6 +14,7 @@ from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.expressions.numbers import int32_of, is_nullish, truthy
 from headrace.query.expressions.operator_parser import OperatorParser, scoped
 from headrace.query.expressions.value_text import as_text
+from headrace.turns import ticking
 from headrace.values.bson import MISSING, type_name
 
 
@@ -49,7 +50,7 @@ def _map(variable: str) -> Operator:
                 raise CommandError(16883, f"input to $map must be an array not {type_name(array)}")
             inner, variables = scoped(env, (variable,))
             mapped = []
-            for item in array:
+            for item in ticking(array):
                 variables[variable] = item
                 value = each(inner)
                 mapped.append(None if value is MISSING else value)
@@ -88,7 +89,7 @@ def _filter(variable: str) -> Operator:
             wanted = None if limit is None else _limit(limit(env))
             inner, variables = scoped(env, (variable,))
             selected: list[Any] = []
-            for item in array:
+            for item in ticking(array):
                 variables[variable] = item
                 if truthy(condition(inner)):
                     selected.append(item)
@@ -137,7 +138,7 @@ def _make_reduce(source: Evaluate, initial: Evaluate, step: Evaluate) -> Evaluat
             raise CommandError(40080, f"$reduce requires that 'input' be an array, found: {as_text(array)}")
         value = initial(env)
         inner, variables = scoped(env, ("this", "value"))
-        for item in array:
+        for item in ticking(array):
             variables["this"] = item
             variables["value"] = value
             value = step(inner)

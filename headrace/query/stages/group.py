@@ -14,6 +14,7 @@ from headrace.errors import CommandError
 from headrace.query.expressions import Env
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
+from headrace.turns import tick
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import hash_key
 
@@ -39,6 +40,7 @@ class Group(Stage):
         key, bound, collation = self.key, self.context.bound, self.context.collation
         adders = [accumulator.add for _, accumulator in self.fields]
         for document in documents:
+            tick()
             value = key(document)
             hashed = hash_key(value, collation)
             group = groups.get(hashed)
@@ -48,6 +50,7 @@ class Group(Stage):
             for add, state in zip(adders, group[1]):
                 add(state, env)
         for value, states in groups.values():
+            tick()
             yield {"_id": value, **results(self.fields, states)}
 
 

@@ -1,0 +1,125 @@
+"""A command that runs for long gives others their turn, and can be ended at any of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bson import Int64
+
+import headrace
+
+from .raw import RawClient
+
+ENDLESS = {
+    "aggregate": 1,
+    "pipeline": [
+        {"$documents": [{"a": list(range(1000)), "b": list(range(1000)), "c": list(range(1000))}]},
+        {"$unwind": "$a"}, {"$unwind": "$b"}, {"$unwind": "$c"}, {"$match": {"a": -1}},
+    ],
+    "cursor": {},
+}  # fmt: skip
+"""A pipeline that looks at a thousand million documents and finds none."""
+
+
+@pytest.fixture
+def server() -> Iterator[headrace.Server]:
+    with headrace.Server() as running:
+        yield running
+
+
+def running(client: RawClient, name: str) -> list[dict[str, Any]]:
+    """The operations in progress that are commands of a name."""
+    shown = client.ask({"currentOp": 1}, "admin")["inprog"]
+    return [operation for operation in shown if name in operation.get("command", {})]
+
+
+def test_others_are_served_while_a_command_runs(server: headrace.Server) -> None:
+    with RawClient(server.address) as long, RawClient(server.address) as other:
+        stream = other.watch("c")
+        long.send(ENDLESS, "admin")
+        while not running(other, "aggregate"):
+            pass
+        for key in range(20):
+            assert other.ask({"ping": 1})["ok"] == 1.0
+            assert other.ask({"insert": "c", "documents": [{"_id": key}]})["n"] == 1
+            event = other.ask({"getMore": stream, "collection": "c"})["cursor"]["nextBatch"][0]
+            assert event["documentKey"] == {"_id": key}
+        assert running(other, "aggregate")
+
+
+def test_a_running_command_is_killed_by_its_number(server: headrace.Server) -> None:
+    with RawClient(server.address) as long, RawClient(server.address) as other:
+        long.send(ENDLESS, "admin")
+        while not (operations := running(other, "aggregate")):
+            pass
+        other.ask({"killOp": 1, "op": operations[0]["opid"]}, "admin")
+        assert long.receive()[1]["code"] == 11601
+        assert long.ask({"ping": 1})["ok"] == 1.0
+
+
+@pytest.mark.parametrize("what", ["a cross product", "a map in a map"])
+def test_a_running_command_ends_when_its_time_is_over(server: headrace.Server, what: str) -> None:
+    array = {"$map": {"input": {"$range": [0, 3000]}, "as": "i", "in": {"$map": {
+        "input": {"$range": [0, 3000]}, "as": "j", "in": {"$map": {
+            "input": {"$range": [0, 3000]}, "in": {"$add": ["$$i", "$$j", "$$this"]}}}}}}}  # fmt: skip
+    stages = [{"$documents": [{}]}, {"$project": {"n": {"$size": array}}}]
+    command = ENDLESS if what == "a cross product" else {**ENDLESS, "pipeline": stages}
+    with RawClient(server.address) as long:
+        assert long.ask({**command, "maxTimeMS": 100}, "admin")["code"] == 50
+
+
+def test_a_command_whose_client_has_gone_ends(server: headrace.Server) -> None:
+    with RawClient(server.address) as other:
+        with RawClient(server.address) as long:
+            long.send(ENDLESS, "admin")
+            while not running(other, "aggregate"):
+                pass
+        while running(other, "aggregate"):
+            pass
+
+
+def test_a_server_stops_while_commands_run() -> None:
+    with headrace.Server() as server, RawClient(server.address) as other:
+        clients = [RawClient(server.address) for _ in range(5)]
+        for client in clients:
+            client.send(ENDLESS, "admin")
+        while len(running(other, "aggregate")) < len(clients):
+            pass
+        server.close()
+        for client in clients:
+            assert client.receive()[1]["code"] == 11600
+            client.socket.close()
+
+
+def test_a_cursor_is_read_by_one_getmore_at_a_time(server: headrace.Server) -> None:
+    slow = {
+        "$expr": {"$gt": [{"$size": {"$map": {"input": {"$range": [0, 20_000]}, "in": {"$add": ["$$this", 1]}}}}, 0]}
+    }
+    with RawClient(server.address) as one, RawClient(server.address) as two:
+        one.ask({"insert": "c", "documents": [{"_id": key} for key in range(1000)]})
+        cursor = Int64(one.ask({"find": "c", "filter": slow, "batchSize": 1})["cursor"]["id"])
+        get_more = {"getMore": cursor, "collection": "c", "batchSize": 900}
+        one.send(get_more)
+        while not running(two, "getMore"):
+            pass
+        assert two.ask(get_more)["code"] == 12051
+        assert two.ask({"killCursors": "c", "cursors": [cursor]})["cursorsKilled"] == [cursor]
+        assert one.receive()[1]["code"] == 237
+        assert two.ask(get_more)["code"] == 43
+
+
+def test_a_read_goes_on_behind_what_was_written_meanwhile(server: headrace.Server) -> None:
+    """As on MongoDB: a document that is there all the time is read once; what changed ahead of the read may be seen."""
+    server._running.scheduler.turns.seconds = 0.0
+    with RawClient(server.address) as reading, RawClient(server.address) as writing:
+        writing.ask({"insert": "c", "documents": [{"_id": key, "n": 0} for key in range(500)]})
+        reading.send({"find": "c", "batchSize": 1000})
+        deleted, added = range(400, 450), range(500, 520)
+        writing.ask({"delete": "c", "deletes": [{"q": {"_id": key}, "limit": 1} for key in deleted]})
+        writing.ask({"insert": "c", "documents": [{"_id": key} for key in added]})
+        writing.ask({"drop": "other"})
+        keys = [document["_id"] for document in reading.receive()[1]["cursor"]["firstBatch"]]
+        assert keys == sorted(set(keys))
+        assert set(range(400)) | set(range(450, 500)) <= set(keys) <= set(range(520))
