@@ -15,10 +15,15 @@ WRITE_BATCH_COUNT_MAX: Final = 100_000
 INTERNAL_DOCUMENT_BYTES_MAX: Final = (
     DOCUMENT_BYTES_MAX + 16 * 1024
 )  # an update's entry, an event: MongoDB's own head-room
-NESTING_MAX: Final = 180  # a document a client stores
+NESTING_MAX: Final = 180  # a document a client stores; MongoDB reserves 20 of its 200 levels for its own wrapping
 NAMESPACE_BYTES_MAX: Final = 255  # "database.collection"
 DATABASE_NAME_BYTES_MAX: Final = 63
 INDEX_COUNT_MAX: Final = 64  # indexes of a collection
+ARRAY_PADDING_MAX: Final = 1_500_000  # the largest index past the end of an array that an update may set
+SORT_FIELD_COUNT_MAX: Final = 32
+DENSIFY_COUNT_MAX: Final = 500_000  # documents that $densify may generate: internalQueryMaxAllowedDensifyDocs
+VIEW_DEPTH_MAX: Final = 20  # views over views
+KEY_NESTING_MAX: Final = 200  # levels of a token's key: one of nothing but array bytes must not exhaust the stack
 
 # Clients.
 LISTEN_BACKLOG: Final = 4096  # connections the kernel holds before they are accepted; the kernel's own bound is lower
@@ -29,10 +34,18 @@ STOP_SECONDS_MAX: Final = 30  # for the writes that have come; then the server s
 WRITER_STALL_SECONDS_MAX: Final = 60  # a commit that takes longer will not come: the server ends
 WOKEN_COUNT_MAX: Final = 64  # waiting commands run again in one turn of the loop: about a millisecond's worth
 LOG_LINE_COUNT_MAX: Final = 1024  # lines of the log that `getLog` shows, as many as mongod has
+LOG_FRAME_COUNT_MAX: Final = 12  # innermost frames of a logged failure: a recursion has a thousand that say the same
+LOG_TEXT_LENGTH_MAX: Final = 500  # characters of a client's text in a line of the log
+CONNECTION_COUNT_MAX: Final = 65536  # what serverStatus reports as available; the operating system's limit is lower
+CLOCK_SKEW_SECONDS_MAX: Final = 1  # how far a client's time may be ahead of the clock, as the oplog's times may be
+PARSED_UPDATE_COUNT_MAX: Final = 1024  # parsed updates that are memoized; then all are forgotten
+PARSED_UPDATE_BYTES_MAX: Final = 1024  # and the size of one: larger ones hardly come twice
+ID_LOOKUP_COUNT_MAX: Final = 1000  # values of an $in on `_id` that are looked up one by one rather than scanned for
 
 # Cursors.
 FIRST_BATCH_COUNT: Final = 101  # documents in a first batch when the client names no size
 BATCH_BYTES_MAX: Final = DOCUMENT_BYTES_MAX  # bytes of documents in one reply
+ARROW_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 64 * 1024  # an Arrow batch in one reply, less room for the rest of it
 CURSOR_IDLE_MS_MAX: Final = 10 * 60 * 1000  # a cursor nobody reads is closed after MongoDB's ten minutes
 VIEW_CHUNK_COUNT: Final = 64  # documents or entries a scan reads from a view at once, between two looks at the time
 VIEW_CHUNK_BYTES: Final = 1024 * 1024  # and bytes of them
@@ -52,6 +65,7 @@ SCAN_ENTRY_COUNT_MAX: Final = 20_000  # entries one getMore may look at before i
 SCAN_MS_MAX: Final = 50.0  # and how long: a slice of time short enough not to be noticed
 FEED_BATCH_COUNT_MAX: Final = 16  # encoded batches a feed stores for other watchers that ask for the same
 FEED_BATCH_BYTES_MAX: Final = 1024 * 1024  # bytes of events in one of them; a larger one is stored alone
+NAMESPACE_MEMO_COUNT_MAX: Final = 10_000  # namespaces of events whose parsed form is memoized; then all are forgotten
 HEAD_COUNT_MAX: Final = 10_000  # collections times operations whose entries' heads are memoized; then all are forgotten
 EVENT_SPLIT_BYTES: Final = INTERNAL_DOCUMENT_BYTES_MAX - 8 * 1024  # with its token; larger ones are sent in fragments
 

@@ -42,7 +42,7 @@ class Cursors:
     def __iter__(self) -> Any:
         return iter(list(self._open.values()))
 
-    def add(self, cursor: Any, session: bytes | None = None) -> int:
+    def add(self, cursor: OpenCursor, session: bytes | None = None) -> int:
         """Give the cursor an id, a random positive 63-bit number, and register it."""
         cursor.id = secrets.randbits(62) + 1
         cursor.session = session

@@ -40,8 +40,6 @@ REFUSED_STAGES: Final[dict[str, frozenset[str]]] = {
     "snapshot": frozenset({"$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$merge", "$out"}),
 }
 """The stages that cannot run at a level; `$changeStream`, which runs at one only, checks that itself."""
-CLOCK_SKEW_SECONDS_MAX: Final = 1
-"""How far a time may lie ahead of the clock: the oplog's own times may be that much ahead."""
 
 
 def apply_read_concern(engine: Engine, command: Command, request: Request) -> Command:
@@ -104,7 +102,7 @@ def _time(concern: dict[str, Any], field: str) -> int | None:
 def _check_time(engine: Engine, field: str, wanted: int) -> None:
     """Raise 72 for a time ahead of the clock. One that a server handed out before a crash is waited for."""
     last = engine.store.last_position
-    if wanted <= last or seconds(wanted) <= engine.clock.now_ms() // 1000 + CLOCK_SKEW_SECONDS_MAX:
+    if wanted <= last or seconds(wanted) <= engine.clock.now_ms() // 1000 + limits.CLOCK_SKEW_SECONDS_MAX:
         return
     raise CommandError(
         72,

@@ -11,6 +11,7 @@ from typing import Any, Final
 from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
@@ -22,7 +23,6 @@ from headrace.values.keystring import encode_values
 
 Match = tuple[bytes, bytes, dict[str, Any]]
 _PLAIN: Final = frozenset({ObjectId, int, Int64, float, Decimal128, bool, bytes, DatetimeMS})
-_IN_MAX: Final = 1000
 
 
 def collation_of(collection: Collection | None, given: dict[str, Any] | None) -> Collation | None:
@@ -142,7 +142,11 @@ def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[by
     """Keys of all `_id` values the filter allows, if it allows only some."""
     if _is_plain(equal, collation):
         return [encode_values([equal])]
-    if type(condition) is dict and type(condition.get("$in")) is list and len(condition["$in"]) <= _IN_MAX:
+    if (
+        type(condition) is dict
+        and type(condition.get("$in")) is list
+        and len(condition["$in"]) <= limits.ID_LOOKUP_COUNT_MAX
+    ):
         values = condition["$in"]
         if all(_is_plain(value, collation) for value in values):
             return sorted({encode_values([value]) for value in values})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
+from headrace import limits
 from headrace.cursors.document_cursor import IdScan, Scan
 from headrace.cursors.oplog_scan import OplogScan, pre_images, time_bounds
 from headrace.dispatch.context import CommandContext
@@ -17,19 +18,17 @@ from headrace.store.catalog import Collection
 from headrace.store.view import View, id_bounds
 from headrace.values.bson import decode
 
-VIEW_DEPTH_MAX: Final = 20
-
 
 def resolve(context: CommandContext, namespace: str) -> tuple[str, list[dict[str, Any]]]:
     """The collection under a view, and the stages of all views on the way; `[]` for a collection."""
     pipeline: list[dict[str, Any]] = []
-    for _ in range(VIEW_DEPTH_MAX):
+    for _ in range(limits.VIEW_DEPTH_MAX):
         collection = context.view.collection(namespace)
         if collection is None or not collection.is_view:
             return namespace, pipeline
         pipeline = [*collection.options.get("pipeline", []), *pipeline]
         namespace = f"{collection.database}.{collection.options['viewOn']}"
-    raise CommandError(165, f"View depth limit exceeded; maximum depth is {VIEW_DEPTH_MAX}")
+    raise CommandError(165, f"View depth limit exceeded; maximum depth is {limits.VIEW_DEPTH_MAX}")
 
 
 def is_virtual(context: CommandContext, namespace: str) -> bool:

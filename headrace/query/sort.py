@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from bson import Decimal128, Int64
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
 from headrace.values.bson import MISSING
@@ -21,7 +22,6 @@ from headrace.values.order import Key, number_key, sort_key
 from headrace.values.paths import array_index, split_path
 
 NULL: Final[Key] = (5, 0)
-SORT_FIELD_COUNT_MAX: Final = 32
 
 
 class Descending:
@@ -175,8 +175,8 @@ def parse_sort(spec: dict[str, Any], collation: Collation | None = None) -> Sort
     Raises 13103 for too many paths, 15974 and 15975 for values that are no direction, 16410, 15998, 40352 and
     40353 for bad names, 40218 for `$meta`.
     """
-    if len(spec) > SORT_FIELD_COUNT_MAX:
-        raise CommandError(13103, f"too many compound keys: the limit is {SORT_FIELD_COUNT_MAX}")
+    if len(spec) > limits.SORT_FIELD_COUNT_MAX:
+        raise CommandError(13103, f"too many compound keys: the limit is {limits.SORT_FIELD_COUNT_MAX}")
     if "$natural" in spec:
         return _parse_natural(spec, collation)
     paths = []

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 import traceback
-from typing import Final
+
+from headrace import limits
 
 LOG = logging.getLogger("headrace.server")
-FRAME_COUNT_MAX: Final = 12  # innermost frames: a recursion has a thousand that say the same
-TEXT_CHARACTERS_MAX: Final = 500
 
 
 def printable(text: object) -> str:
     """A client's text on one line: at most 500 characters, control characters escaped, so that no line is forged."""
-    line = str(text)[: TEXT_CHARACTERS_MAX + 1]
+    line = str(text)[: limits.LOG_TEXT_LENGTH_MAX + 1]
     shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in line)
-    return shown if len(line) <= TEXT_CHARACTERS_MAX else shown[:TEXT_CHARACTERS_MAX] + "..."
+    return shown if len(line) <= limits.LOG_TEXT_LENGTH_MAX else shown[: limits.LOG_TEXT_LENGTH_MAX] + "..."
 
 
 def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) -> None:
     """Log an unexpected exception with its innermost frames."""
-    frames = traceback.format_tb(error.__traceback__)[-FRAME_COUNT_MAX:]
+    frames = traceback.format_tb(error.__traceback__)[-limits.LOG_FRAME_COUNT_MAX :]
     LOG.log(level, "%s: %s: %s\n%s", printable(what), type(error).__name__, printable(error), "".join(frames).rstrip())

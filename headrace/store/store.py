@@ -33,7 +33,6 @@ from headrace.values.bson import decode, encode
 
 FORMAT: Final = b"1"
 INITIATING: Final = "initiating set"
-OPLOG_NAMESPACE: Final = "local.oplog.rs"
 _NOOP_TOPICS: Final[tuple[str, ...]] = ()
 
 Run = tuple[tuple[str, ...], int, int]

@@ -59,7 +59,6 @@ _RESUME: Final = frozenset({"resumeAfter", "startAfter", "startAtOperationTime"}
 _ROWS_DEFAULT: Final = 10_000
 _ROWS_MAX: Final = 1 << 30
 _SLICES_MAX: Final = 1 << 16
-_ARROW_BYTES_MAX: Final = limits.MESSAGE_BYTES_MAX - 64 * 1024
 
 
 def _columns_exist(path: str, names: Any) -> None:
@@ -132,7 +131,7 @@ def _arrow(rows: RowColumns, columns: tuple[str, ...]) -> bytes | memoryview:
             115, f"{NAME} needs pyarrow on the server: pip install 'headrace[arrow]'; or read with $changeStream"
         ) from None
     made = memoryview(ipc_buffer(columns_batch(rows, columns)))
-    if len(made) > _ARROW_BYTES_MAX:
+    if len(made) > limits.ARROW_BYTES_MAX:
         raise CommandError(10334, f"the next event has {len(made)} bytes as Arrow, more than a message can hold")
     return made
 

@@ -16,13 +16,13 @@ from typing import Any, Final
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
+from headrace import limits
 from headrace.dispatch.arguments import Fields
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import ELECTION_ID, MONGODB_VERSION_TEXT, headrace_version, host_of
 
-_CONNECTION_COUNT_MAX: Final = 65536
 _OPERATIONS: Final = {
     "insert": ("operations.insert",),
     "query": ("commands.find.total", "commands.aggregate.total"),
@@ -61,7 +61,7 @@ def _connections(context: CommandContext, request: Request) -> dict[str, Any]:
     current = context.engine.connections_open
     return {
         "current": current,
-        "available": _CONNECTION_COUNT_MAX - current,
+        "available": limits.CONNECTION_COUNT_MAX - current,
         "totalCreated": Int64(context.engine.connections_created),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace import limits
 from headrace.dispatch.arguments import (
     BINARY,
     BOOLEAN,
@@ -111,7 +112,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
 
 _PLAIN_FIELDS: Final = frozenset({"multi", "q", "u", "upsert"})
 _parsed: dict[bytes, Update] = {}
-"""Updates that came before, by their raw bytes: `{$inc: {n: 1}}` is the same for every document."""
+"""Memo of all servers of the process: parsed updates by their raw bytes. Bounded by `PARSED_UPDATE_COUNT_MAX`."""
 
 
 def _by_id(
@@ -145,8 +146,6 @@ def _by_id(
 _HARMLESS: Final = frozenset({"changeStreamPreAndPostImages"})
 _ONE_CHANGED: Final = encode({"n": 1, "nModified": 1})[4:-1]
 _ONE_MATCHED: Final = encode({"n": 1, "nModified": 0})[4:-1]
-_CACHED_COUNT_MAX: Final = 1024
-_CACHED_BYTES_MAX: Final = 1024
 
 
 def _cached(raw: bytes, change: dict[str, Any]) -> Update:
@@ -157,8 +156,8 @@ def _cached(raw: bytes, change: dict[str, Any]) -> Update:
     update = _parsed.get(key)
     if update is None:
         update = parse_update(change)
-        if len(key) <= _CACHED_BYTES_MAX:
-            if len(_parsed) >= _CACHED_COUNT_MAX:
+        if len(key) <= limits.PARSED_UPDATE_BYTES_MAX:
+            if len(_parsed) >= limits.PARSED_UPDATE_COUNT_MAX:
                 _parsed.clear()
             _parsed[key] = update
     return update

@@ -17,6 +17,7 @@ from bson import Decimal128, Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
+from headrace.limits import DENSIFY_COUNT_MAX
 from headrace.query.expressions.field_paths import split_path
 from headrace.query.expressions.numbers import integral, is_nan, to_long
 from headrace.query.stages.stage import Document, PipelineContext, Stage
@@ -26,7 +27,6 @@ from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare, hash_key, sort_key
 
 _NUMBERS: Final = (int, Int64, float, Decimal128)
-_GENERATED_MAX: Final = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Densify(Stage):
             members.sort(key=lambda document: sort_key(nested(document, self.path)))
             for document, is_made in self._filled(members, limits):
                 made += is_made
-                if made > _GENERATED_MAX:
+                if made > DENSIFY_COUNT_MAX:
                     raise CommandError(5897900, f"Generated {made} documents in $densify, which is over the limit")
                 yield document
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.update.field_path import parse_field_path
 from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, UpdateLeafNode
@@ -13,7 +14,7 @@ from headrace.query.update.modifiers import MODIFIERS
 from headrace.query.update.rename import RenameNode, parse_rename
 from headrace.query.update.update import Applied, Diff, Update, UpdateContext
 from headrace.query.update.update_tree import ArrayFilters, UpdateObjectNode, add
-from headrace.query.update.walk import DOCUMENT_DEPTH_MAX, Walk
+from headrace.query.update.walk import Walk
 from headrace.values.bson import MISSING, type_name
 
 TopLevelLeaves = tuple[tuple[str, UpdateLeafNode, tuple[str]], ...]
@@ -152,7 +153,7 @@ def _closed(tree: UpdateObjectNode) -> OperatorUpdate:
             not isinstance(node, UpdateLeafNode)
             or type(node) is RenameNode
             or name == "_id"
-            or node.depth >= DOCUMENT_DEPTH_MAX
+            or node.depth >= limits.NESTING_MAX
         ):
             short = False
             break

@@ -6,12 +6,12 @@ from typing import Any
 
 from bson import Timestamp
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.diff import identical
 from headrace.query.update.leaf_node import depth
 from headrace.query.update.message_text import element_text
 from headrace.query.update.update import REPLACED, Applied, Update, UpdateContext
-from headrace.query.update.walk import DOCUMENT_DEPTH_MAX
 from headrace.values.bson import MISSING
 from headrace.values.order import equal
 
@@ -56,9 +56,9 @@ def parse_replacement(document: dict[str, Any]) -> Replacement:
 
 
 def check_depth(document: dict[str, Any]) -> None:
-    """Raises 15 for a document nested deeper than `DOCUMENT_DEPTH_MAX`; the document itself is level 0."""
-    if depth(document) - 1 > DOCUMENT_DEPTH_MAX:
-        raise CommandError(15, f"Document exceeds maximum nesting depth of {DOCUMENT_DEPTH_MAX}")
+    """Raises 15 for a document nested deeper than `limits.NESTING_MAX`; the document itself is level 0."""
+    if depth(document) - 1 > limits.NESTING_MAX:
+        raise CommandError(15, f"Document exceeds maximum nesting depth of {limits.NESTING_MAX}")
 
 
 def with_old_id(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,9 @@ array pads it with nulls. A scalar on the path is error 28 (PathNotViable).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.update.diff_log import DiffLog
 from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode
@@ -19,12 +20,6 @@ from headrace.query.update.rename import RenameNode
 from headrace.query.update.update_tree import UpdateArrayNode, UpdateObjectNode
 from headrace.values.bson import MISSING
 from headrace.values.order import equal
-
-ARRAY_PADDING_MAX: Final = 1_500_000
-"""The largest index past the end of an array that an update may set."""
-
-DOCUMENT_DEPTH_MAX: Final = 180
-"""The maximal nesting depth of users' documents; MongoDB reserves 20 of its 200 levels for its own wrapping."""
 
 
 class Walk:
@@ -145,8 +140,8 @@ class Walk:
         if value is MISSING:
             return False
         if type(container) is list:
-            if component > ARRAY_PADDING_MAX:
-                raise CommandError(34, f"can't backfill more than {ARRAY_PADDING_MAX} elements")
+            if component > limits.ARRAY_PADDING_MAX:
+                raise CommandError(34, f"can't backfill more than {limits.ARRAY_PADDING_MAX} elements")
             container.extend([None] * (component - len(container)))
             container.append(value)
         else:
@@ -201,7 +196,7 @@ class Walk:
         value = leaf.value(self.document)
         if value is not MISSING:
             leaf.check_target(self.document, path, type(container) is list)
-            leaf.check_depth(value, DOCUMENT_DEPTH_MAX)
+            leaf.check_depth(value, limits.NESTING_MAX)
             self._moved.append(leaf)
         return value
 
@@ -210,7 +205,7 @@ class Walk:
         if value is MISSING:
             return False
         leaf.check_target(self.document, here, False)
-        leaf.check_depth(value, DOCUMENT_DEPTH_MAX)
+        leaf.check_depth(value, limits.NESTING_MAX)
         self._put(container, component, old, value, here)
         self._remove_source(leaf)
         return True
@@ -222,8 +217,8 @@ class Walk:
         self._remove(container, leaf.source[-1], container[leaf.source[-1]], leaf.source)
 
     def _check_depth(self, leaf: UpdateLeafNode, here: FieldRef) -> None:
-        if leaf.depth + len(here) > DOCUMENT_DEPTH_MAX:
-            raise CommandError(15, f"Document exceeds maximum nesting depth of {DOCUMENT_DEPTH_MAX}")
+        if leaf.depth + len(here) > limits.NESTING_MAX:
+            raise CommandError(15, f"Document exceeds maximum nesting depth of {limits.NESTING_MAX}")
 
 
 def copied(value: Any) -> Any:

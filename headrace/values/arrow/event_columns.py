@@ -20,6 +20,7 @@ from struct import Struct
 from typing import Any, Final
 from zlib import crc32
 
+from headrace import limits
 from headrace.values.bson import find_element, iter_elements, value_size
 from headrace.values.keystring import encode_element
 
@@ -62,7 +63,7 @@ _KINDS: Final = {
     f"{kind}\0\x11clusterTime\0".encode(): kind for kind in ("delete", "insert", "replace", "update")
 }  # what stands between the length of `operationType` and the time
 _NAMESPACES: dict[bytes, tuple[str | None, str | None] | None] = {}
-_NAMESPACES_MAX: Final = 10_000
+"""Memo of all servers of the process, by the raw `ns`. Bounded by `NAMESPACE_MEMO_COUNT_MAX`."""
 
 
 def row_of(event: bytes) -> EventRow:
@@ -180,7 +181,7 @@ def _take(row: EventRow, field: bytes, value: bytes) -> bool:
 
 def _cache_namespace(namespace: bytes) -> tuple[str | None, str | None] | None:
     """The names of an `ns` document, if it is nothing but names."""
-    if len(_NAMESPACES) >= _NAMESPACES_MAX:
+    if len(_NAMESPACES) >= limits.NAMESPACE_MEMO_COUNT_MAX:
         _NAMESPACES.clear()
     names: dict[bytes, str] = {}
     plain = True

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.values.keystring.number_decoding import KeyCursor, TypedValue, read_number
 
-_DEPTH_MAX: Final = 200  # MongoDB's limit of nesting; a key of nothing but array bytes must not exhaust the stack.
 _END: Final = 0x04
 
 
@@ -43,7 +43,7 @@ def decode_value(key: bytes, type_bits: bytes | None = None) -> TypedValue:
 def _value(cursor: KeyCursor, type_byte: int, depth: int) -> TypedValue:
     if 0x1E <= type_byte <= 0x33:
         return read_number(cursor, type_byte)
-    if depth > _DEPTH_MAX:
+    if depth > limits.KEY_NESTING_MAX:
         raise CommandError(15, "KeyString format error: nested too deeply")
     read = _READERS.get(type_byte)
     if read is None:
