@@ -12,9 +12,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """All that can be chosen at the start; what may change later is a parameter (`setParameter`)."""
+    """What is fixed when a server starts. What can change later is a parameter (`setParameter`)."""
 
     dbpath: Path
+    """The data directory, created if missing."""
+    """The data directory, created if missing."""
     bind_ips: tuple[str, ...] = ("127.0.0.1",)
     """Addresses to listen on; empty for none (Unix socket only)."""
     port: int = 27017
@@ -22,20 +24,29 @@ class ServerOptions:
     unix_socket_prefix: Path | None = None
     """Folder of the Unix socket `mongodb-PORT.sock`; None: no Unix socket."""
     replica_set: str = "rs0"
+    """Name of the replica set."""
+    """Name of the replica set."""
     oplog: bool = True
     """False: a standalone; no `local` database, no change streams."""
     oplog_bytes_max: int | None = None
+    """Size limit of the oplog; None: 5 % of the free disk, at least 1 GiB."""
+    """Size limit of the oplog; None: 5 % of the free disk, at least 1 GiB."""
     oplog_hours: float = 24.0
-    """Entries younger than this are retained unless another bound removes them; 0: no bound by time."""
+    """Age limit of the oplog; 0: none."""
     oplog_entries_max: int | None = None
-    """None: no bound by number."""
+    """Limit of oplog entries; None: none."""
     enable_test_commands: bool = False
-    """`configureFailPoint` and its like."""
+    """Enable `configureFailPoint` and other commands for tests."""
     quiet: bool = False
+    """Log warnings only."""
     logpath: Path | None = None
+    """Log file of the daemon; None: the standard output."""
     logappend: bool = False
+    """Append to an existing log file instead of renaming it."""
     fork: bool = False
+    """Run the daemon in the background."""
     pidfilepath: Path | None = None
+    """File for the daemon's process id."""
     advertised_host: str | None = None
     """The `host:port` that hello answers; None: the address that the client connected to."""
     argv: tuple[str, ...] = field(default=(), compare=False)

@@ -31,15 +31,21 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class Server:
-    """A Headrace server in this process.
+    """A Headrace server in this process, on a thread of its own. A context manager, or used with `start` and `close`.
 
-    `path`: the data directory, made if it is not there; None or ":memory:" for a throw-away one. `port`: 0 picks
-    a free one. `oplog=False`: a standalone without change streams. `oplog_hours`, `oplog_bytes_max` and
-    `oplog_entries_max` bound the history that is retained. Other keyword arguments are fields of `ServerOptions`.
+    Acknowledged writes survive a crash of the process and of the machine, except those of a temporary directory.
 
-    Usable as a context manager, or with `start` and `close`. Raises `headrace.DirectoryInUse` where another
-    process has the directory, and OSError where the address cannot be had. Acknowledged writes survive a
-    crash of the process and, at default settings, of the machine; those of a throw-away server do not.
+    Args:
+        path: The data directory, created if missing. None or ":memory:": a temporary one, removed by `close`.
+        host: The address to listen on.
+        port: The TCP port; 0 picks a free one.
+        oplog: False makes it a standalone without change streams.
+        clock: The source of time, for tests; the system's by default.
+        options: Fields of `ServerOptions`, such as `oplog_hours`, `oplog_bytes_max` and `oplog_entries_max`.
+
+    Raises:
+        DirectoryInUse: Another process has the directory open (when the server starts).
+        OSError: The address cannot be bound (when the server starts).
     """
 
     def __init__(
@@ -57,7 +63,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """`host:port`."""
+        """The address as `host:port`."""
         return f"{self.options.bind_ips[0]}:{self._running.port}"
 
     @property
@@ -92,7 +98,7 @@ class Server:
         return self
 
     def close(self) -> None:
-        """Finish the writes that have come, and stop; a throw-away server's data are removed."""
+        """Finish the writes that were received, and stop. A temporary data directory is removed."""
         if self._core is None or self._loop is None or self._thread is None:
             return
         core, self._core = self._core, None
@@ -101,7 +107,7 @@ class Server:
         self._thread.join()
 
     def prune(self, now_ms: int | None = None) -> int:
-        """Prune the oplog to its bounds as of `now_ms` (wall-clock ms; None: now); returns how many entries went."""
+        """Prune the oplog to its limits as of `now_ms` (wall clock in ms; None: now); returns how many entries went."""
         core = self._running
         assert self._loop is not None
         moment = core.engine.clock.now_ms() if now_ms is None else now_ms
