@@ -123,5 +123,5 @@ def test_what_cannot_be_in_a_store_is_refused_by_its_name(tmp_path: Path, sink: 
 
 
 def test_a_url_that_was_made_a_path_of_is_no_folder() -> None:
-    with pytest.raises(ValueError, match="give it as text"):
+    with pytest.raises(ValueError, match="pass it as text"):
         location_of(Path("s3://bucket/table"))
