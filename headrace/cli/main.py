@@ -23,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; each subcommand sets `run`."""
     parser = argparse.ArgumentParser(
         prog="headrace",
         description="A MongoDB-compatible document store with complete change streams.",

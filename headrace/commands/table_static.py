@@ -1,4 +1,4 @@
-"""The commands that tell about the server itself and touch no data, by name, sorted; aliases are not listed."""
+"""The commands about the server itself, which touch no data, by name, sorted; aliases are not listed."""
 
 from __future__ import annotations
 

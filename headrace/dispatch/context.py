@@ -69,14 +69,17 @@ class CommandContext:
 
     @property
     def store(self) -> Store:
+        """The engine's store."""
         return self.engine.store
 
     @property
     def clock(self) -> Clock:
+        """The engine's clock."""
         return self.engine.clock
 
     @property
     def cursors(self) -> Cursors:
+        """The open cursors of all clients."""
         return self.engine.cursors
 
     def count(self, metric: str, by: int = 1) -> None:

@@ -71,6 +71,8 @@ class Engine:
         self.parameters = parameters
         self.fail_points = fail_points.FailPoints()
         self.snapshots = snapshots.Snapshots(store)
+        self.statements: dict[str, Command] = {}
+        """Commands as they run in a client's transaction, by name; see `transactions.in_transaction`."""
         self.metrics: dict[str, int] = dict.fromkeys(
             (split.EVENTS_FAILED, split.EVENTS_SPLIT, "network.bytesIn", "network.bytesOut"), 0
         )

@@ -24,6 +24,7 @@ _DATABASE_REFUSED: Final = frozenset('/\\. "$\x00')
 
 
 def check_database(name: str) -> str:
+    """The name of a database, or error 73."""
     if not name or len(name.encode()) > limits.DATABASE_NAME_BYTES_MAX or _DATABASE_REFUSED & set(name):
         raise CommandError(73, f"Invalid database name: '{name}'")
     return name

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from headrace.store.view import View
 
 NO_NUMBER: Final = -1
-_STATEMENTS: dict[str, Command] = {}
 
 
 def in_transaction(engine: Engine, command: Command, request: Request) -> Command:
@@ -44,9 +43,9 @@ def in_transaction(engine: Engine, command: Command, request: Request) -> Comman
         raise CommandError(20, "Transaction numbers are only allowed on a replica set member or mongos")
     if command.name in ENDS:
         return command
-    statement = _STATEMENTS.get(command.name)
+    statement = engine.statements.get(command.name)
     if statement is None:
-        statement = _STATEMENTS[command.name] = replace(command, run=_statement(command), writes=False)
+        statement = engine.statements[command.name] = replace(command, run=_statement(command), writes=False)
     return statement
 
 
@@ -166,14 +165,17 @@ def _too_old(number: int, active: int) -> CommandError:
 
 
 def committed(number: int) -> CommandError:
+    """The error of a statement behind its transaction's commit: 256."""
     return CommandError(256, f"Transaction {number} has been committed.")
 
 
 def until_ended(transaction: ClientTransaction) -> Wait:
+    """Wait for the end of a transaction whose commit is being written."""
     return Wait(limits.AWAIT_MS_MAX, transaction.key, over=transaction.over)
 
 
 def abort(engine: Engine, transaction: ClientTransaction) -> bool:
+    """Abort a transaction; False if its commit is being written, or it has ended."""
     return engine.store.transactions.abort(transaction, engine.clock.monotonic_ms())
 
 

@@ -62,6 +62,7 @@ class Finder:
 
     @property
     def is_by_id(self) -> bool:
+        """Whether the filter is nothing but an equality on a plain `_id`."""
         return self._id_key is not None
 
     @property

@@ -46,10 +46,12 @@ class Background:
         self._session_at = b""  # where the scan of the sessions continues
 
     def start(self) -> None:
+        """Run `tick` each second from now on."""
         self._noop_due_ms = self._core.engine.clock.monotonic_ms() + limits.NOOP_INTERVAL_MS
         self._task = self._core.loop.create_task(self._run())
 
     def stop(self) -> None:
+        """Cancel the task; a job that is being committed is still committed."""
         if self._task is not None:
             self._task.cancel()
 

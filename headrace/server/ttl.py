@@ -71,6 +71,7 @@ class TimeToLive:
 
 
 def is_ttl(index: Index) -> bool:
+    """Whether the index expires documents: `expireAfterSeconds` on a single field."""
     return "expireAfterSeconds" in index.spec and len(index.spec["key"]) == 1
 
 

@@ -38,7 +38,7 @@ Job = tuple[Callable[[WriteTransaction], object], "asyncio.Future[None]"]
 
 
 @dataclass(slots=True)
-class Group:
+class WriteGroup:
     """Writes that share a transaction, and how far they have come."""
 
     writes: list[Write]
@@ -60,7 +60,7 @@ class Writer:
         self._core = core
         self._queue: list[Write] = []
         self._jobs: list[Job] = []
-        self._retries: deque[Group] = deque()  # of failed transactions, run before what is queued
+        self._retries: deque[WriteGroup] = deque()  # of failed transactions, run before what is queued
         self._scheduled = False
         self._commit_ms = 0.0
         self._idle: list[asyncio.Future[None]] = []
@@ -108,14 +108,14 @@ class Writer:
         if self._retries:
             group = self._retries.popleft()
         else:
-            group = Group(self._queue[: limits.COMMIT_COMMAND_COUNT_MAX], self._jobs)
+            group = WriteGroup(self._queue[: limits.COMMIT_COMMAND_COUNT_MAX], self._jobs)
             self._queue, self._jobs = self._queue[limits.COMMIT_COMMAND_COUNT_MAX :], []
         try:
             self._run(group)
         except Exception as error:
             self._core.fail("a group of writes could neither be committed nor given up", error)
 
-    def _run(self, group: Group) -> None:
+    def _run(self, group: WriteGroup) -> None:
         """Run a group in one transaction, and commit it here or in the thread."""
         store, engine = self._core.store, self._core.engine
         txn = group.txn = store.begin()
@@ -145,7 +145,7 @@ class Writer:
         self._core.store.sync(txn)
         self._commit_ms += 0.1 * ((time.perf_counter() - started) * 1000 - self._commit_ms)
 
-    def _synced(self, group: Group, failure: BaseException | None) -> None:
+    def _synced(self, group: WriteGroup, failure: BaseException | None) -> None:
         """The commit has ended: publish it and answer."""
         try:
             if failure is not None:
@@ -165,7 +165,7 @@ class Writer:
                 future.set_result(None)
         self._next()
 
-    def _failed(self, group: Group, error: BaseException) -> None:
+    def _failed(self, group: WriteGroup, error: BaseException) -> None:
         """Nothing of the transaction has happened. Whoever raised is answered; the others run once more, as two groups:
         those before it, which are known to work, and those behind it, which have not been run."""
         self._core.store.abandon(group.txn)
@@ -175,18 +175,18 @@ class Writer:
             except Exception as no_room:  # no address space: each client is answered that
                 error = no_room
             else:
-                self._retries.appendleft(Group(group.writes, group.jobs))
+                self._retries.appendleft(WriteGroup(group.writes, group.jobs))
                 self._next()
                 return
         writes, jobs = group.writes, group.jobs
         if (index := len(group.answers)) < len(writes):
-            retries = [Group(writes[:index], []), Group(writes[index + 1 :], jobs)]
+            retries = [WriteGroup(writes[:index], []), WriteGroup(writes[index + 1 :], jobs)]
             self._answer_failure(writes[index], error)
         elif (index := group.jobs_run) < len(jobs):
-            retries = [Group(writes, jobs[:index]), Group([], jobs[index + 1 :])]
+            retries = [WriteGroup(writes, jobs[:index]), WriteGroup([], jobs[index + 1 :])]
             self._fail_job(jobs[index], error)
         elif len(writes) + len(jobs) > 1:  # the commit itself failed: each alone, to find out whose
-            retries = [Group([write], []) for write in writes] + [Group([], [job]) for job in jobs]
+            retries = [WriteGroup([write], []) for write in writes] + [WriteGroup([], [job]) for job in jobs]
         else:
             retries = []
             for write in writes:

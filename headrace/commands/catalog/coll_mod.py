@@ -39,6 +39,7 @@ CHANGES: Final = Fields(
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
+    """collMod: change a collection's options, a view, or one index; answers old and new values."""
     namespace = target(request)
     for_writing(context, namespace)
     body = request.body
@@ -83,7 +84,7 @@ def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> 
 def _index(
     collection: Collection, change: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:  # fmt: skip
-    """Change an index's `expireAfterSeconds` or `hidden`: (what the entry tells, options before, the reply).
+    """Change an index's `expireAfterSeconds` or `hidden`: (what the entry logs, options before, the reply).
 
     The entry names the index by its name, also where the client gave its key, as MongoDB's does.
     """

@@ -1,4 +1,4 @@
-"""create: a collection or a view, with the options that are kept and shown."""
+"""create: a collection or a view, with the options that are stored and shown."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def options_of(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
+    """create: raises 48 where the namespace exists with other options."""
     namespace = target(request)
     for_writing(context, namespace)
     body = request.body

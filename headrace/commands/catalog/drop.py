@@ -18,6 +18,7 @@ TO: Final = string("to", required=True)
 
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
+    """drop: a collection or a view; one that does not exist is no error."""
     namespace = target(request)
     for_writing(context, namespace)
     collection = context.txn.collection(namespace)
@@ -29,6 +30,7 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
+    """dropDatabase: all collections and views of a database, in one commit."""
     database = check_database(request.db)
     if database in ("admin", "config", "local"):
         raise CommandError(20, f"Dropping the '{database}' database is prohibited.")
@@ -39,6 +41,7 @@ def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def rename(context: CommandContext, request: Request) -> dict[str, Any]:
+    """renameCollection: raises 26 without a source, 48 where the target exists and `dropTarget` is not set."""
     body = request.body
     source, goal = check_namespace(body[request.name]), check_namespace(TO.of(body))
     for namespace in (source, goal):

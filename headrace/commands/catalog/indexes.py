@@ -1,4 +1,4 @@
-"""createIndexes, listIndexes, dropIndexes. Indexes are kept and listed; unique ones are enforced."""
+"""createIndexes, listIndexes, dropIndexes. Indexes are stored and listed; unique ones are enforced."""
 
 from __future__ import annotations
 
@@ -65,6 +65,7 @@ INDEX: Final[Field[Any]] = Field("index", FieldType(("string", "object", "array"
 
 
 def create(context: CommandContext, request: Request) -> dict[str, Any]:
+    """createIndexes: creates the collection where it is missing; existing equal indexes are no error."""
     namespace = target(request)
     specs = [_checked(spec) for spec in INDEXES.of(request.body)]
     if not specs:
@@ -92,7 +93,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _checked(spec: Any) -> dict[str, Any]:
-    """An index specification as it is kept: `v`, `key`, `name` first, then the rest in the order given."""
+    """An index specification as it is stored: `v`, `key`, `name` first, then the rest in the order given."""
     SPECIFICATION.check("createIndexes.indexes", spec)
     for name in ("key", "name"):
         if spec.get(name) is None:
@@ -178,6 +179,7 @@ def _identity(spec: dict[str, Any]) -> Any:
 
 
 def list_indexes(context: CommandContext, request: Request) -> bytes:
+    """listIndexes: a cursor over the specifications. Raises 26 without a collection, 166 for a view."""
     namespace = target(request)
     collection = context.view.collection(namespace)
     if collection is None:
@@ -190,6 +192,7 @@ def list_indexes(context: CommandContext, request: Request) -> bytes:
 
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
+    """dropIndexes: by name, by key, or all but that on `_id`. Raises 26, 27, 72."""
     namespace = target(request)
     collection = writable(context, namespace)
     if collection is None:

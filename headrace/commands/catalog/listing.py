@@ -28,7 +28,7 @@ SCALE: Final = number("scale", 1)
 
 
 def _shown(collection: Collection) -> dict[str, Any]:
-    """A collection or view as listCollections tells it."""
+    """A collection or view as listCollections shows it."""
     if collection.is_view:
         return {
             "name": collection.name, "type": "view", "options": collection.options, "info": {"readOnly": True},
@@ -43,6 +43,7 @@ def _shown(collection: Collection) -> dict[str, Any]:
 
 
 def list_collections(context: CommandContext, request: Request) -> bytes:
+    """listCollections: a cursor over collections and views, filtered by `filter`."""
     database = check_database(request.db)
     spec = FILTER.of(request.body)
     shown = [_shown(collection) for collection in context.view.catalog.in_database(database)]
@@ -80,6 +81,7 @@ def _system_views(database: str) -> dict[str, Any]:
 
 
 def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
+    """listDatabases: the databases with their sizes, filtered by `filter`."""
     names = set(context.view.catalog.databases()) | {"admin", "config"}
     if context.store.oplog_enabled:
         names.add("local")
@@ -100,10 +102,12 @@ def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def collection_stats(context: CommandContext, request: Request) -> dict[str, Any]:
+    """collStats: sizes and counts of a collection; raises 166 for a view."""
     return storage_stats(context, target(request), SCALE.of(request.body))
 
 
 def database_stats(context: CommandContext, request: Request) -> dict[str, Any]:
+    """dbStats: sums over the collections of a database, in bytes."""
     namespaces = context.view.catalog.in_database(check_database(request.db))
     collections = [item for item in namespaces if not item.is_view]
     size = sum(_size(context, item) for item in collections)

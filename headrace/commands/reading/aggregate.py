@@ -47,6 +47,7 @@ FIELDS: Final = Fields(
 
 
 def run(context: CommandContext, request: Request) -> Any:
+    """aggregate: the first batch of the pipeline's results, or of a change stream."""
     body = request.body
     pipeline = PIPELINE.of(body)
     name = body[request.name]
@@ -87,7 +88,7 @@ def _check_without_collection(name: Any, pipeline: list[dict[str, Any]]) -> None
 
 
 def writes(request: Request) -> bool:
-    """Whether this aggregation writes: its last stage tells."""
+    """Whether this aggregation writes: its last stage is `$out` or `$merge`."""
     pipeline = PIPELINE.of(request.body)
     if EXPLAIN.of(request.body) or not pipeline:
         return False

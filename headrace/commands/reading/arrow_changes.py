@@ -18,7 +18,7 @@ It answers the events after `after` up to and including `until`, at most so many
 - `idle`: the end of what there is was reached. `closed`: an invalidate is the last event; what comes behind it is read
   with `after` = its token. With `waitMs` it waits so long for a first event when there is none.
 
-Rule: stateless. Nothing is kept between two calls, so any of them can be repeated, after a restart too. A stream is
+Rule: stateless. No state between two calls, so each can be repeated, also after a restart. A stream is
 opened `startAfter` the token and closed again; its errors are those of `$changeStream`.
 """
 
@@ -96,6 +96,7 @@ class Wanted:
 
 
 def run(context: CommandContext, request: Request) -> bytes | Wait:
+    """headraceChanges: the next rows of the range, or a `Wait` for the first of them."""
     wanted = _wanted(request)
     cursor = _open(context, request, wanted)
     cursor.read(context, wanted.until)

@@ -33,6 +33,7 @@ SKIP: Final = number("skip", check=not_negative)
 
 
 def count(context: CommandContext, request: Request) -> dict[str, Any]:
+    """count: the matches after `skip`, at most `limit`."""
     namespace = target(request)
     body = request.body
     spec = QUERY.of(body)
@@ -65,6 +66,7 @@ def _matches(
 
 
 def distinct(context: CommandContext, request: Request) -> dict[str, Any]:
+    """distinct: the values of `key` in the matches, each once."""
     namespace = target(request)
     body = request.body
     spec = QUERY.of(body)

@@ -53,6 +53,7 @@ class Plan:
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
+    """explain: the plan of the command inside, at the `verbosity` asked for. Raises 2, 14, 20, 59."""
     inner = EXPLAIN.of(request.body)
     name = next(iter(inner), "")
     asked = Request(name, request.db, encode(inner), {}, request.client, inner)

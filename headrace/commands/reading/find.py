@@ -84,6 +84,7 @@ FIELDS: Final = Fields(
 
 
 def run(context: CommandContext, request: Request) -> bytes:
+    """find: the first batch; the cursor stays open if more may come."""
     body = request.body
     namespace = target(request)
     check(body)
@@ -165,7 +166,7 @@ def _by_id_order(
     sort: dict[str, Any],
     let: Any,
 ) -> Iterator[bytes] | None:
-    """The matches in the order of `_id` where that is the sort asked for, and the ids are kept in it."""
+    """The matches in the order of `_id` where that is the sort asked for and the index has it."""
     if collection is None or list(sort) != ["_id"] or sort["_id"] not in (1, -1):
         return None
     return in_id_order(context, collection, spec, collation, backward=sort["_id"] == -1, variables=let)
@@ -200,7 +201,7 @@ def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _on_view(context: CommandContext, request: Request, namespace: str) -> bytes:
-    """A find on a view is an aggregation on what the view stands on."""
+    """A find on a view runs as an aggregation on the collection under it."""
     from headrace.execution.pipelines import run_pipeline_on
 
     body = request.body

@@ -33,6 +33,8 @@ FIELDS: Final = Fields(
 
 
 def run(context: CommandContext, request: Request) -> bytes | Wait:
+    """getMore: the next batch, or a `Wait` where the cursor awaits data. Raises 43 for an unknown cursor, 237 for a
+    killed one."""
     if request.cursor is not None and context.cursors.peek(request.cursor.id) is request.cursor:
         return _changes(context, request, request.cursor)
     body = request.body
@@ -115,7 +117,7 @@ def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) ->
         context.cursors.remove(cursor.id)
         raise
     if not batch.documents and not cursor.closed and not request.time_is_up and cursor.idle:
-        cursor.used_ms += asked.wait_ms  # nobody calls it idle while its client waits
+        cursor.used_ms += asked.wait_ms  # it is not idle while its client waits
         return Wait(asked.wait_ms, cursor.key)
     cursor_id = cursor.id
     if cursor.closed:

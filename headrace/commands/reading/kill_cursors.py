@@ -1,4 +1,4 @@
-"""killCursors: close cursors; those that are not there are told, never an error."""
+"""killCursors: close cursors; those that do not exist are listed in the reply."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ CURSORS: Final = array("cursors", LONG, required=True)
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
+    """killCursors: close cursors of a namespace; the reply lists which were open."""
     name = request.body[request.name]
     if type(name) is not str:
         target(request)

@@ -1,4 +1,4 @@
-"""What operators turn and look at: profile, top, fsync, shutdown."""
+"""Commands of operators: profile, top, fsync, shutdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def profile(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def top(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Times are not kept by collection, so there is no collection in it."""
+    """top: no collections, as times are not counted by collection."""
     return {"totals": {"note": "all times in microseconds"}}
 
 

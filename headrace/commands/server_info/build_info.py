@@ -27,6 +27,7 @@ _LOGS: Final = ("global", "startupWarnings")
 
 
 def build_info(context: CommandContext, request: Request) -> dict[str, Any]:
+    """buildInfo: the MongoDB release that is followed, and Headrace's own version."""
     return {
         "version": MONGODB_VERSION_TEXT,
         "gitVersion": "unknown",
@@ -50,10 +51,12 @@ def build_info(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def features(context: CommandContext, request: Request) -> dict[str, Any]:
+    """features: as MongoDB answers without JavaScript."""
     return {"js": {"utf8": False}}
 
 
 def host_info(context: CommandContext, request: Request) -> dict[str, Any]:
+    """hostInfo: the machine, its memory and its operating system."""
     memory_mb = _memory_bytes() // (1024 * 1024)
     cores = os.cpu_count() or 1
     return {
@@ -78,6 +81,7 @@ def _memory_bytes() -> int:
 
 
 def get_cmd_line_opts(context: CommandContext, request: Request) -> dict[str, Any]:
+    """getCmdLineOpts: the command line, and the options parsed from it."""
     options = context.engine.options
     net: dict[str, Any] = {"bindIp": ",".join(options.bind_ips), "port": options.port}
     if options.unix_socket_prefix is not None:
@@ -103,6 +107,7 @@ def get_log(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def list_commands(context: CommandContext, request: Request) -> dict[str, Any]:
+    """listCommands: all commands by name, with their aliases."""
     listed: dict[str, Any] = {}
     for command in sorted(set(context.engine.commands.values()), key=lambda command: command.name):
         aliases = {"deprecatedAliases": list(command.aliases)} if command.aliases else {}

@@ -43,6 +43,7 @@ VALUE: Final = Fields(IMAGES)
 
 
 def set_cluster_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
+    """setClusterParameter: only `changeStreamOptions`. Raises 2, 14, 20, 72, 40415."""
     if not context.store.oplog_enabled:
         raise CommandError(20, "setClusterParameter cannot be run on standalones")
     wanted = request.body[request.name]
@@ -70,6 +71,7 @@ def set_cluster_parameter(context: CommandContext, request: Request) -> dict[str
 
 
 def get_cluster_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
+    """getClusterParameter: one name, several, or `*`. Raises 2, 72."""
     wanted = request.body[request.name]
     names = [wanted] if type(wanted) is str else wanted
     if type(names) is not list or not names:

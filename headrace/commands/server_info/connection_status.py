@@ -1,4 +1,4 @@
-"""Who is asking, and whether anybody is there: ping, connectionStatus, whatsmyuri, logout, usersInfo, rolesInfo.
+"""Commands about the connection and its user: ping, connectionStatus, whatsmyuri, logout, usersInfo, rolesInfo.
 
 Headrace has no users: whoever reaches the socket may do everything, and everybody is logged out.
 """
@@ -21,6 +21,7 @@ def ping(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def connection_status(context: CommandContext, request: Request) -> dict[str, Any]:
+    """connectionStatus: nobody is authenticated, as there are no users."""
     information: dict[str, Any] = {"authenticatedUsers": [], "authenticatedUserRoles": []}
     if SHOW_PRIVILEGES.of(request.body):
         information["authenticatedUserPrivileges"] = []
@@ -28,18 +29,22 @@ def connection_status(context: CommandContext, request: Request) -> dict[str, An
 
 
 def whats_my_uri(context: CommandContext, request: Request) -> dict[str, Any]:
+    """whatsmyuri: the client's end of the connection."""
     return {"you": request.client.address}
 
 
 def logout(context: CommandContext, request: Request) -> dict[str, Any]:
+    """logout: succeeds; there is no authentication."""
     return {}
 
 
 def users_info(context: CommandContext, request: Request) -> dict[str, Any]:
+    """usersInfo: no users."""
     return {"users": []}
 
 
 def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
+    """rolesInfo: no roles."""
     return {"roles": []}
 
 

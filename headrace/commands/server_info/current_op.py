@@ -31,7 +31,7 @@ def current_op(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def kill_op(context: CommandContext, request: Request) -> dict[str, Any]:
-    """End the operation with a number, with error 11601. As MongoDB, it tells only of the attempt."""
+    """killOp: end the operation of this number with error 11601. As in MongoDB, success is not reported."""
     number = OP.of(request.body)
     if number is None:
         raise CommandError(4, 'Missing expected field "op"')

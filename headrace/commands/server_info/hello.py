@@ -1,11 +1,11 @@
-"""hello, and isMaster of old: what a driver asks first, and then again and again to hear of changes.
+"""hello, and isMaster of old: a driver's first command, repeated to monitor the server.
 
 Rule: `me`, `hosts` and `primary` are the address at which this client has reached us, since that is what
 its driver will connect to next, whatever names the machine goes by.
 
 A driver that sends the `topologyVersion` it knows, with `maxAwaitTimeMS`, wants the answer when something
-has changed. Nothing ever does in a set of one, so it waits out its time (and is told at once, by the
-process id, when it comes to a restarted server).
+has changed. Nothing ever does in a set of one, so it waits until its time is up (a restarted server, which
+has another process id, answers at once).
 
 Source: the drivers' specification of server discovery and monitoring.
 """
@@ -57,6 +57,7 @@ _FIELDS: Final = Fields(
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
+    """hello, isMaster: the reply, or a `Wait` for a client that awaits a change of the topology."""
     body = request.body
     topology = topology_version(context.engine)
     counter = int(topology["counter"])

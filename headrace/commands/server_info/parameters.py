@@ -142,6 +142,7 @@ def resize_oplog(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def get_default_rw_concern(context: CommandContext, request: Request) -> dict[str, Any]:
+    """getDefaultRWConcern: MongoDB's implicit defaults. Raises 51300 on a standalone."""
     if not context.engine.options.oplog:
         raise CommandError(51300, "'getDefaultRWConcern' is not supported on standalone nodes.")
     return {

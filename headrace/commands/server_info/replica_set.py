@@ -1,7 +1,7 @@
 """The replica set of one: its status and configuration, and why nothing about it can be changed.
 
 The set is initiated from the first start on, this server is its only member and always the primary, in
-term 1. What is written is on disk before it is told, so all of a member's positions are the same one.
+term 1. What is written is on disk before it is acknowledged, so all of a member's positions are the same one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ FORCE: Final = boolean("force")
 
 
 def get_status(context: CommandContext, request: Request) -> dict[str, Any]:
+    """replSetGetStatus: this server as the primary and only member."""
     timestamp, wall_ms = context.engine.last_write()
     where, date = op_time(timestamp), DatetimeMS(wall_ms)
     return {
@@ -100,6 +101,7 @@ def _member(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def get_config(context: CommandContext, request: Request) -> dict[str, Any]:
+    """replSetGetConfig: the configuration of a set of one, derived from the options."""
     config = {
         "_id": context.engine.options.replica_set,
         "version": 1,
@@ -139,12 +141,13 @@ def _configured_member(context: CommandContext, request: Request) -> dict[str, A
 
 
 def _set_id(context: CommandContext) -> ObjectId:
-    """The set's id: the same whenever this data is served, without a place to keep it."""
+    """The set's id: derived, so that it is the same whenever this data is served."""
     named = f"{context.engine.options.replica_set}\0{context.engine.options.dbpath.absolute()}"
     return ObjectId(sha256(named.encode()).digest()[:12])
 
 
 def initiate(context: CommandContext, request: Request) -> dict[str, Any]:
+    """replSetInitiate: error 23, as the set is initiated at the start."""
     raise CommandError(23, "already initialized")
 
 
@@ -156,6 +159,7 @@ def step_down(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def reconfigure(context: CommandContext, request: Request) -> dict[str, Any]:
+    """replSetReconfig: error 103, as the configuration cannot be changed."""
     raise CommandError(103, "Headrace is a set of one member, whose configuration cannot be changed")
 
 

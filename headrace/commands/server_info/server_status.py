@@ -36,6 +36,7 @@ _COUNTED: Final = frozenset({"aggregate", "bulkWrite", "delete", "find", "getMor
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
+    """serverStatus: the sections that are on by default or asked for."""
     now_ms = context.clock.now_ms()
     uptime_ms = max(0, now_ms - context.engine.started_ms)
     reply: dict[str, Any] = {

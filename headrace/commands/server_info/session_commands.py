@@ -1,7 +1,7 @@
 """Logical sessions as clients start, refresh and end them.
 
-A session is an id that the client may make itself, so there is nothing to keep for one that did nothing;
-what a session did (retryable writes, transactions) is kept where it was done and ends by its own time.
+A session is an id that the client may make itself, so nothing is stored for one that has not written;
+records of retryable writes and transactions are stored with the writes and expire by themselves.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from headrace.dispatch.request import Request
 
 
 def start_session(context: CommandContext, request: Request) -> dict[str, Any]:
+    """startSession: a new session id and the timeout in minutes."""
     identity = Binary(uuid4().bytes, UUID_SUBTYPE)
     return {"id": {"id": identity}, "timeoutMinutes": limits.SESSION_MINUTES}
 
@@ -34,7 +35,7 @@ def _listing(name: str) -> Fields:
 
 
 def refresh(context: CommandContext, request: Request) -> dict[str, Any]:
-    """What a session has open ends by its own time, so there is nothing to put off."""
+    """refreshSessions: checked only; what a session has open has timeouts of its own."""
     return {}
 
 

@@ -99,16 +99,19 @@ class BulkTotals:
         return self.retryable
 
     def done(self, index: int, result: dict[str, Any]) -> None:
+        """Add the result of a successful operation."""
         if not self.errors_only:
             self.results.append({"ok": 1.0, "idx": index, **result})
 
     def failed(self, index: int, kind: str, error: CommandError) -> None:
+        """Add the error of a failed operation."""
         self.errors += 1
         result: dict[str, Any] = {"ok": 0.0, "idx": index, "code": error.code, **error.extra}
         result |= {"errmsg": error.message, "n": 0}
         self.results.append(result | ({"nModified": 0} if kind == "update" else {}))
 
     def counts(self) -> dict[str, int]:
+        """The totals as fields of the reply."""
         return {
             "nErrors": self.errors, "nInserted": self.inserted, "nMatched": self.matched, "nModified": self.modified,
             "nUpserted": self.upserted, "nDeleted": self.deleted,
@@ -116,6 +119,7 @@ class BulkTotals:
 
 
 def run(context: CommandContext, request: Request) -> bytes:
+    """bulkWrite: the totals, and a cursor over the results of the operations."""
     body = request.body
     operations = _operations(request)
     ordered = ORDERED.of(body)

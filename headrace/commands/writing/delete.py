@@ -52,6 +52,7 @@ STATEMENT: Final = Fields(COLLATION, HINT, LIMIT, document("q", required=True), 
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
+    """delete: `n`, and `writeErrors` by index of the statement."""
     namespace = target(request)
     statements = [decode(raw) for raw in raw_documents(request, "deletes")]
     for statement in statements:

@@ -45,6 +45,7 @@ FIELDS: Final = Fields(
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
+    """findAndModify: the document before or after the change as `value`, and `lastErrorObject`."""
     body = request.body
     namespace = target(request)
     _check(body)

@@ -31,6 +31,7 @@ FIELDS: Final = Fields(BYPASS, ORDERED, array("documents"), *COLLECTION_UUID, *E
 
 
 def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
+    """insert: `n` documents inserted, and `writeErrors` by index of the document."""
     namespace = target(request)
     documents = raw_documents(request, "documents")
     check_all(documents)

@@ -69,6 +69,7 @@ class Outcome:
 
 
 def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
+    """update: `n` matched, `nModified`, `upserted`, and `writeErrors` by index of the statement."""
     namespace = target(request)
     raw = raw_documents(request, "updates")
     statements = [decode(item) for item in raw]
@@ -119,7 +120,7 @@ def _by_id(
     context: CommandContext, request: Request, namespace: str, raw: bytes, statement: dict[str, Any],
     retryable: RetryableWrite | None,
 ) -> bytes | None:  # fmt: skip
-    """The commonest update, the short way: operators on one plain `_id`. None where it is not that, or not there."""
+    """Fast path of the commonest update: operators on one plain `_id`. None where it is not that, or not there."""
     spec, change = statement.get("q"), statement.get("u")
     if type(spec) is not dict or "_id" not in spec or len(spec) != 1 or type(change) is not dict or not change:
         return None
@@ -137,7 +138,7 @@ def _by_id(
         applier = Applier(context.txn, collection, statement, update, finder, request.body, retryable)
         modified = applier.change(match[0], match[1], decode(match[1])) is not None
     except CommandError:
-        return None  # said again, with its place, by the long way
+        return None  # raised again, with its index, by the general path
     context.count("document.updated", modified)
     context.count("operations.update")
     return _ONE_CHANGED if modified else _ONE_MATCHED
