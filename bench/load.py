@@ -22,7 +22,7 @@ from pathlib import Path
 from loops import Measured
 from scenarios import SCENARIOS, Scenario
 from streams import MEMORY, STREAMS
-from target import OwnServer, Target
+from target import StartedServer, Target
 
 ALL = (MEMORY, *SCENARIOS, *STREAMS)
 Figures = dict[str, dict[str, list[Measured]]]
@@ -72,7 +72,7 @@ def _wanted(scenario: Scenario, only: Sequence[str]) -> bool:
 def _target(arguments: argparse.Namespace, stack: ExitStack) -> Target:
     if arguments.server:
         return _address("server", arguments.server, arguments.pid)
-    return stack.enter_context(OwnServer(arguments.directory))
+    return stack.enter_context(StartedServer(arguments.directory))
 
 
 def _address(name: str, text: str, pid: int | None) -> Target:
@@ -95,16 +95,16 @@ def _measure(scenario: Scenario, targets: Sequence[Target], rounds: int, seconds
 def _line(name: str, servers: Sequence[Sequence[Measured]]) -> str:
     rates = [statistics.median(measured.per_second for measured in rounds) for rounds in servers]
     times = [statistics.median(measured.cpu_us for measured in rounds) for rounds in servers]
-    parts = [f"{name:<46}"]
+    columns = [f"{name:<46}"]
     unit = next((unit for unit in _UNITS if name.startswith(f"{unit} ")), "/s")
     for rate, cpu_us in zip(rates, times, strict=True):
-        parts.append(f"{_number(rate):>9} {unit}")
-        parts.append("              " if math.isnan(cpu_us) else f"{_number(cpu_us):>8} µs CPU")
+        columns.append(f"{_number(rate):>9} {unit}")
+        columns.append("              " if math.isnan(cpu_us) else f"{_number(cpu_us):>8} µs CPU")
     if len(servers) == 2:
-        parts.append(f"× {rates[0] / rates[1]:.2f}")
+        columns.append(f"× {rates[0] / rates[1]:.2f}")
         if times[1] > 0 and not math.isnan(times[0]):
-            parts.append(f"CPU × {times[0] / times[1]:.2f}")
-    return "  ".join(parts)
+            columns.append(f"CPU × {times[0] / times[1]:.2f}")
+    return "  ".join(columns)
 
 
 _UNITS = ("KiB", "ms", "times")

@@ -40,14 +40,14 @@ class Channel:
         self.socket.sendall(message)
 
     def take(self) -> bool:
-        """Read what is there; True when the reply is whole (it stays in `data` until the next `take`)."""
-        whole = self.data
-        if len(whole) >= 4 and len(whole) >= int.from_bytes(whole[:4], "little"):
-            whole = b""
+        """Read what is there; True when the reply is complete (it stays in `data` until the next `take`)."""
+        pending = self.data
+        if len(pending) >= 4 and len(pending) >= int.from_bytes(pending[:4], "little"):
+            pending = b""
         received = self.socket.recv(1 << 18)
         if not received:
             raise ConnectionError("the server closed the connection")
-        self.data = data = whole + received if whole else received
+        self.data = data = pending + received if pending else received
         return len(data) >= 4 and len(data) >= int.from_bytes(data[:4], "little")
 
 
@@ -150,7 +150,7 @@ class Watchers:
             self._selector.unregister(channel.socket)
 
     def ready(self, wait_seconds: float | None) -> list[Channel]:
-        """The channels whose reply has become whole within the time."""
+        """The channels whose reply has become complete within the time."""
         channels = []
         for key, _ in self._selector.select(wait_seconds):
             if key.data.take():

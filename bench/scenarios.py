@@ -106,7 +106,7 @@ def _more_of(cursor: int) -> bytes:
 
 def _first_event(target: Target, seconds: float) -> dict[str, Measured]:
     """One watcher: an insert, its commit and its event, all in one figure."""
-    rate, cpu_us = _insert_and_all_hear(target, 1, int(seconds * 500))
+    rate, cpu_us = _insert_and_all_receive(target, 1, int(seconds * 500))
     return {"insert and its event, 1 watcher": Measured(rate, cpu_us)}
 
 
@@ -118,8 +118,8 @@ def _more_events(watchers: int) -> Scenario:
     def run(target: Target, seconds: float) -> dict[str, Measured]:
         rounds = max(20, int(seconds * 2000 / (watchers + 4)))
         ping = run_each(target, watchers, _pings(max(2000, watchers * 10)))
-        _, of_one_us = _insert_and_all_hear(target, 1, rounds)
-        rate, of_all_us = _insert_and_all_hear(target, watchers, rounds)
+        _, of_one_us = _insert_and_all_receive(target, 1, rounds)
+        rate, of_all_us = _insert_and_all_receive(target, watchers, rounds)
         each_us = (of_all_us - of_one_us) / (watchers - 1)
         return {
             name: Measured(rate * watchers, each_us),
@@ -129,8 +129,8 @@ def _more_events(watchers: int) -> Scenario:
     return Scenario(name, run)
 
 
-def _insert_and_all_hear(target: Target, watchers: int, rounds: int) -> tuple[float, float]:
-    """Inserts a second and the server's microseconds for each, when the next comes after all have heard of it."""
+def _insert_and_all_receive(target: Target, watchers: int, rounds: int) -> tuple[float, float]:
+    """Inserts a second and the server's microseconds for each, the next once all have received the event."""
     target.drop()
     _store(target, 0)
     inserts = _inserts(rounds + 20)
@@ -162,9 +162,9 @@ def _latency(target: Target, seconds: float) -> dict[str, Measured]:
         for number, insert in enumerate(_inserts(count)):
             time.sleep(max(0.0, begin + number * 0.01 - time.perf_counter()))
             sent = time.perf_counter()
-            acknowledged, heard = _insert_and_hear(writer, streams, insert)
-            sent_ms.append((heard - sent) * 1e3)
-            acknowledged_ms.append(max(0.0, heard - acknowledged) * 1e3)
+            acknowledged, received = _insert_and_receive(writer, streams, insert)
+            sent_ms.append((received - sent) * 1e3)
+            acknowledged_ms.append(max(0.0, received - acknowledged) * 1e3)
     streams.close()
     target.drop()
     figures = {}
@@ -175,22 +175,22 @@ def _latency(target: Target, seconds: float) -> dict[str, Measured]:
     return figures
 
 
-def _insert_and_hear(writer: socket.socket, streams: Watchers, insert: bytes) -> tuple[float, float]:
+def _insert_and_receive(writer: socket.socket, streams: Watchers, insert: bytes) -> tuple[float, float]:
     """When the insert was acknowledged and when its event was there, whichever came first."""
     channel = Channel(writer)
     channel.send(insert)
-    acknowledged = heard = 0.0
+    acknowledged = received = 0.0
     with streams.also(channel):
-        while not (acknowledged and heard):
+        while not (acknowledged and received):
             for ready in streams.ready(None):
                 now = time.perf_counter()
                 if ready is channel:
                     check(ready.data)
                     acknowledged = now
                 else:
-                    heard = now if b"operationType" in ready.data else heard
+                    received = now if b"operationType" in ready.data else received
                     streams.ask_again(ready)
-    return acknowledged, heard
+    return acknowledged, received
 
 
 SCENARIOS = (

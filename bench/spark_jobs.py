@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pymongo import DeleteOne, InsertOne, MongoClient, UpdateOne
 from spark_meter import CONF, Cpu, cpu_now
 from spark_source import DATABASE, document
-from target import OwnServer, Target
+from target import StartedServer, Target
 
 from headrace.spark.jobs.job_file import parse_job
 from headrace.spark.jobs.runner import run_job
@@ -58,8 +58,8 @@ def once(notes: str) -> OnceSink:
 def fill(client: MongoClient[dict[str, Any]], rows: int) -> str:
     """Writes so many events; the token before the first."""
     client.drop_database(DATABASE)
-    places = client[DATABASE].c
-    with places.watch() as stream:
+    collection = client[DATABASE].c
+    with collection.watch() as stream:
         token = str(stream.resume_token["_data"])
     chance, keys = random.Random(7), []
     for start in range(0, rows, 1000):
@@ -74,23 +74,23 @@ def fill(client: MongoClient[dict[str, Any]], rows: int) -> str:
                 change = {"$set": {"age": number, "note": f"{number:080}"}}
                 writes.append(UpdateOne({"_id": keys[chance.randrange(len(keys))]}, change))
             else:
-                place = chance.randrange(len(keys))
-                keys[place], keys[-1] = keys[-1], keys[place]
+                index = chance.randrange(len(keys))
+                keys[index], keys[-1] = keys[-1], keys[index]
                 writes.append(DeleteOne({"_id": keys.pop()}))
-        places.bulk_write(writes)
+        collection.bulk_write(writes)
     return token
 
 
 def run(spark: SparkSession, uri: str, start: str, sink: dict[str, Any], batch: int) -> None:
     """One job over all events, from an empty target to its end."""
     with tempfile.TemporaryDirectory() as folder:
-        told = dict(sink)
-        if told["kind"] == "mongodb":
-            told["uri"] = uri
-        if told.get("factory") == "spark_jobs:once":
-            told["notes"] = f"{folder}/notes"
+        described = dict(sink)
+        if described["kind"] == "mongodb":
+            described["uri"] = uri
+        if described.get("factory") == "spark_jobs:once":
+            described["notes"] = f"{folder}/notes"
         source = {"uri": uri, "database": DATABASE, "collection": "c", "startingPosition": start}
-        given = {"checkpoint": "checkpoint", "source": source | {"maxRowsPerTrigger": batch}, "sink": [told]}
+        given = {"checkpoint": "checkpoint", "source": source | {"maxRowsPerTrigger": batch}, "sink": [described]}
         job = parse_job(given | {"trigger": {"availableNow": True}}, "bench", Path(folder))
         figures = run_job(job, session=spark, report=lambda _: None)
         # Spark's listener, which counts, is called on a thread of its own.
@@ -99,7 +99,7 @@ def run(spark: SparkSession, uri: str, start: str, sink: dict[str, Any], batch: 
 
 def measure(
     spark: SparkSession, server: Target, cases: dict[str, dict[str, Any]], *, rows: int, batch: int, rounds: int,
-    told: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> dict[str, Any]:  # fmt: skip
     """The figures of each case, by name."""
     uri = f"mongodb://{server.address[0]}:{server.address[1]}/?directConnection=true"
@@ -122,7 +122,7 @@ def measure(
         )
         rate = statistics.median(rates[name][1:])
         cost = f"driver {driver:.0f}, Spark {below:.0f}, server {served:.0f}"
-        told(f"{name:20} {rate:9,.0f} rows/s  µs of CPU a row: {cost}")
+        report(f"{name:20} {rate:9,.0f} rows/s  µs of CPU a row: {cost}")
         figures[name] = {"rate": rate, "driver_us": driver, "spark_us": below, "server_us": served}
     return figures
 
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     names = given.only.split(";") if given.only else list(CASES)
-    with OwnServer() as server:
+    with StartedServer() as server:
         spark = get_session(app="bench", conf=CONF, memory="2g")
         chosen = {name: CASES[name] for name in names}
         figures = measure(spark, server, chosen, rows=given.rows, batch=given.batch, rounds=given.rounds)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pymongo import MongoClient
 from spark_meter import CONF, Covers, Writer, cpu_now, headrace_covers, latencies_ms, percentile, phases, progress_of
 from spark_source import DATABASE
-from target import OwnServer, Target
+from target import StartedServer, Target
 
 from headrace.spark.jobs.job_file import parse_job
 from headrace.spark.jobs.runner import run_job
@@ -83,8 +83,8 @@ def running(writer: Any, folder: Path) -> Iterator[StreamingQuery]:
 def job(*sinks: dict[str, Any]) -> Running:
     @contextmanager
     def run(spark: SparkSession, uri: str, folder: Path) -> Iterator[StreamingQuery]:
-        told = [{"path": f"{sink['kind']}"} | sink if sink["kind"] != "own" else sink for sink in sinks]
-        given = {"checkpoint": "checkpoint", "source": source(uri), "sink": told, "report_seconds": 5.0}
+        described = [{"path": f"{sink['kind']}"} | sink if sink["kind"] != "own" else sink for sink in sinks]
+        given = {"checkpoint": "checkpoint", "source": source(uri), "sink": described, "report_seconds": 5.0}
         stop = threading.Event()
         options: dict[str, Any] = {"stop": stop, "session": spark, "report": lambda _: None}
         thread = threading.Thread(target=run_job, args=[parse_job(given, "bench", folder)], kwargs=options)
@@ -135,7 +135,7 @@ def measure(
         empty = len(progress_of(query)) - idle_from
     return {
         "median_ms": percentile(waits, 0.5), "p95_ms": percentile(waits, 0.95), "events": len(waits),
-        "batches": len(batches) - before, "busy": asdict(busy), "idle": asdict(waiting), "idle_whole": waiting.whole,
+        "batches": len(batches) - before, "busy": asdict(busy), "idle": asdict(waiting), "idle_whole": waiting.total,
         "idle_batches": empty, "phases": phases(batches[before:]),
     }  # fmt: skip
 
@@ -154,12 +154,13 @@ def until(writer: Writer, query: StreamingQuery, covers: Covers, count: int) -> 
         time.sleep(0.2)
 
 
-def line(name: str, found: dict[str, Any]) -> str:
-    idle = found["idle"]
+def line(name: str, measured: dict[str, Any]) -> str:
+    idle = measured["idle"]
     return (
-        f"{name:12} median {found['median_ms']:6.0f} ms  p95 {found['p95_ms']:6.0f} ms  {found['batches']:5} batches "
-        f"of {found['events']} events  idle {found['idle_whole']:6.1%} (driver {idle['driver']:.1%}, Spark "
-        f"{idle['spark']:.1%}, server {idle['server']:.1%}; {found['idle_batches']} batches)"
+        f"{name:12} median {measured['median_ms']:6.0f} ms  p95 {measured['p95_ms']:6.0f} ms  "
+        f"{measured['batches']:5} batches of {measured['events']} events  idle {measured['idle_whole']:6.1%} "
+        f"(driver {idle['driver']:.1%}, Spark {idle['spark']:.1%}, server {idle['server']:.1%}; "
+        f"{measured['idle_batches']} batches)"
     )
 
 
@@ -173,14 +174,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     figures = {}
-    with OwnServer() as server:
+    with StartedServer() as server:
         spark = get_session(app="bench", conf=CONF)
         for name in given.only.split(","):
-            found = measure(CASES[name], spark, server, rate=given.rate, seconds=given.seconds, idle=given.idle)
-            print(line(name, found), flush=True)
+            measured = measure(CASES[name], spark, server, rate=given.rate, seconds=given.seconds, idle=given.idle)
+            print(line(name, measured), flush=True)
             if given.phases:
-                print("   ", ", ".join(f"{phase} {ms:.0f}" for phase, ms in found["phases"].items()), flush=True)
-            figures[name] = found
+                print("   ", ", ".join(f"{phase} {ms:.0f}" for phase, ms in measured["phases"].items()), flush=True)
+            figures[name] = measured
     if given.json:
         given.json.write_text(json.dumps(figures, indent=2))
 

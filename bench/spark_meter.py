@@ -44,7 +44,7 @@ class Cpu:
         return Cpu(self.driver - other.driver, self.spark - other.spark, self.server - other.server)
 
     @property
-    def whole(self) -> float:
+    def total(self) -> float:
         return self.driver + self.spark + self.server
 
     def over(self, divisor: float) -> Cpu:
@@ -63,12 +63,12 @@ def cpu_now(server: Target) -> Cpu:
 
 
 def _children() -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    matched: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         fields = _stat(folder)
         if fields:
-            found.setdefault(int(fields[1]), []).append(int(folder.name))
-    return found
+            matched.setdefault(int(fields[1]), []).append(int(folder.name))
+    return matched
 
 
 # What each process was last seen to have used, by number and start: one that has ended keeps what it had.
@@ -129,13 +129,13 @@ def ended_ms(progress: Progress) -> float:
 
 def latencies_ms(sent: Iterable[tuple[float, Timestamp]], batches: list[Progress], covers: Covers) -> list[float]:
     """From sending each insert to the commit of the first batch that has it; events that no batch has are left out."""
-    found, place = [], 0
+    matched, index = [], 0
     for sent_ms, moment in sent:
-        while place < len(batches) and not covers(batches[place], moment):
-            place += 1
-        if place < len(batches):
-            found.append(ended_ms(batches[place]) - sent_ms)
-    return found
+        while index < len(batches) and not covers(batches[index], moment):
+            index += 1
+        if index < len(batches):
+            matched.append(ended_ms(batches[index]) - sent_ms)
+    return matched
 
 
 def percentile(values: list[float], share: float) -> float:

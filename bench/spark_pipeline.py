@@ -76,11 +76,11 @@ def event(number: int) -> dict[str, Any]:
         "_id": identity, "name": f"somebody {number}", "age": number * 7919 % 90, "balance": Int64(number * 31),
         "address": {"city": CITIES[number % 5], "street": "Storgata 1"}, "tags": ["a", "b", "c"], "score": number / 7,
     }  # fmt: skip
-    told: dict[str, Any] = {"_id": {"_data": f"82{number:016X}"}, "operationType": kind}
-    told |= {"clusterTime": Timestamp(1_700_000_000 + number // 100, number % 100 + 1), "wallTime": DatetimeMS(number)}
+    event: dict[str, Any] = {"_id": {"_data": f"82{number:016X}"}, "operationType": kind}
+    event |= {"clusterTime": Timestamp(1_700_000_000 + number // 100, number % 100 + 1), "wallTime": DatetimeMS(number)}
     if kind != "delete":
-        told["fullDocument"] = document
-    return told | {"ns": {"db": "d", "coll": "c"}, "documentKey": {"_id": identity}}
+        event["fullDocument"] = document
+    return event | {"ns": {"db": "d", "coll": "c"}, "documentKey": {"_id": identity}}
 
 
 def batches(count: int) -> Iterator[pa.RecordBatch]:

@@ -63,28 +63,28 @@ def main() -> None:
     arguments = parser.parse_args()
     spark = get_session(memory="2g", conf={"spark.sql.files.openCostInBytes": str(1 << 30)})
     with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)
-        for parts in (1, 2):
-            size = arguments.rows // parts
+        folder = Path(directory)
+        for partitions in (1, 2):
+            size = arguments.rows // partitions
             for number in range(arguments.batches):
-                (place / f"{parts}" / f"{number}").mkdir(parents=True)
-                for part in range(parts):
+                (folder / f"{partitions}" / f"{number}").mkdir(parents=True)
+                for part in range(partitions):
                     table = rows(number * arguments.rows + part * size, size)
-                    pq.write_table(table, place / f"{parts}" / f"{number}" / f"{part}.parquet")
+                    pq.write_table(table, folder / f"{partitions}" / f"{number}" / f"{part}.parquet")
         for kind in ("changes", "parquet"):
-            for parts in (1, 2):
-                apply = for_each_batch(parse_sink({"kind": kind, "path": "kept"}, place).open())
+            for partitions in (1, 2):
+                apply = for_each_batch(parse_sink({"kind": kind, "path": "kept"}, folder).open())
                 seconds = []
                 for number in range(arguments.batches):
-                    frame = spark.read.parquet(str(place / f"{parts}" / f"{number}"))
+                    frame = spark.read.parquet(str(folder / f"{partitions}" / f"{number}"))
                     begun = time.perf_counter()
                     apply(frame, number)
                     seconds.append(time.perf_counter() - begun)
-                shutil.rmtree(place / "kept")
+                shutil.rmtree(folder / "kept")
                 # The first two warm Spark and its workers.
                 spent = statistics.median(seconds[2:])
                 rate = arguments.rows / spent
-                print(f"{kind}, {parts} partitions: {rate:,.0f} rows/s, {spent * 1000:.0f} ms a batch", flush=True)
+                print(f"{kind}, {partitions} partitions: {rate:,.0f} rows/s, {spent * 1000:.0f} ms a batch", flush=True)
 
 
 if __name__ == "__main__":

@@ -71,11 +71,11 @@ def options_of(uri: str, start: str, transport: str, documents: str) -> dict[str
 
 def schema_of(documents: str) -> StructType:
     """The schema that Spark would make of these options, made without Spark."""
-    whole: Any = StringType()
+    document_type: Any = StringType()
     if documents == "bson":
-        whole = BinaryType()
+        document_type = BinaryType()
     kinds = {"STRING": StringType(), "INT": LongType(), "DOUBLE": DoubleType(), "TIMESTAMP": TimestampType()}
-    fields = [StructField(name, whole) for name in _HEAD]
+    fields = [StructField(name, document_type) for name in _HEAD]
     fields[0], fields[2] = StructField("token", StringType(), False), StructField("operationType", StringType())
     fields[1] = StructField("clusterTime", TimestampType())
     if documents == "columns":

@@ -67,14 +67,14 @@ def _bursts(watchers: int) -> Scenario:
 
     def run(target: Target, seconds: float) -> dict[str, Measured]:
         rounds = max(10, int(seconds * 3000 / (watchers + 20)))
-        _, alone_us = _burst_and_all_hear(target, 1, rounds)
-        rate, all_us = _burst_and_all_hear(target, watchers, rounds)
+        _, alone_us = _burst_and_all_receive(target, 1, rounds)
+        rate, all_us = _burst_and_all_receive(target, watchers, rounds)
         return {name: Measured(rate * watchers, (all_us - alone_us) / (watchers - 1))}
 
     return Scenario(name, run)
 
 
-def _burst_and_all_hear(target: Target, watchers: int, rounds: int) -> tuple[float, float]:
+def _burst_and_all_receive(target: Target, watchers: int, rounds: int) -> tuple[float, float]:
     """Events a second, and the server's microseconds for each event with its insert, for all watchers together."""
     fresh(target, "c")
     messages = inserts("c", rounds, of=100)
@@ -97,14 +97,14 @@ def _filtered(watchers: int) -> Scenario:
 
     def run(target: Target, seconds: float) -> dict[str, Measured]:
         rounds = max(20, int(seconds * 1000 / (watchers + 4)))
-        _, alone_us = _insert_and_filters_hear(target, 1, rounds)
-        rate, all_us = _insert_and_filters_hear(target, watchers, rounds)
+        _, alone_us = _insert_and_filters_receive(target, 1, rounds)
+        rate, all_us = _insert_and_filters_receive(target, watchers, rounds)
         return {name: Measured(rate * watchers, (all_us - alone_us) / (watchers - 1))}
 
     return Scenario(name, run)
 
 
-def _insert_and_filters_hear(target: Target, watchers: int, rounds: int) -> tuple[float, float]:
+def _insert_and_filters_receive(target: Target, watchers: int, rounds: int) -> tuple[float, float]:
     fresh(target, "c")
     messages = inserts("c", rounds)
     matches = [{"$match": {"fullDocument.total": {"$gt": -number}}} for number in range(watchers)]
@@ -131,14 +131,14 @@ def _idle(target: Target, seconds: float) -> dict[str, Measured]:
     count = max(2000, min(int(trial.per_second * seconds), 50_000))
     before = _inserting(target, count)
     streams, _ = _waiting(target)
-    beside = _inserting(target, count)
+    with_streams = _inserting(target, count)
     streams.close()
     after = _inserting(target, count)
     target.drop()
     without_us, without = (before.cpu_us + after.cpu_us) / 2, (before.per_second + after.per_second) / 2
     return {
         "insert, 16 connections, before and after": Measured(without, without_us),
-        f"insert beside {_IDLE:,} idle watchers": beside,
+        f"insert with_streams {_IDLE:,} idle watchers": with_streams,
     }
 
 
@@ -227,8 +227,8 @@ def _fill_backlog(target: Target) -> dict[str, Any]:
 
 def _with_new_ids(message: bytes) -> bytes:
     """The same insert with other `_id`s."""
-    parts = message.split(b"\x07_id\x00")
-    return parts[0] + b"".join(b"\x07_id\x00" + os.urandom(12) + part[12:] for part in parts[1:])
+    pieces = message.split(b"\x07_id\x00")
+    return pieces[0] + b"".join(b"\x07_id\x00" + os.urandom(12) + part[12:] for part in pieces[1:])
 
 
 def _first_reply(target: Target, token: dict[str, Any]) -> Measured:
@@ -245,13 +245,13 @@ def _read_backlog(target: Target, collection: str, count: int, token: dict[str, 
         connection.sendall(opening(collection, resumeAfter=token, **options))
         reply = receive(connection)
         check(reply)
-        heard = reply.count(_EVENT)
+        received = reply.count(_EVENT)
         more = more_of(collection)(_cursor_in(reply))
-        while heard < count:
+        while received < count:
             connection.sendall(more)
             reply = receive(connection)
             check(reply)
-            heard += reply.count(_EVENT)
+            received += reply.count(_EVENT)
         elapsed, used = time.perf_counter() - start, target.cpu_seconds() - cpu
         call(connection, command({"killCursors": collection, "cursors": [Int64(_cursor_in(reply))]}))
     return Measured(count / elapsed, used / count * 1e6)
@@ -298,7 +298,7 @@ _LOOKUPS: dict[str, dict[str, str]] = {
 }
 
 
-# A writer beside watchers.
+# A writer with_streams watchers.
 
 
 def _writer(target: Target, seconds: float) -> dict[str, Measured]:
@@ -307,14 +307,14 @@ def _writer(target: Target, seconds: float) -> dict[str, Measured]:
     fresh(target, "c")
     alone = _paced(target, count)
     with _fed_watchers(target, 200):
-        beside = _paced(target, count)
+        with_streams = _paced(target, count)
     target.drop()
     return {
         "ms to insert alone, p50": Measured(alone[49], _NAN),
         "ms to insert alone, p99": Measured(alone[98], _NAN),
-        "ms to insert while 200 watchers are fed, p50": Measured(beside[49], _NAN),
-        "ms to insert while 200 watchers are fed, p99": Measured(beside[98], _NAN),
-        "times longer while 200 watchers are fed, p99": Measured(beside[98] / alone[98], _NAN),
+        "ms to insert while 200 watchers are fed, p50": Measured(with_streams[49], _NAN),
+        "ms to insert while 200 watchers are fed, p99": Measured(with_streams[98], _NAN),
+        "times longer while 200 watchers are fed, p99": Measured(with_streams[98] / alone[98], _NAN),
     }
 
 
@@ -364,6 +364,6 @@ STREAMS = (
     Scenario("idle watchers", _idle),
     Scenario("backlog", _backlog),
     Scenario("images and lookups", _images),
-    Scenario("writer beside watchers", _writer),
+    Scenario("writer with_streams watchers", _writer),
 )
 """In the order in which they are run and shown, after those of `scenarios.py`."""

@@ -95,7 +95,7 @@ def listener_pid(port: int) -> int | None:
     return None
 
 
-class OwnServer:
+class StartedServer:
     """A Headrace started for the measurement on a new directory, ended and removed with the `with`."""
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -108,8 +108,8 @@ class OwnServer:
     def __enter__(self) -> Target:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if found := re.search(r"listens on .*?127\.0\.0\.1:(\d+)", line):
-                return Target("headrace", "127.0.0.1", int(found[1]), self._process.pid)
+            if matched := re.search(r"listens on .*?127\.0\.0\.1:(\d+)", line):
+                return Target("headrace", "127.0.0.1", int(matched[1]), self._process.pid)
         self.__exit__(None, None, None)
         raise RuntimeError("the server did not start")
 

@@ -167,4 +167,5 @@ class CommandError(Exception):
 
     @property
     def code_name(self) -> str:
+        """MongoDB's name of the code: `BadValue`; `Location40415` for one without a name."""
         return code_name(self.code)

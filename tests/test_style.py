@@ -30,6 +30,20 @@ FOREIGN = {
     "the address of a package index": re.compile(r"https?://[^\s\"')]*/simple\b|(extra-)?index-url\b", re.IGNORECASE),
     "a tool of the workplace": re.compile(r"\bfar[m]-[a-z]+"),
 }
+FOLDER_FILES_MAX = 25
+FAMILIES = {"headrace/query/expressions", "headrace/query/stages"}
+RETIRED_WORDS = frozenset(
+    "beside disturb fact facts found hear heard hears hush kept lost meet meets obey own parts place places retell "
+    "standing strike strikes tally tell tells told whole written".split()
+)
+FOREIGN_CALLBACKS = frozenset(
+    "connection_lost connection_made data_received do_GET emit getDefaultReadLimit initialOffset latestOffset "
+    "onQueryIdle onQueryProgress onQueryStarted onQueryTerminated pause_writing prepareForTriggerAvailableNow reader "
+    "resume_writing schema streamReader".split()
+)
+FOREIGN_NAMES = re.compile(  # MongoDB's CursorNotFound and ChangeStreamHistoryLost, asyncio's connection_lost
+    r"not_?found|connection_lost|(history|position)_?lost", re.IGNORECASE
+)
 
 
 @cache
@@ -137,6 +151,92 @@ def keys_of(value: ast.expr | None) -> list[str] | list[int]:
         found = [item.args[0] if isinstance(item, ast.Call) and item.args else None for item in value.elts]
     keys = [key.value for key in found if isinstance(key, ast.Constant)]
     return keys if len(keys) == len(found) else []  # type: ignore[return-value]
+
+
+def test_names_are_the_fields_own() -> None:
+    """ARCHITECTURE.md has the table of words: what MongoDB, LMDB, asyncio or Spark call a thing is its name here."""
+    retired = [
+        f"{name(path)}:{line} {defined}"
+        for path in sources("bench", "docs", "examples", "headrace")
+        for line, defined in definitions(path)
+        if words_of(defined) & RETIRED_WORDS
+    ]
+    assert not retired
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in sources("headrace"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(f"{name(path)}:{node.lineno}")
+    assert not {title: files for title, files in homes.items() if len(files) > 1}
+
+
+def test_no_folder_is_crowded() -> None:
+    """Families of operators and stages have a file each, and may be many."""
+    crowded = {
+        name(folder): count
+        for folder in {path.parent for path in tracked()}
+        if (count := sum(path.parent == folder for path in tracked())) > FOLDER_FILES_MAX
+        and name(folder) not in FAMILIES
+    }
+    assert not crowded
+
+
+def test_public_functions_have_a_docstring() -> None:
+    """But for a command's, which the first sentence of its file describes, and methods whose contract stands elsewhere:
+    overrides, implementations of a protocol, callbacks of asyncio and Spark."""
+    stated = {
+        node.name
+        for path in sources("headrace")
+        for owner in ast.walk(parsed(path))
+        if isinstance(owner, ast.ClassDef)
+        for node in functions_of(owner)
+        if ast.get_docstring(node)
+    } | FOREIGN_CALLBACKS
+    silent = [
+        f"{name(path)}:{node.lineno} {node.name}"
+        for path in sources("headrace")
+        if path.parent.parent.name != "commands"
+        for owner in ast.walk(parsed(path))
+        if isinstance(owner, ast.Module) or (isinstance(owner, ast.ClassDef) and not owner.name.startswith("_"))
+        for node in functions_of(owner)
+        if not node.name.startswith("_") and not ast.get_docstring(node)
+        if isinstance(owner, ast.Module) or node.name not in stated
+    ]
+    assert not silent
+
+
+def functions_of(owner: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in owner.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_stub(node):
+            yield node
+
+
+def is_stub(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function has no body: a method of a protocol, whose class is described, or an overload."""
+    last = node.body[-1]
+    return len(node.body) == 1 and isinstance(last, ast.Expr) and getattr(last.value, "value", None) is ...
+
+
+def definitions(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, name) of everything that a file defines, and the file itself."""
+    yield 1, path.stem
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def words_of(defined: str) -> set[str]:
+    """The words of a name, whatever its case; those of MongoDB's and asyncio's own names left out."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", FOREIGN_NAMES.sub("", defined))}
 
 
 @pytest.mark.parametrize("what", sorted(FOREIGN))

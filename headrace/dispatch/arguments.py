@@ -194,11 +194,11 @@ class Arguments(Fields):
 
     __slots__ = ()
 
-    def __init__(self, name: str, aliases: Iterable[str], own: Fields, generic: Fields) -> None:
-        named = own.by_name.get(name) or Field(name, ANY, None)
-        others = [field for field in own.by_name.values() if field is not named]
-        shared = [field for field in generic.by_name.values() if field.name not in own.by_name]
-        super().__init__(named, *others, *shared, strict=own.strict)
+    def __init__(self, name: str, aliases: Iterable[str], specific: Fields, generic: Fields) -> None:
+        named = specific.by_name.get(name) or Field(name, ANY, None)
+        others = [field for field in specific.by_name.values() if field is not named]
+        shared = [field for field in generic.by_name.values() if field.name not in specific.by_name]
+        super().__init__(named, *others, *shared, strict=specific.strict)
         for alias in aliases:
             self.by_name[alias] = named
             self._accepted[alias] = named.accepted

@@ -93,7 +93,7 @@ def check_statement(context: CommandContext, command: Command, request: Request)
         _check_stages(body.get("pipeline"))
     if command.name == "create" and "viewOn" in body:
         raise CommandError(263, "Cannot create a view in a multi-document transaction.")
-    for namespace in _written_namespaces(command, request):
+    for namespace in _target_namespaces(command, request):
         collection = context.view.collection(namespace)
         if collection is not None and collection.options.get("capped"):
             raise CommandError(
@@ -103,7 +103,7 @@ def check_statement(context: CommandContext, command: Command, request: Request)
             )
 
 
-def _written_namespaces(command: Command, request: Request) -> list[str]:
+def _target_namespaces(command: Command, request: Request) -> list[str]:
     """The collections a statement writes to."""
     if command.name == "bulkWrite":
         namespaces = namespaces_of(request)

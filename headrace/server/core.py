@@ -190,6 +190,7 @@ class Core:
         return ClientInfo(self.engine.connections_created, "anonymous unix socket", str(local))
 
     def peer_disconnected(self, peer: Peer) -> None:
+        """A client has gone: what it waits for is forgotten, what it runs ends at its next turn."""
         self.peers.discard(peer)
         self.engine.connections_open -= 1
         self.notifier.leave(peer)

@@ -31,7 +31,7 @@ def test_a_latency_ends_with_the_first_batch_that_has_the_event() -> None:
 
 
 def test_the_connectors_seconds_end_before_their_own() -> None:
-    from spark_beside import connector_covers
+    from spark_comparison import connector_covers
 
     end = {"sources": [{"endOffset": {"version": 1, "offset": {"$timestamp": {"t": 7, "i": 0}}}}]}
     assert connector_covers(end, Timestamp(6, 9))
@@ -40,29 +40,29 @@ def test_the_connectors_seconds_end_before_their_own() -> None:
 
 def test_cpu_time_of_children_is_counted_without_the_servers() -> None:
     from spark_meter import cpu_now
-    from target import OwnServer
+    from target import StartedServer
 
-    with OwnServer() as server:
+    with StartedServer() as server:
         cpu = cpu_now(server)
     assert cpu.driver > 0
     assert cpu.server > 0
-    assert cpu.whole >= cpu.driver + cpu.server
+    assert cpu.total >= cpu.driver + cpu.server
 
 
 @pytest.mark.spark
 def test_each_bench_of_streams_runs_on_a_few_rows() -> None:
     import spark_jobs
     import spark_latency
-    from target import OwnServer
+    from target import StartedServer
 
     from headrace.spark.session import get_session
 
-    with OwnServer() as server:
+    with StartedServer() as server:
         spark = get_session(quick=True)
         told: list[str] = []
         names = ("nothing", "changes", "once")
         cases = {name: spark_jobs.CASES[name] for name in names}
-        figures = spark_jobs.measure(spark, server, cases, rows=1500, batch=1000, rounds=1, told=told.append)
+        figures = spark_jobs.measure(spark, server, cases, rows=1500, batch=1000, rounds=1, report=told.append)
         assert [line.split()[0] for line in told] == list(names)
         assert all(found["rate"] > 0 for found in figures.values())
         found = spark_latency.measure(

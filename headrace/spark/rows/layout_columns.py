@@ -17,7 +17,7 @@ from pyspark.sql import types as spark
 
 from headrace.spark.rows import layouts
 from headrace.spark.rows.layout_texts import texts
-from headrace.spark.rows.layouts import Field, LayoutMatch, Numbers
+from headrace.spark.rows.layouts import LayoutField, LayoutMatch, Numbers
 from headrace.spark.rows.typed import DATE_MS_MAX, DOUBLE_EXACT, INTEGERS, Fit, fit_type
 from headrace.values.bson import MISSING
 
@@ -64,9 +64,9 @@ class StructColumns:
         return match.rows, [typed, rest]
 
     def _of_struct(
-        self, match: LayoutMatch, fields: tuple[Field, ...], struct: spark.StructType, arrow: pa.StructType, path: str,
-        misfits: Mask,
-    ) -> tuple[pa.Array, tuple[Field, ...]]:  # fmt: skip
+        self, match: LayoutMatch, fields: tuple[LayoutField, ...], struct: spark.StructType, arrow: pa.StructType,
+        path: str, misfits: Mask,
+    ) -> tuple[pa.Array, tuple[LayoutField, ...]]:  # fmt: skip
         """The column, and the fields that remain for the rest; sets `misfits` for documents that do not fit."""
         there = {field.name: field for field in fields}
         children, left = [], dict(there)
@@ -90,7 +90,7 @@ class StructColumns:
         return pa.StructArray.from_arrays(children, fields=list(arrow)), ordered
 
     def _of_value(
-        self, match: LayoutMatch, field: Field, column: spark.StructField, arrow: pa.DataType, path: str
+        self, match: LayoutMatch, field: LayoutField, column: spark.StructField, arrow: pa.DataType, path: str
     ) -> FittedColumn:
         make = _MAKERS.get(type(column.dataType))
         if make is not None:
@@ -102,11 +102,11 @@ class StructColumns:
         return pa.array([held for held, _ in fitted], arrow), wrong
 
 
-def _bools(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColumn:
+def _bools(match: LayoutMatch, field: LayoutField, arrow: pa.DataType) -> FittedColumn:
     return pa.array(match.bools(field)), None
 
 
-def _integers(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColumn:
+def _integers(match: LayoutMatch, field: LayoutField, arrow: pa.DataType) -> FittedColumn:
     values = match.longs(field)
     if arrow.bit_width == 64:
         return pa.array(values), None
@@ -115,14 +115,14 @@ def _integers(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedCol
     return pa.array(np.where(wrong, 0, values)).cast(arrow), wrong
 
 
-def _doubles(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColumn:
+def _doubles(match: LayoutMatch, field: LayoutField, arrow: pa.DataType) -> FittedColumn:
     if field.kind == layouts.DOUBLE:
         return pa.array(match.doubles(field)), None
     values = match.longs(field)
     return pa.array(values.astype(np.float64)), (values < -DOUBLE_EXACT) | (values > DOUBLE_EXACT)
 
 
-def _floats(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColumn:
+def _floats(match: LayoutMatch, field: LayoutField, arrow: pa.DataType) -> FittedColumn:
     doubles, wrong = _doubles(match, field, pa.float64())
     values = doubles.to_numpy()
     with np.errstate(over="ignore"):
@@ -131,17 +131,17 @@ def _floats(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColum
     return pa.array(singles), changed if wrong is None else wrong | changed
 
 
-def _strings(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColumn:
+def _strings(match: LayoutMatch, field: LayoutField, arrow: pa.DataType) -> FittedColumn:
     return match.hexes(field) if field.kind == layouts.OBJECT_ID else match.strings(field), None
 
 
-def _moments(match: LayoutMatch, field: Field, arrow: pa.DataType) -> FittedColumn:
+def _moments(match: LayoutMatch, field: LayoutField, arrow: pa.DataType) -> FittedColumn:
     values = match.longs(field)
     wrong = (values <= -DATE_MS_MAX) | (values >= DATE_MS_MAX)
     return pa.array(np.where(wrong, 0, values) * 1000).cast(arrow), wrong
 
 
-_MAKERS: Final[dict[type[spark.DataType], Callable[[LayoutMatch, Field, Any], FittedColumn]]] = {
+_MAKERS: Final[dict[type[spark.DataType], Callable[[LayoutMatch, LayoutField, Any], FittedColumn]]] = {
     spark.BooleanType: _bools,
     spark.DoubleType: _doubles,
     spark.FloatType: _floats,

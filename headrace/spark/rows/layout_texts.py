@@ -30,7 +30,7 @@ from headrace.spark.rows.layouts import (
     OBJECT_ID,
     TEXT,
     TIMESTAMP,
-    Field,
+    LayoutField,
     LayoutMatch,
     Numbers,
     decoded,
@@ -42,7 +42,7 @@ Piece: TypeAlias = str | pa.Array
 _ESCAPED: Final = r'[\x00-\x1f"\\]'
 
 
-def texts(match: LayoutMatch, fields: Iterable[Field] | None = None) -> pa.Array:
+def texts(match: LayoutMatch, fields: Iterable[LayoutField] | None = None) -> pa.Array:
     """The text of each document with these fields, by default all. Raises ArrowInvalid for invalid UTF-8."""
     return _joined(match, _object(match, match.layout.fields if fields is None else fields))
 
@@ -57,7 +57,7 @@ def _joined(match: LayoutMatch, pieces: Iterable[Piece]) -> pa.Array:
     return pc.binary_join_element_wise(*joined, "")
 
 
-def _object(match: LayoutMatch, fields: Iterable[Field]) -> Iterator[Piece]:
+def _object(match: LayoutMatch, fields: Iterable[LayoutField]) -> Iterator[Piece]:
     yield "{"
     for number, field in enumerate(fields):
         yield f"{',' if number else ''}{dumps(field.name)}:"
@@ -82,7 +82,7 @@ def _exact_arrays(column: pa.Array) -> list[pa.Array]:
     return [pa.array(list(map(dumps, decoded(ARRAY, column))), pa.string())]
 
 
-def _value(match: LayoutMatch, field: Field) -> Iterator[Piece]:
+def _value(match: LayoutMatch, field: LayoutField) -> Iterator[Piece]:
     if field.kind == OBJECT:
         yield from _object(match, field.fields)
     elif field.kind == ARRAY:
@@ -99,15 +99,15 @@ def _value(match: LayoutMatch, field: Field) -> Iterator[Piece]:
         yield pa.array(list(map(dumps, match.values(field))), pa.string())
 
 
-def _numbers(match: LayoutMatch, field: Field) -> pa.Array:
+def _numbers(match: LayoutMatch, field: LayoutField) -> pa.Array:
     return pa.array(match.longs(field)).cast(pa.string())
 
 
-def _bools(match: LayoutMatch, field: Field) -> pa.Array:
+def _bools(match: LayoutMatch, field: LayoutField) -> pa.Array:
     return pa.array(match.bools(field)).cast(pa.string())
 
 
-def _doubles(match: LayoutMatch, field: Field) -> pa.Array:
+def _doubles(match: LayoutMatch, field: LayoutField) -> pa.Array:
     values = match.doubles(field)
     numerals = list(map(repr, values.tolist()))
     for row in (~np.isfinite(values)).nonzero()[0]:
@@ -115,7 +115,7 @@ def _doubles(match: LayoutMatch, field: Field) -> pa.Array:
     return pa.array(numerals, pa.string())
 
 
-def _strings(match: LayoutMatch, field: Field) -> pa.Array:
+def _strings(match: LayoutMatch, field: LayoutField) -> pa.Array:
     strings = match.strings(field)
     marked = pc.match_substring_regex(strings, _ESCAPED)
     if not pc.any(marked).as_py():
@@ -125,7 +125,7 @@ def _strings(match: LayoutMatch, field: Field) -> pa.Array:
 
 
 _CONSTANT: Final = {MAX_KEY: '{"$maxKey":1}', MIN_KEY: '{"$minKey":1}', NULL: "null"}
-_TEMPLATES: Final[dict[int, tuple[str, Callable[[LayoutMatch, Field], pa.Array], str]]] = {
+_TEMPLATES: Final[dict[int, tuple[str, Callable[[LayoutMatch, LayoutField], pa.Array], str]]] = {
     BOOL: ("", _bools, ""),
     DATE: ('{"$date":{"$numberLong":"', _numbers, '"}}'),
     DOUBLE: ('{"$numberDouble":"', _doubles, '"}'),

@@ -38,13 +38,13 @@ _WORD: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class LayoutField:
     """A field of a layout: `index` numbers the values of the document; `fields` are those of an object."""
 
     name: str
     kind: int
     index: int
-    fields: tuple[Field, ...] = ()
+    fields: tuple[LayoutField, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class BsonColumn:
 
 @dataclass(frozen=True, slots=True)
 class LayoutMatch:
-    """Documents of one layout: their rows, ascending, and the offsets of their values by `Field.index`."""
+    """Documents of one layout: their rows, ascending, and the offsets of their values by `LayoutField.index`."""
 
     layout: DocumentLayout
     column: BsonColumn
@@ -105,35 +105,35 @@ class LayoutMatch:
         retained = (~rows).nonzero()[0]
         return LayoutMatch(self.layout, self.column, self.rows[retained], [offset[retained] for offset in self.offsets])
 
-    def longs(self, field: Field) -> Numbers:
+    def longs(self, field: LayoutField) -> Numbers:
         """The values of a field of type int, long or date."""
         at = self.offsets[field.index]
         if field.kind == INT:
             return self.column.ints(at).astype(np.int64)
         return self.column.words(at).view(np.int64)
 
-    def doubles(self, field: Field) -> NDArray[np.float64]:
+    def doubles(self, field: LayoutField) -> NDArray[np.float64]:
         """The values of a field of type double."""
         return self.column.words(self.offsets[field.index]).view(np.float64)
 
-    def bools(self, field: Field) -> NDArray[np.bool_]:
+    def bools(self, field: LayoutField) -> NDArray[np.bool_]:
         """The values of a field of type bool; raises InvalidBSON for a byte other than 0 and 1."""
         octets = self.column.data[self.offsets[field.index]]
         if (octets > 1).any():
             raise InvalidBSON("a boolean is neither 0 nor 1")
         return octets.astype(np.bool_)
 
-    def timestamps(self, field: Field) -> tuple[pa.Array, pa.Array]:
+    def timestamps(self, field: LayoutField) -> tuple[pa.Array, pa.Array]:
         """The seconds and increments of a field of type timestamp."""
         words = self.column.words(self.offsets[field.index])
         return pa.array(words >> np.uint64(32)), pa.array(words & np.uint64(0xFFFFFFFF))
 
-    def strings(self, field: Field) -> pa.Array:
+    def strings(self, field: LayoutField) -> pa.Array:
         """The values of a field of type string; raises ArrowInvalid for invalid UTF-8."""
         at = self.offsets[field.index]
         return self.column.slices(at + 4, at + 3 + self.column.ints(at)).cast(pa.string())
 
-    def hexes(self, field: Field) -> pa.Array:
+    def hexes(self, field: LayoutField) -> pa.Array:
         """The values of a field of type objectId, as 24 hexadecimal digits."""
         at = self.offsets[field.index]
         ids = np.empty((len(at), 12), np.uint8)
@@ -143,14 +143,14 @@ class LayoutMatch:
         digits = pa.py_buffer(ids.tobytes().hex().encode())
         return pa.StringArray.from_buffers(len(at), pa.py_buffer(bounds), digits)
 
-    def slices(self, field: Field) -> pa.Array:
+    def slices(self, field: LayoutField) -> pa.Array:
         """The bytes of each value of a field."""
         at = self.offsets[field.index]
         if field.kind in _FIXED:
             return self.column.slices(at, at + _FIXED[field.kind])
         return self.column.slices(at, at + _COUNTED.get(field.kind, 0) + self.column.ints(at))
 
-    def values(self, field: Field) -> list[Any]:
+    def values(self, field: LayoutField) -> list[Any]:
         """The decoded values of a field of any type."""
         return decoded(field.kind, self.slices(field))
 
@@ -158,7 +158,7 @@ class LayoutMatch:
 class DocumentLayout:
     """The layout of documents with these `fields`."""
 
-    def __init__(self, fields: tuple[Field, ...]) -> None:
+    def __init__(self, fields: tuple[LayoutField, ...]) -> None:
         self.fields = fields
         self._segments = tuple(_segments(fields))
 
@@ -199,11 +199,11 @@ def layout_of(document: bytes) -> DocumentLayout | None:
     return None if fields is None else DocumentLayout(fields)
 
 
-def _fields(document: bytes, start: int, numbers: Iterator[int]) -> tuple[Field, ...] | None:
-    result: dict[str, Field] = {}
+def _fields(document: bytes, start: int, numbers: Iterator[int]) -> tuple[LayoutField, ...] | None:
+    result: dict[str, LayoutField] = {}
     for kind, raw, value, _ in iter_elements(document, start):
         index = next(numbers, None)
-        inner: tuple[Field, ...] | None = ()
+        inner: tuple[LayoutField, ...] | None = ()
         if kind == OBJECT:
             inner = _fields(document, value, numbers)
         try:
@@ -213,11 +213,11 @@ def _fields(document: bytes, start: int, numbers: Iterator[int]) -> tuple[Field,
         known = kind in _FIXED or kind in _COUNTED or kind == OBJECT
         if index is None or inner is None or name in result or name == "$ref" or not known:
             return None
-        result[name] = Field(name, kind, index, inner)
+        result[name] = LayoutField(name, kind, index, inner)
     return tuple(result.values())
 
 
-def _segments(fields: tuple[Field, ...]) -> Iterator[_Segment]:
+def _segments(fields: tuple[LayoutField, ...]) -> Iterator[_Segment]:
     pattern: bytes = bytes(4)
     mask: bytes = bytes(4)
     offsets: list[int] = []
@@ -236,7 +236,7 @@ def _segments(fields: tuple[Field, ...]) -> Iterator[_Segment]:
     yield _Segment(_words(pattern, mask), tuple(offsets), len(pattern), None)
 
 
-def _tokens(fields: tuple[Field, ...]) -> Iterator[bytes | int]:
+def _tokens(fields: tuple[LayoutField, ...]) -> Iterator[bytes | int]:
     """The bytes that are the same in all documents, and the types of the values between them, in order."""
     for field in fields:
         yield bytes([field.kind]) + field.name.encode() + b"\0"

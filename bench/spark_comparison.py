@@ -1,12 +1,12 @@
 """The same streams by Headrace's source and by the MongoDB Spark Connector, in one session, from one server, in turn.
 
-    python bench/spark_beside.py                         # gets the connector's jars as Spark gets packages
-    python bench/spark_beside.py --jars a.jar,b.jar      # or takes them from files
-    python bench/spark_beside.py --only backlog,kept --rows 20000
+    python bench/spark_comparison.py                         # gets the connector's jars as Spark gets packages
+    python bench/spark_comparison.py --jars a.jar,b.jar      # or takes them from files
+    python bench/spark_comparison.py --only backlog,events --rows 20000
 
 What is measured: `backlog`, a run over what is there into Spark's sink that keeps nothing; `latency`, as in
-`spark_latency.py`, with the CPU time while nobody writes; `kept`, which events become rows. Rounds go by turns, and a
-rate is the median of the rounds but the first. Both give documents as text, Extended JSON.
+`spark_latency.py`, with the CPU time while nobody writes; `events`, which events become rows. Rounds go by turns,
+and a rate is the median of the rounds but the first. Both give documents as text, Extended JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pymongo import MongoClient
 from spark_latency import line, measure, running
 from spark_meter import CONF, Cpu, Progress, cpu_now, headrace_covers, progress_of
 from spark_source import DATABASE, document
-from target import OwnServer, Target
+from target import StartedServer, Target
 
 from headrace.spark.session import get_session
 
@@ -107,11 +107,14 @@ def backlog(spark: SparkSession, server: Target, uri: str, rows: int, rounds: in
             figures[name]["rates"].append(rows / taken)
             figures[name]["cpu_us"].append(_micros(spent, rows))
             figures[name]["batches"].append(len(batches))
-    for name, found in figures.items():
-        rate, cost = statistics.median(found["rates"][1:]), [statistics.median(c) for c in zip(*found["cpu_us"][1:])]
+    for name, counted in figures.items():
+        rate, cost = (
+            statistics.median(counted["rates"][1:]),
+            [statistics.median(c) for c in zip(*counted["cpu_us"][1:])],
+        )
         print(f"backlog   {name:10} {rate:10,.0f} rows/s  µs of CPU a row: Spark {cost[0]:.0f}, server {cost[1]:.0f}; "
-              f"{found['batches'][-1]} batches", flush=True)  # fmt: skip
-        found |= {"rate": rate, "spark_us": cost[0], "server_us": cost[1]}
+              f"{counted['batches'][-1]} batches", flush=True)  # fmt: skip
+        counted |= {"rate": rate, "spark_us": cost[0], "server_us": cost[1]}
     return figures
 
 
@@ -139,18 +142,18 @@ def into_noop(read: Reading) -> Any:
     return run
 
 
-def kept(spark: SparkSession, uri: str) -> dict[str, Any]:
+def rows_of_known_events(spark: SparkSession, uri: str) -> dict[str, Any]:
     """Which of known events become rows, by source and option."""
     with MongoClient[dict[str, Any]](uri) as client:
         client.drop_database(DATABASE)
         time.sleep(1.1)
-        since, places = int(time.time()), client[DATABASE].c
-        places.insert_many([{"_id": number, "n": 0} for number in range(100)])
+        since, collection = int(time.time()), client[DATABASE].c
+        collection.insert_many([{"_id": number, "n": 0} for number in range(100)])
         time.sleep(1.1)
         later = int(time.time())
         for n in (1, 2):
-            places.update_many({"_id": {"$lt": 50}}, {"$set": {"n": n}})
-        places.delete_many({"_id": {"$lt": 30}})
+            collection.update_many({"_id": {"$lt": 50}}, {"$set": {"n": n}})
+        collection.delete_many({"_id": {"$lt": 30}})
         time.sleep(2)
     cases: dict[str, DataFrame] = {
         "headrace, from the first": headrace(spark, uri, since),
@@ -162,10 +165,10 @@ def kept(spark: SparkSession, uri: str) -> dict[str, Any]:
     }
     figures = {}
     for name, rows in cases.items():
-        found: Counter[str] = Counter()
-        batches = run_over(rows, _counted(found))
-        figures[name] = {"rows": dict(found), "batches": len(batches)}
-        print(f"kept      {name:40} {dict(sorted(found.items()))} in {len(batches)} batches", flush=True)
+        counted: Counter[str] = Counter()
+        batches = run_over(rows, _counted(counted))
+        figures[name] = {"rows": dict(counted), "batches": len(batches)}
+        print(f"events    {name:40} {dict(sorted(counted.items()))} in {len(batches)} batches", flush=True)
     return figures
 
 
@@ -178,10 +181,10 @@ def connector_documents(spark: SparkSession, uri: str, since: int) -> DataFrame:
     return rows.select(F.format_string("document, n=%d", "n").alias("operationType"))
 
 
-def _counted(found: Counter[str]) -> Callable[[DataFrame, int], None]:
+def _counted(counted: Counter[str]) -> Callable[[DataFrame, int], None]:
     def take(rows: DataFrame, _: int) -> None:
         for row in rows.select("operationType").collect():
-            found[str(row[0])] += 1
+            counted[str(row[0])] += 1
 
     return take
 
@@ -189,7 +192,7 @@ def _counted(found: Counter[str]) -> Callable[[DataFrame, int], None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jars", help="the connector's and the driver's jar files, with commas")
-    parser.add_argument("--only", default="backlog,latency,kept")
+    parser.add_argument("--only", default="backlog,latency,events")
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=20)
@@ -200,7 +203,7 @@ def main() -> None:
     given = parser.parse_args()
     jars = {"spark.jars": given.jars} if given.jars else {"spark.jars.packages": PACKAGE}
     figures: dict[str, Any] = {}
-    with OwnServer() as server:
+    with StartedServer() as server:
         uri = f"mongodb://{server.address[0]}:{server.address[1]}/?directConnection=true"
         spark = get_session(app="bench", conf=CONF | jars, memory="2g")
         for what in given.only.split(","):
@@ -209,7 +212,7 @@ def main() -> None:
             elif what == "latency":
                 figures[what] = latency(spark, server, given)
             else:
-                figures[what] = kept(spark, uri)
+                figures[what] = rows_of_known_events(spark, uri)
             if given.json:
                 given.json.write_text(json.dumps(figures, indent=2))
 
