@@ -27,7 +27,7 @@ JOB_KEYS: Final = {
         "sink": FileKey("required", "an array of tables: one or more sinks, see below"),
         "source": FileKey("required", "a table: the options of the source"),
         "spark": FileKey("defaults", "a table: the Spark session to start, where there is none, see below"),
-        "trigger": FileKey("continuous", "a table: when a micro-batch starts, see below"),
+        "trigger": FileKey("as events arrive", "a table: when a micro-batch starts, see below"),
     },
     "metrics": {
         "address": FileKey("127.0.0.1", "address to listen on"),
