@@ -16,7 +16,7 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink, mongodb_sink
 from headrace.spark.tables.drop_policy import CollectionGone
-from tests.spark.support.stories import table_of, token_at
+from tests.spark.support.generated_changes import table_of, token_at
 
 Db = Database[dict[str, Any]]
 

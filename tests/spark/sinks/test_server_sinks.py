@@ -20,7 +20,7 @@ from headrace.spark.sinks.mongodb_sink import mongodb_sink
 from headrace.spark.sinks.parquet_sink import parquet_sink
 from tests.spark.sinks.test_sinks import STEPS
 from tests.spark.support.crashes import Crash, crashing
-from tests.spark.support.stories import Story, story, table_of
+from tests.spark.support.generated_changes import Story, story, table_of
 
 pytestmark = pytest.mark.process
 

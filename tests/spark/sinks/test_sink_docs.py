@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.spark.sinks.sink_options import KINDS, parse_sink
-from tests.spark.support.stories import batches, story
+from tests.spark.support.generated_changes import batches, story
 
 PAGES = Path(__file__).resolve().parents[3] / "docs" / "sinks"
 

@@ -39,9 +39,9 @@ from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged_files import StagingWriter
 from headrace.spark.tables.table_location import TableLocation
 from tests.spark.support.crashes import Crash, crashing
+from tests.spark.support.generated_changes import Story, batches, story
 from tests.spark.support.local_frame import LocalFrame
 from tests.spark.support.object_store import ObjectStore
-from tests.spark.support.stories import Story, batches, story
 
 # Whatever makes something durable: a crash is tried right before each of them, and right behind.
 STEPS: tuple[tuple[Any, str], ...] = (

@@ -30,7 +30,15 @@ TESTED: Final = [
 def test_a_batch_crashed_at_any_step_of_spark_s_merge_ends_as_if_nothing_had_been(
     kind: str, pyspark: str, jars: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "tests.spark.sinks.catalog_story", kind, jars, str(cache() / "ivy"), str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.spark.sinks.catalog_crashes",
+        kind,
+        jars,
+        str(cache() / "ivy"),
+        str(tmp_path),
+    ]
     environ = environment_with_pyspark(pyspark)
     done = subprocess.run(command, check=False, env=environ, cwd=tmp_path, capture_output=True, text=True)
     if "unresolved dependency" in done.stdout + done.stderr:

@@ -24,8 +24,8 @@ from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.staged_files import FilesNotShared, StagingWriter
 from headrace.spark.tables.table_location import location_of
+from tests.spark.support.generated_changes import MOMENT, SCHEMA, Story, batches, table_of, token_at
 from tests.spark.support.local_frame import LocalFrame
-from tests.spark.support.stories import MOMENT, SCHEMA, Story, batches, table_of, token_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

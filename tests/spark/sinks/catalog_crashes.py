@@ -1,6 +1,6 @@
 """A mirror in a table of Spark's catalogs, crashed at each step of each batch and applied again: run as a program.
 
-    python -m tests.spark.sinks.catalog_story delta|iceberg PACKAGE IVY FOLDER
+    python -m tests.spark.sinks.catalog_crashes delta|iceberg PACKAGE IVY FOLDER
 
 It starts a Spark of its own, with the jars of the package, which are downloaded once into the
 folder IVY. It ends with status 0 and `right`, or with an error.
@@ -16,7 +16,7 @@ from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink
 from headrace.spark.tables.catalog_mirror import COLUMNS, CatalogMirror
 from tests.spark.support.crashes import Crash, crashing
-from tests.spark.support.stories import Story, batches
+from tests.spark.support.generated_changes import Story, batches
 
 STEPS = [(CatalogMirror, name) for name in ("_merge", "_overwrite", "_set_property")]
 CONF = {

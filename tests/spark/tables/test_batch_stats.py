@@ -11,7 +11,7 @@ from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, R
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.tables.batch_stats import batch_stats, merged_stats, progress_after, without_seen_events
 from headrace.spark.tables.progress import Progress, Sieve
-from tests.spark.support.stories import BEGAN, story, table_of, token_at
+from tests.spark.support.generated_changes import BEGAN, story, table_of, token_at
 
 KINDS = ("insert", "update", "drop", None, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END)
 
