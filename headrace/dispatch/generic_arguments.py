@@ -29,15 +29,15 @@ from headrace.dispatch.arguments import (
     without_effect,
 )
 from headrace.errors import CommandError, code_name
-from headrace.query.expressions.numbers import integral
+from headrace.query.expressions.numbers import integral, to_long
 from headrace.values.bson import encode
 
 
 def _check_time(path: str, value: Any) -> None:
     name = path.rpartition(".")[2]
-    milliseconds = integral(value)
-    if milliseconds is None:
+    if integral(value) is None:
         raise CommandError(2, f"{name} has non-integral value")
+    milliseconds = to_long(value)
     if not 0 <= milliseconds <= 2**31 - 1:
         raise CommandError(2, f"{milliseconds} value for {name} is out of range [0, 2147483647]")
 

@@ -111,7 +111,7 @@ def _remember_client(info: ClientInfo, body: dict[str, Any]) -> None:
             raise CommandError(186, "The client metadata document may only be sent in the first hello")
         info.metadata = client
     if "compression" in body:
-        info.compressors = [name for name in COMPRESSION.of(body) if name in COMPRESSORS]
+        info.compressors = [name for name in COMPRESSION.of(body) if type(name) is str and name in COMPRESSORS]
     info.hello_done = True
 
 
