@@ -33,8 +33,9 @@ class Command:
     writes: bool | Callable[[Request], bool] = False
     """Changes data: the shell runs it in the group commit and answers when that is on disk. A function
     decides where that depends on the request."""
-    pauses: bool = False
-    """May take long, and reads: the shell runs it in turns with others."""
+    pauses: bool | Callable[[Request], bool] = False
+    """Reads, and may take long: the shell runs it in turns with others, which costs a few microseconds. A function
+    decides where that depends on the request."""
     admin_only: bool = False
     """Error 13 when sent to another database than admin."""
     aliases: tuple[str, ...] = ()

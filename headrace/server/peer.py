@@ -185,7 +185,7 @@ class Peer(asyncio.Protocol):
     def run(self, command: Command, request: Request) -> None:
         """Run a reading command, now or again after a wait."""
         try:
-            if command.pauses:
+            if command.pauses and (command.pauses is True or command.pauses(request)):
                 answer = self._core.scheduler.run_read(self, command, request)
             else:
                 answer = self._core.engine.run_read(command, request)

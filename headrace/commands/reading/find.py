@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
+from bson import Int64, ObjectId
+
 from headrace import limits
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
@@ -253,4 +255,11 @@ class _Projected:
         return encode_in_order(self._project(decode(next(self._documents))))
 
 
-COMMAND: Final = Command("find", run, FIELDS, pauses=True)
+def pauses(request: Request) -> bool:
+    """Whether a find may look at more than the one document whose `_id` it names."""
+    spec = request.body.get("filter")
+    return type(spec) is not dict or type(spec.get("_id")) not in _ONE_ID
+
+
+_ONE_ID: Final = frozenset({Int64, ObjectId, int, str})
+COMMAND: Final = Command("find", run, FIELDS, pauses=pauses)

@@ -135,4 +135,9 @@ def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) ->
     return before + _INT64(cursor_id) + behind  # type: ignore[no-any-return]
 
 
-COMMAND: Final = Command("getMore", run, FIELDS, pauses=True)
+def pauses(request: Request) -> bool:
+    """Whether the cursor may be one on documents: a change stream's getMore that repeats another knows its cursor."""
+    return request.cursor is None
+
+
+COMMAND: Final = Command("getMore", run, FIELDS, pauses=pauses)
