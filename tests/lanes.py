@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Final
 
@@ -30,6 +30,7 @@ PASSED: Final = re.compile(r"(\d+) (passed|skipped|failed|errors?)\b")
 class Lane:
     name: str
     commands: tuple[tuple[str, ...], ...]
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 def tests(name: str, marks: str, processes: int = 1) -> Lane:
@@ -52,7 +53,7 @@ FAST: Final = tests("fast", "not slow", int(os.environ.get("PROCESSES", "2")))
 SPARK: Final = tests("spark", "spark and not process and not network and not soak")
 PROCESS: Final = tests("process", "(process or network) and not soak")
 GROUPS: Final = {
-    "check": ((STATIC, FAST),),
+    "check": ((STATIC, replace(FAST, environment=(("HEADRACE_FEW_EXAMPLES", "1"),))),),
     "soak": ((tests("soak", "soak"),),),
     "test": ((STATIC, FAST), (SPARK, PROCESS)),
 }
@@ -86,7 +87,8 @@ class Run:
             self.seconds = time.monotonic() - self.start
             return
         self.process = subprocess.Popen(
-            self.commands.pop(0), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
+            self.commands.pop(0), cwd=ROOT, env=os.environ | dict(self.lane.environment) | {"PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
             text=True,
         )  # fmt: skip
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from bson import Decimal128, Int64
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.query.diff import apply_diff, compute_diff, identical, value_bytes
 from headrace.values.bson import encode
+from tests.examples import examples
 
 LONG = "x" * 100
 
@@ -24,7 +25,7 @@ changes = st.lists(st.tuples(names, values), max_size=3)
 
 
 @given(documents, documents)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 def test_a_diff_applied_gives_the_post_image(pre: dict[str, Any], post: dict[str, Any]) -> None:
     diff = compute_diff({**pre, "pad": LONG}, {**post, "pad": LONG})
     if diff is not None:
@@ -32,7 +33,7 @@ def test_a_diff_applied_gives_the_post_image(pre: dict[str, Any], post: dict[str
 
 
 @given(documents, changes)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 def test_a_small_change_in_a_large_document_is_a_diff(pre: dict[str, Any], edits: list[tuple[str, Any]]) -> None:
     before: dict[str, Any] = {"_id": 1, "pad": LONG * 10, "deep": {"pad": LONG * 10, "in": [LONG * 5, pre, LONG]}}
     after = {**before, "deep": {**before["deep"], "in": [LONG * 5, {**pre, **dict(edits)}, LONG, 5]}}
@@ -43,7 +44,7 @@ def test_a_small_change_in_a_large_document_is_a_diff(pre: dict[str, Any], edits
 
 
 @given(documents, documents)
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_what_a_diff_is_applied_to_is_left_alone(pre: dict[str, Any], post: dict[str, Any]) -> None:
     before = encode(pre)
     diff = compute_diff(pre, {**post, "pad": LONG})
@@ -88,7 +89,7 @@ def test_applying_a_diff_pads_arrays_with_null() -> None:
 
 
 @given(values)
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 def test_value_bytes_is_the_encoded_size(value: Any) -> None:
     assert value_bytes(value) == len(encode({"a": value})) - 8
 

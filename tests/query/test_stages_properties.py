@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.values.order import sort_key
+from tests.examples import examples
 
 Documents = list[dict[str, Any]]
 scalars = st.one_of(st.none(), st.integers(-3, 3), st.sampled_from([1.5, 2.0, "", "a", "b", True]))
 values = st.one_of(scalars, st.lists(scalars, max_size=3))
 fields = st.fixed_dictionaries({}, optional={"a": values, "b": scalars, "n": st.integers(-5, 5)})
 documents = st.lists(fields, max_size=12).map(lambda inputs: [{"_id": i, **d} for i, d in enumerate(inputs)])
-quick = settings(max_examples=60, deadline=None, derandomize=True)
+quick = examples(60)
 
 
 def answer(pipeline: list[Any], inputs: Documents) -> Documents:

@@ -6,7 +6,7 @@ from typing import Any
 
 from bson import Decimal128, Int64, Timestamp
 from bson.datetime_ms import DatetimeMS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.changes.description import describe
@@ -14,6 +14,7 @@ from headrace.errors import CommandError
 from headrace.query.diff import apply_diff, identical
 from headrace.query.update import Diff, Replaced, UpdateContext, parse_update, upsert_document
 from headrace.values.bson import decode, encode
+from tests.examples import examples
 
 numbers = st.sampled_from([0, 1, -3, 2147483647, 0.5, -0.0, Int64(2**63 - 1), Decimal128("1.50"), float("inf")])
 scalars = numbers | st.sampled_from(["", "abc", None, True, DatetimeMS(5), Timestamp(5, 1)])
@@ -65,7 +66,7 @@ def parsed(update: Any) -> Any:
 
 
 @given(documents, updates)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 def test_the_logged_diff_gives_the_document(document: dict[str, Any], update: dict[str, Any]) -> None:
     operation = parsed(update)
     before = encode(document)
@@ -92,7 +93,7 @@ def test_the_logged_diff_gives_the_document(document: dict[str, Any], update: di
 
 
 @given(documents, updates)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(150)
 def test_upserts_give_documents_or_client_errors(document: dict[str, Any], update: dict[str, Any]) -> None:
     operation = parsed(update)
     if operation is None:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from bson import InvalidBSON
 from bson_models import NAMES, VALUES, raw
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.values import bson, position
+from tests.examples import examples
 
-repeatable = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+repeatable = examples(150)
 DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=5)
 
 

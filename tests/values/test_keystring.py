@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from bson import Decimal128, Int64
 from bson_models import DECIMALS, NUMBERS, VALUES, model_key, raw
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CommandError
 from headrace.values import bson, keystring
 from headrace.values.keystring import decode_all, decode_value
+from tests.examples import examples
 
-repeatable = settings(max_examples=400, deadline=None, derandomize=True, database=None)
+repeatable = examples(400)
 
 
 def key(value: Any) -> bytes:

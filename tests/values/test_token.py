@@ -9,14 +9,15 @@ from uuid import UUID
 import pytest
 from bson import Binary, Decimal128, Int64, Timestamp
 from bson_models import VALUES, raw
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import CommandError
 from headrace.values import bson, keystring
 from headrace.values.token import TokenMaker, decode_token, high_water_mark, make_event_token
+from tests.examples import examples
 
-repeatable = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+repeatable = examples(200)
 IDENTITY = UUID("ab1154ac-acd8-49a4-8c61-756d70d3b21f").bytes
 INSERT = (
     "82635019A0000000012B042C0100296E5A1004AB1154ACACD849A48C61756D70D3B21F463C6F7065726174696F6E54797065003C69"

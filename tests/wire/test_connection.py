@@ -7,12 +7,13 @@ from contextlib import suppress
 
 import bson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.wire.compression import NAMES, compress
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
 from headrace.wire.message import OP_COMPRESSED, OP_MSG, OP_QUERY
+from tests.examples import examples
 
 PING = bson.encode({"ping": 1, "$db": "admin"})
 
@@ -218,7 +219,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(messages(), max_size=5), st.data())
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_the_messages_are_the_same_however_the_stream_is_cut(stream: list[bytes], data: st.DataObject) -> None:
     full = b"".join(stream)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(full)), max_size=12)))
@@ -229,20 +230,20 @@ def test_the_messages_are_the_same_however_the_stream_is_cut(stream: list[bytes]
 
 
 @given(st.lists(messages(), min_size=1, max_size=2))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_the_messages_are_the_same_byte_by_byte(stream: list[bytes]) -> None:
     full = b"".join(stream)
     assert shown(read_all(*(full[i : i + 1] for i in range(len(full))))) == shown(read_all(full))
 
 
 @given(messages(), st.data())
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_a_truncated_message_only_waits(message: bytes, data: st.DataObject) -> None:
     assert read_all(message[: data.draw(st.integers(0, len(message) - 1))]) == []
 
 
 @given(messages(), st.data())
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_a_damaged_message_is_read_or_refused_and_nothing_else(message: bytes, data: st.DataObject) -> None:
     damaged = bytearray(message)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -252,7 +253,7 @@ def test_a_damaged_message_is_read_or_refused_and_nothing_else(message: bytes, d
 
 
 @given(st.binary(max_size=200), st.integers(0, 100))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_any_payload_is_read_or_refused_and_nothing_else(payload: bytes, cut: int) -> None:
     for opcode in (OP_MSG, OP_QUERY, OP_COMPRESSED):
         message = frame(opcode, payload)
@@ -284,7 +285,7 @@ def test_what_comes_while_a_later_message_waits_stands_behind_it() -> None:
 
 
 @given(st.lists(messages(), min_size=1, max_size=6), st.data())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_the_messages_are_the_same_whenever_they_are_asked_for(stream: list[bytes], data: st.DataObject) -> None:
     full = b"".join(stream)
     connection, result, at = Connection(), [], 0

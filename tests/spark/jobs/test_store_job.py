@@ -39,6 +39,8 @@ partitions = 2
 {more}
 [trigger]
 availableNow = true
+[spark]
+quick = true
 """
 CHANGES = """
 [[sink]]

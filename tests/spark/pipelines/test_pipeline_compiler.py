@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from bson import Int64, Timestamp
 from bson.datetime_ms import DatetimeMS
-from hypothesis import given, settings
+from hypothesis import given
 
 from headrace.query.match import parse_filter
 from headrace.spark.pipelines import row_events
@@ -18,11 +18,12 @@ from headrace.spark.pipelines.program import canonical
 from headrace.spark.rows.extjson import dumps
 from headrace.values import bson
 from headrace.values.arrow import COLUMNS, DOCUMENTS, row_of
+from tests.examples import examples
 from tests.spark.pipelines.random_pipelines import EVENT_FILTERS, PITFALL_EVENTS, PITFALL_FILTERS, events
 
 # HEADRACE_EXAMPLES asks for more than a check can afford.
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "400"))
-many = settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
+many = examples(EXAMPLES)
 
 
 def cells_of(event: dict[str, Any]) -> dict[str, Any]:

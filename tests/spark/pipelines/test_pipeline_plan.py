@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from bson.datetime_ms import DatetimeMS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pymongo.database import Database
 
@@ -26,6 +26,7 @@ from headrace.spark.pipelines.windows import Bins
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.source.options import parse_options
 from headrace.values.arrow import COLUMNS
+from tests.examples import examples
 
 HOUR = {"$dateTrunc": {"date": "$clusterTime", "unit": "hour"}}
 
@@ -138,7 +139,7 @@ moments = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(
     st.sampled_from(sorted(UNITS - {"millisecond"})), st.integers(1, 12), st.sampled_from(ZONES),
     st.sampled_from(["monday", "sunday", "wed"]), moments,
