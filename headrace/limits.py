@@ -23,6 +23,9 @@ ARRAY_PADDING_MAX: Final = 1_500_000  # the largest index past the end of an arr
 SORT_FIELD_COUNT_MAX: Final = 32
 DENSIFY_COUNT_MAX: Final = 500_000  # documents that $densify may generate: internalQueryMaxAllowedDensifyDocs
 VIEW_DEPTH_MAX: Final = 20  # views over views
+PATH_COMPONENT_COUNT_MAX: Final = 200  # of a dotted path: as deep as MongoDB lets any document be
+PIPELINE_STAGE_COUNT_MAX: Final = 1000  # internalPipelineLengthLimit
+RECURSION_DEPTH_MAX: Final = 5000  # calls of Python within each other: two for each stage, some 20 for a nested level
 KEY_NESTING_MAX: Final = 200  # levels of a token's key: one of nothing but array bytes must not exhaust the stack
 
 # Clients.

@@ -10,12 +10,14 @@ commands again.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId, Timestamp
 from bson.errors import BSONError
 
+from headrace import limits
 from headrace.changes import split
 from headrace.clock import Clock
 from headrace.cursors.channels import Channels
@@ -60,6 +62,7 @@ class Engine:
 
         `shell`: what is around the engine; None where nothing is.
         """
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), limits.RECURSION_DEPTH_MAX))
         self.store = store
         self.options = options
         self.clock = clock or store.clock

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.stages.placement import check_placement
 from headrace.query.stages.sort_stage import with_limits
@@ -22,10 +23,12 @@ __all__ = ["DocumentStage", "PipelineContext", "Stage", "parse_pipeline", "run_p
 
 
 def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tuple[Stage, ...]:
-    """The stages of `pipeline`. Raises the `CommandError` of the first invalid stage.
+    """The stages of `pipeline`. Raises 7749501 if they are too many, else the `CommandError` of the first invalid one.
 
     With `context.in_change_stream` these are the stages after `$changeStream`; one not allowed there is error 20.
     """
+    if len(pipeline) > limits.PIPELINE_STAGE_COUNT_MAX:
+        raise CommandError(7749501, f"Pipeline length must be no longer than {limits.PIPELINE_STAGE_COUNT_MAX} stages")
     stages: list[Stage] = []
     for element in pipeline:
         stages.extend(_parse_stage(element, context))

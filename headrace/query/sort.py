@@ -17,6 +17,7 @@ from bson import Decimal128, Int64
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
+from headrace.query.expressions.field_paths import check_length
 from headrace.values.bson import MISSING
 from headrace.values.order import Key, number_key, sort_key
 from headrace.values.paths import array_index, split_path
@@ -200,7 +201,9 @@ def _check_path(path: str) -> None:
         raise CommandError(40352, "FieldPath cannot be constructed with empty string")
     if path.endswith("."):
         raise CommandError(40353, "FieldPath must not end with a '.'.")
-    for part in split_path(path):
+    parts = tuple(path.split("."))
+    check_length(parts)
+    for part in parts:
         if part == "":
             raise CommandError(15998, "FieldPath field names may not be empty strings.")
         if part.startswith("$") and part not in ("$id", "$ref", "$db"):

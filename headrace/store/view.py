@@ -178,7 +178,9 @@ class View:
 
     def entries(self, first: int, last: int = positions.LAST, *, backward: bool = False) -> Iterator[tuple[int, bytes]]:
         """(position, entry) of every entry from `first` to `last`, both inclusive; backward begins at `last`."""
-        low, high = first.to_bytes(8, "big"), last.to_bytes(8, "big")
+        if first > positions.LAST or last < 0:
+            return
+        low, high = first.to_bytes(8, "big"), min(last, positions.LAST).to_bytes(8, "big")
         with self.kv.cursor(self.tables["oplog"]) as cursor:
             if backward:
                 if not _seek_through(cursor, high):

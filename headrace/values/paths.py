@@ -14,16 +14,22 @@ Sorting has its own rule, in `query/sort.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
+from headrace import limits
 from headrace.values.bson import MISSING
 
 ValueTest = Callable[[Any], bool]
+_SPLIT_COUNT_MAX: Final = limits.PATH_COMPONENT_COUNT_MAX + 1
 
 
 def split_path(dotted: str) -> tuple[str, ...]:
-    """The components of a dotted path, including empty ones."""
-    return tuple(dotted.split("."))
+    """The components of a dotted path, including empty ones.
+
+    What a longer path has beyond `PATH_COMPONENT_COUNT_MAX` and one is cut off: no document is as deep, so that all of
+    them lead nowhere.
+    """
+    return tuple(dotted.split(".", _SPLIT_COUNT_MAX)[:_SPLIT_COUNT_MAX])
 
 
 def is_index(component: str) -> bool:
@@ -45,12 +51,20 @@ def any_value(path: tuple[str, ...], test: ValueTest, *, enter_last: bool = True
     `test` is called with MISSING if there is no value. If `enter_last` is False, an array at the end of the path is
     only tested itself.
     """
-    if len(path) == 1:
-        return _any_top_level(path[0], test) if enter_last else _top_level(path[0], test)
-    name, rest = path[0], path[1:]
-    in_object = any_value(rest, test, enter_last=enter_last)
-    in_array = _any_in_array(rest, test, in_object, enter_last)
+    in_object = _any_top_level(path[-1], test) if enter_last else _top_level(path[-1], test)
+    at_index: ValueTest = test
+    for start in range(
+        len(path) - 1, 0, -1
+    ):  # from the end, since each array's walk shares those of the paths after it
+        in_array = _any_in_array(path[start], in_object, at_index)
+        at_index = _inside(in_object, in_array)
+        in_object = _any_below(path[start - 1], test, in_object, in_array)
+    return in_object
 
+
+def _any_below(
+    name: str, test: ValueTest, in_object: Callable[[dict[str, Any]], bool], in_array: Callable[[list[Any]], bool]
+) -> Callable[[dict[str, Any]], bool]:
     def walk(document: dict[str, Any]) -> bool:
         value = document.get(name, MISSING)
         kind = type(value)
@@ -78,17 +92,19 @@ def _any_top_level(name: str, test: ValueTest) -> Callable[[dict[str, Any]], boo
 
 
 def _any_in_array(
-    rest: tuple[str, ...], test: ValueTest, in_object: Callable[[dict[str, Any]], bool], enter_last: bool
+    component: str, in_object: Callable[[dict[str, Any]], bool], at_index: ValueTest
 ) -> Callable[[list[Any]], bool]:
-    """Walks an array with the parts that are left; `in_object` walks an object with the same parts."""
-    index = array_index(rest[0])
+    """Walks an array with the rest of the path, which begins with `component`.
+
+    `in_object` walks an object with the same rest; `at_index` tests the element that `component` is the index of.
+    """
+    index = array_index(component)
     if index is None:
 
         def walk(array: list[Any]) -> bool:
             return any(type(item) is dict and in_object(item) for item in array)
 
         return walk
-    at_index = test if len(rest) == 1 else _inside(rest[1:], test, enter_last)
 
     def walk_indexed(array: list[Any]) -> bool:
         if any(type(item) is dict and in_object(item) for item in array):
@@ -98,10 +114,8 @@ def _any_in_array(
     return walk_indexed
 
 
-def _inside(rest: tuple[str, ...], test: ValueTest, enter_last: bool) -> ValueTest:
+def _inside(in_object: Callable[[dict[str, Any]], bool], in_array: Callable[[list[Any]], bool]) -> ValueTest:
     """Walks on from an array's element named by its index; a scalar there yields nothing."""
-    in_object = any_value(rest, test, enter_last=enter_last)
-    in_array = _any_in_array(rest, test, in_object, enter_last)
 
     def walk(item: Any) -> bool:
         kind = type(item)

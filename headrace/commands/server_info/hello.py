@@ -43,7 +43,7 @@ WIRE_VERSION_MIN: Final = 0
 WIRE_VERSION_MAX: Final = 27
 """MongoDB 8.2."""
 
-COMPRESSION: Final = array("compression")
+COMPRESSION: Final = array("compression", STRING)
 HELLO_OK: Final = boolean("helloOk")
 MAX_AWAIT_TIME_MS: Final = number("maxAwaitTimeMS")
 _FIELDS: Final = Fields(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import ABSENT, Constant, Env, Evaluate, Expression, ParseContext
 from headrace.values.bson import MISSING
@@ -132,15 +133,22 @@ def _variable(name: str, steps: tuple[str, ...], context: ParseContext) -> Expre
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """The field names of a dotted path. Raises 40352, 40353, 15998, 16410 and 16411 for an invalid FieldPath."""
+    """The field names of a dotted path. Raises 40352, 40353, 15998, 16410, 16411, 5984700 for an invalid FieldPath."""
     if not path:
         raise CommandError(40352, "FieldPath cannot be constructed with empty string")
     if path.endswith("."):
         raise CommandError(40353, "FieldPath must not end with a '.'.")
     steps = tuple(path.split("."))
+    check_length(steps)
     for name in steps:
         check_field_name(name)
     return steps
+
+
+def check_length(steps: tuple[str, ...]) -> None:
+    """Raises 5984700 for a path longer than any document is deep."""
+    if len(steps) > limits.PATH_COMPONENT_COUNT_MAX:
+        raise CommandError(5984700, "FieldPath is too long")
 
 
 def check_field_name(name: str) -> None:

@@ -7,17 +7,31 @@ beyond the end are clear. Source: MongoDB's manual, "Bitwise Query Operators".
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any, Final
 
 from bson import Binary, Decimal128, Int64
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.values.paths import ValueTest
 
 NUMBERS: Final = (int, Int64, float, Decimal128)
 OUT_OF_RANGE: Final = -(2**63)
 """The value used for a decimal that does not fit a 64-bit integer."""
+SIGN_BIT: Final = 63
+"""What every position beyond it means in a number, which repeats its sign for ever."""
+FIRST_CLEAR_BIT: Final = 8 * limits.INTERNAL_DOCUMENT_BYTES_MAX
+"""A bit that no binary value has; the positions beyond it are as clear."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Masks:
+    """The same bits as a mask for numbers and as one for binary data."""
+
+    of_number: int
+    of_bytes: int
 
 
 def parse_bits(name: str, argument: Any, path: str) -> ValueTest:
@@ -25,12 +39,13 @@ def parse_bits(name: str, argument: Any, path: str) -> ValueTest:
 
     Raises 2 for an argument or position of the wrong type or range, 9 for a number that is no non-negative integer.
     """
-    mask = _parse_mask(name, argument, path)
+    masks = _parse_mask(name, argument, path)
 
     def test(value: Any) -> bool:
         bits = _bits(value)
         if bits is None:
             return False
+        mask = masks.of_bytes if type(value) in (bytes, Binary) else masks.of_number
         if name == "$bitsAllSet":
             return bits & mask == mask
         if name == "$bitsAllClear":
@@ -59,14 +74,12 @@ def _bits(value: Any) -> int | None:
     return int(decimal.quantize(Decimal(1), ROUND_HALF_EVEN))
 
 
-def _parse_mask(name: str, argument: Any, path: str) -> int:
+def _parse_mask(name: str, argument: Any, path: str) -> _Masks:
     if type(argument) in (bytes, Binary):
-        return int.from_bytes(argument, "little")
+        mask = int.from_bytes(argument, "little")
+        return _Masks(mask, mask)
     if type(argument) is list:
-        mask = 0
-        for item in argument:
-            mask |= 1 << _parse_position(item)
-        return mask
+        return _mask_of([_parse_position(item) for item in argument])
     if type(argument) not in NUMBERS:
         raise CommandError(2, f"{path} takes an Array, a number, or a BinData but received: {name}: {argument!r}")
     number = _exact_int64(argument)
@@ -74,7 +87,19 @@ def _parse_mask(name: str, argument: Any, path: str) -> int:
         raise CommandError(9, f"Expected an integer: {name}: {argument}")
     if number < 0:
         raise CommandError(9, f"Expected a non-negative number in: {name}: {argument}")
-    return number
+    return _Masks(number, number)
+
+
+def _mask_of(positions: list[int]) -> _Masks:
+    """The masks with these bits set."""
+    of_number = 0
+    for position in positions:
+        of_number |= 1 << min(position, SIGN_BIT)
+    bits = bytearray(min(max(positions, default=0), FIRST_CLEAR_BIT) // 8 + 1)
+    for position in positions:
+        at = min(position, FIRST_CLEAR_BIT)
+        bits[at // 8] |= 1 << at % 8
+    return _Masks(of_number, int.from_bytes(bits, "little"))
 
 
 def _parse_position(item: Any) -> int:

@@ -17,9 +17,9 @@ from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
+from headrace.query.expressions.field_paths import check_length
 from headrace.query.match import parse_filter
 from headrace.query.match.filter_parser import truthy
-from headrace.values.paths import split_path
 
 FLAGS: Final = (bool, int, Int64, float, Decimal128)
 SLICE_SYNTAX: Final = "Invalid $slice syntax. The given syntax did not match the find() nor the expression syntax"
@@ -271,12 +271,13 @@ META: Final = {
 
 
 def checked_path(path: str) -> tuple[str, ...]:
-    """The components of a field path. Raises 40352, 40353, 15998 for empty ones and 16410 for a dollar sign."""
+    """The components of a field path. Raises 40352, 40353, 15998 for empty ones, 16410 for a dollar sign, 5984700."""
     if path == "":
         raise CommandError(40352, "FieldPath cannot be constructed with empty string")
     if path.endswith("."):
         raise CommandError(40353, "FieldPath must not end with a '.'.")
-    names = split_path(path)
+    names = tuple(path.split("."))
+    check_length(names)
     for name in names:
         if name == "":
             raise CommandError(15998, "FieldPath field names may not be empty strings.")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from headrace.errors import CommandError
-from headrace.query.expressions.field_paths import split_path
+from headrace.query.expressions.field_paths import check_length, split_path
 from headrace.query.stages.stage import Document, DocumentFunction, DocumentStage, PipelineContext, Stage
 from headrace.values.bson import MISSING, type_name
 
@@ -71,6 +71,7 @@ def _add(tree: FieldTree, steps: tuple[str, ...], value: Any, path: str, parse: 
 
 
 def _put(tree: FieldTree, steps: tuple[str, ...], evaluate: DocumentFunction, path: str) -> None:
+    check_length(steps)
     *parents, last = steps
     for step in parents:
         tree = tree.setdefault(step, {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from headrace import limits
 from headrace.errors import CommandError
 
 _DBREF_FIELDS = frozenset({"$db", "$id", "$ref"})
@@ -15,10 +16,16 @@ _DBREF_FIELDS = frozenset({"$db", "$id", "$ref"})
 
 @lru_cache(maxsize=8192)
 def parse_field_path(path: str) -> tuple[str, ...]:
-    """The components of a path. Raises 56 for an empty one, 52 for a dollar sign, 2 for a misplaced positional one."""
+    """The components of a path.
+
+    Raises 56 for an empty one, 52 for a dollar sign, 2 for a misplaced positional one, 15 for a path longer than any
+    document is deep.
+    """
     if not path:
         raise CommandError(56, "An empty update path is not valid.")
     components = tuple(path.split("."))
+    if len(components) > limits.PATH_COMPONENT_COUNT_MAX:
+        raise CommandError(15, f"Document exceeds maximum nesting depth of {limits.NESTING_MAX}")
     for component in components:
         if not component:
             raise CommandError(56, f"The update path '{path}' contains an empty field name, which is not allowed.")
