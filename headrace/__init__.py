@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["DirectoryInUse", "Server", "__version__"]
+__all__ = ["DirectoryInUse", "Server", "UnusableDirectory", "__version__"]
 
 if TYPE_CHECKING:
     from headrace.server.embedded import Server
+    from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse
 
 
@@ -27,4 +28,8 @@ def __getattr__(name: str) -> Any:
         from headrace.store.lmdb import DirectoryInUse
 
         return DirectoryInUse
+    if name == "UnusableDirectory":
+        from headrace.store.data_file import UnusableDirectory
+
+        return UnusableDirectory
     raise AttributeError(f"module 'headrace' has no attribute {name!r}")

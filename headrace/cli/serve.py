@@ -172,6 +172,7 @@ def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 def _run(options: ServerOptions, announce: Announce) -> int:
     from headrace.server import daemon
+    from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse
     from headrace.store.store import IncompatibleFormat
 
@@ -183,7 +184,7 @@ def _run(options: ServerOptions, announce: Announce) -> int:
             daemon.run(options, announce)
     except DirectoryInUse as error:
         return _fail(str(error), EXIT_DIRECTORY_IN_USE)
-    except IncompatibleFormat as error:
+    except (IncompatibleFormat, UnusableDirectory) as error:
         return _fail(str(error), EXIT_FAILED)
     except OSError as error:
         return _fail(str(error), EXIT_ADDRESS_IN_USE if error.errno == errno.EADDRINUSE else EXIT_FAILED)

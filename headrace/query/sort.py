@@ -201,12 +201,12 @@ def _check_path(path: str) -> None:
         raise CommandError(40352, "FieldPath cannot be constructed with empty string")
     if path.endswith("."):
         raise CommandError(40353, "FieldPath must not end with a '.'.")
-    parts = tuple(path.split("."))
-    check_length(parts)
-    for part in parts:
-        if part == "":
+    components = tuple(path.split("."))
+    check_length(components)
+    for component in components:
+        if component == "":
             raise CommandError(15998, "FieldPath field names may not be empty strings.")
-        if part.startswith("$") and part not in ("$id", "$ref", "$db"):
+        if component.startswith("$") and component not in ("$id", "$ref", "$db"):
             raise CommandError(16410, f"FieldPath field names may not start with '$'. Consider using $getField: {path}")
 
 

@@ -45,6 +45,7 @@ class Server:
 
     Raises:
         DirectoryInUse: Another process has the directory open (when the server starts).
+        UnusableDirectory: Its file is damaged or of another program, or cannot be written (when the server starts).
         OSError: The address cannot be bound (when the server starts).
     """
 

@@ -26,11 +26,14 @@ from typing import Final, cast
 import lmdb
 
 from headrace import limits
+from headrace.store.data_file import DATA_FILE, UnusableDirectory, check_directory
 from headrace.store.kv import Table, Transaction
 
 TABLES: Final = ("catalog", "documents", "ids", "images", "indexes", "meta", "oplog", "runs", "sessions", "topics")
 
 MapFull = lmdb.MapFullError
+LmdbError = lmdb.Error
+LOCK_FILE: Final = "headrace.lock"
 _DISK_ERRORS: Final = frozenset({errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 
 
@@ -45,15 +48,22 @@ def is_disk_failure(error: BaseException) -> bool:
 
 
 class LmdbEnvironment:
-    """An open data directory. `path=None` is a throw-away one that is removed by `close`, and not synced."""
+    """An open data directory. `path=None` is a throw-away one that is removed by `close`, and not synced.
+
+    A new directory, and the files in any, are the owner's only.
+    """
 
     def __init__(self, path: str | os.PathLike[str] | None, *, map_bytes: int = limits.MAP_BYTES_START) -> None:
+        """Raises `DirectoryInUse` and `UnusableDirectory`; the directory is then as it was."""
         self.temporary = path is None
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="headrace-") if path is None else path)
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_file = _lock(self.path)
         try:
             self._open(map_bytes)
+        except lmdb.Error as error:
+            self._release()
+            raise UnusableDirectory(f"{self.path / DATA_FILE} cannot be opened: {error}") from error
         except BaseException:
             self._release()
             raise
@@ -64,13 +74,16 @@ class LmdbEnvironment:
             map_bytes *= 2
         self._lmdb = lmdb.open(
             str(self.path), map_size=map_bytes, max_dbs=len(TABLES), lock=False, sync=not self.temporary,
-            metasync=not self.temporary, readahead=False, max_spare_txns=8,
+            metasync=not self.temporary, readahead=False, max_spare_txns=8, mode=0o600,
         )  # fmt: skip
+        with contextlib.suppress(PermissionError):  # another user's files, which this one may write
+            (self.path / DATA_FILE).chmod(0o600)
+            (self.path / LOCK_FILE).chmod(0o600)
         self.tables: dict[str, Table] = {name: Table(self._lmdb.open_db(name.encode())) for name in TABLES}
 
     def _file_bytes(self) -> int:
         try:
-            return (self.path / "data.mdb").stat().st_size
+            return (self.path / DATA_FILE).stat().st_size
         except FileNotFoundError:
             return 0
 
@@ -118,8 +131,14 @@ class LmdbEnvironment:
 
 
 def _lock(path: pathlib.Path) -> int:
-    """Take the directory for this process; the lock goes with the file descriptor."""
-    descriptor = os.open(path / "headrace.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Check the directory and take it for this process; the lock goes with the file descriptor."""
+    used = (path / LOCK_FILE).exists()
+    if not used:
+        check_directory(path, TABLES, used=False)
+    try:
+        descriptor = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UnusableDirectory(f"{path} cannot be written: {error.strerror}") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -129,6 +148,12 @@ def _lock(path: pathlib.Path) -> int:
             f"the data directory {path} is in use by another headrace process"
             f"{f' (pid {holder})' if holder else ''}; stop it, or give another --dbpath"
         ) from None
+    if used:
+        try:
+            check_directory(path, TABLES, used=os.fstat(descriptor).st_size > 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor

@@ -23,9 +23,10 @@ from typing import Any, Final
 from headrace import limits
 from headrace.clock import Clock, SystemClock
 from headrace.store.catalog import Catalog
+from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, Transaction
-from headrace.store.lmdb import LmdbEnvironment, MapFull
+from headrace.store.lmdb import LmdbEnvironment, LmdbError, MapFull
 from headrace.store.transaction_registry import Transactions
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
@@ -60,7 +61,10 @@ class Store:
         self, path: str | os.PathLike[str] | None, *, clock: Clock | None = None, oplog: bool = True,
         map_bytes: int = limits.MAP_BYTES_START,
     ) -> None:  # fmt: skip
-        """Open `path`, made if it is not there; None is a throw-away store. Raises `DirectoryInUse`."""
+        """Open `path`, made if it is not there; None is a throw-away store.
+
+        Raises `DirectoryInUse`, `UnusableDirectory` and `IncompatibleFormat`.
+        """
         self.clock = clock or SystemClock()
         self.oplog_enabled = oplog
         self.environment: Environment = LmdbEnvironment(path, map_bytes=map_bytes)
@@ -76,6 +80,9 @@ class Store:
         self._open_transaction: WriteTransaction | None = None
         try:
             self._start()
+        except LmdbError as error:
+            self.environment.close()
+            raise UnusableDirectory(f"{self.environment.path / DATA_FILE} cannot be read: {error}") from error
         except BaseException:
             self.environment.close()
             raise
