@@ -75,6 +75,7 @@ EVENT_SPLIT_BYTES: Final = INTERNAL_DOCUMENT_BYTES_MAX - 8 * 1024  # with its to
 # The oplog, when the operator says nothing.
 OPLOG_DISK_SHARE_DEFAULT: Final = 0.05
 OPLOG_BYTES_MIN: Final = 1024**3
+OPLOG_DISK_SHARE_MAX: Final = 0.25  # of a disk too small for that: the documents need some, too
 NOOP_INTERVAL_MS: Final = 10_000  # how often a quiet oplog gets a "periodic noop", as mongod writes it
 
 # Storage.

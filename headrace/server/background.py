@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.dispatch import transactions
+from headrace.server.retention_clock import RetentionClock
 from headrace.server.ttl import TimeToLive
 from headrace.store import catalog_changes, session_records
 from headrace.store.retention import Retention, expired_images, first_to_keep, prune, remove_images
@@ -23,15 +24,19 @@ LOG = logging.getLogger("headrace.server")
 TICK_MS: Final = 1000
 
 
-def retention_of(core: Core) -> Retention:
-    """The bounds in force: parameters set at run time, else the options, else MongoDB-like defaults."""
+def retention_of(core: Core, oplog_bytes: int) -> Retention:
+    """The bounds in force: parameters set at run time, else the options, else MongoDB-like defaults.
+
+    `oplog_bytes`: the oplog's size, which is counted as free.
+    """
     parameters = core.engine.parameters
     size_mb = parameters["oplogSizeMB"]
     if size_mb is not None:
         bytes_max = int(size_mb * 1024 * 1024)
     else:
-        free = shutil.disk_usage(core.store.environment.path).free
-        bytes_max = max(limits.OPLOG_BYTES_MIN, int(free * limits.OPLOG_DISK_SHARE_DEFAULT))
+        free = shutil.disk_usage(core.store.environment.path).free + oplog_bytes
+        least = min(limits.OPLOG_BYTES_MIN, int(free * limits.OPLOG_DISK_SHARE_MAX))
+        bytes_max = max(least, int(free * limits.OPLOG_DISK_SHARE_DEFAULT))
     return Retention(parameters["oplogMinRetentionHours"], bytes_max, parameters["oplogEntriesMax"])
 
 
@@ -42,6 +47,7 @@ class Background:
         self._core = core
         self._task: asyncio.Task[None] | None = None
         self.ttl = TimeToLive(core)
+        self._retention_clock = RetentionClock(core.engine.clock, core.store.last_wall_ms)
         self._noop_due_ms = 0.0
         self._session_at = b""  # where the scan of the sessions continues
 
@@ -71,8 +77,9 @@ class Background:
         core.engine.cursors.remove_idle(clock.monotonic_ms())
         transactions.retire(core.engine, clock.monotonic_ms())
         await self._noop(clock.monotonic_ms())
-        await self.prune(clock.now_ms())
-        await self._expire(clock.now_ms())
+        now_ms = self._retention_clock.now_ms()
+        await self.prune(now_ms)
+        await self._expire(now_ms)
         await self._collect()
         await self.ttl.tick()
 
@@ -92,7 +99,8 @@ class Background:
         if not store.oplog_enabled:
             return 0
         with store.reading() as view:
-            first_retained = first_to_keep(view, retention_of(self._core), now_ms)
+            oplog_bytes = store.environment.table_bytes(view.kv, "oplog")
+            first_retained = first_to_keep(view, retention_of(self._core, oplog_bytes), now_ms)
             oldest = view.oldest()
         removed = 0
         while oldest is not None and first_retained > oldest[0]:

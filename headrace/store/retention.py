@@ -8,10 +8,13 @@ so that positions go on from it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
+from headrace import limits
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
-from headrace.values.position import from_key, position
+from headrace.values.bson import find_element
+from headrace.values.position import from_key, position, seconds
 
 HOUR_MS = 3_600_000
 
@@ -33,7 +36,9 @@ def first_to_keep(view: View, retention: Retention, now_ms: int) -> int:
     keep = 0
     if retention.hours:
         limit_ms = now_ms - int(retention.hours * HOUR_MS)
-        keep = max(keep, min(position(limit_ms // 1000, 0), newest[0]))
+        keep = max(keep, min(position(max(limit_ms // 1000, 0), 0), newest[0]))
+        if seconds(newest[0]) * 1000 > now_ms:
+            keep = max(keep, min(_after_aged(view, limit_ms), newest[0]))
     count = view.kv.stat(view.tables["oplog"])["entries"]
     too_many = count - retention.entries_max if retention.entries_max else 0
     if retention.bytes_max:
@@ -42,6 +47,19 @@ def first_to_keep(view: View, retention: Retention, now_ms: int) -> int:
             too_many = max(too_many, -(-count * (table_bytes - retention.bytes_max) // table_bytes))
     if too_many > 0:
         keep = max(keep, _position_after(view, too_many, newest[0]))
+    return keep
+
+
+def _after_aged(view: View, limit_ms: int) -> int:
+    """The position after the last of the oldest entries that was written before `limit_ms`, by its own `wall`.
+
+    For an oplog whose positions are ahead of the clock, since the clock was ahead once: they do not show its age.
+    """
+    keep = 0
+    for at, entry in islice(view.entries(0), limits.PRUNE_COUNT_MAX):
+        element = find_element(entry, b"wall")
+        if element is not None and int.from_bytes(entry[element[1] : element[2]], "little", signed=True) < limit_ms:
+            keep = at + 1
     return keep
 
 

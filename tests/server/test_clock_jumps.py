@@ -1,0 +1,90 @@
+"""A wall clock that jumps: history ages at its own pace, and what was written in a wrong future goes in time."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import Any
+
+import pymongo
+import pytest
+
+import headrace
+from headrace import limits
+from headrace.server.background import retention_of
+from headrace.server.retention_clock import RetentionClock
+from headrace.store.retention import HOUR_MS
+from headrace.testing.clock import FakeClock
+
+
+def tick(server: headrace.Server) -> None:
+    core = server._running
+    asyncio.run_coroutine_threadsafe(core.background.tick(), core.loop).result()
+
+
+def entry_count(client: pymongo.MongoClient[Any]) -> int:
+    return client.local["oplog.rs"].count_documents({})
+
+
+def test_history_survives_a_clock_that_is_ahead_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    with headrace.Server(clock=clock) as server, pymongo.MongoClient(server.uri) as client:
+        client.t.c.insert_one({"_id": 1})
+        before = entry_count(client)
+        right = clock.now_ms()
+        clock.set_wall(right + 25 * HOUR_MS)
+        for _ in range(3):
+            clock.advance(1000)
+            tick(server)
+        ahead = client.t.c.insert_one({"_id": 2})
+        clock.set_wall(right + 3000)
+        clock.advance(1000)
+        tick(server)
+        assert ahead.acknowledged and entry_count(client) >= before + 1
+        jumps = [record.message for record in caplog.records if "the wall clock went" in record.message]
+        assert [text.split(";")[0] for text in jumps] == [
+            "the wall clock went forward by 90000 s at once", "the wall clock went back by 90000 s at once",
+        ]  # fmt: skip
+
+
+def test_cluster_times_never_go_back_and_entries_of_a_wrong_future_go_by_their_wall_clock() -> None:
+    clock = FakeClock()
+    with headrace.Server(clock=clock) as server, pymongo.MongoClient(server.uri) as client:
+        right = clock.now_ms()
+        clock.set_wall(right + 10_000 * HOUR_MS)
+        client.t.c.insert_one({"_id": 1})
+        clock.set_wall(right)
+        client.t.c.insert_many([{"_id": number} for number in range(2, 20)])
+        stamps = [entry["ts"] for entry in client.local["oplog.rs"].find()]
+        assert stamps == sorted(stamps)
+        clock.advance(30 * HOUR_MS)
+        client.t.c.insert_one({"_id": 20})
+        tick(server)
+        assert [entry["o"]["_id"] for entry in client.local["oplog.rs"].find({"op": "i"})] == [20]
+
+
+def test_age_catches_up_at_twice_the_pace_and_never_goes_back() -> None:
+    clock = FakeClock(1_000_000_000)
+    retention = RetentionClock(clock, 1_000_000_000 - 10 * HOUR_MS)
+    assert retention.now_ms() == 1_000_000_000 - 10 * HOUR_MS
+    clock.advance(4 * HOUR_MS)
+    assert retention.now_ms() == 1_000_000_000 - 2 * HOUR_MS
+    clock.advance(4 * HOUR_MS)
+    assert retention.now_ms() == 1_000_000_000 + 6 * HOUR_MS
+    clock.advance(4 * HOUR_MS)
+    assert retention.now_ms() == clock.now_ms()
+    clock.set_wall(5)
+    assert retention.now_ms() == 1_000_000_000 + 12 * HOUR_MS
+
+
+@pytest.mark.parametrize(
+    ("free", "expected"), [(100 * 1024**3, 5 * 1024**3), (8 * 1024**3, 1024**3), (1024**3, 1024**3 // 4)]
+)
+def test_the_oplog_takes_at_most_a_quarter_of_a_small_disk(
+    monkeypatch: pytest.MonkeyPatch, free: int, expected: int
+) -> None:
+    with headrace.Server() as server:
+        usage = shutil.disk_usage("/")._replace(free=free - 4096)
+        monkeypatch.setattr("headrace.server.background.shutil.disk_usage", lambda path: usage)
+        assert retention_of(server._running, 4096).bytes_max == expected
+        assert limits.OPLOG_BYTES_MIN == 1024**3
