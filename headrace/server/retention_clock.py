@@ -1,8 +1,8 @@
 """The time that ages history: it goes with the wall clock, but does not jump with it.
 
-Rule: it begins at the newest entry of the oplog, or now where that is earlier, and then catches up with the wall clock at
-twice the pace of the monotonic one at most. It never goes back. So a wall clock that is wrong by a day for a minute ages
-history by two minutes, and what a server slept or was stopped for is caught up while its clients can read on.
+Rule: it begins at the newest entry of the oplog, or now where that is earlier, and then catches up with the wall clock
+at twice the pace of the monotonic one at most. It never goes back. So a wall clock that is wrong by a day for a minute
+ages history by two minutes, and what a server slept or was stopped for is caught up while its clients can read on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RetentionClock:
         self._wall_ms, self._monotonic_ms = wall_ms, monotonic_ms
         if abs(jump_ms) >= JUMP_MS:
             LOG.warning(
-                "the wall clock went %s by %d s at once; history ages on at its own pace, and cluster times never go back",
+                "the wall clock went %s by %d s at once; history ages at its own pace, and cluster times never go back",
                 "forward" if jump_ms > 0 else "back",
                 abs(jump_ms) // 1000,
             )

@@ -43,7 +43,7 @@ WIRE_VERSION_MIN: Final = 0
 WIRE_VERSION_MAX: Final = 27
 """MongoDB 8.2."""
 
-COMPRESSION: Final = array("compression", STRING)
+COMPRESSION: Final = array("compression")
 HELLO_OK: Final = boolean("helloOk")
 MAX_AWAIT_TIME_MS: Final = number("maxAwaitTimeMS")
 _FIELDS: Final = Fields(
