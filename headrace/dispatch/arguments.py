@@ -52,30 +52,32 @@ class FieldType:
         return CommandError(14, f"BSON field '{path}' is the wrong type '{type_name(value)}', expected {expected}")
 
 
-ANY: Final = FieldType((
-    "double", "string", "object", "array", "binData", "objectId", "bool", "date", "regex", "javascript", "int",
-    "timestamp", "long", "decimal", "minKey", "maxKey",
-))  # fmt: skip
-ARRAY: Final = FieldType(("array",))
-BINARY: Final = FieldType(("binData",))
-BOOLEAN: Final = FieldType(("bool", "long", "int", "decimal", "double"), truthy, bool)
-"""MongoDB's safeBool: numbers are taken as well."""
-INT: Final = FieldType(("int",))
-LONG: Final = FieldType(("long",))
-NUMBER: Final = FieldType(("long", "int", "decimal", "double"), to_long, int)
-"""MongoDB's safeInt64: any number, cut to an integer of 64 bits; a NaN is 0."""
-OBJECT: Final = FieldType(("object",))
-OBJECT_ID: Final = FieldType(("objectId",))
-STRICT_BOOLEAN: Final = FieldType(("bool",))
-STRING: Final = FieldType(("string",))
-TIMESTAMP: Final = FieldType(("timestamp",))
+TYPES: Final = {
+    "any": FieldType((
+        "double", "string", "object", "array", "binData", "objectId", "bool", "date", "regex", "javascript", "int",
+        "timestamp", "long", "decimal", "minKey", "maxKey",
+    )),
+    "array": FieldType(("array",)),
+    "binData": FieldType(("binData",)),
+    "bool": FieldType(("bool", "long", "int", "decimal", "double"), truthy, bool),  # MongoDB's safeBool
+    "int": FieldType(("int",)),
+    "long": FieldType(("long",)),
+    "number": FieldType(("long", "int", "decimal", "double"), to_long, int),  # safeInt64: cut to 64 bits; a NaN is 0
+    "object": FieldType(("object",)),
+    "objectId": FieldType(("objectId",)),
+    "strictBool": FieldType(("bool",)),
+    "string": FieldType(("string",)),
+    "timestamp": FieldType(("timestamp",)),
+}  # fmt: skip
+"""The types of fields, by the names that declarations give them."""
 
 
 class Field(Generic[T]):
     """One declared field; `T` is the Python type that `of` returns.
 
-    `fields` declares those of a document, `items` the type of an array's elements. `check` is called for what the type
-    does not say. `error` and `items_error` replace error 14 where MongoDB has another.
+    `kind` is a type of `TYPES`, by its name, or one of several types. `fields` declares those of a document, `items`
+    the type of an array's elements. `check` is called for what the type does not say. `error` and `items_error` replace
+    error 14 where MongoDB has another.
     """
 
     __slots__ = (
@@ -84,22 +86,22 @@ class Field(Generic[T]):
     )  # fmt: skip
 
     def __init__(
-        self, name: str, kind: FieldType, default: T, *, required: bool = False, fields: Fields | None = None,
-        items: FieldType | None = None, check: Check | None = None, error: Error | None = None,
+        self, name: str, kind: FieldType | str, default: T, *, required: bool = False, fields: Fields | None = None,
+        items: str | None = None, check: Check | None = None, error: Error | None = None,
         items_error: Error | None = None,
     ) -> None:  # fmt: skip
         self.name = name
-        self.kind = kind
+        self.kind = kind if isinstance(kind, FieldType) else TYPES[kind]
         self.default = default
         self.required = required
         self.fields = fields
-        self.items = items
+        self.items = None if items is None else TYPES[items]
         self.check = check
         self.error = error
         self.items_error = items_error
-        self._types = kind.types
-        self._convert = kind.convert
-        self._native = kind.native
+        self._types = self.kind.types
+        self._convert = self.kind.convert
+        self._native = self.kind.native
 
     def of(self, body: dict[str, Any]) -> T:
         """The field's value in a document that was checked; the default where it is absent or null."""
@@ -195,7 +197,7 @@ class Arguments(Fields):
     __slots__ = ()
 
     def __init__(self, name: str, aliases: Iterable[str], specific: Fields, generic: Fields) -> None:
-        named = specific.by_name.get(name) or Field(name, ANY, None)
+        named = specific.by_name.get(name) or Field(name, "any", None)
         others = [field for field in specific.by_name.values() if field is not named]
         shared = [field for field in generic.by_name.values() if field.name not in specific.by_name]
         super().__init__(named, *others, *shared, strict=specific.strict)
@@ -213,20 +215,20 @@ class Arguments(Fields):
 
 def any_type(name: str, *, required: bool = False) -> Field[Any]:
     """A field of any type, which the command looks at itself."""
-    return Field(name, ANY, None, required=required)
+    return Field(name, "any", None, required=required)
 
 
 def array(
-    name: str, items: FieldType | None = None, *, required: bool = False, error: Error | None = None,
+    name: str, items: str | None = None, *, required: bool = False, error: Error | None = None,
     items_error: Error | None = None, check: Check | None = None,
 ) -> Field[list[Any]]:  # fmt: skip
     """An array; absent, it is empty."""
-    return Field(name, ARRAY, [], items=items, required=required, error=error, items_error=items_error, check=check)
+    return Field(name, "array", [], items=items, required=required, error=error, items_error=items_error, check=check)
 
 
 def boolean(name: str, default: bool = False, *, strict: bool = False, required: bool = False) -> Field[bool]:
     """A boolean; a number counts as one, unless `strict`."""
-    return Field(name, STRICT_BOOLEAN if strict else BOOLEAN, default, required=required)
+    return Field(name, "strictBool" if strict else "bool", default, required=required)
 
 
 def document(
@@ -234,7 +236,7 @@ def document(
     check: Check | None = None,
 ) -> Field[dict[str, Any]]:  # fmt: skip
     """A document, with declared `fields` or any; absent, it is empty."""
-    return Field(name, OBJECT, {}, fields=fields, required=required, error=error, check=check)
+    return Field(name, "object", {}, fields=fields, required=required, error=error, check=check)
 
 
 @overload
@@ -249,7 +251,7 @@ def number(
     name: str, default: Any = None, *, least: int | None = None, required: bool = False, check: Check | None = None
 ) -> Field[Any]:
     """A number, read as an integer of 64 bits. Below `least` it is error 51024."""
-    return Field(name, NUMBER, default, required=required, check=check if least is None else _at_least(name, least))
+    return Field(name, "number", default, required=required, check=check if least is None else _at_least(name, least))
 
 
 def _at_least(name: str, least: int) -> Check:
@@ -263,7 +265,7 @@ def _at_least(name: str, least: int) -> Check:
 
 def string(name: str, *, choices: Iterable[str] = (), required: bool = False) -> Field[str]:
     """A string; absent, it is empty. Any but one of `choices`, if there are some, is error 2."""
-    return Field(name, STRING, "", required=required, check=_one_of(frozenset(choices)) if choices else None)
+    return Field(name, "string", "", required=required, check=_one_of(frozenset(choices)) if choices else None)
 
 
 def _one_of(choices: frozenset[str]) -> Check:
@@ -274,7 +276,7 @@ def _one_of(choices: frozenset[str]) -> Check:
     return check
 
 
-def unsupported(name: str, error: Error, kind: FieldType = ANY) -> Field[Any]:
+def unsupported(name: str, error: Error, kind: str = "any") -> Field[Any]:
     """A field of MongoDB's that is refused unless its value counts as false."""
 
     def check(path: str, value: Any) -> None:
@@ -284,7 +286,7 @@ def unsupported(name: str, error: Error, kind: FieldType = ANY) -> Field[Any]:
     return Field(name, kind, None, check=check)
 
 
-def without_effect(kind: FieldType, *names: str) -> list[Field[Any]]:
+def without_effect(kind: str, *names: str) -> list[Field[Any]]:
     """Fields of MongoDB's that change nothing here; their types are checked."""
     return [Field(name, kind, None) for name in names]
 
@@ -300,7 +302,7 @@ def raw_documents(request: Request, field: str) -> list[bytes]:
         for kind, index, low, high in iter_elements(request.raw, element[1]):
             if kind != 0x03:
                 item = request.body[field][int(index)]
-                raise OBJECT.error(f"{request.name}.{field}.{index.decode()}", item)
+                raise TYPES["object"].error(f"{request.name}.{field}.{index.decode()}", item)
             documents.append(request.raw[low:high])
     if not 1 <= len(documents) <= limits.WRITE_BATCH_COUNT_MAX:
         raise CommandError(

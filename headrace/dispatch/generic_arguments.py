@@ -8,15 +8,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.dispatch.arguments import (
-    ANY,
-    BINARY,
-    BOOLEAN,
-    INT,
-    LONG,
-    NUMBER,
-    OBJECT,
-    STRING,
-    TIMESTAMP,
     Field,
     Fields,
     FieldType,
@@ -43,11 +34,11 @@ def _check_time(path: str, value: Any) -> None:
 
 
 MAX_TIME_MS: Final = number("maxTimeMS", check=_check_time)
-TXN_NUMBER: Final = Field("txnNumber", LONG, None)
+TXN_NUMBER: Final = Field("txnNumber", "long", None)
 READ_CONCERN: Final = document("readConcern", Fields(
-    *without_effect(STRING, "provenance"),
-    Field("afterClusterTime", TIMESTAMP, None),
-    Field("atClusterTime", TIMESTAMP, None),
+    *without_effect("string", "provenance"),
+    Field("afterClusterTime", "timestamp", None),
+    Field("atClusterTime", "timestamp", None),
     string("level"),
     path="readConcern",
 ))  # fmt: skip
@@ -63,15 +54,15 @@ GENERIC: Final = Fields(
     MAX_TIME_MS,
     READ_CONCERN,
     boolean("startTransaction", strict=True),
-    Field("stmtId", INT, None),
-    array("stmtIds", INT),
+    Field("stmtId", "int", None),
+    array("stmtIds", "int"),
     TXN_NUMBER,
     document("writeConcern"),
-    *without_effect(ANY, "comment", "help"),
-    *without_effect(BINARY, "clientOperationKey"),
-    *without_effect(INT, "txnRetryCounter"),
-    *without_effect(BOOLEAN, "rawData"),
-    *without_effect(NUMBER, "maxTimeMSOpOnly"),
+    *without_effect("any", "comment", "help"),
+    *without_effect("binData", "clientOperationKey"),
+    *without_effect("int", "txnRetryCounter"),
+    *without_effect("bool", "rawData"),
+    *without_effect("number", "maxTimeMSOpOnly"),
 )
 ACTED_UPON: Final = frozenset({
     "apiDeprecationErrors", "apiStrict", "apiVersion", "autocommit", "maxTimeMS", "readConcern", "startTransaction",
@@ -92,10 +83,10 @@ BYPASS: Final = boolean("bypassDocumentValidation")
 UPDATE: Final = FieldType(("object", "array"))
 NOT_AN_UPDATE: Final = (9, "Update argument must be either an object or an array")
 UPSERT: Final = boolean("upsert")
-ARRAY_FILTERS: Final = array("arrayFilters", OBJECT)
-COLLECTION_UUID: Final = without_effect(BINARY, "collectionUUID")
-ENCRYPTION: Final = without_effect(OBJECT, "encryptionInformation")
-QUERY_STATS: Final = without_effect(BOOLEAN, "includeQueryStatsMetrics")
+ARRAY_FILTERS: Final = array("arrayFilters", "object")
+COLLECTION_UUID: Final = without_effect("binData", "collectionUUID")
+ENCRYPTION: Final = without_effect("object", "encryptionInformation")
+QUERY_STATS: Final = without_effect("bool", "includeQueryStatsMetrics")
 
 
 def unsatisfied(body: dict[str, Any]) -> bytes:

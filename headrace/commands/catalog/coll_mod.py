@@ -8,7 +8,7 @@ from bson import Int64
 
 from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
 from headrace.commands.catalog.create import check_view_pipeline
-from headrace.dispatch.arguments import BOOLEAN, Fields, boolean, document, number, string, unsupported
+from headrace.dispatch.arguments import Fields, boolean, document, number, string, unsupported
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import for_writing, target
@@ -28,7 +28,7 @@ HIDDEN: Final = boolean("hidden")
 SECONDS_AFTER: Final = number(SECONDS, 0)
 INDEX: Final = document("index", Fields(
     HIDDEN, SECONDS_AFTER, document("keyPattern"), string("name"),
-    *(unsupported(name, (115, _UNIQUE.format(name)), BOOLEAN) for name in ("prepareUnique", "unique")),
+    *(unsupported(name, (115, _UNIQUE.format(name)), "bool") for name in ("prepareUnique", "unique")),
 ))  # fmt: skip
 CHANGES: Final = Fields(
     IMAGES, INDEX, *(CREATE_OPTIONS.by_name[name] for name in (

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import (
-    OBJECT,
-    Fields,
-    array,
-    boolean,
-    document,
-    number,
-    string,
-    unsupported,
-)
+from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, unsupported
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION
@@ -33,7 +24,7 @@ UNSUPPORTED: Final = {
 }
 OPTIONS: Final = Fields(
     IMAGES, COLLATION, boolean("autoIndexId"), boolean("capped"), number("expireAfterSeconds"), document("idIndex"),
-    document("indexOptionDefaults"), number("max"), array("pipeline", OBJECT), number("size"),
+    document("indexOptionDefaults"), number("max"), array("pipeline", "object"), number("size"),
     document("storageEngine"), string("validationAction", choices=("error", "warn")),
     string("validationLevel", choices=("moderate", "off", "strict")), document("validator"), string("viewOn"),
 )  # fmt: skip

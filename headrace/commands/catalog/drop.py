@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import BOOLEAN, Fields, boolean, string, without_effect
+from headrace.dispatch.arguments import Fields, boolean, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLECTION_UUID, ENCRYPTION
@@ -66,7 +66,7 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
 _DROP: Final = Fields(*COLLECTION_UUID, *ENCRYPTION)
 _RENAME: Final = Fields(
     string("renameCollection", required=True), TO, DROP_TARGET, *COLLECTION_UUID, *ENCRYPTION,
-    *without_effect(BOOLEAN, "stayTemp"),
+    *without_effect("bool", "stayTemp"),
 )  # fmt: skip
 
 COMMANDS: Final = (

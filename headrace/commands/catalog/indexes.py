@@ -7,11 +7,7 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.dispatch.arguments import (
-    ANY,
-    BOOLEAN,
-    NUMBER,
-    OBJECT,
-    STRING,
+    TYPES,
     Field,
     Fields,
     FieldType,
@@ -40,7 +36,7 @@ _ADDED: Final[dict[str, dict[str, Any]]] = {
     "text": {"weights": None, "default_language": "english", "language_override": "language", "textIndexVersion": 3},
 }
 
-INDEXES: Final = array("indexes", OBJECT, required=True)
+INDEXES: Final = array("indexes", "object", required=True)
 
 
 def _unknown(path: str, name: str) -> CommandError:
@@ -53,11 +49,11 @@ SPECIFICATION: Final = Fields(
     document("key", error=(14, "The 'key' field must be an object")), document("storageEngine"),
     document("wildcardProjection"), string("default_language"), string("language_override"), string("name"),
     string("ns"),
-    Field("expireAfterSeconds", NUMBER, None, error=(67, "TTL index 'expireAfterSeconds' option must be numeric")),
+    Field("expireAfterSeconds", "number", None, error=(67, "TTL index 'expireAfterSeconds' option must be numeric")),
     Field("weights", FieldType(("object", "string")), None),
-    *without_effect(ANY, "background", "clustered"),
+    *without_effect("any", "background", "clustered"),
     *without_effect(
-        NUMBER, "2dsphereIndexVersion", "bits", "bucketSize", "max", "min", "textIndexVersion", "v"
+        "number", "2dsphereIndexVersion", "bits", "bucketSize", "max", "min", "textIndexVersion", "v"
     ),
     unknown=_unknown,
 )  # fmt: skip
@@ -212,7 +208,7 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def _named(collection: Collection, wanted: Any) -> Any:
     if type(wanted) not in (str, dict):
-        raise STRING.error("dropIndexes.index", wanted)
+        raise TYPES["string"].error("dropIndexes.index", wanted)
     for index in collection.indexes:
         if index.name == wanted or (type(wanted) is dict and index.spec["key"] == wanted):
             if index.name == "_id_":
@@ -224,13 +220,13 @@ def _named(collection: Collection, wanted: Any) -> Any:
 
 
 _CREATE: Final = Fields(
-    INDEXES, *without_effect(ANY, "commitQuorum"), *without_effect(
-        BOOLEAN, "ignoreUnknownIndexOptions", "isTimeseriesNamespace", "returnOnStart"
+    INDEXES, *without_effect("any", "commitQuorum"), *without_effect(
+        "bool", "ignoreUnknownIndexOptions", "isTimeseriesNamespace", "returnOnStart"
     )
 )  # fmt: skip
-_DROP: Final = Fields(INDEX, *COLLECTION_UUID, *without_effect(BOOLEAN, "isTimeseriesNamespace"))
+_DROP: Final = Fields(INDEX, *COLLECTION_UUID, *without_effect("bool", "isTimeseriesNamespace"))
 _LIST: Final = Fields(
-    CURSOR, *without_effect(BOOLEAN, "includeBuildUUIDs", "includeIndexBuildInfo", "isTimeseriesNamespace")
+    CURSOR, *without_effect("bool", "includeBuildUUIDs", "includeIndexBuildInfo", "isTimeseriesNamespace")
 )
 
 COMMANDS: Final = (

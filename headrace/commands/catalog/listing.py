@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bson import Binary, Int64
 
-from headrace.dispatch.arguments import BOOLEAN, Fields, boolean, document, number, without_effect
+from headrace.dispatch.arguments import Fields, boolean, document, number, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, CURSOR
@@ -146,11 +146,11 @@ def validate(context: CommandContext, request: Request) -> dict[str, Any]:
 
 _STATISTICS: Final = Fields(SCALE, strict=False)
 _LIST_COLLECTIONS: Final = Fields(
-    CURSOR, FILTER, NAME_ONLY, *without_effect(BOOLEAN, "authorizedCollections", "includePendingDrops")
+    CURSOR, FILTER, NAME_ONLY, *without_effect("bool", "authorizedCollections", "includePendingDrops")
 )
-_LIST_DATABASES: Final = Fields(FILTER, NAME_ONLY, *without_effect(BOOLEAN, "authorizedDatabases"))
+_LIST_DATABASES: Final = Fields(FILTER, NAME_ONLY, *without_effect("bool", "authorizedDatabases"))
 _VALIDATE: Final = Fields(
-    *without_effect(BOOLEAN, "background", "checkBSONConformance", "full", "metadata", "repair"), strict=False
+    *without_effect("bool", "background", "checkBSONConformance", "full", "metadata", "repair"), strict=False
 )
 
 COMMANDS: Final = (

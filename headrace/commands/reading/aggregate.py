@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import BOOLEAN, OBJECT, Fields, array, boolean, document, without_effect
+from headrace.dispatch.arguments import Fields, array, boolean, document, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -33,16 +33,16 @@ _WITHOUT_COLLECTION: Final = frozenset(
 _CURSOR: Final = document("cursor", Fields(BATCH_SIZE), error=(14, "cursor field must be missing or an object"))
 EXPLAIN: Final = boolean("explain")
 PIPELINE: Final = array(
-    "pipeline", OBJECT, required=True, error=(14, "'pipeline' option must be specified as an array"),
+    "pipeline", "object", required=True, error=(14, "'pipeline' option must be specified as an array"),
     items_error=(14, "Each element of the 'pipeline' array must be an object"),
 )  # fmt: skip
 FIELDS: Final = Fields(
     COLLATION, _CURSOR, EXPLAIN, HINT, LET, PIPELINE, *COLLECTION_UUID, *ENCRYPTION, *QUERY_STATS,
     *without_effect(
-        BOOLEAN, "allowDiskUse", "bypassDocumentValidation", "fromMongos", "fromRouter", "isMapReduceCommand",
+        "bool", "allowDiskUse", "bypassDocumentValidation", "fromMongos", "fromRouter", "isMapReduceCommand",
         "needsMerge",
     ),
-    *without_effect(OBJECT, "exchange", "passthroughToShard", "querySettings", "runtimeConstants"),
+    *without_effect("object", "exchange", "passthroughToShard", "querySettings", "runtimeConstants"),
 )  # fmt: skip
 
 

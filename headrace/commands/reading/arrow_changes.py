@@ -31,16 +31,7 @@ from headrace import limits
 from headrace.changes.builder import EventBuilder
 from headrace.changes.row_collector import ReadBounds
 from headrace.cursors.row_cursor import RowCursor
-from headrace.dispatch.arguments import (
-    OBJECT,
-    STRING,
-    Fields,
-    array,
-    document,
-    missing,
-    number,
-    string,
-)
+from headrace.dispatch.arguments import Fields, array, document, missing, number, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION, LET
@@ -71,8 +62,8 @@ def _columns_exist(path: str, names: Any) -> None:
 
 AFTER: Final = document("after", required=True)
 BYTES_MAX: Final = number("bytesMax", limits.BATCH_BYTES_MAX, least=1)
-ASKED_COLUMNS: Final = array("columns", STRING, check=_columns_exist)
-PIPELINE: Final = array("pipeline", OBJECT)
+ASKED_COLUMNS: Final = array("columns", "string", check=_columns_exist)
+PIPELINE: Final = array("pipeline", "object")
 ROWS_MAX: Final = number("rowsMax", _ROWS_DEFAULT, least=1)
 SLICE: Final = number("slice", 0, least=0)
 SLICES: Final = number("slices", 1, least=1)

@@ -6,14 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from headrace.commands.reading.find import not_negative
-from headrace.dispatch.arguments import (
-    OBJECT,
-    Fields,
-    document,
-    number,
-    string,
-    without_effect,
-)
+from headrace.dispatch.arguments import Fields, document, number, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION, COLLECTION_UUID, HINT, QUERY_STATS
@@ -96,10 +89,10 @@ def _values(value: Any, path: list[str]) -> Iterator[Any]:
 
 _COUNT: Final = Fields(
     COLLATION, HINT, LIMIT, QUERY, SKIP, *COLLECTION_UUID, *QUERY_STATS,
-    *without_effect(OBJECT, "fields", "queryOptions"),
+    *without_effect("object", "fields", "queryOptions"),
 )  # fmt: skip
 _DISTINCT: Final = Fields(
-    COLLATION, HINT, KEY, QUERY, *COLLECTION_UUID, *QUERY_STATS, *without_effect(OBJECT, "queryOptions")
+    COLLATION, HINT, KEY, QUERY, *COLLECTION_UUID, *QUERY_STATS, *without_effect("object", "queryOptions")
 )
 
 COMMANDS: Final = (Command("count", count, _COUNT, pauses=True), Command("distinct", distinct, _DISTINCT, pauses=True))

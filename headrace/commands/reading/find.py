@@ -11,17 +11,7 @@ from bson import Int64, ObjectId
 from headrace import limits
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
-from headrace.dispatch.arguments import (
-    BOOLEAN,
-    NUMBER,
-    OBJECT,
-    Fields,
-    boolean,
-    document,
-    number,
-    unsupported,
-    without_effect,
-)
+from headrace.dispatch.arguments import Fields, boolean, document, number, unsupported, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -75,13 +65,13 @@ TAILABLE: Final = boolean("tailable")
 FIELDS: Final = Fields(
     AWAIT_DATA, BATCH_SIZE, COLLATION, FILTER, HINT, LET, LIMIT, NO_CURSOR_TIMEOUT, PROJECTION, SINGLE_BATCH, SKIP,
     SORT, TAILABLE,
-    *(unsupported(name, UNSUPPORTED[name], OBJECT) for name in ("max", "min")),
-    *(unsupported(name, UNSUPPORTED[name], BOOLEAN) for name in ("returnKey", "showRecordId")),
+    *(unsupported(name, UNSUPPORTED[name], "object") for name in ("max", "min")),
+    *(unsupported(name, UNSUPPORTED[name], "bool") for name in ("returnKey", "showRecordId")),
     *ENCRYPTION, *QUERY_STATS,
     *without_effect(
-        BOOLEAN, "allowDiskUse", "allowPartialResults", "allowSpeculativeMajorityRead", "oplogReplay", "readOnce"
+        "bool", "allowDiskUse", "allowPartialResults", "allowSpeculativeMajorityRead", "oplogReplay", "readOnce"
     ),
-    *without_effect(NUMBER, "term"), *without_effect(OBJECT, "querySettings", "runtimeConstants"),
+    *without_effect("number", "term"), *without_effect("object", "querySettings", "runtimeConstants"),
 )  # fmt: skip
 
 

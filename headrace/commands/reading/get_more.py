@@ -9,7 +9,7 @@ from headrace import limits
 from headrace.cursors.change_cursor import ChangeCursor
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
-from headrace.dispatch.arguments import LONG, NUMBER, OBJECT, Field, Fields, string, without_effect
+from headrace.dispatch.arguments import Field, Fields, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, MAX_TIME_MS, QUERY_STATS
@@ -24,11 +24,11 @@ from headrace.turns import uninterrupted
 UNBOUNDED: Final = 1 << 30
 _INT64 = Struct("<q").pack
 
-GET_MORE: Final = Field("getMore", LONG, 0, required=True)
+GET_MORE: Final = Field("getMore", "long", 0, required=True)
 COLLECTION: Final = string("collection", required=True)
 FIELDS: Final = Fields(
-    BATCH_SIZE, COLLECTION, GET_MORE, *QUERY_STATS, *without_effect(NUMBER, "term"),
-    *without_effect(OBJECT, "lastKnownCommittedOpTime"),
+    BATCH_SIZE, COLLECTION, GET_MORE, *QUERY_STATS, *without_effect("number", "term"),
+    *without_effect("object", "lastKnownCommittedOpTime"),
 )  # fmt: skip
 
 

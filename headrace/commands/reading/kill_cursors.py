@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import LONG, Fields, array
+from headrace.dispatch.arguments import Fields, array
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 
-CURSORS: Final = array("cursors", LONG, required=True)
+CURSORS: Final = array("cursors", "long", required=True)
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import BOOLEAN, Fields, boolean, number, without_effect
+from headrace.dispatch.arguments import Fields, boolean, number, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import GENERIC
@@ -40,6 +40,6 @@ def kill_op(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("currentOp", current_op, Fields(ALL, *without_effect(BOOLEAN, "$ownOps"), strict=False), admin_only=True),
+    Command("currentOp", current_op, Fields(ALL, *without_effect("bool", "$ownOps"), strict=False), admin_only=True),
     Command("killOp", kill_op, Fields(OP, strict=False), admin_only=True),
 )

@@ -17,19 +17,7 @@ from typing import Any, Final
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
-from headrace.dispatch.arguments import (
-    BOOLEAN,
-    OBJECT,
-    OBJECT_ID,
-    STRING,
-    Field,
-    Fields,
-    array,
-    boolean,
-    document,
-    number,
-    without_effect,
-)
+from headrace.dispatch.arguments import Field, Fields, array, boolean, document, number, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import ClientInfo, Request
@@ -49,10 +37,10 @@ MAX_AWAIT_TIME_MS: Final = number("maxAwaitTimeMS")
 _FIELDS: Final = Fields(
     COMPRESSION, HELLO_OK, MAX_AWAIT_TIME_MS, document("client"),
     document("topologyVersion", Fields(
-        Field("processId", OBJECT_ID, None, required=True), number("counter", required=True), strict=False
+        Field("processId", "objectId", None, required=True), number("counter", required=True), strict=False
     )),
-    *without_effect(BOOLEAN, "loadBalanced"), *without_effect(OBJECT, "speculativeAuthenticate"),
-    *without_effect(STRING, "saslSupportedMechs"), strict=False,
+    *without_effect("bool", "loadBalanced"), *without_effect("object", "speculativeAuthenticate"),
+    *without_effect("string", "saslSupportedMechs"), strict=False,
 )  # fmt: skip
 
 

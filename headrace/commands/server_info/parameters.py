@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace import limits
-from headrace.dispatch.arguments import NUMBER, Fields, string, without_effect
+from headrace.dispatch.arguments import Fields, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import GENERIC
@@ -164,7 +164,7 @@ def set_feature_version(context: CommandContext, request: Request) -> dict[str, 
     return {}
 
 
-_RESIZE: Final = Fields(*without_effect(NUMBER, "size", "minRetentionHours"), strict=False)
+_RESIZE: Final = Fields(*without_effect("number", "size", "minRetentionHours"), strict=False)
 
 COMMANDS: Final = (
     Command("getDefaultRWConcern", get_default_rw_concern, Fields(strict=False), admin_only=True),

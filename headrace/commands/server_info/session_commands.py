@@ -12,7 +12,7 @@ from uuid import uuid4
 from bson.binary import UUID_SUBTYPE, Binary
 
 from headrace import limits
-from headrace.dispatch.arguments import OBJECT, Fields, array
+from headrace.dispatch.arguments import Fields, array
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
@@ -31,7 +31,7 @@ def _listed(request: Request) -> list[dict[str, Any]]:
 
 
 def _listing(name: str) -> Fields:
-    return Fields(array(name, OBJECT, required=True), strict=False)
+    return Fields(array(name, "object", required=True), strict=False)
 
 
 def refresh(context: CommandContext, request: Request) -> dict[str, Any]:

@@ -14,15 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.commands.writing import delete, insert, update
-from headrace.dispatch.arguments import (
-    Field,
-    Fields,
-    array,
-    boolean,
-    document,
-    number,
-    raw_documents,
-)
+from headrace.dispatch.arguments import Field, Fields, array, boolean, document, number, raw_documents
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (

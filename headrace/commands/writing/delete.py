@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import (
-    BINARY,
-    BOOLEAN,
-    OBJECT,
-    Fields,
-    array,
-    document,
-    number,
-    raw_documents,
-    without_effect,
-)
+from headrace.dispatch.arguments import Fields, array, document, number, raw_documents, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.generic_arguments import (
-    COLLATION,
-    COLLECTION_UUID,
-    ENCRYPTION,
-    HINT,
-    LET,
-    ORDERED,
-)
+from headrace.dispatch.generic_arguments import COLLATION, COLLECTION_UUID, ENCRYPTION, HINT, LET, ORDERED
 from headrace.dispatch.namespaces import for_writing, refused, target
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
@@ -45,10 +28,10 @@ def _one_or_all(path: str, value: Any) -> None:
 
 LIMIT: Final = number("limit", 0, required=True, check=_one_or_all)
 FIELDS: Final = Fields(
-    LET, ORDERED, array("deletes"), *COLLECTION_UUID, *ENCRYPTION, *without_effect(BOOLEAN, "bypassDocumentValidation"),
-    *without_effect(OBJECT, "runtimeConstants"),
+    LET, ORDERED, array("deletes"), *COLLECTION_UUID, *ENCRYPTION, *without_effect("bool", "bypassDocumentValidation"),
+    *without_effect("object", "runtimeConstants"),
 )  # fmt: skip
-STATEMENT: Final = Fields(COLLATION, HINT, LIMIT, document("q", required=True), *without_effect(BINARY, "sampleId"))
+STATEMENT: Final = Fields(COLLATION, HINT, LIMIT, document("q", required=True), *without_effect("binData", "sampleId"))
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:

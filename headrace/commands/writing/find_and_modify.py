@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import OBJECT, Field, Fields, boolean, document, without_effect
+from headrace.dispatch.arguments import Field, Fields, boolean, document, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -40,7 +40,7 @@ SORT: Final = document("sort")
 FIELDS: Final = Fields(
     ARRAY_FILTERS, BYPASS, COLLATION, HINT, LET, NEW, PROJECTION, QUERY, REMOVE, SORT, UPSERT,
     Field("update", UPDATE, None, error=NOT_AN_UPDATE), *COLLECTION_UUID, *ENCRYPTION,
-    *without_effect(OBJECT, "runtimeConstants"),
+    *without_effect("object", "runtimeConstants"),
 )  # fmt: skip
 
 

@@ -6,17 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace import limits
-from headrace.dispatch.arguments import (
-    BINARY,
-    BOOLEAN,
-    OBJECT,
-    Field,
-    Fields,
-    array,
-    document,
-    raw_documents,
-    without_effect,
-)
+from headrace.dispatch.arguments import Field, Fields, array, document, raw_documents, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -49,13 +39,13 @@ from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import decode, encode, find_element
 
 FIELDS: Final = Fields(
-    BYPASS, LET, ORDERED, array("updates"), *COLLECTION_UUID, *ENCRYPTION, *without_effect(OBJECT, "runtimeConstants")
+    BYPASS, LET, ORDERED, array("updates"), *COLLECTION_UUID, *ENCRYPTION, *without_effect("object", "runtimeConstants")
 )
 SORT: Final = document("sort")
 STATEMENT: Final = Fields(
     ARRAY_FILTERS, COLLATION, HINT, MULTI, SORT, UPSERT, document("c"), document("q", required=True),
-    Field("u", UPDATE, None, required=True, error=NOT_AN_UPDATE), *without_effect(BINARY, "sampleId"),
-    *without_effect(BOOLEAN, "upsertSupplied"),
+    Field("u", UPDATE, None, required=True, error=NOT_AN_UPDATE), *without_effect("binData", "sampleId"),
+    *without_effect("bool", "upsertSupplied"),
 )  # fmt: skip
 
 
