@@ -25,10 +25,10 @@ def node_modules(package: str) -> Path:
             return folder
     if named or shutil.which("npm") is None:
         pytest.skip(f"the npm package {package} is not installed")
-    place = cache / package
-    place.mkdir(parents=True, exist_ok=True)
-    line = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(place), package]
+    folder = cache / package
+    folder.mkdir(parents=True, exist_ok=True)
+    line = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), package]
     run = subprocess.run(line, check=False, capture_output=True, text=True, timeout=300)
     if run.returncode:
         pytest.skip(f"npm could not install {package}: {run.stderr.strip()[-200:]}")
-    return place / "node_modules"
+    return folder / "node_modules"

@@ -33,8 +33,8 @@ def client(server: headrace.Server) -> Iterator[Client]:
 
 
 def computed(client: Client, expression: Any) -> Any:
-    [found] = client.d.aggregate([{"$documents": [{}]}, {"$project": {"value": expression}}])
-    return found["value"]
+    [result] = client.d.aggregate([{"$documents": [{}]}, {"$project": {"value": expression}}])
+    return result["value"]
 
 
 def code_of(client: Client, command: dict[str, Any]) -> int | None:
@@ -60,8 +60,8 @@ def test_3_events_have_a_wall_time(client: Client) -> None:
 
 def test_5_dates_keep_their_milliseconds_when_something_is_added(client: Client) -> None:
     start = datetime(2020, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
-    found = computed(client, {"$dateAdd": {"startDate": start, "unit": "day", "amount": 1}})
-    assert found == datetime(2020, 1, 3, 3, 4, 5, 678_000)
+    result = computed(client, {"$dateAdd": {"startDate": start, "unit": "day", "amount": 1}})
+    assert result == datetime(2020, 1, 3, 3, 4, 5, 678_000)
 
 
 def test_6_filter_takes_a_limit(client: Client) -> None:

@@ -53,7 +53,7 @@ PAGES = sorted(
 )
 RUN = {"console", "python"}
 SHELLS = {"bash", "console", "py", "pycon", "python", "sh", "shell", "zsh"}  # languages of what could be run
-OWN_TEST = {"docs/sinks/own.md"}  # tests/spark has batches for it
+TESTED_ELSEWHERE = {"docs/sinks/own.md"}  # tests/spark has batches for it
 JOB_NAMES = re.compile(r"# ([\w-]+\.toml)\n")
 MARK = "\x1e"
 FENCE = re.compile(r"```(\w*)$")
@@ -77,14 +77,14 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     """The page's blocks that are run, and what those that print are to print."""
-    found: list[Block] = []
+    unpaired: list[Block] = []
     mark, language, start, body = "", None, 0, list[str]()
     lines = page.read_text("utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         if language is None and (fence := FENCE.match(line)):
             language, start, body = fence[1], number + 1, []
         elif language is not None and line == "```":
-            found.append(Block(language, "\n".join(body), start, mark == "slow", mark.startswith("not run"), None))
+            unpaired.append(Block(language, "\n".join(body), start, mark == "slow", mark.startswith("not run"), None))
             mark, language = "", None
         elif language is not None:
             body.append(line)
@@ -92,7 +92,7 @@ def blocks(page: Path) -> list[Block]:
             mark = comment[1]
         elif line:
             mark = ""
-    blocks = [with_output(block, after) for block, after in zip(found, [*found[1:], None])]
+    blocks = [with_output(block, after) for block, after in zip(unpaired, [*unpaired[1:], None])]
     return [block for block in blocks if block.language in RUN or is_job_file(block)]
 
 
@@ -170,11 +170,11 @@ class Reader:
             ["sh", "-e", "-c", script], cwd=self.folder, env=self.environment, capture_output=True, text=True,
             timeout=600, check=False,
         )  # fmt: skip
-        place = f"{self.page.name}:{block.line}"
-        assert done.returncode == 0, f"{place}\n{done.stdout}\n{done.stderr}"
+        location = f"{self.page.name}:{block.line}"
+        assert done.returncode == 0, f"{location}\n{done.stdout}\n{done.stderr}"
         for got, wanted in zip(done.stdout.split(MARK), expected):
             if wanted:
-                check(got, "\n".join(wanted), place)
+                check(got, "\n".join(wanted), location)
 
     def end(self) -> None:
         """Stop the servers that the page started in the background and left running: those with a pid file."""
@@ -187,9 +187,9 @@ def as_asked(command: str) -> str:
     return f"make -C '{ROOT}' -n{command[4:]}" if command.startswith("make ") else command
 
 
-def check(got: str, wanted: str, place: str) -> None:
-    pattern = ".*?".join(re.escape(part) for part in wanted.strip().split("..."))
-    assert re.fullmatch(pattern, got.strip(), re.DOTALL), f"{place} says\n{wanted}\nbut it is\n{got}"
+def check(got: str, wanted: str, location: str) -> None:
+    pattern = ".*?".join(re.escape(literal) for literal in wanted.strip().split("..."))
+    assert re.fullmatch(pattern, got.strip(), re.DOTALL), f"{location} says\n{wanted}\nbut it is\n{got}"
 
 
 def free_port() -> int:
@@ -207,7 +207,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
 
 def pages_with(*, slow: bool) -> list[Path]:
     """Pages that have something to run: slow ones are run whole, the others without their slow blocks."""
-    pages = [page for page in PAGES if page_id(page) not in OWN_TEST]
+    pages = [page for page in PAGES if page_id(page) not in TESTED_ELSEWHERE]
     return [page for page in pages if any(block.slow == slow for block in blocks(page) if runs(block))]
 
 

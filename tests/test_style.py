@@ -109,12 +109,12 @@ def test_every_module_opens_by_saying_what_it_is() -> None:
 
 
 def test_no_room_is_called_after_nothing() -> None:
-    found = [
+    offenders = [
         name(path)
         for path in every_source()
         if FORBIDDEN_NAMES & {path.stem, *path.relative_to(ROOT).parts, *path.stem.split("_")}
     ]
-    assert not found
+    assert not offenders
 
 
 def test_tables_are_sorted() -> None:
@@ -144,13 +144,13 @@ def tables(module: ast.Module) -> Iterator[tuple[str, list[str] | list[int]]]:
 
 
 def keys_of(value: ast.expr | None) -> list[str] | list[int]:
-    found: list[ast.expr | None] = []
+    items: list[ast.expr | None] = []
     if isinstance(value, ast.Dict):
-        found = list(value.keys)
+        items = list(value.keys)
     elif isinstance(value, ast.Tuple | ast.List):
-        found = [item.args[0] if isinstance(item, ast.Call) and item.args else None for item in value.elts]
-    keys = [key.value for key in found if isinstance(key, ast.Constant)]
-    return keys if len(keys) == len(found) else []  # type: ignore[return-value]
+        items = [item.args[0] if isinstance(item, ast.Call) and item.args else None for item in value.elts]
+    keys = [key.value for key in items if isinstance(key, ast.Constant)]
+    return keys if len(keys) == len(items) else []  # type: ignore[return-value]
 
 
 def test_names_are_the_fields_own() -> None:
@@ -241,13 +241,13 @@ def words_of(defined: str) -> set[str]:
 
 @pytest.mark.parametrize("what", sorted(FOREIGN))
 def test_no_file_holds_what_belongs_to_one_machine(what: str) -> None:
-    found = []
+    offenders = []
     for path in tracked():
         if path.suffix in {".ico", ".png"} or path == Path(__file__).resolve():
             continue
         lines = path.read_text("utf-8").splitlines()
-        found += [f"{name(path)}:{number}" for number, line in enumerate(lines, 1) if FOREIGN[what].search(line)]
-    assert not found
+        offenders += [f"{name(path)}:{number}" for number, line in enumerate(lines, 1) if FOREIGN[what].search(line)]
+    assert not offenders
 
 
 def test_the_server_starts_without_spark_and_arrow() -> None:

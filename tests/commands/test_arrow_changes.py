@@ -45,13 +45,13 @@ def keys(reply: dict[str, Any]) -> list[int]:
 def test_a_range_comes_in_pieces_that_follow_one_another(server: DrivenServer) -> None:
     start = start_of(server)
     insert(server, *range(7))
-    after, found, dones = start, [], []
+    after, rows_read, dones = start, [], []
     while not dones or not dones[-1]:
         reply = changes(server, after, rowsMax=3)
-        found.append(keys(reply))
+        rows_read.append(keys(reply))
         dones.append(reply["done"])
         after = reply["token"]
-    assert found[:3] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert rows_read[:3] == [[0, 1, 2], [3, 4, 5], [6]]
     assert batches_of(reply["arrow"])[0].schema.names == list(COLUMNS)
     assert keys(changes(server, start, rowsMax=3)) == [0, 1, 2]  # nothing is kept between calls
 

@@ -30,8 +30,8 @@ def bulk(client: Any, ops: list[dict[str, Any]], **options: Any) -> dict[str, An
     return dict(client.admin.command(command))
 
 
-def insert(place: int, key: Any) -> dict[str, Any]:
-    return {"insert": place, "document": {"_id": key}}
+def insert(namespace_index: int, key: Any) -> dict[str, Any]:
+    return {"insert": namespace_index, "document": {"_id": key}}
 
 
 def counts(reply: dict[str, Any]) -> dict[str, int]:

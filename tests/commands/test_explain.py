@@ -45,11 +45,11 @@ def stages(stage: dict[str, Any]) -> list[str]:
 def test_a_find_is_told_as_it_is_done(
     client: Any, find: dict[str, Any], plan: list[str], keys: int, documents: int, returned: int
 ) -> None:
-    found = explain(client, {"find": "c", **find})
-    assert stages(found["queryPlanner"]["winningPlan"]) == plan
-    stats = found["executionStats"]
+    explained = explain(client, {"find": "c", **find})
+    assert stages(explained["queryPlanner"]["winningPlan"]) == plan
+    stats = explained["executionStats"]
     assert (stats["totalKeysExamined"], stats["totalDocsExamined"], stats["nReturned"]) == (keys, documents, returned)
-    assert found["command"]["find"] == "c" and found["serverInfo"]["port"] == client.address[1]
+    assert explained["command"]["find"] == "c" and explained["serverInfo"]["port"] == client.address[1]
 
 
 def test_the_direction_is_told(client: Any) -> None:
@@ -78,43 +78,43 @@ def test_the_filter_is_shown_as_it_was_understood(client: Any, spec: dict[str, A
 
 
 def test_without_counts_nothing_is_run(client: Any) -> None:
-    found = explain(client, {"find": "nowhere"}, "queryPlanner")
-    assert found["queryPlanner"]["winningPlan"] == {"stage": "EOF"} and "executionStats" not in found
+    plan = explain(client, {"find": "nowhere"}, "queryPlanner")
+    assert plan["queryPlanner"]["winningPlan"] == {"stage": "EOF"} and "executionStats" not in plan
 
 
 def test_writes_are_explained_and_not_done(client: Any) -> None:
     update = {"q": {"x": {"$lt": 2}}, "u": {"$set": {"x": 1}}, "multi": True}
-    found = explain(client, {"update": "c", "updates": [update]})["executionStats"]
-    assert found["executionStages"]["nMatched"] == 20 and found["executionStages"]["nWouldModify"] == 10
-    found = explain(client, {"delete": "c", "deletes": [{"q": {"x": 1}, "limit": 0}]})["executionStats"]
-    assert found["executionStages"]["nWouldDelete"] == 10
-    found = explain(client, {"findAndModify": "c", "query": {"_id": 77}, "update": {"$set": {"x": 9}}, "upsert": True})
-    assert stages(found["queryPlanner"]["winningPlan"]) == ["UPDATE", "IDHACK"]
-    assert found["executionStats"]["executionStages"]["nWouldUpsert"] == 1
+    plan = explain(client, {"update": "c", "updates": [update]})["executionStats"]
+    assert plan["executionStages"]["nMatched"] == 20 and plan["executionStages"]["nWouldModify"] == 10
+    plan = explain(client, {"delete": "c", "deletes": [{"q": {"x": 1}, "limit": 0}]})["executionStats"]
+    assert plan["executionStages"]["nWouldDelete"] == 10
+    plan = explain(client, {"findAndModify": "c", "query": {"_id": 77}, "update": {"$set": {"x": 9}}, "upsert": True})
+    assert stages(plan["queryPlanner"]["winningPlan"]) == ["UPDATE", "IDHACK"]
+    assert plan["executionStats"]["executionStages"]["nWouldUpsert"] == 1
     assert client.t.c.count_documents({"x": 1}) == 10 and client.t.c.count_documents({}) == 30
 
 
 def test_count_and_distinct(client: Any) -> None:
-    found = explain(client, {"count": "c", "query": {"x": 1}})
-    assert stages(found["queryPlanner"]["winningPlan"]) == ["COUNT", "COLLSCAN"]
-    assert found["executionStats"]["executionStages"]["nCounted"] == 10
+    plan = explain(client, {"count": "c", "query": {"x": 1}})
+    assert stages(plan["queryPlanner"]["winningPlan"]) == ["COUNT", "COLLSCAN"]
+    assert plan["executionStats"]["executionStages"]["nCounted"] == 10
     assert explain(client, {"distinct": "c", "key": "x"})["executionStats"]["nReturned"] == 3
 
 
 def test_a_pipeline_is_its_first_filter_and_its_other_stages(client: Any) -> None:
     pipeline = [{"$match": {"_id": {"$lt": 9}}}, {"$group": {"_id": "$x"}}, {"$out": "never"}]
-    found = explain(client, {"aggregate": "c", "pipeline": pipeline, "cursor": {}})["stages"]
-    assert [next(iter(stage)) for stage in found] == ["$cursor", "$group", "$out"]
-    assert found[0]["$cursor"]["executionStats"]["totalDocsExamined"] in range(9, 12)
-    assert [stage["nReturned"] for stage in found[:2]] == [9, 3]
+    plan = explain(client, {"aggregate": "c", "pipeline": pipeline, "cursor": {}})["stages"]
+    assert [next(iter(stage)) for stage in plan] == ["$cursor", "$group", "$out"]
+    assert plan[0]["$cursor"]["executionStats"]["totalDocsExamined"] in range(9, 12)
+    assert [stage["nReturned"] for stage in plan[:2]] == [9, 3]
     assert "never" not in client.t.list_collection_names()
     plain = client.t.command("aggregate", "c", pipeline=[{"$match": {"_id": 1}}], explain=True)
     assert plain["queryPlanner"]["winningPlan"] == {"stage": "IDHACK"}
 
 
 def test_a_view_is_explained_by_what_it_stands_on(client: Any) -> None:
-    found = explain(client, {"find": "v", "filter": {"_id": 4}})
-    assert found["stages"][0]["$cursor"]["queryPlanner"]["namespace"] == "t.c"
+    plan = explain(client, {"find": "v", "filter": {"_id": 4}})
+    assert plan["stages"][0]["$cursor"]["queryPlanner"]["namespace"] == "t.c"
 
 
 def test_drivers_can_ask_for_it(client: Any) -> None:

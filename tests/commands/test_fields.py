@@ -92,9 +92,11 @@ def test_flags_may_be_decimals(server: DrivenServer) -> None:
     assert server.run("t", {"delete": "c", "deletes": [{"q": {}, "limit": Decimal128("1")}]})["n"] == 1
 
 
-@pytest.mark.parametrize(("place", "code"), [(math.nan, None), (math.inf, 2), (1, 2), ("x", 14)], ids=str)
-def test_an_operation_names_its_collection_by_a_number(server: DrivenServer, place: Any, code: int | None) -> None:
-    command = {"bulkWrite": 1, "ops": [{"delete": place, "filter": {}}], "nsInfo": [{"ns": "t.c"}]}
+@pytest.mark.parametrize(("namespace_index", "code"), [(math.nan, None), (math.inf, 2), (1, 2), ("x", 14)], ids=str)
+def test_an_operation_names_its_collection_by_a_number(
+    server: DrivenServer, namespace_index: Any, code: int | None
+) -> None:
+    command = {"bulkWrite": 1, "ops": [{"delete": namespace_index, "filter": {}}], "nsInfo": [{"ns": "t.c"}]}
     assert server.run("admin", command).get("code") == code
 
 

@@ -28,8 +28,8 @@ def test_a_find_sees_it_in_its_filter_and_its_projection(coll: Any) -> None:
 
 
 def test_an_aggregation_computes_it_once(coll: Any) -> None:
-    found = list(coll.aggregate([{"$project": {"c": "$$chance", "t": "$$text"}}], let=LET))
-    assert len({item["c"] for item in found}) == 1 and {item["t"] for item in found} == {"$a"}
+    results = list(coll.aggregate([{"$project": {"c": "$$chance", "t": "$$text"}}], let=LET))
+    assert len({item["c"] for item in results}) == 1 and {item["t"] for item in results} == {"$a"}
 
 
 def test_writes_see_it(coll: Any) -> None:

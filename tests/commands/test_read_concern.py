@@ -107,8 +107,8 @@ def test_a_snapshot_holds_nobody_back_and_ends_where_its_collection_does(client:
 
 
 def test_a_time_from_before_the_last_write_is_not_kept(client: Any) -> None:
-    told = client.t.command("ping")["operationTime"]
-    assert len(find(client, told)["firstBatch"]) == 3
+    operation_time = client.t.command("ping")["operationTime"]
+    assert len(find(client, operation_time)["firstBatch"]) == 3
     before = client.t.command("ping")["operationTime"]
     client.t.other.insert_one({})
     client.admin.command({"killAllSessions": []})

@@ -22,15 +22,15 @@ def client() -> Any:
 
 
 def one(source: Any, *pipeline: dict[str, Any]) -> Any:
-    (found,) = source.aggregate(list(pipeline))
-    return found
+    (result,) = source.aggregate(list(pipeline))
+    return result
 
 
 def test_coll_stats_tells_the_size_and_the_count(client: Any) -> None:
-    found = one(client.t.c, {"$collStats": {"count": {}, "storageStats": {"scale": 10}}})
-    assert found["count"] == 10 and found["ns"] == "t.c"
-    assert found["storageStats"]["count"] == 10 and found["storageStats"]["scaleFactor"] == 10
-    assert 100 < found["storageStats"]["size"] < 200
+    result = one(client.t.c, {"$collStats": {"count": {}, "storageStats": {"scale": 10}}})
+    assert result["count"] == 10 and result["ns"] == "t.c"
+    assert result["storageStats"]["count"] == 10 and result["storageStats"]["scaleFactor"] == 10
+    assert 100 < result["storageStats"]["size"] < 200
     assert one(client.t.c, {"$collStats": {"count": {}}}, {"$project": {"_id": 0, "count": 1}}) == {"count": 10}
 
 
@@ -51,15 +51,15 @@ def test_counting_a_collection_that_is_not_there_is_an_error(client: Any) -> Non
 
 
 def test_index_stats_lists_the_indexes(client: Any) -> None:
-    found = list(client.t.c.aggregate([{"$indexStats": {}}, {"$sort": {"name": 1}}]))
-    assert [(item["name"], item["key"]) for item in found] == [("_id_", {"_id": 1}), ("x_1", {"x": 1})]
-    assert found[1]["accesses"]["ops"] == 0 and "accesses" not in found[0]
+    result = list(client.t.c.aggregate([{"$indexStats": {}}, {"$sort": {"name": 1}}]))
+    assert [(item["name"], item["key"]) for item in result] == [("_id_", {"_id": 1}), ("x_1", {"x": 1})]
+    assert result[1]["accesses"]["ops"] == 0 and "accesses" not in result[0]
 
 
 def test_list_local_sessions_has_at_least_the_one_that_asks(client: Any) -> None:
     with client.start_session() as session:
-        found = list(client.t.aggregate([{"$listLocalSessions": {}}], session=session))
-        assert session.session_id["id"] in [item["_id"]["id"] for item in found]
+        result = list(client.t.aggregate([{"$listLocalSessions": {}}], session=session))
+        assert session.session_id["id"] in [item["_id"]["id"] for item in result]
 
 
 def waiting(client: Any) -> list[Any]:
@@ -69,9 +69,9 @@ def waiting(client: Any) -> list[Any]:
 
 def wait_for(condition: Any) -> Any:
     end = time.monotonic() + 10
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < end
-    return found
+    return result
 
 
 def test_a_get_more_that_waits_is_seen_and_can_be_killed(client: Any) -> None:
@@ -117,8 +117,8 @@ def test_kill_op_ends_a_wait(client: Any) -> None:
 
 
 def test_current_op_has_a_filter_and_shows_transactions_that_are_open(client: Any) -> None:
-    (own,) = client.admin.command({"currentOp": 1, "command.currentOp": 1})["inprog"]
-    assert own["ns"] == "admin.$cmd" and own["op"] == "command"
+    (operation,) = client.admin.command({"currentOp": 1, "command.currentOp": 1})["inprog"]
+    assert operation["ns"] == "admin.$cmd" and operation["op"] == "command"
     assert client.admin.command({"currentOp": 1, "secs_running": {"$gt": 1000}})["inprog"] == []
     with client.start_session() as session, session.start_transaction():
         client.t.c.find_one({}, session=session)

@@ -41,6 +41,6 @@ def test_the_log_tells_of_a_client_that_is_cut_off() -> None:
         with RawClient(server.address) as stranger:
             stranger.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
             assert stranger.socket.recv(1) == b""
-        found = client.admin.command("getLog", "global")
-        assert found["totalLinesWritten"] == len(found["log"]) >= 1
-        assert "sent an invalid message" in found["log"][-1]
+        log = client.admin.command("getLog", "global")
+        assert log["totalLinesWritten"] == len(log["log"]) >= 1
+        assert "sent an invalid message" in log["log"][-1]

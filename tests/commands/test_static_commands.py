@@ -100,11 +100,11 @@ def test_hello_tells_a_primary_at_the_address_the_client_reached() -> None:
 
 
 @pytest.mark.parametrize(
-    ("local", "told"),
+    ("local", "address"),
     [(("::1", 27017), "[::1]:27017"), ("/run/mongodb-27017.sock", "/run/mongodb-27017.sock")],
 )
-def test_hello_writes_addresses_as_drivers_do(local: Any, told: str) -> None:
-    assert ask({"hello": 1}, client=ClientInfo(1, "x", local))["me"] == told
+def test_hello_writes_addresses_as_drivers_do(local: Any, address: str) -> None:
+    assert ask({"hello": 1}, client=ClientInfo(1, "x", local))["me"] == address
 
 
 def test_an_advertised_host_is_told_instead() -> None:

@@ -65,7 +65,7 @@ class Session:
         return self.run({"abortTransaction": 1}, "admin")
 
 
-def found(at: DrivenServer, collection: str = "c") -> list[dict[str, Any]]:
+def documents(at: DrivenServer, collection: str = "c") -> list[dict[str, Any]]:
     return list(at.must("d", {"find": collection})["cursor"]["firstBatch"])
 
 
@@ -87,9 +87,9 @@ def test_a_transaction_sees_its_own_writes_and_nobody_else_does_before_the_commi
     assert one.inc({"_id": 1})["nModified"] == 1
     one.run({"delete": "c", "deletes": [{"q": {"_id": 2}, "limit": 1}]})
     assert one.find() == [{"_id": 1, "a": 1}, {"_id": 3}]
-    assert found(at) == [{"_id": 1, "a": 0}, {"_id": 2, "a": 0}]
+    assert documents(at) == [{"_id": 1, "a": 0}, {"_id": 2, "a": 0}]
     assert one.commit()["ok"] == 1.0
-    assert found(at) == [{"_id": 1, "a": 1}, {"_id": 3}]
+    assert documents(at) == [{"_id": 1, "a": 1}, {"_id": 3}]
 
 
 def test_every_reading_statement_reads_the_snapshot(at: DrivenServer) -> None:
@@ -126,7 +126,7 @@ def test_find_and_modify_in_a_transaction_answers_its_own_state(at: DrivenServer
     upsert = {"findAndModify": "c", "query": {"_id": 7}, "update": INC, "upsert": True, "new": True}
     assert one.run(upsert)["value"] == {"_id": 7, "a": 1}
     one.commit()
-    assert [document["a"] for document in found(at)] == [2, 0, 1]
+    assert [document["a"] for document in documents(at)] == [2, 0, 1]
 
 
 def test_documents_stand_in_natural_order_as_of_the_commit(at: DrivenServer) -> None:
@@ -134,9 +134,9 @@ def test_documents_stand_in_natural_order_as_of_the_commit(at: DrivenServer) -> 
     one.insert(8, 7)
     at.must("d", {"insert": "c", "documents": [{"_id": 9}]})
     one.commit()
-    assert [document["_id"] for document in found(at)] == [1, 2, 9, 8, 7]
+    assert [document["_id"] for document in documents(at)] == [1, 2, 9, 8, 7]
     at.must("d", {"insert": "c", "documents": [{"_id": 10}]})
-    assert at.must("d", {"count": "c"})["n"] == 6 and found(at)[-1] == {"_id": 10}
+    assert at.must("d", {"count": "c"})["n"] == 6 and documents(at)[-1] == {"_id": 10}
 
 
 def test_a_collection_made_in_a_transaction_is_there_after_the_commit_with_its_indexes(at: DrivenServer) -> None:
@@ -165,7 +165,7 @@ def test_what_was_made_and_removed_again_leaves_nothing_but_its_entry(at: Driven
     one.insert(5)
     one.run({"delete": "c", "deletes": [{"q": {"_id": 5}, "limit": 1}]})
     one.commit()
-    assert [document["_id"] for document in found(at)] == [1, 2] and at.must("d", {"count": "c"})["n"] == 2
+    assert [document["_id"] for document in documents(at)] == [1, 2] and at.must("d", {"count": "c"})["n"] == 2
     assert [item["op"] for item in oplog(at)[-1]["o"]["applyOps"]] == ["i", "d"]
 
 
@@ -184,7 +184,7 @@ def test_the_second_transaction_to_write_a_document_is_aborted(at: DrivenServer)
     assert two.code({"find": "c"}) == 251
     assert one.commit()["ok"] == 1.0
     assert two.begin().inc({"_id": 1})["n"] == 1 and two.commit()["ok"] == 1.0
-    assert found(at)[0] == {"_id": 1, "a": 2}
+    assert documents(at)[0] == {"_id": 1, "a": 2}
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_failed_statement_aborts_its_transaction(at: DrivenServer) -> None:
     assert one.commit()["errorLabels"] == ["TransientTransactionError"]
     assert one.begin().code({"find": "c", "filter": {"$no": 1}}) == 2
     assert one.code({"find": "c"}) == 251
-    assert len(found(at)) == 2
+    assert len(documents(at)) == 2
 
 
 def test_a_collection_that_changed_after_the_start_has_no_snapshot(at: DrivenServer) -> None:
@@ -257,11 +257,11 @@ def test_a_write_waits_for_the_transaction_in_its_way_and_has_done_nothing(
     one.inc({"_id": 1})
     one.insert(5)
     one.insert(1, into="e")
-    before, entries = found(at), len(oplog(at))
+    before, entries = documents(at), len(oplog(at))
     answer = at.run("d", body)
     assert isinstance(answer, Wait) and answer.over is not None and not answer.over()
     assert at.run("d", body, time_is_up=True)["code"] == 50  # type: ignore[index]
-    assert found(at) == before and len(oplog(at)) == entries
+    assert documents(at) == before and len(oplog(at)) == entries
     one.abort()
     assert answer.over()
     assert at.must("d", body)
@@ -281,7 +281,7 @@ def test_a_write_elsewhere_does_not_wait(at: DrivenServer) -> None:
     one.inc({"_id": 1})
     assert at.must("d", inc({"_id": 2}))["nModified"] == 1
     assert one.commit()["ok"] == 1.0
-    assert [document["a"] for document in found(at)] == [1, 1]
+    assert [document["a"] for document in documents(at)] == [1, 1]
 
 
 def test_a_write_behind_the_commit_in_the_same_group_need_not_wait(at: DrivenServer) -> None:
@@ -289,7 +289,7 @@ def test_a_write_behind_the_commit_in_the_same_group_need_not_wait(at: DrivenSer
     one.inc({"_id": 1})
     commit = {"commitTransaction": 1, "lsid": one.lsid, "txnNumber": Int64(1), "autocommit": False}
     replies = at.together([("admin", commit), ("admin", commit), ("d", inc({"_id": 1}))])
-    assert [reply["ok"] for reply in replies] == [1.0, 1.0, 1.0] and found(at)[0]["a"] == 2
+    assert [reply["ok"] for reply in replies] == [1.0, 1.0, 1.0] and documents(at)[0]["a"] == 2
 
 
 def test_a_commit_that_was_given_up_may_be_sent_again(at: DrivenServer) -> None:
@@ -297,16 +297,16 @@ def test_a_commit_that_was_given_up_may_be_sent_again(at: DrivenServer) -> None:
     one.insert(5, into="e")
     commit = {"commitTransaction": 1, "lsid": one.lsid, "txnNumber": Int64(1), "autocommit": False}
     at.given_up([("admin", commit)])
-    assert found(at, "e") == []
+    assert documents(at, "e") == []
     assert one.run({"find": "e"})["cursor"]["firstBatch"] == [{"_id": 5}]
-    assert one.commit()["ok"] == 1.0 and found(at, "e") == [{"_id": 5}]
+    assert one.commit()["ok"] == 1.0 and documents(at, "e") == [{"_id": 5}]
 
 
 def test_while_a_commit_is_on_its_way_to_the_disk_transactions_wait(at: DrivenServer) -> None:
     one, two = Session(at, 1).begin(), Session(at, 2).begin()
     one.inc({"_id": 1})
     seen: list[Any] = []
-    at.between = lambda place: seen.extend([two.begin().run({"find": "c"}), one.run({"find": "c"}), one.abort()])
+    at.between = lambda stage: seen.extend([two.begin().run({"find": "c"}), one.run({"find": "c"}), one.abort()])
     woken: list[str] = []
     at.store.transactions.wake_listeners.append(woken.append)
     assert one.commit()["ok"] == 1.0
@@ -352,7 +352,7 @@ def test_a_later_number_aborts_what_the_session_has_open(at: DrivenServer) -> No
     assert one.begin().insert(5)["n"] == 1
     at.must("d", {"insert": "c", "documents": [{"_id": 6}], "lsid": one.lsid, "txnNumber": Int64(3)})
     assert one.code({"find": "c"}) == 225
-    assert [document["_id"] for document in found(at)] == [1, 2, 6]
+    assert [document["_id"] for document in documents(at)] == [1, 2, 6]
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_an_index_that_is_there_may_be_asked_for_and_one_on_documents_may_not(at
 def test_read_concern_is_said_at_the_start_and_nowhere_else(at: DrivenServer, level: str) -> None:
     one = Session(at, 1).begin()
     concern = {"level": level, "afterClusterTime": Timestamp(1, 1)}
-    assert one.find(readConcern=concern) == found(at)
+    assert one.find(readConcern=concern) == documents(at)
     assert one.code({"find": "c", "readConcern": {"level": level}}) == 72
 
 
@@ -530,7 +530,7 @@ def test_a_commit_is_remembered_over_a_restart_and_an_open_transaction_is_not(tm
         at.restart()
         assert one.commit()["ok"] == 1.0 and one.abort()["code"] == 256
         assert two.commit()["code"] == 251
-        assert found(at) == [{"_id": 1}]
+        assert documents(at) == [{"_id": 1}]
         one.number -= 1
         assert one.begin().code({"find": "c"}) == 117
         assert one.begin().insert(3)["n"] == 1 and one.commit()["ok"] == 1.0

@@ -19,12 +19,12 @@ Documents = dict[int, int]
 
 
 @dataclass
-class Open:
+class OpenTransaction:
     """A transaction as the model sees it."""
 
     started: int
     view: Documents
-    written: set[int] = field(default_factory=set)
+    written_ids: set[int] = field(default_factory=set)
 
 
 class Model:
@@ -34,10 +34,10 @@ class Model:
         self.committed: Documents = {}
         self.time = 0
         self.changed = dict.fromkeys(IDS, 0)
-        self.open: dict[int, Open] = {}
+        self.open: dict[int, OpenTransaction] = {}
 
-    def holder(self, number: int, besides: Open | None = None) -> bool:
-        return any(number in item.written for item in self.open.values() if item is not besides)
+    def holder(self, number: int, besides: OpenTransaction | None = None) -> bool:
+        return any(number in item.written_ids for item in self.open.values() if item is not besides)
 
     def commit(self, documents: Documents, changed: set[int]) -> None:
         self.time += 1
@@ -47,18 +47,20 @@ class Model:
             if number in documents:
                 self.committed[number] = documents[number]
 
-    def write(self, own: Open, ids: list[int], values: dict[int, int | None]) -> int:
+    def write(self, transaction: OpenTransaction, ids: list[int], values: dict[int, int | None]) -> int:
         """What a transaction's write of these documents answers: 112, or 0 and it is done."""
         for number in ids:
-            if self.holder(number, own) or (number not in own.written and self.changed[number] > own.started):
+            if self.holder(number, transaction) or (
+                number not in transaction.written_ids and self.changed[number] > transaction.started
+            ):
                 return 112
         for number in ids:
-            own.written.add(number)
+            transaction.written_ids.add(number)
             value = values[number]
             if value is None:
-                del own.view[number]
+                del transaction.view[number]
             else:
-                own.view[number] = value
+                transaction.view[number] = value
         return 0
 
 
@@ -78,7 +80,7 @@ class Run:
         client = self.dice.randrange(4)
         if client not in self.model.open:
             self.numbers[client] += 1
-            self.model.open[client] = Open(self.model.time, dict(self.model.committed))
+            self.model.open[client] = OpenTransaction(self.model.time, dict(self.model.committed))
             self.read(client, startTransaction=True)
         elif self.dice.random() < 0.25:
             self.end(client)
@@ -101,8 +103,10 @@ class Run:
         )  # fmt: skip
         for way in ways if not more else ways[:1]:
             reply = self.at.must("d", {"find": "c", **way, **self.session(client), **more})
-            found = {document["_id"]: document["a"] for document in reply["cursor"]["firstBatch"]}
-            assert found == {key: value for key, value in wanted.items() if _matches(way.get("filter", {}), key, value)}
+            documents = {document["_id"]: document["a"] for document in reply["cursor"]["firstBatch"]}
+            assert documents == {
+                key: value for key, value in wanted.items() if _matches(way.get("filter", {}), key, value)
+            }
 
     def statement(self) -> tuple[dict[str, Any], str, int | None]:
         number = self.dice.choice(IDS)
@@ -123,27 +127,27 @@ class Run:
 
     def write(self, client: int) -> None:
         body, kind, number = self.statement()
-        own = self.model.open[client]
+        transaction = self.model.open[client]
         assert number is not None
         reply = self.at.run("d", {**body, **self.session(client)})
         assert isinstance(reply, dict)
-        if kind == "insert" and number in own.view:
+        if kind == "insert" and number in transaction.view:
             assert reply["writeErrors"][0]["code"] == 11000
             del self.model.open[client]
             return
-        code = self.model.write(own, *self.expected(kind, number, own.view))
+        code = self.model.write(transaction, *self.expected(kind, number, transaction.view))
         assert reply.get("code", 0) == code
         if code:
             del self.model.open[client]
 
     def end(self, client: int) -> None:
         name = self.dice.choice(["commitTransaction", "commitTransaction", "abortTransaction"])
-        own = self.model.open.pop(client)
+        transaction = self.model.open.pop(client)
         if name == "commitTransaction" and self.dice.random() < 0.2:
             self.at.given_up([("admin", {name: 1, **self.session(client)})])
         self.at.must("admin", {name: 1, **self.session(client)})
         if name == "commitTransaction":
-            self.model.commit(own.view, own.written)
+            self.model.commit(transaction.view, transaction.written_ids)
 
     def plain(self) -> None:
         """A write outside transactions: it waits, is refused, or is done."""
@@ -162,9 +166,9 @@ class Run:
             self.model.commit({item: value for item, value in values.items() if value is not None}, set(ids))
 
     def check(self) -> None:
-        found = self.at.must("d", {"find": "c"})["cursor"]["firstBatch"]
-        assert {document["_id"]: document["a"] for document in found} == self.model.committed
-        assert self.at.must("d", {"count": "c"})["n"] == len(found)
+        stored = self.at.must("d", {"find": "c"})["cursor"]["firstBatch"]
+        assert {document["_id"]: document["a"] for document in stored} == self.model.committed
+        assert self.at.must("d", {"count": "c"})["n"] == len(stored)
         assert self.at.must("d", {"validate": "c"})["valid"]
 
 

@@ -5,7 +5,7 @@
 Each round takes a recorded command, changes one to three things in it (a value, a name, a field too many or too few, a
 piece of another command) and runs it on a server that is driven without a socket, so that what would be error code 1
 is a traceback. The recordings are found as `test_recorded.py` finds them; without
-them the seeds in `OWN_SEEDS` stand in.
+them the seeds in `EXTRA_SEEDS` stand in.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ ODD_FIELDS: Final[list[tuple[str, Any]]] = [
     ("collectionUUID", Binary(b"\1" * 16, 4)),
     ("bypassDocumentValidation", {}),
 ]
-OWN_SEEDS: Final[list[tuple[str, dict[str, Any]]]] = [
+EXTRA_SEEDS: Final[list[tuple[str, dict[str, Any]]]] = [
     (
         "admin",
         {
@@ -242,7 +242,7 @@ OWN_SEEDS: Final[list[tuple[str, dict[str, Any]]]] = [
 
 def seeds(folder: Path | None) -> list[tuple[str, dict[str, Any]]]:
     """(database, command) of every recorded step, and our own."""
-    commands = list(OWN_SEEDS)
+    commands = list(EXTRA_SEEDS)
     for path in sorted((folder / "recordings").glob("*.jsonl.gz")) if folder is not None else ():
         with gzip.open(path, "rt") as lines:
             for line in lines:

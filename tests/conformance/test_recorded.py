@@ -31,8 +31,8 @@ FAMILIES = (
 
 def _folder() -> pathlib.Path | None:
     named = os.environ.get("HEADRACE_CONFORMANCE")
-    beside = pathlib.Path(__file__).resolve().parents[3] / "shared" / "conformance"
-    folder = pathlib.Path(named) if named else beside
+    default = pathlib.Path(__file__).resolve().parents[3] / "shared" / "conformance"
+    folder = pathlib.Path(named) if named else default
     return folder if (folder / "check.py").is_file() else None
 
 
@@ -83,13 +83,15 @@ def failing(turn_seconds: float) -> dict[str, str]:
         with gzip.open(FOLDER / "recordings" / f"{family}.jsonl.gz", "rt") as lines:
             for line in lines:
                 cases.put(check.loads(line, json_options=check.OPTIONS))
-    found: dict[str, str] = {}
-    threads = [threading.Thread(target=_work, args=(cases, found, check, turn_seconds)) for _ in range(SERVER_COUNT)]
+    failures_by_case: dict[str, str] = {}
+    threads = [
+        threading.Thread(target=_work, args=(cases, failures_by_case, check, turn_seconds)) for _ in range(SERVER_COUNT)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return failures_by_case
 
 
 @pytest.mark.parametrize("family", FAMILIES)

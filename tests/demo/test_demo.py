@@ -20,7 +20,7 @@ def test_a_days_flights_end_in_a_table_that_equals_the_collection(
 ) -> None:
     assert spark
     assert main(["--days", "1", "--seconds", "2", "--keep", str(tmp_path), "--kind", kind]) == 0
-    told = capsys.readouterr().out
-    assert "events    2521 of 1 day in " in told
-    assert "applied   2521 events" in told
-    assert "equal, row for row (838 rows, 838 documents)" in told
+    output = capsys.readouterr().out
+    assert "events    2521 of 1 day in " in output
+    assert "applied   2521 events" in output
+    assert "equal, row for row (838 rows, 838 documents)" in output

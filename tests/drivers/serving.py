@@ -19,9 +19,9 @@ def serving(folder: Path) -> Iterator[str]:
         assert process.stdout is not None
         try:
             said = process.stdout.readline()
-            found = re.search(r"127\.0\.0\.1:\d+", said)
-            assert found, f"the server did not say where it listens: {said!r}"
-            yield found[0]
+            address = re.search(r"127\.0\.0\.1:\d+", said)
+            assert address, f"the server did not say where it listens: {said!r}"
+            yield address[0]
         finally:
             process.terminate()
             process.wait(timeout=30)

@@ -72,7 +72,7 @@ def test_the_api_changes_nothing_that_is_in_it(client: Client) -> None:
 @pytest.mark.parametrize("cursor_type", [pymongo.CursorType.NON_TAILABLE, pymongo.CursorType.EXHAUST])
 def test_a_cursor_that_may_exhaust_reads_everything(client: Client, cursor_type: int) -> None:
     client.t.c.insert_many([{"_id": number} for number in range(250)])
-    assert [found["_id"] for found in client.t.c.find(cursor_type=cursor_type, batch_size=20)] == list(range(250))
+    assert [document["_id"] for document in client.t.c.find(cursor_type=cursor_type, batch_size=20)] == list(range(250))
 
 
 def test_a_write_whose_answer_is_lost_is_done_once(client: Client) -> None:

@@ -21,15 +21,15 @@ from tests.node import node_modules
 pytestmark = pytest.mark.network
 
 SCRIPT = """
-const told = {};
-const tell = (name, ask) => { try { told[name] = ask(); } catch (error) { told[name] = {code: error.code}; } };
-tell('initiate', () => rs.initiate());
-tell('status', () => { const all = rs.status(); return [all.set, all.myState, all.members.map(m => m.stateStr)]; });
-tell('conf', () => { const all = rs.conf(); return [all._id, all.members.length, all.members[0].host]; });
-tell('before', () => db.getMongo().getDBNames());
-tell('insert', () => db.orders.insertOne({_id: 1, item: 'ice'}).acknowledged);
-tell('after', () => db.getMongo().getDBNames());
-tell('watch', () => {
+const answers = {};
+const record = (name, ask) => { try { answers[name] = ask(); } catch (error) { answers[name] = {code: error.code}; } };
+record('initiate', () => rs.initiate());
+record('status', () => { const all = rs.status(); return [all.set, all.myState, all.members.map(m => m.stateStr)]; });
+record('conf', () => { const all = rs.conf(); return [all._id, all.members.length, all.members[0].host]; });
+record('before', () => db.getMongo().getDBNames());
+record('insert', () => db.orders.insertOne({_id: 1, item: 'ice'}).acknowledged);
+record('after', () => db.getMongo().getDBNames());
+record('watch', () => {
   const stream = db.orders.watch([], {startAtOperationTime: db.hello().lastWrite.opTime.ts});
   db.orders.updateOne({_id: 1}, {$set: {qty: 5}});
   const seen = [];
@@ -37,14 +37,14 @@ tell('watch', () => {
   stream.close();
   return seen;
 });
-tell('collections', () => db.getCollectionNames());
-print(EJSON.stringify(told));
+record('collections', () => db.getCollectionNames());
+print(EJSON.stringify(answers));
 """
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> dict[str, Any]:
-    """What mongosh heard from a new server."""
+def answers(tmp_path: Path) -> dict[str, Any]:
+    """What mongosh received from a new server, by name."""
     mongosh = shutil.which("mongosh") or str(node_modules("mongosh") / ".bin" / "mongosh")
     with headrace.Server() as server:
         run = subprocess.run(
@@ -60,11 +60,11 @@ def told(tmp_path: Path) -> dict[str, Any]:
         return answer | {"address": server.address}
 
 
-def test_it_finds_a_set_that_is_initiated_and_can_be_watched(told: dict[str, Any]) -> None:
-    assert told["initiate"] == {"code": 23}
-    assert told["status"] == ["rs0", 1, ["PRIMARY"]]
-    assert told["conf"] == ["rs0", 1, told["address"]]
-    assert "shop" not in told["before"] and "shop" in told["after"]
-    assert told["insert"] is True
-    assert told["watch"] == ["insert", "update"]
-    assert told["collections"] == ["orders"]
+def test_it_finds_a_set_that_is_initiated_and_can_be_watched(answers: dict[str, Any]) -> None:
+    assert answers["initiate"] == {"code": 23}
+    assert answers["status"] == ["rs0", 1, ["PRIMARY"]]
+    assert answers["conf"] == ["rs0", 1, answers["address"]]
+    assert "shop" not in answers["before"] and "shop" in answers["after"]
+    assert answers["insert"] is True
+    assert answers["watch"] == ["insert", "update"]
+    assert answers["collections"] == ["orders"]

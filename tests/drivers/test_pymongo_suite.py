@@ -120,6 +120,6 @@ def runs(
 @pytest.mark.parametrize("name", SUITES)
 def test_none_of_pymongos_own_tests_fails(name: str, runs: Mapping[str, Future[str]]) -> None:
     """The first takes over a minute on a busy machine: it waits for its file, beside which others are run."""
-    told = runs[name].result()
-    passed = re.search(r"(\d+) passed", told)
-    assert passed is not None and int(passed[1]) >= SUITES[name], told[-2000:]
+    summary = runs[name].result()
+    passed = re.search(r"(\d+) passed", summary)
+    assert passed is not None and int(passed[1]) >= SUITES[name], summary[-2000:]

@@ -65,10 +65,10 @@ class RawClient:
             return True
 
     def _exactly(self, count: int) -> bytes:
-        parts = b""
-        while len(parts) < count:
-            part = self.socket.recv(count - len(parts))
-            if not part:
+        received = b""
+        while len(received) < count:
+            chunk = self.socket.recv(count - len(received))
+            if not chunk:
                 raise ConnectionError("the server has closed the connection")
-            parts += part
-        return parts
+            received += chunk
+        return received

@@ -82,8 +82,8 @@ class Writer(threading.Thread):
 
     def _once(self, collection: Any, key: str, random_: random.Random) -> None:
         if random_.random() < 0.2:
-            keys = [f"{key}-{part}" for part in range(20)]
-            collection.insert_many([{"_id": part, "v": 0} for part in keys])
+            keys = [f"{key}-{suffix}" for suffix in range(20)]
+            collection.insert_many([{"_id": suffix, "v": 0} for suffix in keys])
             self.inserted.update(keys)
             return
         collection.insert_one({"_id": key, "v": 0, "padding": "x" * random_.randrange(300)})
@@ -226,7 +226,7 @@ def test_a_retried_write_is_done_once_though_the_server_was_killed_in_between(tm
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_clients_write_ends_the_server_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with Process(tmp_path) as server:
-        writers = [Writer(server, f"{number}/{part}") for part in range(6)]
+        writers = [Writer(server, f"{number}/{suffix}") for suffix in range(6)]
         for writer in writers:
             writer.start()
         _wait_for(lambda: all(writer.inserted for writer in writers))
@@ -262,29 +262,29 @@ def test_a_reader_that_is_killed_again_and_again_hears_everything_once(tmp_path:
     from bson import json_util
 
     random_ = random.Random(8)
-    heard = tmp_path / "heard"
+    events_file = tmp_path / "events"
 
     def reader() -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-c", READER, f"mongodb://{server.address}/", str(heard), json_util.dumps(token)]
+        words = [sys.executable, "-c", READER, f"mongodb://{server.address}/", str(events_file), json_util.dumps(token)]
         return subprocess.Popen(words, stderr=subprocess.DEVNULL)
 
     def lines() -> list[str]:
-        return heard.read_text().splitlines() if heard.exists() else []
+        return events_file.read_text().splitlines() if events_file.exists() else []
 
     with Process(tmp_path / "data") as server, server.client() as client:
         token = first_token(server)
-        written = 0
+        inserted = 0
         for _ in range(6):
             process = reader()
             before = len(lines())
             for _ in range(random_.randrange(50, 300)):
-                client.t.c.insert_one({"_id": written})
-                written += 1
+                client.t.c.insert_one({"_id": inserted})
+                inserted += 1
             _wait_for(lambda before=before: len(lines()) > before + random_.randrange(1, 40))  # type: ignore[misc]
             process.kill()
             process.wait()
         process = reader()
-        _wait_for(lambda: len(lines()) >= written)
+        _wait_for(lambda: len(lines()) >= inserted)
         process.kill()
         process.wait()
-    assert [json_util.loads(line)["key"] for line in lines()] == list(range(written))
+    assert [json_util.loads(line)["key"] for line in lines()] == list(range(inserted))

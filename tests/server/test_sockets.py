@@ -32,11 +32,11 @@ def count(client: RawClient, collection: str) -> int:
 
 def test_pipelined_requests_are_answered_in_order(server: headrace.Server) -> None:
     with RawClient(server.address) as client:
-        parts = []
+        pieces = []
         for number in range(300):
             body = ({"ping": 1}, {"insert": "p", "documents": [{"_id": number}]}, {"count": "p"})[number % 3]
-            parts.append(message({**body, "$db": "t"}, request_id=number))
-        client.socket.sendall(b"".join(parts))
+            pieces.append(message({**body, "$db": "t"}, request_id=number))
+        client.socket.sendall(b"".join(pieces))
         counted = []
         for number in range(300):
             request, reply = client.receive()
@@ -64,11 +64,11 @@ def test_a_message_cut_into_single_bytes_is_one_message(server: headrace.Server)
 
 
 def test_a_write_that_was_cut_off_in_the_middle_is_not_done(server: headrace.Server) -> None:
-    whole = message({"insert": "cut", "$db": "t"}, documents=[encode({"_id": n, "x": "y" * 1000}) for n in range(50)])
+    request = message({"insert": "cut", "$db": "t"}, documents=[encode({"_id": n, "x": "y" * 1000}) for n in range(50)])
     with RawClient(server.address) as other:
-        for cut in (10, 100, len(whole) // 2, len(whole) - 1):
+        for cut in (10, 100, len(request) // 2, len(request) - 1):
             with RawClient(server.address) as client:
-                client.socket.sendall(whole[:cut])
+                client.socket.sendall(request[:cut])
             assert other.ask({"ping": 1})["ok"] == 1.0
         assert count(other, "cut") == 0
 

@@ -51,12 +51,12 @@ def no_headrace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers as MongoDB is: without Headrace's own commands, and saying nothing of it."""
     from headrace.commands.table import COMMANDS
 
-    told = COMMANDS["buildInfo"]
+    command = COMMANDS["buildInfo"]
 
     def build_info(engine: Any, request: Any) -> Any:
-        reply: Any = told.run(engine, request)
+        reply: Any = command.run(engine, request)
         return {name: value for name, value in reply.items() if name != "headrace"}
 
     monkeypatch.delitem(COMMANDS, "headraceChanges")
-    for name in (told.name, *told.aliases):
-        monkeypatch.setitem(COMMANDS, name, replace(told, run=build_info))
+    for name in (command.name, *command.aliases):
+        monkeypatch.setitem(COMMANDS, name, replace(command, run=build_info))

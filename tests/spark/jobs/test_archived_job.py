@@ -40,5 +40,10 @@ def test_a_jobs_table_knows_its_stream_and_goes_on_when_it_is_quiet(spark: Spark
         after = progress_at(tmp_path / "changes")
     assert after.token > before.token
     assert (after.begun, after.ended) == (before.begun, before.ended)
-    told = json.loads(after.source)
-    assert (told["database"], told["collection"], told["pipeline"], told["documents"]) == ("d", "c", "[]", "extjson")
+    fingerprint = json.loads(after.source)
+    assert (fingerprint["database"], fingerprint["collection"], fingerprint["pipeline"], fingerprint["documents"]) == (
+        "d",
+        "c",
+        "[]",
+        "extjson",
+    )

@@ -97,7 +97,7 @@ def test_a_data_directory_is_a_source_like_a_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ('kind = "changes"', 'kind = "chnages"', "one of changes, documents, history"),
         ('path = "changes"', "", "needs 'path'"),
@@ -112,8 +112,8 @@ def test_a_data_directory_is_a_source_like_a_server(tmp_path: Path) -> None:
         ('collection = "orders"', "", "needs a collection"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_started(tmp_path: Path, old: str, new: str, told: str) -> None:
-    with pytest.raises((JobError, OptionError, SinkError), match=told):
+def test_what_is_wrong_is_told_before_anything_is_started(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises((JobError, OptionError, SinkError), match=message):
         job_of(GIVEN.replace(old, new, 1), tmp_path)
 
 
@@ -148,7 +148,7 @@ def test_a_sink_of_events_refuses_what_makes_documents_by_the_stages_name(
 
 
 @pytest.mark.parametrize(
-    ("stage", "old", "new", "told"),
+    ("stage", "old", "new", "message"),
     [
         ('{"$sort": {"a": 1}}', "", "", r"\$sort cannot be run on Spark"),
         ('{"$group": {"_id": "$a"}}', "", "", r"\$group.* window"),
@@ -162,21 +162,21 @@ def test_a_sink_of_events_refuses_what_makes_documents_by_the_stages_name(
     ],
 )
 def test_what_is_wrong_with_stages_that_make_documents_is_told(
-    tmp_path: Path, stage: str, old: str, new: str, told: str
+    tmp_path: Path, stage: str, old: str, new: str, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         job_of(DOCUMENTS.replace("STAGE", stage).replace(old, new, 1), tmp_path)
 
 
 def test_only_filters_go_to_the_server_before_stages_that_make_documents(tmp_path: Path) -> None:
     job = job_of(DOCUMENTS.replace("STAGE", GROUP), tmp_path)
     assert [list(stage) for stage in server_stages(job)] == [["$match"]]
-    told = "\n".join(explain_lines(job))
-    assert 'server cursor      {"$match"' in told
-    assert 'Spark evaluator    {"$set"' in told
-    assert 'Spark aggregation  {"$group"' in told
-    assert 'bins of 1 month in UTC, watermark on "$clusterTime" less 0 seconds' in told
-    assert told.endswith(f"sink: documents {tmp_path / 'hours'}")
+    explanation = "\n".join(explain_lines(job))
+    assert 'server cursor      {"$match"' in explanation
+    assert 'Spark evaluator    {"$set"' in explanation
+    assert 'Spark aggregation  {"$group"' in explanation
+    assert 'bins of 1 month in UTC, watermark on "$clusterTime" less 0 seconds' in explanation
+    assert explanation.endswith(f"sink: documents {tmp_path / 'hours'}")
 
 
 def test_a_window_and_a_delay_are_told_in_the_file(tmp_path: Path) -> None:
@@ -238,11 +238,11 @@ def test_only_one_process_runs_a_job_and_a_reset_waits_for_none(tmp_path: Path) 
 
 
 def test_a_sink_of_ones_own_is_a_function_that_can_be_imported(tmp_path: Path) -> None:
-    own = '[[sink]]\nkind = "own"\nfactory = "headrace.spark.sinks.changes_sink:changes_sink"\npath = "x"'
-    sink = job_of(GIVEN + own, tmp_path).sinks[-1]
+    custom = '[[sink]]\nkind = "own"\nfactory = "headrace.spark.sinks.changes_sink:changes_sink"\npath = "x"'
+    sink = job_of(GIVEN + custom, tmp_path).sinks[-1]
     assert sink.open() and not sink.folds
     with pytest.raises(SinkError, match="can be imported"):
-        job_of(GIVEN + own.replace(":changes_sink", ":nothing"), tmp_path).sinks[-1].open()
+        job_of(GIVEN + custom.replace(":changes_sink", ":nothing"), tmp_path).sinks[-1].open()
     assert list(KINDS) == sorted(KINDS)
 
 
@@ -271,9 +271,9 @@ def test_a_checkpoint_is_read_without_spark(tmp_path: Path) -> None:
     for name in ("offsets/0", "offsets/1", "commits/0", "commits/.0.crc"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('v1\n{}\n{"token": "82AA"}')
-    found = read_checkpoint(tmp_path)
-    assert (found.planned, found.committed) == (1, 0)
-    assert [position.token.text for position in server_positions(found.offset)] == ["82AA"]
+    checkpoint = read_checkpoint(tmp_path)
+    assert (checkpoint.planned, checkpoint.committed) == (1, 0)
+    assert [position.token.text for position in server_positions(checkpoint.offset)] == ["82AA"]
     several = {"servers": {"a:1": {"token": "82BB"}, "b:1": {"token": "82AA"}, "c:1": {"token": "82CC", "after": ""}}}
     assert [(position.server, position.in_snapshot) for position in server_positions(several)] == [
         ("c:1", True), ("b:1", False), ("a:1", False),
@@ -298,11 +298,11 @@ def test_explain_and_status_need_neither_spark_nor_a_server(tmp_path: Path, caps
     file.write_text(GIVEN.partition('[[sink]]\nkind = "mongodb"')[0])
     assert main(["pipeline", "explain", str(file)]) == 0
     assert main(["pipeline", "status", str(file)]) == 0
-    told = capsys.readouterr().out
-    assert "source: shop.orders, from snapshot" in told
-    assert "a drop or a rename is ignored" in told
-    assert "job orders: not running" in told
-    assert "nothing committed yet" in told
+    output = capsys.readouterr().out
+    assert "source: shop.orders, from snapshot" in output
+    assert "a drop or a rename is ignored" in output
+    assert "job orders: not running" in output
+    assert "nothing committed yet" in output
     assert main(["pipeline", "status", str(tmp_path / "none.toml")]) == 1
     assert "none.toml" in capsys.readouterr().err
 
@@ -316,8 +316,8 @@ def test_a_pipeline_goes_to_the_server_as_far_as_it_can_and_not_before_a_snapsho
     assert list(spark_stages(job)[0]["$match"]) == ["$or"]
     job = job_of(text.replace('"snapshot"', '"earliest"'), tmp_path)
     assert [list(stage) for stage in (*server_stages(job), *spark_stages(job))] == [["$match"], ["$unwind"]]
-    told = "\n".join(explain_lines(job))
-    assert 'server cursor    {"$match"' in told and 'Spark evaluator  {"$unwind"' in told
+    explanation = "\n".join(explain_lines(job))
+    assert 'server cursor    {"$match"' in explanation and 'Spark evaluator  {"$unwind"' in explanation
 
 
 def test_the_command_line_and_a_jobs_file_import_no_spark() -> None:
@@ -332,21 +332,21 @@ def test_the_command_line_and_a_jobs_file_import_no_spark() -> None:
 def test_the_jobs_of_the_page_are_jobs(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "jobs.md").read_text()
     texts = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    found = [job_of(text, tmp_path) for text in texts if "[source]" in text]  # others show a table of a job's file
-    assert [job.sinks[0].kind for job in found][:2] == ["changes", "documents"]
+    jobs = [job_of(text, tmp_path) for text in texts if "[source]" in text]  # others show a table of a job's file
+    assert [job.sinks[0].kind for job in jobs][:2] == ["changes", "documents"]
 
 
 def test_a_job_whose_spark_is_gone_ends_behind_the_sink_that_is_at_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: list[str] = []
+    batches: list[str] = []
     writing, awaited = threading.Event(), threading.Event()
 
     def write() -> None:
         with foreach_batch._writing("q"):
             writing.set()
             awaited.wait()
-            written.append("the batch")
+            batches.append("the batch")
 
     def wait(*, query: str) -> None:
         awaited.set()
@@ -366,4 +366,4 @@ def test_a_job_whose_spark_is_gone_ends_behind_the_sink_that_is_at_work(
     job = job_of(GIVEN, tmp_path)
     with pytest.raises(SparkEnded):
         run_job(job, session=object(), report=lambda _: None)  # type: ignore[arg-type]
-    assert written == ["the batch"]
+    assert batches == ["the batch"]

@@ -65,7 +65,7 @@ collection = "orders"
 
 def children(parent: int) -> list[int]:
     """The processes that `parent` started, and theirs."""
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -73,8 +73,8 @@ def children(parent: int) -> list[int]:
             except OSError:
                 continue
             if int(fields[1]) == parent:
-                found += [int(entry.name), *children(int(entry.name))]
-    return found
+                processes += [int(entry.name), *children(int(entry.name))]
+    return processes
 
 
 def kill(*processes: int) -> None:
@@ -168,14 +168,14 @@ def run_and_kill(job: Path, choose: random.Random, kind: str) -> str:
     errors = job.with_suffix(".errors")
     with errors.open("w") as file, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True) as process:
         assert process.stdout
-        told, seen = "", set()
+        progress, seen = "", set()
         wanted = choose.choice([1, 1, 2, 4])
         while len(seen) < wanted:
             line = process.stdout.readline()
-            assert line, f"the job ended by itself after {told!r}: {errors.read_text()[-2000:]}"
+            assert line, f"the job ended by itself after {progress!r}: {errors.read_text()[-2000:]}"
             if ": batch " in line:
-                told = line.strip()
-                seen.add(told.partition(",")[0])
+                progress = line.strip()
+                seen.add(progress.partition(",")[0])
         time.sleep(choose.random() * choose.choice([0, 0.3, 2]))
         assert process.poll() is None, f"the job ended by itself: {errors.read_text()[-2000:]}"
         kill(*victims(process.pid, kind))
@@ -183,7 +183,7 @@ def run_and_kill(job: Path, choose: random.Random, kind: str) -> str:
             assert process.wait(timeout=60) == EXIT_FAILED
             assert "Spark's JVM has ended" in errors.read_text()
         process.kill()
-    return told
+    return progress
 
 
 def test_a_job_killed_in_each_way_ends_right(tmp_path: Path) -> None:
@@ -210,8 +210,8 @@ def kill_again_and_again(tmp_path: Path, kills: int) -> None:
         with writers(server.uri, 2) as done:
             for number in range(kills):
                 kind = KINDS[number % len(KINDS)]
-                told = run_and_kill(job, choose, kind)
-                print(f"killed {number + 1} of {kills}, {kind}: {told}", flush=True)
+                progress = run_and_kill(job, choose, kind)
+                print(f"killed {number + 1} of {kills}, {kind}: {progress}", flush=True)
                 if number % 5 == 1:
                     server.restart_killed()
         assert min(done) > 10
@@ -219,10 +219,10 @@ def kill_again_and_again(tmp_path: Path, kills: int) -> None:
         job.write_text(job.read_text().replace("maxRowsPerTrigger = 300", "maxRowsPerTrigger = 3000"))
         command = [sys.executable, "-m", "headrace.cli.main", "pipeline", "run", "--once", str(job)]
         subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
-        found = list(verify_job(read_job(job)))
-        for each in found:
-            print(each.told, flush=True)
-        assert [each.equal for each in found] == [True] * 4, found
+        verifications = list(verify_job(read_job(job)))
+        for each in verifications:
+            print(each.description, flush=True)
+        assert [each.equal for each in verifications] == [True] * 4, verifications
     finally:
         server.process.kill()
         server.process.wait()

@@ -70,25 +70,25 @@ def test_one_job_fills_every_sink_and_goes_on_where_it_was(
     spark: SparkSession, uri: str, database: Db, tmp_path: Path
 ) -> None:
     job = job_of(uri, database, tmp_path, *ALL, maxRowsPerTrigger=12)
-    beside = {"kind": "mongodb", "uri": uri, "database": database.name, "collection": "kept"}
-    job = replace(job, sinks=(*job.sinks, parse_sink(beside, tmp_path)))
+    mongodb = {"kind": "mongodb", "uri": uri, "database": database.name, "collection": "kept"}
+    job = replace(job, sinks=(*job.sinks, parse_sink(mongodb, tmp_path)))
     scribble(database, 100)
     for _ in range(2):
         run_job(job, session=spark, report=silent)
-        found = list(verify_job(job))
-        assert [each.equal for each in found] == [True] * 5, found
+        verifications = list(verify_job(job))
+        assert [each.equal for each in verifications] == [True] * 5, verifications
         scribble(database, 90)
     reset_job(job)
-    told: list[str] = []
-    run_job(job, session=spark, report=told.append)
+    reported: list[str] = []
+    run_job(job, session=spark, report=reported.append)
     (position,) = (line.split()[-1] for line in status_lines(job) if line.startswith("  2"))
-    assert told[-1].endswith(f"ended at {position}")
+    assert reported[-1].endswith(f"ended at {position}")
     assert [each.equal for each in verify_job(job)] == [True] * 5
     assert list((tmp_path / "parquet" / "_spark_metadata").glob("*.compact"))
     files = spark.read.parquet(str(tmp_path / "parquet"))
-    kept = pq.ParquetDataset([str(path) for path in job.sinks[3].open().log.files()]).read()  # type: ignore[attr-defined]
-    assert files.count() == kept.num_rows > 100
-    assert files.select("token").distinct().count() == len(set(kept.column("token").to_pylist()))
+    rows = pq.ParquetDataset([str(path) for path in job.sinks[3].open().log.files()]).read()  # type: ignore[attr-defined]
+    assert files.count() == rows.num_rows > 100
+    assert files.select("token").distinct().count() == len(set(rows.column("token").to_pylist()))
     assert any("0 events, 0 s" in line for line in status_lines(job))
 
 
@@ -99,23 +99,23 @@ def test_a_job_told_to_stop_ends_behind_a_batch_and_goes_on_when_run_again(
     scribble(database, 50)
     for _ in range(3):
         stop = threading.Event()
-        told: list[str] = []
+        reported: list[str] = []
         ended: list[JobMetrics] = []
 
-        def run(stop: threading.Event = stop, told: list[str] = told, ended: list[JobMetrics] = ended) -> None:
-            ended.append(run_job(job, session=spark, stop=stop, report=told.append))
+        def run(stop: threading.Event = stop, reported: list[str] = reported, ended: list[JobMetrics] = ended) -> None:
+            ended.append(run_job(job, session=spark, stop=stop, report=reported.append))
 
         thread = threading.Thread(target=run)
         thread.start()
         for _ in range(10):
             scribble(database, 20)
-        while not any("events (" in line for line in told):
-            assert thread.is_alive(), told
+        while not any("events (" in line for line in reported):
+            assert thread.is_alive(), reported
             stop.wait(0.1)
         stop.set()
         thread.join(60)
         assert ended and ended[0].running == 0 and ended[0].rows_total > 0
-        assert "stopped" in told[-1]
+        assert "stopped" in reported[-1]
     run_job(replace(job, every=None), session=spark, report=silent)
     assert [each.equal for each in verify_job(job)] == [True, True]
 
@@ -176,17 +176,17 @@ def test_a_query_of_ones_own_has_the_same_figures(
     scribble(database, 40)
     source = {"uri": uri, "database": database.name, "collection": "c", "startingPosition": "earliest"}
     metrics = JobMetrics("own")
-    heard = listener.MetricsListener(metrics, source=source)
+    query_listener = listener.MetricsListener(metrics, source=source)
     rows = spark.readStream.format("headrace").options(**source, maxRowsPerTrigger="10").load()
     seen: list[int] = []
-    spark.streams.addListener(heard)
+    spark.streams.addListener(query_listener)
     try:
         writer = rows.writeStream.foreachBatch(lambda frame, number: seen.append(frame.count()))
         query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
         query.awaitTermination()
-        assert heard.ended.wait(60)
+        assert query_listener.ended.wait(60)
     finally:
-        spark.streams.removeListener(heard)
+        spark.streams.removeListener(query_listener)
     assert (metrics.rows_total, metrics.batches_total, metrics.lag_events) == (sum(seen), len(seen), 0)
     with serve(metrics, ("127.0.0.1", 0)) as port:
         text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
@@ -209,9 +209,9 @@ def test_a_job_of_several_servers_tells_where_it_is_on_each(spark: SparkSession,
         assert run_job(job, session=spark, report=silent).rows_total == 7
         with MongoClient[dict[str, Any]](two.uri) as client:
             client.d.c.insert_many([{"_id": number} for number in range(10, 15)])
-        told = list(status_lines(job))
-        assert [line for line in told if server_name(one.uri) in line] != []
-        assert [line for line in told if server_name(two.uri) in line] != []
-        assert "lag: 5 events" in "\n".join(told)
+        reported = list(status_lines(job))
+        assert [line for line in reported if server_name(one.uri) in line] != []
+        assert [line for line in reported if server_name(two.uri) in line] != []
+        assert "lag: 5 events" in "\n".join(reported)
         run_job(job, session=spark, report=silent)
         assert "lag: 0 events" in "\n".join(status_lines(job))

@@ -191,7 +191,7 @@ def test_a_batch_that_failed_after_its_commit_is_not_applied_twice(
 
 def children(parent: int) -> list[int]:
     """The processes that `parent` started, themselves first."""
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -199,8 +199,8 @@ def children(parent: int) -> list[int]:
             except OSError:
                 continue
             if int(fields[1]) == parent:
-                found += [int(entry.name), *children(int(entry.name))]
-    return found
+                processes += [int(entry.name), *children(int(entry.name))]
+    return processes
 
 
 def killed(process: int, *, only_it: bool) -> None:

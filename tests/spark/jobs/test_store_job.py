@@ -112,15 +112,15 @@ def test_a_table_of_a_lookup_is_read_from_wherever_it_is(
 
 
 @pytest.mark.parametrize(
-    ("sink", "told"),
+    ("sink", "message"),
     [
         ('kind = "parquet"\npath = "s3://b/t"', "'parquet': this needs a path that is mounted"),
         ('kind = "mirror"\ntable = "parquet"\npath = "gs://b/t"', "needs a path that is mounted, not 'gs://b/t'"),
         ('kind = "history"\npath = "ftp://b/t"', "no table can be at 'ftp://b/t': Headrace knows paths and abfs"),
     ],
 )
-def test_what_cannot_be_in_a_store_is_refused_by_its_name(tmp_path: Path, sink: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_cannot_be_in_a_store_is_refused_by_its_name(tmp_path: Path, sink: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         job_of(tmp_path, "job", "mongodb://localhost", f"[[sink]]\n{sink}\n")
 
 

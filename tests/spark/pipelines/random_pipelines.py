@@ -37,31 +37,31 @@ KINDS = st.sampled_from(["insert", "update", "replace", "delete", "drop", "renam
 
 @st.composite
 def events(draw: st.DrawFn) -> Document:
-    """An event as a server may tell it, fields in its order."""
+    """An event as a server may report it, with the fields in the server's order."""
     kind = draw(KINDS)
-    found: Document = {}
+    event: Document = {}
     if kind == "rename":
-        found["to"] = {"db": "d", "coll": "a"}
+        event["to"] = {"db": "d", "coll": "a"}
     elif draw(st.booleans()):
-        found |= {"txnNumber": Int64(draw(st.integers(0, 3))), "lsid": {"id": Binary(b"0" * 16, 4), "uid": b"u"}}
-    found["_id"] = {"_data": f"8265{draw(st.integers(0, 255)):02X}"}
-    found["operationType"] = kind
-    found["clusterTime"] = Timestamp(draw(st.integers(4, 10)), draw(st.integers(0, 3)))
+        event |= {"txnNumber": Int64(draw(st.integers(0, 3))), "lsid": {"id": Binary(b"0" * 16, 4), "uid": b"u"}}
+    event["_id"] = {"_data": f"8265{draw(st.integers(0, 255)):02X}"}
+    event["operationType"] = kind
+    event["clusterTime"] = Timestamp(draw(st.integers(4, 10)), draw(st.integers(0, 3)))
     if draw(st.booleans()):
-        found["collectionUUID"] = Binary(b"1" * 16, 4)
-    found["wallTime"] = DatetimeMS(draw(st.sampled_from([0, 1, 1_600_000_000_123])))
+        event["collectionUUID"] = Binary(b"1" * 16, 4)
+    event["wallTime"] = DatetimeMS(draw(st.sampled_from([0, 1, 1_600_000_000_123])))
     key = draw(st.one_of(SCALARS, VALUES))
     if kind in ("insert", "replace", "update"):
-        found["fullDocument"] = None if kind == "update" and draw(st.booleans()) else {"_id": key, **draw(DOCUMENTS)}
-    found["ns"] = {"db": "d", "coll": draw(st.sampled_from(["a", "b"]))}
+        event["fullDocument"] = None if kind == "update" and draw(st.booleans()) else {"_id": key, **draw(DOCUMENTS)}
+    event["ns"] = {"db": "d", "coll": draw(st.sampled_from(["a", "b"]))}
     if kind not in ("drop", "rename"):
-        found["documentKey"] = {"shard": draw(SCALARS), "_id": key} if draw(st.integers(0, 4)) == 0 else {"_id": key}
+        event["documentKey"] = {"shard": draw(SCALARS), "_id": key} if draw(st.integers(0, 4)) == 0 else {"_id": key}
     if kind == "update":
         fields = draw(st.dictionaries(st.sampled_from(["a", "b.c", "n"]), VALUES, max_size=2))
-        found["updateDescription"] = {"updatedFields": fields, "removedFields": ["x"], "truncatedArrays": []}
+        event["updateDescription"] = {"updatedFields": fields, "removedFields": ["x"], "truncatedArrays": []}
     if kind == "delete" and draw(st.booleans()):
-        found["fullDocumentBeforeChange"] = draw(st.one_of(st.none(), DOCUMENTS))
-    return found
+        event["fullDocumentBeforeChange"] = draw(st.one_of(st.none(), DOCUMENTS))
+    return event
 
 
 HEADER = st.sampled_from(
@@ -125,7 +125,7 @@ OPERATORS = st.one_of(
 def conditions(paths: st.SearchStrategy[str]) -> st.SearchStrategy[Document]:
     """A filter on one path."""
     wanted = st.one_of(
-        WANTED.filter(_plain), OPERATORS, OPERATORS.map(lambda found: {"$not": found}), st.just(Regex("a"))
+        WANTED.filter(_plain), OPERATORS, OPERATORS.map(lambda operators: {"$not": operators}), st.just(Regex("a"))
     )
     return st.tuples(paths, wanted).map(lambda pair: {pair[0]: pair[1]})
 
@@ -218,6 +218,6 @@ FREE = st.sampled_from(
 """Stages of one document that only Spark runs, or that change `_id`."""
 
 STREAM_PIPELINES = st.tuples(
-    st.lists(EVENT_FILTERS.map(lambda found: {"$match": found}), max_size=1), st.lists(SHAPING, max_size=3)
+    st.lists(EVENT_FILTERS.map(lambda condition: {"$match": condition}), max_size=1), st.lists(SHAPING, max_size=3)
 ).map(lambda pair: [*pair[0], *pair[1]])
 PIPELINES = st.tuples(STREAM_PIPELINES, st.lists(FREE, max_size=2)).map(lambda pair: [*pair[0], *pair[1]])

@@ -94,8 +94,8 @@ def test_filters_of_an_events_header_are_decided_by_columns(filter_: dict[str, A
 def test_a_filter_of_documents_becomes_a_prefilter_of_their_text() -> None:
     verdict = MatchCompiler().approximation(parse_filter({"operationType": "insert", "fullDocument.age": {"$gt": 30}}))
     assert verdict.certain == FALSE
-    told = "fullDocument contains '\"age\":'"
-    assert told in str(verdict.possible)
+    expected = "fullDocument contains '\"age\":'"
+    assert expected in str(verdict.possible)
     assert "operationType = 'insert'" in str(verdict.possible)
 
 

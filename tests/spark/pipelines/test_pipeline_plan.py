@@ -31,7 +31,7 @@ from tests.examples import examples
 HOUR = {"$dateTrunc": {"date": "$clusterTime", "unit": "hour"}}
 
 
-def places(stages: list[Any], source: dict[str, Any] | None = None, **given: Any) -> list[tuple[str, str]]:
+def engines_of(stages: list[Any], source: dict[str, Any] | None = None, **given: Any) -> list[tuple[str, str]]:
     return [(item.where, item.stage.split('"')[1]) for item in explain(stages, source, **given).stages]
 
 
@@ -45,7 +45,7 @@ def test_each_stage_is_told_where_it_runs() -> None:
         {"$group": {"_id": HOUR, "n": {"$sum": 1}}},
         {"$project": {"n": 1}},
     ]
-    assert places(stages, source, tables=["t"]) == [
+    assert engines_of(stages, source, tables=["t"]) == [
         ("server cursor", "$match"),
         ("source reader", "$unwind"),
         ("source reader", "$set"),
@@ -60,13 +60,13 @@ def test_each_stage_is_told_where_it_runs() -> None:
 
 
 def test_a_filter_that_columns_decide_is_not_given_to_the_evaluator() -> None:
-    told = explain([{"$match": {"operationType": {"$in": ["insert", "delete"]}}}])
-    assert str(told).splitlines() == [
+    explanation = explain([{"$match": {"operationType": {"$in": ["insert", "delete"]}}}])
+    assert str(explanation).splitlines() == [
         'Spark columns  {"$match":{"operationType":{"$in":["insert","delete"]}}}',
         "                 exactly: (operationType = 'insert' or operationType = 'delete')",
     ]
-    assert places([{"$match": {"operationType": "insert"}}], compiled=False) == [("Spark evaluator", "$match")]
-    assert places([{"$match": {"a": 1}}], events=False) == [("Spark evaluator", "$match")]
+    assert engines_of([{"$match": {"operationType": "insert"}}], compiled=False) == [("Spark evaluator", "$match")]
+    assert engines_of([{"$match": {"a": 1}}], events=False) == [("Spark evaluator", "$match")]
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -115,14 +115,14 @@ def test_a_wrong_stage_is_the_servers_error(stages: list[Any], code: int) -> Non
 
 
 def test_a_told_window_is_explained() -> None:
-    told = str(explain([{"$group": {"_id": "$a", "n": {"$count": {}}}}], window=Window("1 hour", "10 minutes")))
-    assert 'window 1 hour, watermark on "$clusterTime" less 0 seconds' in told
+    explanation = str(explain([{"$group": {"_id": "$a", "n": {"$count": {}}}}], window=Window("1 hour", "10 minutes")))
+    assert 'window 1 hour, watermark on "$clusterTime" less 0 seconds' in explanation
 
 
 def test_bins_of_the_calendar_are_explained() -> None:
     bins = {"date": "$wallTime", "unit": "month", "timezone": "Europe/Oslo"}
-    told = str(explain([{"$group": {"_id": {"$dateTrunc": bins}}}], delay="1 hour"))
-    assert 'bins of 1 month in Europe/Oslo, watermark on "$wallTime" less 1 hour' in told
+    explanation = str(explain([{"$group": {"_id": {"$dateTrunc": bins}}}], delay="1 hour"))
+    assert 'bins of 1 month in Europe/Oslo, watermark on "$wallTime" less 1 hour' in explanation
 
 
 def test_a_bin_that_is_wrong_is_the_servers_error_before_anything_runs() -> None:
@@ -179,8 +179,8 @@ def test_the_reader_runs_behind_the_cursor(uri: str, database: Database[dict[str
     first = parse_options({"uri": uri, "startingPosition": start}).start.token
     assert first is not None
     batches = read_range(feed, first, feed.end_at(feed.now()), COLUMNS)
-    found = [event["fullDocument"] for batch in batches for event in row_events.events(batch)]
-    assert found == [{"_id": number, "a": item} for number in (2, 3) for item in range(number)]
+    full_documents = [event["fullDocument"] for batch in batches for event in row_events.events(batch)]
+    assert full_documents == [{"_id": number, "a": item} for number in (2, 3) for item in range(number)]
 
 
 def test_importing_headrace_or_its_pipelines_names_does_not_import_spark() -> None:

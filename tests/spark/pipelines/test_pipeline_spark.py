@@ -37,11 +37,11 @@ few = settings(
 )
 
 
-def told(stages: list[Event], given_events: list[Event]) -> list[str]:
+def evaluated(stages: list[Event], given_events: list[Event]) -> list[str]:
     """What the evaluator says, as canonical text (which is as good as BSON), or the code of its error."""
     try:
-        found = run_pipeline(parse_pipeline(canonical(stages), context=PipelineContext()), given_events)
-        return [dumps(document) for document in found]
+        results = run_pipeline(parse_pipeline(canonical(stages), context=PipelineContext()), given_events)
+        return [dumps(document) for document in results]
     except CommandError as error:
         return [f"error {error.code}"]
 
@@ -62,22 +62,22 @@ def frame(spark: SparkSession, given_events: list[Event]) -> DataFrame:
 
 @pytest.fixture(scope="module")
 def many_events() -> list[Event]:
-    found: list[Event] = []
+    collected: list[Event] = []
 
     @settings(max_examples=80, deadline=None, derandomize=True, database=None)
     @given(events())
     def gather(event: Event) -> None:
-        found.append(canonical(event | {"_id": {"_data": f"82{len(found):06X}"}}))
+        collected.append(canonical(event | {"_id": {"_data": f"82{len(collected):06X}"}}))
 
     gather()
-    return found
+    return collected
 
 
 @pytest.fixture(scope="module")
 def rows(spark: SparkSession, many_events: list[Event]) -> Iterator[DataFrame]:
-    found = frame(spark, many_events).cache()
-    yield found
-    found.unpersist()
+    cached = frame(spark, many_events).cache()
+    yield cached
+    cached.unpersist()
 
 
 def documents(df: DataFrame) -> list[str]:
@@ -96,7 +96,7 @@ def read_back(df: DataFrame) -> list[str]:
 def test_workers_and_columns_say_what_the_evaluator_says(
     rows: DataFrame, many_events: list[Event], stages: list[Event]
 ) -> None:
-    expected = told(stages, many_events)
+    expected = evaluated(stages, many_events)
     made = headrace.spark.pipeline(rows, stages)
     plain = headrace.spark.pipeline(rows, stages, compiled=False)
     read = read_back if "document" not in made.columns else documents
@@ -124,7 +124,7 @@ def test_values_at_which_engines_differ_are_told_alike_by_columns_workers_and_cu
         collection.insert_many([event["fullDocument"] for event in PITFALL_EVENTS])
         everything = cursor_events(collection, start, [])
         chosen = [canonical(each) for each in PITFALL_FILTERS[:: max(1, len(PITFALL_FILTERS) // 40)]]
-        expected = [told([{"$match": each}], everything) for each in chosen]
+        expected = [evaluated([{"$match": each}], everything) for each in chosen]
         for each, texts in zip(chosen, expected, strict=True):
             assert [dumps(event) for event in cursor_events(collection, start, [{"$match": each}])] == texts
         client.drop_database("pitfalls")
@@ -134,16 +134,16 @@ def test_values_at_which_engines_differ_are_told_alike_by_columns_workers_and_cu
             headrace.spark.pipeline(events_, [{"$match": each}], compiled=compiled).withColumn("at", f.lit(number))
             for number, each in enumerate(chosen)
         ]
-        found: list[list[str]] = [[] for _ in chosen]
+        results: list[list[str]] = [[] for _ in chosen]
         for row in reduce(lambda one, other: one.unionAll(other), made).select("at", "token").collect():
-            found[row["at"]].append(row.token)
-        assert [sorted(each) for each in found] == [
+            results[row["at"]].append(row.token)
+        assert [sorted(each) for each in results] == [
             sorted(loads(text)["_id"]["_data"] for text in texts) for texts in expected
         ]
 
 
 @pytest.fixture(scope="module")
-def written(uri: str) -> Iterator[tuple[Any, dict[str, Any], list[Event]]]:
+def written_collection(uri: str) -> Iterator[tuple[Any, dict[str, Any], list[Event]]]:
     """A collection that was written to, the token before that, and its events."""
     from pymongo import MongoClient
 
@@ -172,26 +172,26 @@ def written(uri: str) -> Iterator[tuple[Any, dict[str, Any], list[Event]]]:
 
 def cursor_events(collection: Any, start: Event, stages: list[Event]) -> list[Event]:
     """What a change stream of the server gives from `start` to now."""
-    found = []
+    collected = []
     with collection.watch(stages, start_after=start, max_await_time_ms=50, batch_size=1000) as stream:
         while (event := stream.try_next()) is not None:
-            found.append(event)
-    return found
+            collected.append(event)
+    return collected
 
 
 @few
 @given(stages=STREAM_PIPELINES)
 def test_spark_gives_the_rows_that_the_servers_cursor_gives(
-    spark: SparkSession, written: tuple[Any, dict[str, Any], list[Event]], stages: list[Event]
+    spark: SparkSession, written_collection: tuple[Any, dict[str, Any], list[Event]], stages: list[Event]
 ) -> None:
-    collection, start, everything = written
+    collection, start, everything = written_collection
     try:
         cursor = cursor_events(collection, start, stages)
     except Exception:  # the server's error; the evaluator's own are compared above
-        assert told(stages, everything)[-1].startswith("error")
+        assert evaluated(stages, everything)[-1].startswith("error")
         return
     before = frame(spark, everything)
-    expected = told(stages, everything)
+    expected = evaluated(stages, everything)
     assert [dumps(event) for event in cursor] == expected
     after = headrace.spark.pipeline(before, stages, output="events")
     assert after.columns == before.columns
@@ -204,9 +204,9 @@ def test_bson_columns_are_read_and_written_too(spark: SparkSession) -> None:
         [(7, bytearray(bson.encode(each))) for each in given_documents], "n INT, document BINARY"
     )
     stages = [{"$unwind": "$a"}, {"$set": {"b": {"$add": ["$a", 1]}}}]
-    found = headrace.spark.pipeline(df, stages).collect()
-    assert [(row.n, dumps(bson.decode(bytes(row.document)))) for row in found] == [
-        (7, text) for text in told(stages, given_documents)
+    results = headrace.spark.pipeline(df, stages).collect()
+    assert [(row.n, dumps(bson.decode(bytes(row.document)))) for row in results] == [
+        (7, text) for text in evaluated(stages, given_documents)
     ]
 
 
@@ -222,11 +222,11 @@ GROUPS: list[Event] = [
 @pytest.mark.parametrize("spec", GROUPS)
 def test_groups_are_those_of_the_evaluator(rows: DataFrame, many_events: list[Event], spec: Event) -> None:
     stages = [{"$match": {"operationType": {"$ne": "rename"}}}, {"$group": spec}]
-    expected = told(stages, many_events)
+    expected = evaluated(stages, many_events)
     made = headrace.spark.pipeline(rows.repartition(3), stages)
     assert sorted(documents(made)) == sorted(expected)
     after = [*stages, {"$match": {"_id": {"$ne": None}}}, {"$set": {"twice": 2}}]
-    assert sorted(documents(headrace.spark.pipeline(rows, after))) == sorted(told(after, many_events))
+    assert sorted(documents(headrace.spark.pipeline(rows, after))) == sorted(evaluated(after, many_events))
 
 
 def test_numbers_of_all_types_add_up_as_the_evaluator_adds_them(spark: SparkSession) -> None:
@@ -238,7 +238,7 @@ def test_numbers_of_all_types_add_up_as_the_evaluator_adds_them(spark: SparkSess
     ]
     df = spark.createDataFrame([(dumps(each),) for each in cases], "document STRING").repartition(3)
     stages = [{"$group": {"_id": "$g", "s": {"$sum": "$v"}, "a": {"$avg": "$v"}, "x": {"$max": "$v"}}}]
-    assert sorted(documents(headrace.spark.pipeline(df, stages))) == sorted(told(stages, cases))
+    assert sorted(documents(headrace.spark.pipeline(df, stages))) == sorted(evaluated(stages, cases))
 
 
 def test_a_lookup_joins_as_the_evaluator_does(spark: SparkSession, rows: DataFrame, many_events: list[Event]) -> None:
@@ -269,16 +269,16 @@ def test_a_group_on_a_stream_gives_each_window_once_when_it_has_ended(
     ordered = sorted(many_events, key=lambda event: (event["clusterTime"].time, event["clusterTime"].inc))
     ordered = [event | {"_id": {"_data": f"82{number:06X}"}} for number, event in enumerate(ordered)]
     for number in range(4):
-        part = ordered[number * 20 : number * 20 + 20]
-        frame(spark, part).write.parquet(str(tmp_path / f"in/{number}"))
+        chunk = ordered[number * 20 : number * 20 + 20]
+        frame(spark, chunk).write.parquet(str(tmp_path / f"in/{number}"))
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in/*"))
-    found: list[str] = []
+    results: list[str] = []
     grouped = headrace.spark.pipeline(stream, stages)
-    query = grouped.writeStream.foreachBatch(lambda batch, _: found.extend(documents(batch)))
+    query = grouped.writeStream.foreachBatch(lambda batch, _: results.extend(documents(batch)))
     query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
     last = max(event["clusterTime"].time for event in ordered if event["ns"]["coll"] == "a") // 2 * 2 * 1000
-    expected = [text for text in told(stages, ordered) if int(loads(text)["_id"]["w"]) < last]
-    assert sorted(found) == sorted(expected)
+    expected = [text for text in evaluated(stages, ordered) if int(loads(text)["_id"]["w"]) < last]
+    assert sorted(results) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -302,27 +302,27 @@ def test_bins_of_the_calendar_are_given_when_they_have_ended_and_never_before(
         {"$set": {"end": "$_id"}},
     ]
     for number in range(6):
-        part = [(dumps(each),) for each in documents_[number * 10 : number * 10 + 10]]
-        spark.createDataFrame(part, "document STRING").coalesce(1).write.parquet(str(tmp_path / f"in/{number}"))
+        chunk = [(dumps(each),) for each in documents_[number * 10 : number * 10 + 10]]
+        spark.createDataFrame(chunk, "document STRING").coalesce(1).write.parquet(str(tmp_path / f"in/{number}"))
     stream = spark.readStream.schema("document STRING").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in/*"))
-    found: list[str] = []
+    results: list[str] = []
     made = headrace.spark.pipeline(stream, stages, delay=f"{delay_days} days")
-    query = made.writeStream.foreachBatch(lambda batch, _: found.extend(documents(batch)))
+    query = made.writeStream.foreachBatch(lambda batch, _: results.extend(documents(batch)))
     query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
     passed = max(starts) - delay_days * day
-    expected = [text for text in told(stages, documents_) if int(Bins(bins).end(loads(text)["_id"])) <= passed]
-    assert sorted(found) == sorted(expected)
-    assert 0 < len(found) < len(told(stages, documents_))
+    expected = [text for text in evaluated(stages, documents_) if int(Bins(bins).end(loads(text)["_id"])) <= passed]
+    assert sorted(results) == sorted(expected)
+    assert 0 < len(results) < len(evaluated(stages, documents_))
     batch = spark.read.schema("document STRING").parquet(str(tmp_path / "in/*"))
-    assert sorted(documents(headrace.spark.pipeline(batch, stages))) == sorted(told(stages, documents_))
+    assert sorted(documents(headrace.spark.pipeline(batch, stages))) == sorted(evaluated(stages, documents_))
 
 
 def test_a_header_that_was_reshaped_before_stops_the_query(spark: SparkSession) -> None:
     reshaped = frame(spark, [{"_id": {"_data": "82"}, "operationType": 5}])
     with pytest.raises(Exception, match="compiled=False"):
         headrace.spark.pipeline(reshaped, [{"$match": {"operationType": 5}}]).collect()
-    kept = headrace.spark.pipeline(reshaped, [{"$match": {"operationType": 5}}], compiled=False)
-    assert kept.count() == 1
+    evaluated_rows = headrace.spark.pipeline(reshaped, [{"$match": {"operationType": 5}}], compiled=False)
+    assert evaluated_rows.count() == 1
 
 
 def test_events_that_lose_their_token_are_refused_as_a_change_stream_does(rows: DataFrame) -> None:
@@ -340,8 +340,8 @@ def test_documents_of_a_written_collection_are_read_through_the_source(
         uri=uri, database=database.name, collection="c", startingPosition=start
     )
     stages = [{"$match": {"operationType": "insert", "fullDocument.n": {"$gt": 16}}}, {"$replaceWith": "$fullDocument"}]
-    found = documents(headrace.spark.pipeline(source.load(), stages))
-    assert [loads(text) for text in found] == [{"_id": number, "n": number} for number in (17, 18, 19)]
+    results = documents(headrace.spark.pipeline(source.load(), stages))
+    assert [loads(text) for text in results] == [{"_id": number, "n": number} for number in (17, 18, 19)]
 
 
 def test_the_examples_of_the_page_run_and_say_what_it_says(rows: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:

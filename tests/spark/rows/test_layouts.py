@@ -50,7 +50,7 @@ KINDS: list[st.SearchStrategy[Any]] = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_parts_are_worth_it() -> Iterator[None]:
+def few_rows_are_enough() -> Iterator[None]:
     """So that documents need not be many to be told together."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(known_layouts, "ROWS_MIN", ROWS_MIN)
@@ -69,13 +69,13 @@ def skeletons(depth: int) -> st.SearchStrategy[st.SearchStrategy[dict[str, Any]]
 @st.composite
 def columns(draw: st.DrawFn) -> pa.Array:
     """Rows of BSON: several documents each of a few layouts, often enough to be told together, and others."""
-    found: list[bytes | None] = []
+    rows: list[bytes | None] = []
     for documents in draw(st.lists(skeletons(2), min_size=1, max_size=3)):
         some = [encode(each) for each in draw(st.lists(documents, min_size=1, max_size=5))]
-        found += some * draw(st.sampled_from([1, ROWS_MIN, ROWS_MIN + 9]))
-    found += [None] * draw(st.integers(0, 2))
-    random.Random(draw(st.integers(0, 9))).shuffle(found)
-    return pa.array(found, pa.binary())[draw(st.integers(0, 1)) :]
+        rows += some * draw(st.sampled_from([1, ROWS_MIN, ROWS_MIN + 9]))
+    rows += [None] * draw(st.integers(0, 2))
+    random.Random(draw(st.integers(0, 9))).shuffle(rows)
+    return pa.array(rows, pa.binary())[draw(st.integers(0, 1)) :]
 
 
 SCHEMA = spark.StructType.fromJson(
@@ -134,7 +134,7 @@ def test_documents_that_fit_their_columns_are_not_decoded(monkeypatch: pytest.Mo
     assert rest[7].as_py() == '{"l":{"z":[{"$numberInt":"1"},"2"]},"new":"n"}'
 
 
-def told_by(column: pa.Array) -> tuple[pa.Array, int]:
+def texts_of(column: pa.Array) -> tuple[pa.Array, int]:
     """The texts, and how many rows went to the decoder."""
     asked: list[int] = []
 
@@ -142,8 +142,8 @@ def told_by(column: pa.Array) -> tuple[pa.Array, int]:
         asked.append(len(rows))
         return [TextColumn(together=False)(rows)]
 
-    def fast(found: LayoutMatch) -> tuple[Numbers, list[pa.Array]]:
-        return found.rows, [TextColumn(together=False)(column.take(pa.array(found.rows)))]
+    def fast(match: LayoutMatch) -> tuple[Numbers, list[pa.Array]]:
+        return match.rows, [TextColumn(together=False)(column.take(pa.array(match.rows)))]
 
     (texts,) = KnownLayouts().columns(column, fast, exact)
     return texts, sum(asked)
@@ -152,14 +152,14 @@ def told_by(column: pa.Array) -> tuple[pa.Array, int]:
 def test_rows_of_many_layouts_come_back_in_their_order() -> None:
     documents = [{"n": number, f"f{number % 3}": number % 2 or None} for number in range(300)] + [{"x": 1}]
     column = pa.array([encode(each) for each in documents])
-    texts, asked = told_by(column)
+    texts, asked = texts_of(column)
     assert texts.equals(TextColumn(together=False)(column))
     assert asked == 1
 
 
 def test_a_column_of_which_every_document_is_another_is_left_to_the_decoder() -> None:
     column = pa.array([encode({f"f{number}": number}) for number in range(200)])
-    assert told_by(column)[1] == 200
+    assert texts_of(column)[1] == 200
 
 
 def raw(*elements: bytes) -> bytes:
@@ -196,9 +196,9 @@ def test_what_no_layout_can_tell_has_none(document: bytes) -> None:
 )
 def test_malformed_documents_are_the_decoders_error(document: bytes) -> None:
     column = pa.array([encode({"a": "x"})] * 40 + [document] * 40)
-    for told in (TextColumn(together=False), TextColumn(), TypedColumns(SCHEMA, ARROW)):
+    for converter in (TextColumn(together=False), TextColumn(), TypedColumns(SCHEMA, ARROW)):
         with pytest.raises((bson.InvalidBSON, UnicodeDecodeError)):
-            told(column)
+            converter(column)
 
 
 def test_a_document_whose_lengths_lead_elsewhere_is_not_of_the_layout() -> None:

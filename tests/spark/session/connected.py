@@ -56,7 +56,7 @@ def main(uri: str, folder: str) -> None:
     directory = Path(folder)
     source = {"uri": uri, "database": "d", "collection": "c"}
     events = spark.read.format("headrace").options(**source, startingPosition="earliest").load()
-    told = {"module": type(spark).__module__, "same": SparkSession.builder.getOrCreate() is spark} | pipelines(events)
+    result = {"module": type(spark).__module__, "same": SparkSession.builder.getOrCreate() is spark} | pipelines(events)
 
     rows = spark.readStream.format("headrace").options(**source, startingPosition="snapshot").load()
     with pytest.raises(Exception, match=r"for_each_batch\(\.\.\., checkpoint="):
@@ -67,7 +67,7 @@ def main(uri: str, folder: str) -> None:
         run_job(parse_job(job, "job", directory), session=spark)
     with pytest.raises(ConnectRefused, match="a job"):
         catch_up(Mirror(uri, "d", "c", directory / "mirror"), session=spark)
-    (directory / "told.json").write_text(json.dumps(told))
+    (directory / "result.json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

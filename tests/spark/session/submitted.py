@@ -24,36 +24,36 @@ SERVERS_ALONE = {"lmdb", "uvloop", "headrace.server", "headrace.store", "deltala
 
 
 def whereabouts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A row for each batch that a worker reads: headrace from where, and with what beside it."""
+    """A row for each batch that a worker reads: which headrace it imports, and which other modules are loaded."""
     import headrace
 
     for batch in batches:
         seen = sorted(SERVERS_ALONE & sys.modules.keys())
-        told = {"path": [headrace.__file__], "folder": [os.getcwd()], "seen": [",".join(seen)]}
-        yield pa.RecordBatch.from_pydict(told | {"rows": [batch.num_rows]}, told_schema())
+        result = {"path": [headrace.__file__], "folder": [os.getcwd()], "seen": [",".join(seen)]}
+        yield pa.RecordBatch.from_pydict(result | {"rows": [batch.num_rows]}, worker_schema())
 
 
-def told_schema() -> pa.Schema:
+def worker_schema() -> pa.Schema:
     return pa.schema([("path", pa.string()), ("folder", pa.string()), ("seen", pa.string()), ("rows", pa.int64())])
 
 
 def main(uri: str, directory: str) -> None:
-    own = SparkSession.builder.getOrCreate()
+    session = SparkSession.builder.getOrCreate()
     spark = get_session()
     source = {"uri": uri, "database": "d", "collection": "c"}
     events = spark.read.format("headrace").options(**source, startingPosition="earliest", partitions="4").load()
     evens = pipeline(events, [{"$match": {"fullDocument.n": {"$mod": [2, 0]}}}, {"$project": {"n": "$fullDocument.n"}}])
-    places = evens.mapInArrow(whereabouts, "path STRING, folder STRING, seen STRING, rows BIGINT").collect()
+    workers = evens.mapInArrow(whereabouts, "path STRING, folder STRING, seen STRING, rows BIGINT").collect()
 
     rows = spark.readStream.format("headrace").options(**source, startingPosition="snapshot").load()
     writer = rows.writeStream.foreachBatch(for_each_batch(changes_sink(Path(directory) / "changes")))
     query = writer.option("checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True).start()
     query.awaitTermination()
-    told: dict[str, Any] = {
-        "same": own is spark, "master": spark.sparkContext.master, "zone": spark.conf.get("spark.sql.session.timeZone"),
-        "places": [row.asDict() for row in places],
+    result: dict[str, Any] = {
+        "same": session is spark, "master": spark.sparkContext.master,
+        "zone": spark.conf.get("spark.sql.session.timeZone"), "workers": [row.asDict() for row in workers],
     }  # fmt: skip
-    (Path(directory) / "told.json").write_text(json.dumps(told))
+    (Path(directory) / "result.json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -57,15 +57,15 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         cwd=folder, env=environ(), stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert server.stderr is not None
-    told: list[str] = []
+    output: list[str] = []
     for line in server.stderr:
-        told.append(line)
+        output.append(line)
         if _STARTED in line:
             break
     else:
-        raise AssertionError("".join(told))
+        raise AssertionError("".join(output))
     # Whoever does not read what it says stops it, once the pipe is full.
-    reading = threading.Thread(target=lambda: told.extend(server.stderr or ()))
+    reading = threading.Thread(target=lambda: output.extend(server.stderr or ()))
     reading.start()
     yield f"sc://127.0.0.1:{port}"
     server.terminate()
@@ -90,11 +90,11 @@ def test_source_pipelines_and_a_sink_work_and_what_does_not_says_so(remote: str,
             )
             assert done.returncode == 0, done.stderr[-5000:]
             client.d.c.delete_one({"_id": 7})
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert told["module"] == "pyspark.sql.connect.session" and told["same"] and told["columns"]
-    assert (told["matched"], told["counted"]) == (5, 20)
-    assert told["shaped"] == ['{"n":{"$numberInt":"3"}}']
-    assert told["grouped"] == [
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["module"] == "pyspark.sql.connect.session" and result["same"] and result["columns"]
+    assert (result["matched"], result["counted"]) == (5, 20)
+    assert result["shaped"] == ['{"n":{"$numberInt":"3"}}']
+    assert result["grouped"] == [
         '{"_id":{"$numberInt":"0"},"n":{"$numberInt":"90"}}', '{"_id":{"$numberInt":"1"},"n":{"$numberInt":"100"}}',
     ]  # fmt: skip
     table = DeltaTable(tmp_path / "changes").to_pyarrow_table()

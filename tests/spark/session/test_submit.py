@@ -50,8 +50,8 @@ def submit(folder: Path, master: str, uri: str, *more: str) -> dict[str, Any]:
         environ.pop(name, None)
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
-    told: dict[str, Any] = json.loads((folder / "told.json").read_text())
-    return told
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return result
 
 
 def test_a_cluster_of_processes_runs_it_with_the_package_from_a_zip(uri: str, database: Db, tmp_path: Path) -> None:
@@ -62,14 +62,14 @@ def test_a_cluster_of_processes_runs_it_with_the_package_from_a_zip(uri: str, da
     for name in ("lmdb", "uvloop"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name} is not for workers')\n")
     files = [zipped(tmp_path), tmp_path / "lmdb.py", tmp_path / "uvloop.py"]
-    told = submit(tmp_path, "local-cluster[2,1,1024]", uri, "--py-files", ",".join(map(str, files)))
-    assert told["same"] and told["master"] == "local-cluster[2,1,1024]" and told["zone"] == "America/New_York"
-    places = told["places"]
-    assert sum(place["rows"] for place in places) == 50
-    assert all(place["folder"].startswith(str(tmp_path / "spark" / "work")) for place in places), (
-        places
+    result = submit(tmp_path, "local-cluster[2,1,1024]", uri, "--py-files", ",".join(map(str, files)))
+    assert result["same"] and result["master"] == "local-cluster[2,1,1024]" and result["zone"] == "America/New_York"
+    workers = result["workers"]
+    assert sum(worker["rows"] for worker in workers) == 50
+    assert all(worker["folder"].startswith(str(tmp_path / "spark" / "work")) for worker in workers), (
+        workers
     )  # an executor's own
-    assert all("headrace.zip" in place["path"] and not place["seen"] for place in places), places
+    assert all("headrace.zip" in worker["path"] and not worker["seen"] for worker in workers), workers
     table = DeltaTable(tmp_path / "changes").to_pyarrow_table()
     times = [moment.timestamp() for moment in table["clusterTime"].to_pylist()]
     assert times == [Token(text).time.time for text in table["token"].to_pylist()]

@@ -16,7 +16,7 @@ from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.mirror_sink import MirrorSink, mirror_sink
 from headrace.spark.tables.catalog_mirror import COLUMNS, CatalogMirror
 from tests.spark.support.crashes import Crash, crashing
-from tests.spark.support.generated_changes import Story, batches
+from tests.spark.support.generated_changes import GeneratedChanges, batches
 
 STEPS = [(CatalogMirror, name) for name in ("_merge", "_overwrite", "_set_property")]
 CONF = {
@@ -42,20 +42,22 @@ def contents(sink: Sink) -> dict[str, str]:
 
 
 def main(kind: str, package: str, ivy: str, folder: Path) -> None:
-    place = {"spark.sql.catalog.lake.warehouse": str(folder / "lake")} if kind == "iceberg" else {}
-    spark = get_session(quick=True, conf={"spark.jars.packages": package, "spark.jars.ivy": ivy} | CONF[kind] | place)
+    warehouse = {"spark.sql.catalog.lake.warehouse": str(folder / "lake")} if kind == "iceberg" else {}
+    spark = get_session(
+        quick=True, conf={"spark.jars.packages": package, "spark.jars.ivy": ivy} | CONF[kind] | warehouse
+    )
     name, located = NAMES[kind], f"LOCATION '{folder / 'kept'}'" if kind == "delta" else ""
     spark.sql(f"CREATE TABLE {name} ({COLUMNS}) USING {kind} {located}")
-    told = Story(3)
-    told.writes(5)
-    told.snapshot()
-    known = len(told.parts)
-    told.snapshot()
-    told.drop()
+    changes = GeneratedChanges(3)
+    changes.writes(5)
+    changes.snapshot()
+    known = len(changes.row_batches)
+    changes.snapshot()
+    changes.drop()
     reference = mirror_sink(folder / "reference", kind="parquet")
     crashes = 0
     seen: set[str] = set()
-    for batch in batches(told.parts):
+    for batch in batches(changes.row_batches):
         reference.apply(batch)
         # A batch of kinds of rows that crashed in all steps already is given as it is.
         kinds = set(batch.table["operationType"].to_pylist())
@@ -68,15 +70,15 @@ def main(kind: str, package: str, ivy: str, folder: Path) -> None:
                 break
             except Crash:
                 crashes += 1
-        kept = mirror_sink("", kind=name)
+        reopened = mirror_sink("", kind=name)
         print(batch.number, crashes, file=sys.stderr, flush=True)
-        assert (contents(kept), kept.position()) == (contents(reference), reference.position()), batch.number
+        assert (contents(reopened), reopened.position()) == (contents(reference), reference.position()), batch.number
     assert crashes >= 10, crashes
     # A checkpoint that was lost: the same rows under another query's name. And somebody else's commits in between.
     spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('by' = 'another')")
-    for batch in batches(told.parts[known:], "another"):
+    for batch in batches(changes.row_batches[known:], "another"):
         mirror_sink("", kind=name).apply(batch)
-    assert contents(mirror_sink("", kind=name)) == told.contents()
+    assert contents(mirror_sink("", kind=name)) == changes.contents()
     print("right")
 
 

@@ -147,18 +147,18 @@ path = "months"
     )
     job = read_job(tmp_path / "job.toml")
     assert main(["pipeline", "explain", str(tmp_path / "job.toml")]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for line in ("server cursor      {", "Spark evaluator    {", "Spark join         {", "Spark aggregation  {"):
-        assert line in told
-    written: list[dict[str, Any]] = []
+        assert line in output
+    inserted: list[dict[str, Any]] = []
     for first, count in ((0, 170), (170, 1), (171, 200)):
         some = orders(first, count)
         database.c.insert_many(some)
-        written += some
+        inserted += some
         run_job(job, session=spark, report=lambda _: None)
     opened = job.sinks[0].open()
     assert isinstance(opened, DocumentsSink)
-    events = [{"operationType": "insert", "fullDocument": bson.decode(bson.encode(each))} for each in written]
+    events = [{"operationType": "insert", "fullDocument": bson.decode(bson.encode(each))} for each in inserted]
     context = PipelineContext(read_collection=lambda _, name: regions)
     expected = [dumps(each) for each in run_pipeline(parse_pipeline(STAGES, context=context), events)]
     last = max(loads(text)["_id"]["month"] for text in expected)
@@ -190,5 +190,5 @@ def test_documents_of_events_leave_a_job_that_replaces_them(
     for _ in range(2):
         run_job(job, session=spark, report=lambda _: None)
         reset_job(job)
-    found = spark.read.parquet(str(tmp_path / "t")).orderBy("token").collect()
-    assert [loads(row.document) for row in found] == [{"_id": number, "n": number} for number in range(5)]
+    rows = spark.read.parquet(str(tmp_path / "t")).orderBy("token").collect()
+    assert [loads(row.document) for row in rows] == [{"_id": number, "n": number} for number in range(5)]

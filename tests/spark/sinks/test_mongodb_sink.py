@@ -22,19 +22,19 @@ Db = Database[dict[str, Any]]
 
 
 @pytest.fixture
-def kept(database: Db) -> Iterator[Db]:
+def target(database: Db) -> Iterator[Db]:
     yield database
 
 
-def event(time: int, kind: str, collection: str = "c", key: Any = None, **parts: Any) -> Row:
-    texts = {name: dumps(value) for name, value in parts.items()}
+def event(time: int, kind: str, collection: str = "c", key: Any = None, **fields: Any) -> Row:
+    texts = {name: dumps(value) for name, value in fields.items()}
     return Row(
         token_at(time), (1_700_000_000 + time) * 1_000_000, 1, kind, "source", collection,
         None if key is None else dumps({"_id": key}),
     )._replace(**texts)  # fmt: skip
 
 
-STORY = [
+EVENTS = [
     event(1, "insert", "a", 1, fullDocument={"_id": 1, "n": Int64(1)}),
     event(2, "insert", "b", 1, fullDocument={"_id": 1, "of": "b"}),
     event(3, "update", "a", 1, updateDescription={"updatedFields": {"n": 2}, "removedFields": []}),
@@ -49,17 +49,17 @@ STORY = [
 EXPECTED = {"b": [{"_id": 1, "n": 2, "m": [3]}], "gone": [{"_id": 2}]}
 
 
-def contents(kept: Db) -> dict[str, list[dict[str, Any]]]:
-    names = [name for name in kept.list_collection_names() if not name.startswith("headrace.")]
-    return {name: found for name in names if (found := list(kept[name].find()))}
+def contents(target: Db) -> dict[str, list[dict[str, Any]]]:
+    names = [name for name in target.list_collection_names() if not name.startswith("headrace.")]
+    return {name: documents for name in names if (documents := list(target[name].find()))}
 
 
-def test_each_row_goes_to_the_collection_of_its_name_through_renames_and_drops(uri: str, kept: Db) -> None:
-    sink = mongodb_sink(uri, database=kept.name)
-    assert sink.apply(MicroBatch("q", 0, table_of(STORY)))
-    assert contents(kept) == EXPECTED
-    assert mongodb_sink(uri, database=kept.name).apply(MicroBatch("another", 0, table_of(STORY)))
-    assert contents(kept) == EXPECTED
+def test_each_row_goes_to_the_collection_of_its_name_through_renames_and_drops(uri: str, target: Db) -> None:
+    sink = mongodb_sink(uri, database=target.name)
+    assert sink.apply(MicroBatch("q", 0, table_of(EVENTS)))
+    assert contents(target) == EXPECTED
+    assert mongodb_sink(uri, database=target.name).apply(MicroBatch("another", 0, table_of(EVENTS)))
+    assert contents(target) == EXPECTED
 
 
 class Crash(BaseException):
@@ -68,7 +68,7 @@ class Crash(BaseException):
 
 @pytest.mark.parametrize("step", range(40))
 def test_crashed_at_any_write_and_given_again_it_ends_the_same(
-    uri: str, kept: Db, monkeypatch: pytest.MonkeyPatch, step: int
+    uri: str, target: Db, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     count = 0
 
@@ -91,17 +91,17 @@ def test_crashed_at_any_write_and_given_again_it_ends_the_same(
         for name in ("_rename", "_drop"):
             patch.setattr(PerCollectionSink, name, crashing(getattr(PerCollectionSink, name)))
         with suppress(Crash):
-            mongodb_sink(uri, database=kept.name).apply(MicroBatch("q", 0, table_of(STORY)))
-    mongodb_sink(uri, database=kept.name).apply(MicroBatch("q", 0, table_of(STORY)))
-    assert contents(kept) == EXPECTED
+            mongodb_sink(uri, database=target.name).apply(MicroBatch("q", 0, table_of(EVENTS)))
+    mongodb_sink(uri, database=target.name).apply(MicroBatch("q", 0, table_of(EVENTS)))
+    assert contents(target) == EXPECTED
 
 
-def test_a_large_document_is_updated_by_its_fields(uri: str, kept: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_document_is_updated_by_its_fields(uri: str, target: Db, monkeypatch: pytest.MonkeyPatch) -> None:
     large = {"_id": 1, "text": "x" * 3000, "n": 1, "m": 1, "gone": 1}
     rows = [event(1, "insert", "c", 1, fullDocument=large)]
-    sink = mongodb_sink(uri, database=kept.name, collection="c")
+    sink = mongodb_sink(uri, database=target.name, collection="c")
     sink.apply(MicroBatch("q", 0, table_of(rows)))
-    kept.c.update_one({"_id": 1}, {"$set": {"theirs": True}})
+    target.c.update_one({"_id": 1}, {"$set": {"theirs": True}})
     sent: list[Any] = []
     original = Collection.bulk_write
 
@@ -110,18 +110,18 @@ def test_a_large_document_is_updated_by_its_fields(uri: str, kept: Db, monkeypat
         return original(self, operations, **named)
 
     monkeypatch.setattr(Collection, "bulk_write", keep)
-    told = {"updatedFields": {"n": 2}, "removedFields": ["gone"]}
-    sink.apply(MicroBatch("q", 1, table_of([event(2, "update", "c", 1, updateDescription=told)])))
+    description = {"updatedFields": {"n": 2}, "removedFields": ["gone"]}
+    sink.apply(MicroBatch("q", 1, table_of([event(2, "update", "c", 1, updateDescription=description)])))
     assert "x" * 100 not in str(sent)
-    assert kept.c.find_one() == {"_id": 1, "text": "x" * 3000, "n": 2, "m": 1, "theirs": True}
+    assert target.c.find_one() == {"_id": 1, "text": "x" * 3000, "n": 2, "m": 1, "theirs": True}
 
 
-def test_with_fail_a_rename_stops_it_and_with_keep_it_is_passed_over(uri: str, kept: Db) -> None:
+def test_with_fail_a_rename_stops_it_and_with_keep_it_is_passed_over(uri: str, target: Db) -> None:
     with pytest.raises(CollectionGone, match=r"rename of source\.a"):
-        mongodb_sink(uri, database=kept.name, policy="fail").apply(MicroBatch("q", 0, table_of(STORY)))
-    assert contents(kept) == {"a": [{"_id": 1, "n": 2}], "b": [{"_id": 1, "of": "b"}]}
-    mongodb_sink(uri, database=kept.name, policy="keep").apply(MicroBatch("q", 0, table_of(STORY)))
-    assert contents(kept)["gone"] == [{"_id": 1}, {"_id": 2}]
+        mongodb_sink(uri, database=target.name, policy="fail").apply(MicroBatch("q", 0, table_of(EVENTS)))
+    assert contents(target) == {"a": [{"_id": 1, "n": 2}], "b": [{"_id": 1, "of": "b"}]}
+    mongodb_sink(uri, database=target.name, policy="keep").apply(MicroBatch("q", 0, table_of(EVENTS)))
+    assert contents(target)["gone"] == [{"_id": 1}, {"_id": 2}]
 
 
 def test_a_collection_without_its_database_is_refused(uri: str) -> None:

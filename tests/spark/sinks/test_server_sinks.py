@@ -20,7 +20,7 @@ from headrace.spark.sinks.mongodb_sink import mongodb_sink
 from headrace.spark.sinks.parquet_sink import parquet_sink
 from tests.spark.sinks.test_sinks import STEPS
 from tests.spark.support.crashes import Crash, crashing
-from tests.spark.support.generated_changes import Story, story, table_of
+from tests.spark.support.generated_changes import GeneratedChanges, generated_changes, table_of
 
 pytestmark = pytest.mark.process
 
@@ -28,27 +28,27 @@ NAMES = ("one:1", "two:2")
 SINKS: dict[str, Any] = {"changes": changes_sink, "parquet": parquet_sink}
 
 
-def of_servers(parts: tuple[list[Row] | None, ...]) -> pa.Table:
+def of_servers(rows_by_server: tuple[list[Row] | None, ...]) -> pa.Table:
     """The rows of both servers, whose tokens are the same."""
     tables = [
         table_of(rows).append_column("server", pa.array([name] * len(rows), pa.string()))
-        for name, rows in zip(NAMES, parts, strict=True)
+        for name, rows in zip(NAMES, rows_by_server, strict=True)
         if rows
     ]
     return pa.concat_tables(tables)
 
 
-def batches(stories: list[Story], query: str = "q") -> list[MicroBatch]:
-    parts = zip_longest(*(told.parts for told in stories))
-    return [MicroBatch(query, number, of_servers(rows)) for number, rows in enumerate(parts)]
+def batches(by_server: list[GeneratedChanges], query: str = "q") -> list[MicroBatch]:
+    rows_by_server = zip_longest(*(changes.row_batches for changes in by_server))
+    return [MicroBatch(query, number, of_servers(rows)) for number, rows in enumerate(rows_by_server)]
 
 
-def expected(stories: list[Story]) -> list[tuple[str, ...]]:
+def expected(by_server: list[GeneratedChanges]) -> list[tuple[str, ...]]:
     return sorted(
         (name, row.token, row.operationType or "", row.documentKey or "")
-        for name, told in zip(NAMES, stories, strict=True)
-        for part in told.parts
-        for row in part
+        for name, changes in zip(NAMES, by_server, strict=True)
+        for row_batch in changes.row_batches
+        for row in row_batch
     )
 
 
@@ -59,10 +59,10 @@ def contents(sink: LogSink) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("kind", SINKS)
 def test_a_log_has_each_servers_rows_once_whatever_crashes(kind: str, tmp_path: Path) -> None:
-    stories = [story(1), story(2)]
+    by_server = [generated_changes(1), generated_changes(2)]
     crashes = 0
     tried = set()
-    for number, batch in enumerate(batches(stories)):
+    for number, batch in enumerate(batches(by_server)):
         before = tmp_path / f"before{number}"
         if (tmp_path / "log").exists():
             shutil.copytree(tmp_path / "log", before)
@@ -82,27 +82,29 @@ def test_a_log_has_each_servers_rows_once_whatever_crashes(kind: str, tmp_path: 
             SINKS[kind](again).apply(batch)
             assert contents(SINKS[kind](again)) == contents(SINKS[kind](tmp_path / "log"))
     assert crashes > number
-    assert contents(SINKS[kind](tmp_path / "log")) == expected(stories)
+    assert contents(SINKS[kind](tmp_path / "log")) == expected(by_server)
 
 
 @pytest.mark.parametrize("kind", SINKS)
-@pytest.mark.parametrize("lost_after", [1, 4, 100])
-def test_another_checkpoint_adds_nothing_twice(kind: str, lost_after: int, tmp_path: Path) -> None:
-    stories = [story(3), story(4)]
-    for batch in batches(stories)[:lost_after]:
+@pytest.mark.parametrize("applied_before", [1, 4, 100])
+def test_another_checkpoint_adds_nothing_twice(kind: str, applied_before: int, tmp_path: Path) -> None:
+    by_server = [generated_changes(3), generated_changes(4)]
+    for batch in batches(by_server)[:applied_before]:
         SINKS[kind](tmp_path / "log").apply(batch)
-    for batch in batches(stories, "another"):
+    for batch in batches(by_server, "another"):
         SINKS[kind](tmp_path / "log").apply(batch)
-    assert contents(SINKS[kind](tmp_path / "log")) == expected(stories)
+    assert contents(SINKS[kind](tmp_path / "log")) == expected(by_server)
 
 
 @pytest.mark.parametrize("kind", SINKS)
 def test_a_server_that_was_skipped_is_not_taken_for_old(kind: str, tmp_path: Path) -> None:
-    stories = [story(5), story(6)]
-    alone = [(part, None) for part in stories[0].parts] + [(None, part) for part in stories[1].parts]
+    by_server = [generated_changes(5), generated_changes(6)]
+    alone = [(row_batch, None) for row_batch in by_server[0].row_batches] + [
+        (None, row_batch) for row_batch in by_server[1].row_batches
+    ]
     for number, rows in enumerate(alone):
         SINKS[kind](tmp_path / "log").apply(MicroBatch("q", number, of_servers(rows)))
-    assert contents(SINKS[kind](tmp_path / "log")) == expected(stories)
+    assert contents(SINKS[kind](tmp_path / "log")) == expected(by_server)
 
 
 def test_what_follows_one_collection_refuses_rows_of_several_servers(uri: str, tmp_path: Path) -> None:
@@ -113,5 +115,5 @@ def test_what_follows_one_collection_refuses_rows_of_several_servers(uri: str, t
     ]
     for sink in sinks:
         with pytest.raises(SeveralServers, match="one server"):
-            sink.apply(batches([story(1), story(2)])[0])
+            sink.apply(batches([generated_changes(1), generated_changes(2)])[0])
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.spark.sinks.sink_options import KINDS, parse_sink
-from tests.spark.support.generated_changes import batches, story
+from tests.spark.support.generated_changes import batches, generated_changes
 
 PAGES = Path(__file__).resolve().parents[3] / "docs" / "sinks"
 
@@ -33,11 +33,11 @@ def test_the_sink_of_ones_own_counts_each_event_once(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     (example,) = blocks("own", "python")
     exec(compile(example, "own.md", "exec"), names)
-    told = story(9)
+    changes = generated_changes(9)
     for query in ("q", "another"):
-        for batch in batches(told.parts, query):
+        for batch in batches(changes.row_batches, query):
             for _ in range(2):
                 names["OrderCounts"](tmp_path / "counts.db").apply(batch)
     with sqlite3.connect(tmp_path / "counts.db") as file:
         counts = dict(file.execute("select kind, number from counts"))
-    assert counts == Counter(row.operationType for part in told.parts for row in part)
+    assert counts == Counter(row.operationType for row_batch in changes.row_batches for row in row_batch)

@@ -39,7 +39,7 @@ from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged_files import StagingWriter
 from headrace.spark.tables.table_location import TableLocation
 from tests.spark.support.crashes import Crash, crashing
-from tests.spark.support.generated_changes import Story, batches, story
+from tests.spark.support.generated_changes import GeneratedChanges, batches, generated_changes
 from tests.spark.support.local_frame import LocalFrame
 from tests.spark.support.object_store import ObjectStore
 
@@ -86,14 +86,14 @@ class Target:
     is_log = False
     history = False
 
-    def __init__(self, kind: str, place: Path) -> None:
-        self.kind, self.place = kind, place
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder = kind, folder
         self.is_log = kind in {"changes", "changes by tasks", "once", "parquet", "parquet by tasks"}
         self.history = kind == "history"
 
     @property
     def path(self) -> str | Path:
-        return self.place
+        return self.folder
 
     def open(self, policy: str = "follow") -> Sink:
         match self.kind:
@@ -106,7 +106,7 @@ class Target:
             case "parquet":
                 return parquet_sink(self.path, policy=policy)
             case "once":
-                return OnceSink(self._keep, self.place / "notes.json")
+                return OnceSink(self._keep, self.folder / "notes.json")
             case "history":
                 return HistorySink(self.path, policy=policy)
             case "mirror parquet":
@@ -117,23 +117,23 @@ class Target:
 
     def _keep(self, rows: pa.Table) -> None:
         """A target of the user's, in which a row given twice is one row."""
-        self.place.mkdir(exist_ok=True)
-        with sqlite3.connect(self.place / "rows.db") as file:
+        self.folder.mkdir(exist_ok=True)
+        with sqlite3.connect(self.folder / "rows.db") as file:
             file.execute("create table if not exists rows (kind, token, key, primary key (kind, token, key))")
             names = ("operationType", "token", "documentKey")
             columns = [rows.column(name).fill_null("").to_pylist() for name in names]
             file.executemany("insert or replace into rows values (?, ?, ?)", zip(*columns, strict=True))
 
     def copy(self, name: str) -> Target:
-        other = Target(self.kind, self.place.with_name(name))
-        if self.place.exists():
-            shutil.copytree(self.place, other.place)
+        other = Target(self.kind, self.folder.with_name(name))
+        if self.folder.exists():
+            shutil.copytree(self.folder, other.folder)
         return other
 
     def contents(self) -> Any:
         sink = self.open()
         if self.kind == "once":
-            with sqlite3.connect(self.place / "rows.db") as file:
+            with sqlite3.connect(self.folder / "rows.db") as file:
                 return sorted(file.execute("select kind, token, key from rows order by token, kind, key"))
         if self.is_log:
             table = sink.log.read().select(["operationType", "token", "documentKey"])  # type: ignore[attr-defined]
@@ -148,17 +148,17 @@ class Target:
 
 
 class MongoTarget(Target):
-    def __init__(self, uri: str, kind: str, place: Path) -> None:
-        super().__init__(kind, place)
+    def __init__(self, uri: str, kind: str, folder: Path) -> None:
+        super().__init__(kind, folder)
         self.uri = uri
         self.client: MongoClient[dict[str, Any]] = MongoClient(uri)
-        self.database = self.client[f"{abs(hash(str(place))):x}"[:14]]
+        self.database = self.client[f"{abs(hash(str(folder))):x}"[:14]]
 
     def open(self, policy: str = "follow") -> Sink:
         return mongodb_sink(self.uri, database=self.database.name, collection="kept", policy=policy)
 
     def copy(self, name: str) -> Target:
-        other = MongoTarget(self.uri, self.kind, self.place.with_name(name))
+        other = MongoTarget(self.uri, self.kind, self.folder.with_name(name))
         for collection in self.database.list_collection_names():
             documents = list(self.database[collection].find())
             if documents:
@@ -175,11 +175,11 @@ class StoreTarget(Target):
 
     @property
     def path(self) -> str:
-        return f"s3://tables/{self.place}"
+        return f"s3://tables/{self.folder}"
 
     def copy(self, name: str) -> Target:
-        other = StoreTarget(self.store, self.kind, str(self.place.with_name(name)))
-        self.store.copy(f"tables/{self.place}/", f"tables/{other.place}/")
+        other = StoreTarget(self.store, self.kind, str(self.folder.with_name(name)))
+        self.store.copy(f"tables/{self.folder}/", f"tables/{other.folder}/")
         return other
 
 
@@ -218,60 +218,62 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
                 client.drop_database(name)
 
 
-def check(target: Target, told: Story) -> None:
+def check(target: Target, changes: GeneratedChanges) -> None:
     """The target is what the story says, from its end on and, where it says so, at every moment."""
     contents = target.contents()
     if target.is_log:
-        rows = [row for part in told.parts for row in part]
+        rows = [row for row_batch in changes.row_batches for row in row_batch]
         assert contents == sorted((row.operationType, row.token, row.documentKey or "") for row in rows)
     elif target.history:
         sink = target.open()
         assert isinstance(sink, HistorySink)
         table = sink.table.read()
-        ends = [row.token for part in told.parts for row in part if row.operationType == SNAPSHOT_END]
-        dropped = next((row.token for row in told.events if row.operationType == "invalidate"), "")
-        for token, expected in told.at.items():
+        ends = [
+            row.token for row_batch in changes.row_batches for row in row_batch if row.operationType == SNAPSHOT_END
+        ]
+        dropped = next((row.token for row in changes.events if row.operationType == "invalidate"), "")
+        for token, expected in changes.at.items():
             # While a snapshot was read only the documents that it had come to are known; nothing before it.
             if token >= ends[-1] or ends[0] <= token <= dropped:
-                found = at(table, token)
+                at_token = at(table, token)
                 assert (
-                    dict(zip(found.column("_id").to_pylist(), found.column("document").to_pylist(), strict=True))
+                    dict(zip(at_token.column("_id").to_pylist(), at_token.column("document").to_pylist(), strict=True))
                     == expected
                 )
-        assert {row[0] for row in contents if row[2] is None} == told.contents().keys()
+        assert {row[0] for row in contents if row[2] is None} == changes.contents().keys()
     else:
-        assert contents == told.contents()
+        assert contents == changes.contents()
 
 
 @pytest.mark.parametrize("seed", [1])
 def test_all_batches_once_give_the_right_state(target: Target, seed: int) -> None:
-    told = story(seed)
+    changes = generated_changes(seed)
     sink = target.open()
-    for batch in batches(told.parts):
+    for batch in batches(changes.row_batches):
         assert sink.apply(batch)
         assert sink.apply(batch) is None
-    check(target, told)
+    check(target, changes)
 
 
 @pytest.mark.process
 def test_a_batch_crashed_at_any_step_and_given_again_ends_as_if_nothing_had_been(target: Target) -> None:
-    told = story(3)
-    assert crashed_at_each_step(target, told.parts) >= 18
-    check(target, told)
+    changes = generated_changes(3)
+    assert crashed_at_each_step(target, changes.row_batches) >= 18
+    check(target, changes)
 
 
 @pytest.mark.process
 def test_in_a_store_as_well(in_store: Target) -> None:
     """The first batches, crashed at each step, and the others: a store takes its time."""
-    told = story(3)
-    assert crashed_at_each_step(in_store, told.parts[:2]) >= 4
-    for batch in batches(told.parts)[2:]:
+    changes = generated_changes(3)
+    assert crashed_at_each_step(in_store, changes.row_batches[:2]) >= 4
+    for batch in batches(changes.row_batches)[2:]:
         assert in_store.open().apply(batch)
         assert in_store.open().apply(batch) is None
-    check(in_store, told)
+    check(in_store, changes)
 
 
-def crashed_at_each_step(target: Target, parts: list[list[Row]]) -> int:
+def crashed_at_each_step(target: Target, row_batches: list[list[Row]]) -> int:
     """How often there was a crash.
 
     A batch that holds the same kinds of rows and is applied in the same steps as one that crashed at each of them is
@@ -279,7 +281,7 @@ def crashed_at_each_step(target: Target, parts: list[list[Row]]) -> int:
     """
     crashes = 0
     tried = set()
-    for number, batch in enumerate(batches(parts)):
+    for number, batch in enumerate(batches(row_batches)):
         before = target.copy(f"before{number}")
         with crashing(STEPS) as steps:
             target.open().apply(batch)
@@ -302,67 +304,67 @@ def crashed_at_each_step(target: Target, parts: list[list[Row]]) -> int:
 @pytest.mark.parametrize("crashed_at", [1, 5, 100])
 def test_another_checkpoint_that_begins_at_batch_0_ends_the_same(target: Target, crashed_at: int) -> None:
     """The same rows in other pieces under another query's name, after a crash in the middle of the first query."""
-    told = story(4)
-    for batch in batches(told.parts)[: crashed_at + 1]:
+    changes = generated_changes(4)
+    for batch in batches(changes.row_batches)[: crashed_at + 1]:
         try:
             with crashing(STEPS, 1 if batch.number == crashed_at else -1):
                 target.open().apply(batch)
         except Crash:
             break
-    for batch in batches(told.parts, "another"):
+    for batch in batches(changes.row_batches, "another"):
         for half, table in enumerate((batch.table.slice(0, 2), batch.table.slice(2))):
             target.open().apply(replace(batch, number=batch.number * 2 + half, table=table))
-    check(target, told)
+    check(target, changes)
 
 
 def test_a_new_snapshot_behind_a_gap_brings_the_state_up(target: Target) -> None:
-    told = Story(5)
-    told.writes(12)
-    told.snapshot()
-    known = len(told.parts)
-    told.writes(15)
-    told.snapshot()
-    for batch in batches(told.parts[:known]):
+    changes = GeneratedChanges(5)
+    changes.writes(12)
+    changes.snapshot()
+    known = len(changes.row_batches)
+    changes.writes(15)
+    changes.snapshot()
+    for batch in batches(changes.row_batches[:known]):
         target.open().apply(batch)
-    for batch in batches(told.parts[known:], "another"):
+    for batch in batches(changes.row_batches[known:], "another"):
         target.open().apply(batch)
     if target.history:
         sink = target.open()
         assert isinstance(sink, HistorySink)
         current = sink.table.current()
-        assert {key: version.document for key, version in current.items()} == told.contents()
+        assert {key: version.document for key, version in current.items()} == changes.contents()
     else:
-        check(target, told)
+        check(target, changes)
 
 
 def test_a_mirror_is_never_emptied_by_a_new_snapshot(target: Target) -> None:
     if target.is_log or target.history or target.kind == "once":
         pytest.skip("it is no mirror")
-    told = Story(5)
-    told.writes(12)
-    told.snapshot()
-    known = len(told.parts)
-    before = told.contents().keys()
-    told.snapshot()
-    for batch in batches(told.parts[:known]):
+    changes = GeneratedChanges(5)
+    changes.writes(12)
+    changes.snapshot()
+    known = len(changes.row_batches)
+    before = changes.contents().keys()
+    changes.snapshot()
+    for batch in batches(changes.row_batches[:known]):
         target.open().apply(batch)
     kinds = set()
-    for batch in batches(told.parts[known:], "another"):
+    for batch in batches(changes.row_batches[known:], "another"):
         target.open().apply(batch)
         kinds |= set(batch.table.column("operationType").to_pylist())
         if SNAPSHOT_END not in kinds:
             assert before <= target.contents().keys()
     assert {SNAPSHOT, SNAPSHOT_END} <= kinds
-    check(target, told)
+    check(target, changes)
 
 
 def test_with_the_policy_fail_a_drop_stops_the_sink_before_anything_of_its_batch(target: Target) -> None:
     if target.kind == "once":
         pytest.skip("what a drop does to it is the user's affair")
-    told = story(6)
+    changes = generated_changes(6)
     position = None
     with pytest.raises(CollectionGone, match=r"drop of db\.c"):
-        for batch in batches(told.parts):
+        for batch in batches(changes.row_batches):
             position = target.open("fail").position()
             target.open("fail").apply(batch)
     assert position == target.open("fail").position()
@@ -371,20 +373,22 @@ def test_with_the_policy_fail_a_drop_stops_the_sink_before_anything_of_its_batch
 def test_with_the_policy_keep_what_a_drop_took_away_stays(target: Target) -> None:
     if target.is_log:
         pytest.skip("it keeps everything")
-    told = story(6)
-    dropped = next(number for number, part in enumerate(told.parts) if part[-1].operationType == "invalidate")
-    for batch in batches(told.parts[: dropped + 1]):
+    changes = generated_changes(6)
+    dropped = next(
+        number for number, row_batch in enumerate(changes.row_batches) if row_batch[-1].operationType == "invalidate"
+    )
+    for batch in batches(changes.row_batches[: dropped + 1]):
         target.open("keep").apply(batch)
     sink = target.open()
     count = len(sink.table.current()) if isinstance(sink, HistorySink) else len(target.contents())
     assert count > 0
-    for batch in batches(told.parts)[dropped + 1 :]:
+    for batch in batches(changes.row_batches)[dropped + 1 :]:
         target.open("keep").apply(batch)
-    kept = target.contents()
+    remaining = target.contents()
     if target.history:
         assert isinstance(sink, HistorySink)
-        kept = {key: version.document for key, version in sink.table.current().items()}
-    assert {key: kept[key] for key in told.contents()} == told.contents()
+        remaining = {key: version.document for key, version in sink.table.current().items()}
+    assert {key: remaining[key] for key in changes.contents()} == changes.contents()
 
 
 @pytest.mark.parametrize("kind", ["changes", "changes by tasks", "history", "mirror buckets", "mirror delta"])
@@ -392,9 +396,9 @@ def test_a_table_that_is_removed_under_a_running_sink_stops_it(kind: str, tmp_pa
     """It would go on with a table that lacks what was in the other one."""
     target = Target(kind, tmp_path / "t")
     sink = target.open()
-    first, second, third, *_ = batches(story(7).parts)
+    first, second, third, *_ = batches(generated_changes(7).row_batches)
     assert sink.apply(first) and sink.apply(second)
-    shutil.rmtree(target.place)
+    shutil.rmtree(target.folder)
     with pytest.raises(NotAMirror, match="no commit of"):
         sink.apply(third)
-    assert not (target.place / "_delta_log").exists()
+    assert not (target.folder / "_delta_log").exists()

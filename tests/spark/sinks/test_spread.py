@@ -24,7 +24,7 @@ from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.staged_files import FilesNotShared, StagingWriter
 from headrace.spark.tables.table_location import location_of
-from tests.spark.support.generated_changes import MOMENT, SCHEMA, Story, batches, table_of, token_at
+from tests.spark.support.generated_changes import MOMENT, SCHEMA, GeneratedChanges, batches, table_of, token_at
 from tests.spark.support.local_frame import LocalFrame
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 def events(count: int, seed: int = 1) -> pa.Table:
-    told = Story(seed)
-    told.writes(count)
-    return table_of(told.events)
+    changes = GeneratedChanges(seed)
+    changes.writes(count)
+    return table_of(changes.events)
 
 
 def spread(sink: LogSink, rows: pa.Table, number: int = 0, query: str = "q") -> Any:
@@ -42,7 +42,7 @@ def spread(sink: LogSink, rows: pa.Table, number: int = 0, query: str = "q") -> 
     return sink.apply_frame(frame, query, number)
 
 
-def kept(path: Path) -> list[dict[str, Any]]:
+def stored_rows(path: Path) -> list[dict[str, Any]]:
     return DeltaLog(path).read().sort_by("token").to_pylist()
 
 
@@ -54,13 +54,13 @@ def test_a_plain_batch_is_committed_as_the_files_that_tasks_wrote(
     report = spread(changes_sink(tmp_path), rows)
     assert (report.row_count, report.event_count, report.token) == (30, 30, token_at(30))
     assert report.first_event_ms == rows["wallTime"][0].as_py().timestamp() * 1000
-    assert kept(tmp_path) == rows.to_pylist()
+    assert stored_rows(tmp_path) == rows.to_pylist()
     assert len(DeltaTable(tmp_path).file_uris()) == 3
     assert spread(changes_sink(tmp_path), rows) is None
     # Rows in slices, whose ranges overlap, are plain as well; and so are those of which the first half is in.
     mixed = events(60).take([*range(10, 60, 3), *range(11, 60, 3), *range(12, 60, 3)])
     assert spread(changes_sink(tmp_path), mixed, 1).event_count == 30
-    assert kept(tmp_path) == events(60).to_pylist()
+    assert stored_rows(tmp_path) == events(60).to_pylist()
 
 
 def test_a_batch_written_by_tasks_is_the_table_that_the_driver_would_have_written(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_batch_written_by_tasks_is_the_table_that_the_driver_would_have_writte
 def test_tokens_that_come_twice_in_overlapping_files_are_taken_once(tmp_path: Path) -> None:
     rows = events(12)
     assert spread(changes_sink(tmp_path), pa.concat_tables([rows, rows])).event_count == 12
-    assert kept(tmp_path) == rows.to_pylist()
+    assert stored_rows(tmp_path) == rows.to_pylist()
     assert len(list(tmp_path.glob("part-q-0-*"))) == 0
 
 
@@ -109,7 +109,7 @@ def test_columns_that_the_table_has_not_yet_come_through_the_driver(tmp_path: Pa
     spread(changes_sink(tmp_path), events(5))
     more = events(9).append_column("more", pa.array(["a"] * 9))
     assert spread(changes_sink(tmp_path), more, 1).row_count == 9
-    assert [row["more"] for row in kept(tmp_path)] == [None] * 5 + ["a"] * 4
+    assert [row["more"] for row in stored_rows(tmp_path)] == [None] * 5 + ["a"] * 4
 
 
 @pytest.mark.parametrize("make", [changes_sink, parquet_sink])
@@ -124,10 +124,10 @@ def test_what_an_attempt_that_crashed_left_is_removed_by_the_next(tmp_path: Path
 
 
 def test_the_policy_fail_leaves_nothing_of_the_batch(tmp_path: Path) -> None:
-    told = Story(3)
-    told.writes(5)
-    told.drop()
-    rows = table_of(told.events)
+    changes = GeneratedChanges(3)
+    changes.writes(5)
+    changes.drop()
+    rows = table_of(changes.events)
     with pytest.raises(CollectionGone, match=r"drop of db\.c at"):
         spread(changes_sink(tmp_path, policy="fail"), rows)
     assert list(tmp_path.iterdir()) == []
@@ -156,19 +156,19 @@ def test_writers_that_there_are_not_are_refused(tmp_path: Path) -> None:
 def test_in_spark_each_task_writes_a_file_and_two_sinks_read_the_source_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    told = Story(8)
-    told.writes(20)
-    told.snapshot()
+    changes = GeneratedChanges(8)
+    changes.writes(20)
+    changes.snapshot()
     reads = spark.sparkContext.accumulator(0)
 
-    def counted(found: Any) -> Any:
-        for batch in found:
+    def counted(batches: Any) -> Any:
+        for batch in batches:
             reads.add(batch.num_rows)
             yield batch
 
     apply = for_each_batch(changes_sink(tmp_path / "c"), parquet_sink(tmp_path / "p"))
-    rows = [row for part in told.parts for row in part]
-    for batch in batches(told.parts):
+    rows = [row for row_batch in changes.row_batches for row in row_batch]
+    for batch in batches(changes.row_batches):
         pq.write_table(batch.table.slice(0, 2), tmp_path / "first.parquet")
         pq.write_table(batch.table.slice(2), tmp_path / "second.parquet")
         frame = spark.read.schema(spark.createDataFrame([], _ddl()).schema).parquet(
@@ -180,8 +180,8 @@ def test_in_spark_each_task_writes_a_file_and_two_sinks_read_the_source_once(
     expected = sorted((row.token, row.operationType, row.fullDocument) for row in rows)
     for log in (changes_sink(tmp_path / "c").log, parquet_sink(tmp_path / "p").log):
         table = log.read().select(["token", "operationType", "fullDocument"])
-        found = sorted(zip(*(column.to_pylist() for column in table.columns), strict=True), key=str)
-        assert found == sorted(expected, key=str)
+        stored = sorted(zip(*(column.to_pylist() for column in table.columns), strict=True), key=str)
+        assert stored == sorted(expected, key=str)
 
 
 def _ddl() -> str:

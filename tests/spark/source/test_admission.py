@@ -24,19 +24,21 @@ class Old(LegacyAdmission):
     def __init__(self, uri: str, database: Db, **more: str) -> None:
         options = {"uri": uri, "database": database.name, "collection": "c", "awaitMs": "20"}
         self.options = parse_options(options | more)
-        self.own = ServerStream(self.options)
+        self.server_stream = ServerStream(self.options)
 
     @property
     def stream(self) -> ServerStream:
-        return self.own
+        return self.server_stream
 
     def rows(self, start: Offset, end: Offset) -> list[Any]:
-        parts = self.partitions(start, end)
+        partitions = self.partitions(start, end)
         batches = [
-            batch for part in parts for batch in read_partition(self.options, part, ["documentKey", "operationType"])
+            batch
+            for part in partitions
+            for batch in read_partition(self.options, part, ["documentKey", "operationType"])
         ]
-        told = [row for batch in batches for row in batch.to_pylist()]
-        return [decode(row["documentKey"])["_id"] if row["documentKey"] else row["operationType"] for row in told]
+        event_rows = [row for batch in batches for row in batch.to_pylist()]
+        return [decode(row["documentKey"])["_id"] if row["documentKey"] else row["operationType"] for row in event_rows]
 
 
 @pytest.fixture
@@ -56,36 +58,36 @@ def test_the_first_batch_begins_where_the_stream_does_though_that_is_asked_later
 def test_batches_follow_one_another_within_the_bounds(old: Old, database: Db) -> None:
     start = old.latestOffset()
     database.c.insert_many([{"_id": number} for number in range(25)])
-    found = []
+    seen = []
     while (end := old.latestOffset()) != start:
-        found.append(old.rows(start, end))
+        seen.append(old.rows(start, end))
         start = end
-    assert found == [list(range(10)), list(range(10, 20)), list(range(20, 25))]
+    assert seen == [list(range(10)), list(range(10, 20)), list(range(20, 25))]
 
 
 def test_a_query_that_goes_on_stands_where_spark_says(old: Old, uri: str, database: Db) -> None:
     end = old.latestOffset()
     database.c.insert_many([{"_id": number} for number in range(15)])
-    kept = old.latestOffset()
-    assert old.rows(end, kept) == list(range(10))
+    planned = old.latestOffset()
+    assert old.rows(end, planned) == list(range(10))
     later = Old(uri, database, maxRowsPerTrigger="10")
-    assert later.rows(kept, kept) == []  # so Spark tells it, and a batch that was planned is made again
-    assert later.rows(end, kept) == list(range(10))
-    assert later.rows(kept, later.latestOffset()) == [10, 11, 12, 13, 14]
+    assert later.rows(planned, planned) == []  # Spark passes the planned offset, and reads that batch again
+    assert later.rows(end, planned) == list(range(10))
+    assert later.rows(planned, later.latestOffset()) == [10, 11, 12, 13, 14]
 
 
 def test_a_snapshot_comes_in_chunks_and_is_gone_on_with(uri: str, database: Db) -> None:
     database.c.insert_many([{"_id": number} for number in range(7)])
     options = {"startingPosition": "snapshot", "maxRowsPerTrigger": "3"}
-    found, start = [], Old(uri, database, **options).initialOffset()
+    seen, start = [], Old(uri, database, **options).initialOffset()
     reader = Old(uri, database, **options)
     assert reader.rows(start, start) == []
     while (end := reader.latestOffset()) != start:
-        found += reader.rows(start, end)
+        seen += reader.rows(start, end)
         reader = Old(uri, database, **options)  # stopped after each batch
         assert reader.rows(end, end) == []
         start = end
-    assert found == ["snapshotBegin", *range(7), "snapshotEnd"]
+    assert seen == ["snapshotBegin", *range(7), "snapshotEnd"]
 
 
 @pytest.mark.parametrize(

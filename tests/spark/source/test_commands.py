@@ -30,7 +30,7 @@ MONGODBS: Final = {"aggregate", "buildInfo", "find", "getMore", "killCursors", "
 # Pymongo's own.
 DRIVERS: Final = {"endSessions", "hello", "isMaster"}
 STAGES: Final = {"$changeStream", "$changeStreamSplitLargeEvent", "$match", "$project"}
-OWN: Final = {"headraceChanges"}
+HEADRACES: Final = {"headraceChanges"}
 SCHEMA: Final = StructType([StructField(name, StringType()) for name in ("token", "operationType", "documentKey")])
 
 Row = dict[str, Any]
@@ -101,19 +101,19 @@ def options(server: headrace.Server, **more: str) -> Any:
 
 def batch(server: headrace.Server, **more: str) -> list[Row]:
     reader = BatchReader(options(server, **more), SCHEMA)
-    return [row for part in reader.partitions() for rows in reader.read(part) for row in rows.to_pylist()]
+    return [row for partition in reader.partitions() for rows in reader.read(partition) for row in rows.to_pylist()]
 
 
 def run(reader: StreamReader, start: Offset) -> tuple[list[str], Offset]:
     """What a run over what is available tells, and where it ends."""
-    told: list[str] = []
+    operations: list[str] = []
     reader.prepareForTriggerAvailableNow()
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
-        for part in reader.partitions(start, end):
-            told += [row["operationType"] for rows in reader.read(part) for row in rows.to_pylist()]
+        for partition in reader.partitions(start, end):
+            operations += [row["operationType"] for rows in reader.read(partition) for row in rows.to_pylist()]
         start = end
     reader.stop()
-    return told, start
+    return operations, start
 
 
 def everything(server: headrace.Server, **more: str) -> None:
@@ -126,14 +126,14 @@ def everything(server: headrace.Server, **more: str) -> None:
     assert len(batch(server, asOf=token, **more)) == 3
     bounds = {"maxRowsPerTrigger": "4", "maxBytesPerTrigger": "2000", "onPositionLost": "resnapshot"}
     reader = StreamReader(options(server, startingPosition="snapshot", partitions="2", **bounds, **more), SCHEMA)
-    told, at = run(reader, reader.initialOffset())
-    assert told == ["snapshotBegin", *["snapshot"] * 6, "snapshotEnd"]
+    operations, at = run(reader, reader.initialOffset())
+    assert operations == ["snapshotBegin", *["snapshot"] * 6, "snapshotEnd"]
     write(server, 30)
     prune_to(server, 12)
     with pytest.raises(PositionLost):
         batch(server, startingPosition=token, **more)
     reader = StreamReader(options(server, startingPosition="snapshot", **bounds, **more), SCHEMA)
-    assert run(reader, at)[0] == told
+    assert run(reader, at)[0] == operations
 
 
 def test_with_bson_only_mongodbs_commands_are_sent(server: headrace.Server, seen: Seen) -> None:
@@ -166,4 +166,4 @@ def test_a_mirror_is_compared_with_mongodbs_commands(
 
 def test_a_headrace_is_found_out_too(server: headrace.Server, seen: Seen) -> None:
     everything(server)
-    assert seen.taken() == MONGODBS | OWN
+    assert seen.taken() == MONGODBS | HEADRACES

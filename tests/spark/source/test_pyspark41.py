@@ -24,8 +24,8 @@ def older() -> dict[str, str]:
 
 def test_the_version_is_that_one_and_has_no_admission_control(older: dict[str, str]) -> None:
     asked = "import pyspark, headrace.spark.source.admission as a; print(pyspark.__version__, a.HAS_ADMISSION_CONTROL)"
-    told = subprocess.run([sys.executable, "-c", asked], env=older, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == [VERSION, "False"]
+    done = subprocess.run([sys.executable, "-c", asked], env=older, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [VERSION, "False"]
 
 
 def test_the_sources_tests_pass(older: dict[str, str]) -> None:
@@ -33,6 +33,6 @@ def test_the_sources_tests_pass(older: dict[str, str]) -> None:
     # One way of reading is enough here: how events come from a server has nothing to do with Spark.
     tests = [str(_HERE / name) for name in ("test_source.py", "test_source_options.py")]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "not bson", *tests]
-    told = subprocess.run(command, env=older, cwd=_HERE.parents[2], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout[-4000:] + told.stderr[-2000:]
-    assert " passed" in told.stdout
+    done = subprocess.run(command, env=older, cwd=_HERE.parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout

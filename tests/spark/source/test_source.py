@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 Db = Database[dict[str, Any]]
-Told = list[tuple[str, str | None]]
+EventKeys = list[tuple[str, str | None]]
 
 
 class Runs:
@@ -27,9 +27,9 @@ class Runs:
             uri=uri, database=database.name, collection="c", **options
         )
         self.checkpoint = checkpoint
-        self.batches: list[Told] = []
+        self.batches: list[EventKeys] = []
 
-    def again(self) -> Told:
+    def again(self) -> EventKeys:
         before = len(self.batches)
         self._run()
         while not HAS_ADMISSION_CONTROL and len(self.batches) > before and self._run():
@@ -96,9 +96,9 @@ def test_a_snapshot_comes_first_then_its_events_and_again_after_an_invalidate(
     assert runs.again() == [("insert", key(8))]
     database.other.insert_one({"_id": 9})
     database.other.rename("c", dropTarget=True)
-    told = runs.again()
-    assert told[-3:] == [("snapshotBegin", None), ("snapshot", key(9)), ("snapshotEnd", None)]
-    assert [kind for kind, _ in told[:-3]] == ["rename", "invalidate"]
+    events = runs.again()
+    assert events[-3:] == [("snapshotBegin", None), ("snapshot", key(9)), ("snapshotEnd", None)]
+    assert [kind for kind, _ in events[:-3]] == ["rename", "invalidate"]
 
 
 def test_an_option_that_is_wrong_is_named_in_the_error(spark: SparkSession, uri: str) -> None:

@@ -51,28 +51,30 @@ def test_a_past_state_is_read_as_of_a_token(spark: SparkSession, uri: str, datab
     database.c.update_one({"_id": 1}, {"$set": {"a": 1}})
     database.c.delete_one({"_id": 2})
     frame = read(spark, uri, database, asOf=token, columns="fullDocument", transport=transport)
-    found = sorted(row.fullDocument for row in frame.collect())
-    assert found == ['{"_id":{"$numberInt":"1"}}', '{"_id":{"$numberInt":"2"}}']
+    documents = sorted(row.fullDocument for row in frame.collect())
+    assert documents == ['{"_id":{"$numberInt":"1"}}', '{"_id":{"$numberInt":"2"}}']
 
 
 @pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="in PySpark 4.1 a run is one batch, and that is not all there is")
 def test_a_stream_of_several_servers_keeps_its_place_in_a_checkpoint(
     spark: SparkSession, tmp_path: Path, transport: str
 ) -> None:
-    told: list[tuple[str, str]] = []
+    events: list[tuple[str, str]] = []
 
     def keep(batch: DataFrame, _: int) -> None:
-        told.extend((row.server, row.documentKey) for row in batch.collect())
+        events.extend((row.server, row.documentKey) for row in batch.collect())
 
     with headrace.Server() as one, headrace.Server() as two:
         options = {"uri": f"{one.uri}\n{two.uri}", "database": "d", "collection": "c", "transport": transport}
         source = spark.readStream.format("headrace").options(**options)
 
         def run() -> int:
-            before = len(told)
-            writer = source.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "place"))
+            before = len(events)
+            writer = (
+                source.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+            )
             writer.trigger(availableNow=True).start().awaitTermination()
-            return len(told) - before
+            return len(events) - before
 
         assert run() == 0
         for number, server in enumerate((one, two, one)):
@@ -80,7 +82,7 @@ def test_a_stream_of_several_servers_keeps_its_place_in_a_checkpoint(
                 client.d.c.insert_one({"_id": number})
         assert run() == 3
         assert run() == 0
-    assert len({server for server, _ in told}) == 2
+    assert len({server for server, _ in events}) == 2
 
 
 def test_a_directory_gets_a_server_for_the_job(spark: SparkSession, tmp_path: Path) -> None:

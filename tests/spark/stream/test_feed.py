@@ -36,7 +36,7 @@ def reach(feed: MongoDBStream, start: Token) -> Token:
     return read_ahead(feed).advance(start, BatchLimits(), until=feed.now(), wait_ms=20).token
 
 
-def told(feed: MongoDBStream, start: Token, end: Token) -> list[tuple[str, Any]]:
+def events_between(feed: MongoDBStream, start: Token, end: Token) -> list[tuple[str, Any]]:
     rows = [row for batch in read_range(feed, start, end, COLUMNS) for row in batch.to_pylist()]
     keys = [decode(row["documentKey"])["_id"] if row["documentKey"] else None for row in rows]
     return list(zip((row["operationType"] for row in rows), keys, strict=True))
@@ -50,21 +50,21 @@ def test_a_range_holds_what_happened_in_it_and_gives_the_same_again(uri: str, da
     database.c.delete_one({"_id": 4})
     end = reach(feed, start)
     expected = [("insert", number) for number in range(250)] + [("update", 3), ("delete", 4)]
-    assert told(feed, start, end) == expected
+    assert events_between(feed, start, end) == expected
     database.c.insert_one({"_id": "later"})
-    assert told(feed, start, end) == expected
+    assert events_between(feed, start, end) == expected
 
 
 def test_ranges_follow_one_another_without_gap_or_overlap(uri: str, database: Db) -> None:
     feed = feed_of(uri, database, batch_rows=7)
     start = feed.resolve(StreamPosition("latest"))
     database.c.insert_many([{"_id": number} for number in range(50)])
-    ahead, found, last = read_ahead(feed), [], start
-    while len(found) < 50:
+    ahead, events, last = read_ahead(feed), [], start
+    while len(events) < 50:
         end = ahead.advance(last, BatchLimits(11), until=None, wait_ms=20).token
-        found += told(feed, last, end)
+        events += events_between(feed, last, end)
         last = end
-    assert found == [("insert", number) for number in range(50)]
+    assert events == [("insert", number) for number in range(50)]
 
 
 def test_what_happens_elsewhere_moves_a_quiet_stream_on(uri: str, database: Db) -> None:
@@ -74,9 +74,9 @@ def test_what_happens_elsewhere_moves_a_quiet_stream_on(uri: str, database: Db) 
         database.other.insert_one({"_id": number})
     end = reach(feed, start)
     assert end > start
-    assert told(feed, start, end) == []
+    assert events_between(feed, start, end) == []
     database.c.insert_one({"_id": 1})
-    assert told(feed, end, reach(feed, end)) == [("insert", 1)]
+    assert events_between(feed, end, reach(feed, end)) == [("insert", 1)]
 
 
 def test_a_range_goes_on_behind_an_invalidate(uri: str, database: Db) -> None:
@@ -88,8 +88,8 @@ def test_a_range_goes_on_behind_an_invalidate(uri: str, database: Db) -> None:
     middle = read_ahead(feed).advance(start, BatchLimits(), until=feed.now(), wait_ms=20)
     assert middle.closed
     end = reach(feed, middle.token)
-    assert told(feed, start, end) == [("insert", 1), ("drop", None), ("invalidate", None), ("insert", 2)]
-    assert told(feed, middle.token, end) == [("insert", 2)]
+    assert events_between(feed, start, end) == [("insert", 1), ("drop", None), ("invalidate", None), ("insert", 2)]
+    assert events_between(feed, middle.token, end) == [("insert", 2)]
 
 
 def test_the_servers_pipeline_decides_what_is_in_a_range(uri: str, database: Db) -> None:
@@ -97,7 +97,7 @@ def test_the_servers_pipeline_decides_what_is_in_a_range(uri: str, database: Db)
     start = feed.resolve(StreamPosition("latest"))
     database.c.insert_many([{"_id": number} for number in range(20)])
     database.c.delete_one({"_id": 4})
-    assert told(feed, start, reach(feed, start)) == [("delete", 4)]
+    assert events_between(feed, start, reach(feed, start)) == [("delete", 4)]
 
 
 def test_a_database_and_a_deployment_are_streams_too(uri: str, database: Db) -> None:
@@ -106,7 +106,7 @@ def test_a_database_and_a_deployment_are_streams_too(uri: str, database: Db) -> 
         start = feed.resolve(StreamPosition("latest"))
         database.one.insert_one({"_id": 1})
         database.two.insert_one({"_id": 2})
-        assert told(feed, start, reach(feed, start)) == [("insert", 1), ("insert", 2)]
+        assert events_between(feed, start, reach(feed, start)) == [("insert", 1), ("insert", 2)]
         database.one.drop()
         database.two.drop()
 
@@ -115,7 +115,7 @@ def test_the_earliest_position_is_before_everything_that_is_kept(uri: str, datab
     feed = feed_of(uri, database)
     database.c.insert_one({"_id": 1})
     start = feed.resolve(StreamPosition("earliest"))
-    assert told(feed, start, reach(feed, start)) == [("insert", 1)]
+    assert events_between(feed, start, reach(feed, start)) == [("insert", 1)]
 
 
 def test_what_the_server_refuses_is_told_as_it_says_it(uri: str, database: Db) -> None:
@@ -140,14 +140,14 @@ def test_a_cursor_goes_on_after_the_server_lost_it(uri: str, database: Db) -> No
     feed = feed_of(uri, database, batch_rows=3)
     start = feed.resolve(StreamPosition("latest"))
     database.c.insert_many([{"_id": number} for number in range(10)])
-    found = []
+    events = []
     with feed.open(StreamPosition("token", token=start)) as cursor:
-        while len(found) < 10:
-            found += [event["documentKey"]["_id"] for event in cursor.next_batch(wait_ms=20)]
+        while len(events) < 10:
+            events += [event["documentKey"]["_id"] for event in cursor.next_batch(wait_ms=20)]
             cursor_id = cursor.cursor_id
             if cursor_id:
                 database.command("killCursors", "c", cursors=[cursor_id])
-    assert found == list(range(10))
+    assert events == list(range(10))
 
 
 def test_a_cursor_goes_on_after_the_server_was_started_again(tmp_path: Path) -> None:
@@ -170,4 +170,4 @@ def test_a_range_that_ends_at_a_time_has_nothing_later(uri: str, database: Db) -
         database.c.insert_one({"_id": number})
     moments = [event["clusterTime"] for event in feed.read(start, feed.end_at(feed.now()))]
     for number, moment in enumerate(moments):
-        assert [key for _, key in told(feed, start, feed.end_at(moment))] == list(range(number + 1))
+        assert [key for _, key in events_between(feed, start, feed.end_at(moment))] == list(range(number + 1))

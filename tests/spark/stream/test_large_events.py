@@ -72,10 +72,10 @@ def tokens(uri: str, database: Db, start: Token) -> list[Token]:
     """Those of the events, from a stream that leaves everything else out."""
     feed = way(uri, database, "bson", stream={})
     with feed.open(StreamPosition("token", token=start), stages=({"$project": {"_id": 1}},)) as cursor:
-        found: list[Token] = []
-        while len(found) < COUNT:
-            found += [Token.of(event["_id"]) for event in cursor.next_batch(wait_ms=20)]
-    return found
+        collected: list[Token] = []
+        while len(collected) < COUNT:
+            collected += [Token.of(event["_id"]) for event in cursor.next_batch(wait_ms=20)]
+    return collected
 
 
 @pytest.mark.process
@@ -99,26 +99,29 @@ def test_slices_have_each_of_them_once(uri: str, database: Db, transport: str) -
     start = feed.resolve(StreamPosition("latest"))
     history(database)
     end = reach(feed, start)
-    parts = [table(feed, start, end, slice_=number, slices=5)["token"].to_pylist() for number in range(5)]
-    assert sorted(token for part in parts for token in part) == table(feed, start, end)["token"].to_pylist()
-    assert sum(map(bool, parts)) > 1
+    slices = [table(feed, start, end, slice_=number, slices=5)["token"].to_pylist() for number in range(5)]
+    assert (
+        sorted(token for slice_tokens in slices for token in slice_tokens)
+        == table(feed, start, end)["token"].to_pylist()
+    )
+    assert sum(map(bool, slices)) > 1
 
 
 @pytest.mark.process
 def test_ranges_end_at_whole_events_and_are_gone_on_from(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
     last = feed.resolve(StreamPosition("latest"))
-    found: list[str] = []
+    collected: list[str] = []
     ends: list[str] = []
     history(database)
     known = [token.text for token in tokens(uri, database, last)]
     ahead = read_ahead(feed, sizes=True)
-    while len(found) < COUNT:
+    while len(collected) < COUNT:
         end = ahead.advance(last, BatchLimits(bytes=10 * MB), until=None, wait_ms=20).token
-        found += table(feed, last, end)["token"].to_pylist()
+        collected += table(feed, last, end)["token"].to_pylist()
         ends.append(end.text)
         last = end
-    assert found == known
+    assert collected == known
     assert set(ends[:-1]) <= set(known) and len(ends) >= 2 * len(KEYS)
 
 
@@ -127,15 +130,15 @@ def test_a_cursor_stands_at_whole_events_with_their_type_bits(uri: str, database
     feed = way(uri, database, "bson", batch_rows=3)
     start = feed.resolve(StreamPosition("latest"))
     history(database)
-    found: list[Token] = []
+    collected: list[Token] = []
     with feed.open(StreamPosition("token", token=start)) as cursor:
-        while len(found) < COUNT:
+        while len(collected) < COUNT:
             events = cursor.next_batch(wait_ms=20)
-            found += [Token.of(event["_id"]) for event in events]
-            if events and len(found) < COUNT:
-                assert cursor.token == found[-1]
+            collected += [Token.of(event["_id"]) for event in events]
+            if events and len(collected) < COUNT:
+                assert cursor.token == collected[-1]
             assert not any("splitEvent" in event for event in events)
-    assert found == tokens(uri, database, start)
+    assert collected == tokens(uri, database, start)
 
 
 @pytest.mark.process
@@ -143,13 +146,13 @@ def test_a_cursor_stands_at_whole_events_with_their_type_bits(uri: str, database
 def test_a_cursor_that_is_lost_between_fragments_reads_the_event_again(
     uri: str, database: Db, monkeypatch: pytest.MonkeyPatch, raw: bool
 ) -> None:
-    get_more, lost = MongoDBStream.get_more, set()
+    get_more, killed = MongoDBStream.get_more, set()
 
     def killed_at_first(feed: MongoDBStream, cursor: Any, *more: Any, **named: Any) -> Any:
         reply = get_more(feed, cursor, *more, **named)
         for event in reply["cursor"]["nextBatch"]:
-            if "splitEvent" in event and event["_id"]["_data"] not in lost:
-                lost.add(event["_id"]["_data"])
+            if "splitEvent" in event and event["_id"]["_data"] not in killed:
+                killed.add(event["_id"]["_data"])
                 database.command("killCursors", "c", cursors=[cursor["id"]])
         return reply
 
@@ -157,12 +160,12 @@ def test_a_cursor_that_is_lost_between_fragments_reads_the_event_again(
     feed = way(uri, database, "bson")
     start = feed.resolve(StreamPosition("latest"))
     history(database)
-    found: list[str] = []
+    collected: list[str] = []
     with feed.open(StreamPosition("token", token=start), raw=raw) as cursor:
-        while len(found) < COUNT:
-            found += [event["_id"]["_data"] for event in cursor.next_batch(wait_ms=20)]
-    assert found == [token.text for token in tokens(uri, database, start)]
-    assert lost
+        while len(collected) < COUNT:
+            collected += [event["_id"]["_data"] for event in cursor.next_batch(wait_ms=20)]
+    assert collected == [token.text for token in tokens(uri, database, start)]
+    assert killed
 
 
 @pytest.mark.process
@@ -176,9 +179,9 @@ def test_an_event_that_no_message_holds_comes_all_the_same(uri: str, database: D
     database.c.insert_one({"_id": 2})
     rows = table(feed, start, reach(feed, start))
     assert rows["operationType"].to_pylist() == ["insert", "update", "insert"]
-    told = rows.slice(1, 1).to_pylist()[0]
-    assert decode(told["updateDescription"])["updatedFields"]["text"] == decode(told["fullDocument"])["text"]
-    assert decode(told["fullDocumentBeforeChange"])["text"] == "x" * size
+    large = rows.slice(1, 1).to_pylist()[0]
+    assert decode(large["updateDescription"])["updatedFields"]["text"] == decode(large["fullDocument"])["text"]
+    assert decode(large["fullDocumentBeforeChange"])["text"] == "x" * size
 
 
 @pytest.mark.process
@@ -264,17 +267,17 @@ def test_spark_reads_them(spark: SparkSession, uri: str, database: Db, transport
     known = [token.text for token in tokens(uri, database, start)]
     options |= IMAGES | {"startingPosition": start.text, "columns": "token,fullDocument", "documents": "bson"}
     register(spark)
-    found: list[Any] = []
+    collected: list[Any] = []
 
     def keep(batch: Any, _: int) -> None:
-        found.extend(row["token"] for row in batch.select("token", "fullDocument").collect())
+        collected.extend(row["token"] for row in batch.select("token", "fullDocument").collect())
 
     if trigger == "batch":
         keep(spark.read.format("headrace").options(**options).load(), 0)
     else:
         rows = spark.readStream.format("headrace").options(**options, maxBytesPerTrigger=str(40 * MB)).load()
         rows.writeStream.foreachBatch(keep).trigger(availableNow=True).start().awaitTermination()
-    assert found == known
+    assert collected == known
 
 
 @pytest.mark.spark

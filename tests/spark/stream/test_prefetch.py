@@ -21,8 +21,8 @@ Db = Database[dict[str, Any]]
 
 @pytest.fixture
 def reader(uri: str, database: Db) -> PrefetchingReader:
-    told = {"uri": uri, "database": database.name, "collection": "c", "columns": "token", "partitions": "3"}
-    made = prefetching(StreamReader(parse_options(told), StructType([StructField("token", StringType(), False)])))
+    given = {"uri": uri, "database": database.name, "collection": "c", "columns": "token", "partitions": "3"}
+    made = prefetching(StreamReader(parse_options(given), StructType([StructField("token", StringType(), False)])))
     assert isinstance(made, PrefetchingReader)
     return made
 
@@ -31,10 +31,10 @@ def test_a_small_batch_comes_whole_with_its_plan(reader: PrefetchingReader, data
     start = reader.initialOffset()
     database.c.insert_many([{"_id": number} for number in range(10)])
     end = reader.latestOffset(start, ReadAllAvailable())
-    (part,) = reader.partitions(start, end)
+    (partition,) = reader.partitions(start, end)
     fetched = reader.getCache(start, end)
     assert fetched is not None
-    assert tokens(pa.Table.from_batches(fetched)) == tokens(pa.Table.from_batches(reader.read(part)))
+    assert tokens(pa.Table.from_batches(fetched)) == tokens(pa.Table.from_batches(reader.read(partition)))
     assert reader.getCache(start, end) is None, "given once"
     reader.stop()
 
@@ -73,14 +73,14 @@ def test_workers_get_the_reader_without_its_rows_and_spark_sees_what_it_can(
     start = reader.initialOffset()
     database.c.insert_one({"_id": 1})
     end = reader.latestOffset(start, ReadAllAvailable())
-    (part,) = reader.partitions(start, end)
+    (partition,) = reader.partitions(start, end)
     sent = pickle.loads(pickle.dumps(reader))
     assert sent.getCache(start, end) is None
-    assert pa.Table.from_batches(sent.read(part)).num_rows == 1
+    assert pa.Table.from_batches(sent.read(partition)).num_rows == 1
     assert isinstance(reader.simple_reader, SupportsTriggerAvailableNow)
     reader.stop()
 
 
 def tokens(table: pa.Table) -> list[str]:
-    found: list[str] = table.column("token").to_pylist()
-    return found
+    texts: list[str] = table.column("token").to_pylist()
+    return texts

@@ -88,16 +88,18 @@ def test_slices_part_a_range_by_key_and_keep_each_documents_order(
     database.c.insert_one({"_id": 1.0})  # the key 1 was deleted, and is back as another type
     database.c.drop()
     end = read_ahead(feed).advance(start, BatchLimits(), until=feed.now(), wait_ms=20).token
-    whole = table(feed, start, end).to_pylist()
-    parts = [table(feed, start, end, slice_=number, slices=slices).to_pylist() for number in range(slices)]
-    assert sorted(row["token"] for part in parts for row in part) == [row["token"] for row in whole]
-    places: dict[bytes, int] = {}
-    for number, part in enumerate(parts):
-        assert [row["token"] for row in part] == sorted(row["token"] for row in part)
-        for row in part:
+    all_rows = table(feed, start, end).to_pylist()
+    slice_rows = [table(feed, start, end, slice_=number, slices=slices).to_pylist() for number in range(slices)]
+    assert sorted(row["token"] for rows_of_slice in slice_rows for row in rows_of_slice) == [
+        row["token"] for row in all_rows
+    ]
+    slice_of_key: dict[bytes, int] = {}
+    for number, rows_of_slice in enumerate(slice_rows):
+        assert [row["token"] for row in rows_of_slice] == sorted(row["token"] for row in rows_of_slice)
+        for row in rows_of_slice:
             key = row["documentKey"] and encode_value(decode(row["documentKey"])["_id"])
-            assert places.setdefault(key, number) == number
-    assert len(set(places.values())) > 1
+            assert slice_of_key.setdefault(key, number) == number
+    assert len(set(slice_of_key.values())) > 1
 
 
 def test_columns_that_nobody_wants_do_not_come(uri: str, database: Db, transport: str) -> None:
@@ -127,9 +129,9 @@ def test_a_key_whose_type_its_token_does_not_tell_is_gone_on_from(uri: str, data
     feed = way(uri, database, "arrow")
     last = feed.resolve(StreamPosition("latest"))
     database.c.insert_many([{"_id": key} for key in KEYS])
-    ahead, found = read_ahead(feed), 0
+    ahead, row_count = read_ahead(feed), 0
     for _ in KEYS:
         end = ahead.advance(last, BatchLimits(1), until=None, wait_ms=20).token
-        found += table(feed, last, end).num_rows
+        row_count += table(feed, last, end).num_rows
         last = end
-    assert found == len(KEYS)
+    assert row_count == len(KEYS)

@@ -49,13 +49,13 @@ class Cursor:
         if not [each for each in self.server.tokens if each > self.token]:
             self.server.tokens += self.server.coming
             self.server.coming = []
-        found = [each for each in self.server.tokens if each > self.token][: self.server.batch]
-        ends = [number for number, each in enumerate(found) if each in self.server.invalidates]
+        batch = [each for each in self.server.tokens if each > self.token][: self.server.batch]
+        ends = [number for number, each in enumerate(batch) if each in self.server.invalidates]
         if ends:
-            found = found[: ends[0] + 1]
-        self.closed, self.drained = bool(ends), not found
-        self.token = found[-1] if found else max(self.token, self.server.quiet_until)
-        return [EventMark(each, self.server.bytes) for each in found]
+            batch = batch[: ends[0] + 1]
+        self.closed, self.drained = bool(ends), not batch
+        self.token = batch[-1] if batch else max(self.token, self.server.quiet_until)
+        return [EventMark(each, self.server.bytes) for each in batch]
 
     def close(self) -> None:
         pass

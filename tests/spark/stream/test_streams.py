@@ -42,7 +42,12 @@ def reader_of(*servers: Any, **more: str) -> StreamReader:
 
 
 def rows_of(reader: StreamReader, start: Offset, end: Offset) -> list[Row]:
-    return [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
+    return [
+        row
+        for partition in reader.partitions(start, end)
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
 
 
 def insert(server: Any, *keys: int) -> None:
@@ -171,11 +176,11 @@ def stream_of(server: Any, **more: str) -> ServerStream:
 
 
 def kinds(stream: ServerStream, start: Offset, end: Offset) -> list[tuple[str, Any]]:
-    found = []
-    for part in stream.partitions(start, end):
-        for batch in read_partition(stream.options, part, ["operationType", "documentKey"]):
-            found += [(row["operationType"], row["documentKey"]) for row in batch.to_pylist()]
-    return [(kind, key and decode(key)["_id"]) for kind, key in found]
+    pairs = []
+    for partition in stream.partitions(start, end):
+        for batch in read_partition(stream.options, partition, ["operationType", "documentKey"]):
+            pairs += [(row["operationType"], row["documentKey"]) for row in batch.to_pylist()]
+    return [(kind, key and decode(key)["_id"]) for kind, key in pairs]
 
 
 def test_a_lost_position_fails_or_begins_again_from_a_snapshot() -> None:
@@ -188,12 +193,12 @@ def test_a_lost_position_fails_or_begins_again_from_a_snapshot() -> None:
         with pytest.raises(PositionLost):
             fails.latest_offset(start)
         end = begins.latest_offset(start)
-        told = kinds(begins, start, end)
+        events = kinds(begins, start, end)
         while "after" in end:
             start, end = end, begins.latest_offset(end)
-            told += kinds(begins, start, end)
+            events += kinds(begins, start, end)
         keys = [*range(3), *range(10, 30)]
-        assert told == [("snapshotBegin", None), *(("snapshot", key) for key in keys), ("snapshotEnd", None)]
+        assert events == [("snapshotBegin", None), *(("snapshot", key) for key in keys), ("snapshotEnd", None)]
 
 
 def test_a_range_lost_after_it_was_planned_is_made_up_for_by_a_snapshot() -> None:
@@ -214,14 +219,14 @@ def test_a_chunk_of_a_snapshot_is_read_in_parts() -> None:
         insert(server, *range(40))
         stream = stream_of(server, startingPosition="snapshot", partitions="3")
         start = stream.initial_offset()
-        told, counts = [], []
+        events, counts = [], []
         end = stream.latest_offset(start)
         while "after" in start:
             counts.append(len(stream.partitions(start, end)))
-            told += kinds(stream, start, end)
+            events += kinds(stream, start, end)
             start, end = end, stream.latest_offset(end)
-        assert [key for kind, key in told if kind == "snapshot"] == list(range(40))
-        assert (told[0][0], told[-1][0]) == ("snapshotBegin", "snapshotEnd")
+        assert [key for kind, key in events if kind == "snapshot"] == list(range(40))
+        assert (events[0][0], events[-1][0]) == ("snapshotBegin", "snapshotEnd")
         assert max(counts) <= 3
 
 
@@ -229,7 +234,9 @@ def test_a_part_of_several_servers_is_a_part_of_each() -> None:
     with headrace.Server() as one, headrace.Server() as two:
         stream = MergedStream(reader_of(one, two, partitions="2").options)
         start = stream.initial_offset()
-        parts = stream.partitions(start, start)
-        assert all(isinstance(part, MergedRanges) and len(part.ranges) == 2 for part in parts)
-        ranges = [each for part in parts if isinstance(part, MergedRanges) for each in part.ranges if each]
+        partitions = stream.partitions(start, start)
+        assert all(isinstance(partition, MergedRanges) and len(partition.ranges) == 2 for partition in partitions)
+        ranges = [
+            each for partition in partitions if isinstance(partition, MergedRanges) for each in partition.ranges if each
+        ]
         assert {(each.slice, each.slices) for each in ranges if isinstance(each, EventRange)} == {(0, 2), (1, 2)}

@@ -35,10 +35,10 @@ KEYS: list[Any] = [*range(6), 2.5, Int64(7), "a", {"x": 1.0}, None]
 Row = dict[str, Any]
 
 
-class Kept:
+class ArchivedServer:
     """A server, a job that archives its collection, and readers of both."""
 
-    tells = True
+    has_fingerprint = True
     """Whether the table says of which stream it is; older ones do not."""
 
     def __init__(self, server: headrace.Server, path: Path) -> None:
@@ -60,7 +60,9 @@ class Kept:
 
     def read(self, **more: str) -> list[Row]:
         reader = BatchReader(parse_options(self.options(**more)), SCHEMA)
-        return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+        return [
+            row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()
+        ]
 
     def begin(self, **more: str) -> None:
         """The job's first run; with its checkpoint lost, another one's."""
@@ -85,7 +87,7 @@ class Kept:
     def sink(self, job: StreamReader) -> LogSink:
         """As a job opens it."""
         sink = changes_sink(self.path)
-        sink.source = stream_fingerprint(job.options) if self.tells else ""
+        sink.source = stream_fingerprint(job.options) if self.has_fingerprint else ""
         return sink
 
     def note(self) -> Token:
@@ -127,7 +129,7 @@ class Kept:
 
 
 def batches(reader: StreamReader, start: Offset, end: Offset) -> list[pa.RecordBatch]:
-    return [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+    return [batch for partition in reader.partitions(start, end) for batch in reader.read(partition)]
 
 
 def advance(reader: StreamReader, start: Offset) -> Offset:
@@ -136,13 +138,13 @@ def advance(reader: StreamReader, start: Offset) -> Offset:
 
 def run(reader: StreamReader, start: Offset) -> list[list[Row]]:
     """The batches of a run over what is available."""
-    found = []
+    row_batches = []
     reader.prepareForTriggerAvailableNow()
     while (end := advance(reader, start)) != start:
-        found.append([row for batch in batches(reader, start, end) for row in batch.to_pylist()])
+        row_batches.append([row for batch in batches(reader, start, end) for row in batch.to_pylist()])
         start = end
     reader.stop()
-    return found
+    return row_batches
 
 
 def tokens(rows: list[Row]) -> list[str]:
@@ -167,7 +169,7 @@ class MirroredCollection:
         for key in changes.deletes:
             del self.documents[key]
         self.documents |= changes.upserts
-        self.documents = {key: kept for key, kept in self.documents.items() if kept.token >= changes.stale_before}
+        self.documents = {key: row for key, row in self.documents.items() if row.token >= changes.stale_before}
 
     def contents(self) -> list[str]:
         return sorted(stored.document for stored in self.documents.values())

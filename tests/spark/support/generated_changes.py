@@ -37,12 +37,12 @@ def table_of(rows: list[Row]) -> pa.Table:
     return pa.table([list(column) for column in zip(*(row[:-1] for row in rows), strict=True)], schema=SCHEMA)
 
 
-def batches(parts: list[list[Row]], query: str = "q") -> list[MicroBatch]:
-    return [MicroBatch(query, number, table_of(rows)) for number, rows in enumerate(parts)]
+def batches(row_batches: list[list[Row]], query: str = "q") -> list[MicroBatch]:
+    return [MicroBatch(query, number, table_of(rows)) for number, rows in enumerate(row_batches)]
 
 
 @dataclass(slots=True)
-class Story:
+class GeneratedChanges:
     """The collection as it is, all events so far, the batches told, and the collection at every token."""
 
     seed: int
@@ -50,7 +50,7 @@ class Story:
     time: int = 0
     documents: dict[Any, dict[str, Any]] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
-    parts: list[list[Row]] = field(default_factory=list)
+    row_batches: list[list[Row]] = field(default_factory=list)
     at: dict[str, dict[str, str]] = field(default_factory=dict)
     random: random.Random = field(init=False)
 
@@ -60,16 +60,16 @@ class Story:
     def contents(self) -> dict[str, str]:
         return {dumps(key): dumps(document) for key, document in self.documents.items()}
 
-    def row(self, kind: str, key: Any = None, **parts: Any) -> Row:
+    def row(self, kind: str, key: Any = None, **fields: Any) -> Row:
         self.time += 1
         moment = (BEGAN + self.time) * 1_000_000
-        texts = {name: dumps(value) for name, value in parts.items()}
+        texts = {name: dumps(value) for name, value in fields.items()}
         document_key = None if key is None else dumps({"_id": key})
         return Row(token_at(self.time), moment, 1, kind, "db", "c", documentKey=document_key, wallTime=moment)._replace(
             **texts
         )
 
-    def tell(self, row: Row) -> None:
+    def _record(self, row: Row) -> None:
         self.events.append(row)
         self.at[row.token] = self.contents()
 
@@ -78,13 +78,13 @@ class Story:
         old = self.documents.get(key)
         if old is None:
             self.documents[key] = {"_id": key, "a": [1, 2], "text": "x" * self.random.choice([1, 2000])}
-            self.tell(self.row("insert", key, fullDocument=self.documents[key]))
+            self._record(self.row("insert", key, fullDocument=self.documents[key]))
         elif self.random.random() < 0.25:
             del self.documents[key]
-            self.tell(self.row("delete", key))
+            self._record(self.row("delete", key))
         elif self.random.random() < 0.2:
             self.documents[key] = {"_id": key, "a": [], "b": self.time}
-            self.tell(self.row("replace", key, fullDocument=self.documents[key]))
+            self._record(self.row("replace", key, fullDocument=self.documents[key]))
         else:
             self._update(key, old)
 
@@ -92,11 +92,11 @@ class Story:
         """Arrays grow and shrink, so that an update done twice, or out of order, shows."""
         if len(old["a"]) > 2:
             self.documents[key] = old | {"a": old["a"][:1]}
-            told: dict[str, Any] = {"updatedFields": {}, "truncatedArrays": [{"field": "a", "newSize": 1}]}
+            description: dict[str, Any] = {"updatedFields": {}, "truncatedArrays": [{"field": "a", "newSize": 1}]}
         else:
             self.documents[key] = old | {"a": [*old["a"], self.time]}
-            told = {"updatedFields": {f"a.{len(old['a'])}": self.time}, "removedFields": []}
-        self.tell(self.row("update", key, updateDescription=told))
+            description = {"updatedFields": {f"a.{len(old['a'])}": self.time}, "removedFields": []}
+        self._record(self.row("update", key, updateDescription=description))
 
     def writes(self, count: int) -> None:
         for _ in range(count):
@@ -110,16 +110,16 @@ class Story:
         rows = [begin]
         for number, key in enumerate(sorted(self.documents, key=str)):
             if number == 2 and rows:
-                self.parts.append(rows)
+                self.row_batches.append(rows)
                 rows = []
             self.writes(self.random.randrange(3))
             if key in self.documents:
                 row = self.row(SNAPSHOT, key, fullDocument=self.documents[key])
                 self.time -= 1
                 rows.append(row._replace(token=token_at(self.time)))
-        self.parts.append(rows or [])
-        self.parts = [part for part in self.parts if part]
-        self.parts.append([self.row(SNAPSHOT_END)._replace(token=token_at(self.time))])
+        self.row_batches.append(rows or [])
+        self.row_batches = [rows for rows in self.row_batches if rows]
+        self.row_batches.append([self.row(SNAPSHOT_END)._replace(token=token_at(self.time))])
         self.writes(8)
         self.stream(begun)
 
@@ -127,23 +127,23 @@ class Story:
         pending = [row for row in self.events if row.token > token_at(after)]
         while pending:
             size = self.random.randrange(3, 9)
-            self.parts.append(pending[:size])
+            self.row_batches.append(pending[:size])
             pending = pending[size:]
 
     def drop(self) -> None:
         after = self.time
         self.writes(3)
         self.documents.clear()
-        self.tell(self.row("drop"))
-        self.tell(self.row("invalidate"))
+        self._record(self.row("drop"))
+        self._record(self.row("invalidate"))
         self.stream(after)
 
 
-def story(seed: int) -> Story:
-    told = Story(seed)
-    told.writes(12)
-    told.snapshot()
-    told.drop()
-    told.writes(9)
-    told.snapshot()
-    return told
+def generated_changes(seed: int) -> GeneratedChanges:
+    changes = GeneratedChanges(seed)
+    changes.writes(12)
+    changes.snapshot()
+    changes.drop()
+    changes.writes(9)
+    changes.snapshot()
+    return changes

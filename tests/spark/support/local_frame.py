@@ -20,13 +20,13 @@ class LocalFrame:
 
     def mapInArrow(self, task: Callable[..., Any], _: str) -> LocalFrame:
         size = self._rows.num_rows // 3 + 1
-        parts = [self._rows.slice(start, size) for start in range(0, 3 * size, size)]
-        return LocalFrame(self._rows, [partial(task, part.to_batches(max_chunksize=size // 2 + 1)) for part in parts])
+        slices = [self._rows.slice(start, size) for start in range(0, 3 * size, size)]
+        return LocalFrame(self._rows, [partial(task, rows.to_batches(max_chunksize=size // 2 + 1)) for rows in slices])
 
     def collect(self) -> list[SimpleNamespace]:
         assert self._tasks is not None
-        found = [batch for task in self._tasks for batch in task()]
-        return [SimpleNamespace(**row) for batch in found for row in batch.to_pylist()]
+        batches = [batch for task in self._tasks for batch in task()]
+        return [SimpleNamespace(**row) for batch in batches for row in batch.to_pylist()]
 
     def toArrow(self) -> pa.Table:
         return self._rows

@@ -63,17 +63,17 @@ def main() -> None:
     sys.stdin.read()
 
 
-class _Kept:
+class _StoredObjects:
     """The objects by bucket and key, `bucket/key`, and the parts of those that are being uploaded."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
-        self.parts: dict[str, dict[int, bytes]] = {}
+        self.uploads: dict[str, dict[int, bytes]] = {}
         self.lock = threading.Lock()
 
 
 class _Handler(BaseHTTPRequestHandler):
-    store = _Kept()
+    store = _StoredObjects()
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1  # an answer is one packet
@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         name, query, body = self._asked()
         with self.store.lock:
             if "uploadId" in query:
-                self.store.parts[query["uploadId"]][int(query["partNumber"])] = body
+                self.store.uploads[query["uploadId"]][int(query["partNumber"])] = body
             elif "x-amz-copy-source" in self.headers:
                 return self._answer(501)
             elif self.headers.get("If-None-Match") == "*" and name in self.store.objects:
@@ -137,32 +137,32 @@ class _Handler(BaseHTTPRequestHandler):
         name, query, body = self._asked()
         with self.store.lock:
             if "uploads" in query:
-                upload = f"u{len(self.store.parts)}"
-                self.store.parts[upload] = {}
-                told = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
+                upload = f"u{len(self.store.uploads)}"
+                self.store.uploads[upload] = {}
+                reply = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
             elif "uploadId" in query:
-                parts = self.store.parts[query["uploadId"]]
-                self.store.objects[name] = data = b"".join(parts[number] for number in sorted(parts))
-                told = f"<CompleteMultipartUploadResult><ETag>{_tag(data)}</ETag></CompleteMultipartUploadResult>"
+                upload_parts = self.store.uploads[query["uploadId"]]
+                self.store.objects[name] = data = b"".join(upload_parts[number] for number in sorted(upload_parts))
+                reply = f"<CompleteMultipartUploadResult><ETag>{_tag(data)}</ETag></CompleteMultipartUploadResult>"
             elif "copy" in query:
-                found = {key: data for key, data in self.store.objects.items() if key.startswith(name)}
-                self.store.objects |= {query["copy"] + key.removeprefix(name): data for key, data in found.items()}
-                told = ""
+                copied = {key: data for key, data in self.store.objects.items() if key.startswith(name)}
+                self.store.objects |= {query["copy"] + key.removeprefix(name): data for key, data in copied.items()}
+                reply = ""
             elif "delete" in query:
                 keys = [each.text or "" for each in ElementTree.fromstring(body).iter() if each.tag.endswith("Key")]
                 for key in keys:
                     self.store.objects.pop(f"{name.rstrip('/')}/{key}", None)
                 deleted = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
-                told = f"<DeleteResult>{deleted}</DeleteResult>"
+                reply = f"<DeleteResult>{deleted}</DeleteResult>"
             else:
                 return self._answer(501)
-        self._answer(200, told.encode())
+        self._answer(200, reply.encode())
 
     def do_DELETE(self) -> None:
         name, query, _ = self._asked()
         with self.store.lock:
             if "uploadId" in query:
-                self.store.parts.pop(query["uploadId"], None)
+                self.store.uploads.pop(query["uploadId"], None)
             else:
                 self.store.objects.pop(name, None)
         self._answer(204)
@@ -172,7 +172,7 @@ def _tag(data: bytes) -> str:
     return f'"{md5(data).hexdigest()}"'
 
 
-def _listed(store: _Kept, bucket: str, query: Mapping[str, str]) -> bytes:
+def _listed(store: _StoredObjects, bucket: str, query: Mapping[str, str]) -> bytes:
     prefix, delimiter, after = query.get("prefix", ""), query.get("delimiter", ""), query.get("start-after", "")
     contents, folders = [], set()
     with store.lock:
@@ -189,8 +189,8 @@ def _listed(store: _Kept, bucket: str, query: Mapping[str, str]) -> bytes:
                     f"<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
                 )
     common = "".join(f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in sorted(folders))
-    told = f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(contents)}{common}</ListBucketResult>"
-    return told.encode()
+    reply = f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(contents)}{common}</ListBucketResult>"
+    return reply.encode()
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.values import bson
 
 
-def description(**parts: Any) -> dict[str, Any]:
-    return {"updatedFields": {}, "removedFields": [], "truncatedArrays": []} | parts
+def description(**fields: Any) -> dict[str, Any]:
+    return {"updatedFields": {}, "removedFields": [], "truncatedArrays": []} | fields
 
 
 def test_fields_are_set_where_they_are_and_new_ones_come_last() -> None:
@@ -92,21 +92,21 @@ def test_the_raw_difference_gives_the_same_bytes(before: dict[str, Any], after: 
 
 def described(diff: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """The description of a difference, by the rule of the reference: u, i, d, then what is inside."""
-    told: dict[str, Any] = description()
+    changes: dict[str, Any] = description()
     for name, value in {**diff.get("u", {}), **diff.get("i", {})}.items():
-        told["updatedFields"][prefix + name] = value
-    told["removedFields"] += [prefix + name for name in diff.get("d", {})]
+        changes["updatedFields"][prefix + name] = value
+    changes["removedFields"] += [prefix + name for name in diff.get("d", {})]
     if "l" in diff:
-        told["truncatedArrays"].append({"field": prefix[:-1], "newSize": diff["l"]})
+        changes["truncatedArrays"].append({"field": prefix[:-1], "newSize": diff["l"]})
     for name, value in diff.items():
         if len(name) > 1 and name[0] == "u":
-            told["updatedFields"][prefix + name[1:]] = value
+            changes["updatedFields"][prefix + name[1:]] = value
         elif len(name) > 1 and name[0] == "s":
             inner = described(value, f"{prefix}{name[1:]}.")
-            told["updatedFields"] |= inner["updatedFields"]
-            told["removedFields"] += inner["removedFields"]
-            told["truncatedArrays"] += inner["truncatedArrays"]
-    return told
+            changes["updatedFields"] |= inner["updatedFields"]
+            changes["removedFields"] += inner["removedFields"]
+            changes["truncatedArrays"] += inner["truncatedArrays"]
+    return changes
 
 
 @given(DOCUMENTS, DOCUMENTS)

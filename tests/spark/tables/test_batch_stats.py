@@ -11,7 +11,7 @@ from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, R
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.tables.batch_stats import batch_stats, merged_stats, progress_after, without_seen_events
 from headrace.spark.tables.progress import Progress, Sieve
-from tests.spark.support.generated_changes import BEGAN, story, table_of, token_at
+from tests.spark.support.generated_changes import BEGAN, generated_changes, table_of, token_at
 
 KINDS = ("insert", "update", "drop", None, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END)
 
@@ -19,10 +19,10 @@ KINDS = ("insert", "update", "drop", None, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_EN
 def agrees(rows: list[Row], before: Progress) -> bool:
     """Whether the figures said anything; what they said is right."""
     table = without_seen_events(table_of(rows), before.token)
-    parts = [batch_stats(table.slice(start, 2)) for start in range(0, table.num_rows, 2)]
+    slices = [batch_stats(table.slice(start, 2)) for start in range(0, table.num_rows, 2)]
     sieve = Sieve(before)
     new = [row for row in MicroBatch("q", 0, table_of(rows)).rows() if sieve.is_new(row)]
-    for stats in (batch_stats(table), merged_stats(parts)):
+    for stats in (batch_stats(table), merged_stats(slices)):
         behind = progress_after(before, stats)
         if behind is not None:
             assert (behind, stats.event_count, stats.row_count) == (sieve.progress, sieve.event_count, len(new))
@@ -48,9 +48,9 @@ def test_whatever_the_rows_the_figures_agree_with_the_sieve_or_say_nothing(seed:
 
 def test_a_story_told_once_needs_the_sieve_for_no_batch() -> None:
     progress = Progress()
-    for part in story(2).parts:
-        assert agrees(part, progress)
-        behind = progress_after(progress, batch_stats(table_of(part)))
+    for rows in generated_changes(2).row_batches:
+        assert agrees(rows, progress)
+        behind = progress_after(progress, batch_stats(table_of(rows)))
         assert behind is not None
         progress = behind
 

@@ -12,8 +12,8 @@ from headrace.spark.rows.extjson import dumps
 from headrace.spark.tables.fold import MirrorChanges, MirrorDiverged, MirrorRow, MirrorState, fold, key_of, keys_to_read
 
 
-def event(token: str, kind: str, key: int | None = None, **parts: Any) -> Row:
-    texts = {name: dumps(value) for name, value in parts.items()}
+def event(token: str, kind: str, key: int | None = None, **fields: Any) -> Row:
+    texts = {name: dumps(value) for name, value in fields.items()}
     return Row(token, operationType=kind, documentKey=None if key is None else dumps({"_id": key}), **texts)
 
 

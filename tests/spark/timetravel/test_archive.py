@@ -21,7 +21,7 @@ from headrace.spark.source.options import parse_options
 from headrace.spark.stream.server_stream import Offset
 from headrace.spark.timetravel import archive as archive_module
 from headrace.spark.timetravel.archive import Archive, ArchiveUnfit
-from tests.spark.support.archives import Kept, Row, advance, batches, run, tokens
+from tests.spark.support.archives import ArchivedServer, Row, advance, batches, run, tokens
 
 pytestmark = pytest.mark.process
 
@@ -32,81 +32,81 @@ def both_ways(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
+def archived(tmp_path: Path) -> Iterator[ArchivedServer]:
     with headrace.Server() as server:
-        kept = Kept(server, tmp_path / "the changes")
-        yield kept
-        kept.client.close()
+        archived = ArchivedServer(server, tmp_path / "the changes")
+        yield archived
+        archived.client.close()
 
 
 @pytest.fixture
-def everything(kept: Kept) -> list[Row]:
-    return kept.everything()
+def everything(archived: ArchivedServer) -> list[Row]:
+    return archived.everything()
 
 
 def test_from_every_event_on_the_same_rows_come_from_the_table_and_the_server(
-    kept: Kept, everything: list[Row]
+    archived: ArchivedServer, everything: list[Row]
 ) -> None:
     with pytest.raises(PositionLost):
-        kept.read(archive="", startingPosition=everything[0]["token"])
+        archived.read(archive="", startingPosition=everything[0]["token"])
     for number, row in enumerate(everything):
-        assert kept.read(startingPosition=row["token"]) == everything[number + 1 :]
+        assert archived.read(startingPosition=row["token"]) == everything[number + 1 :]
         assert (
-            kept.read(startingPosition=everything[0]["token"], endingPosition=row["token"])
+            archived.read(startingPosition=everything[0]["token"], endingPosition=row["token"])
             == (everything[1 : number + 1])
         )
-    assert kept.read(startingPosition="earliest") == everything
+    assert archived.read(startingPosition="earliest") == everything
 
 
 @pytest.mark.parametrize("bounds", [{"maxRowsPerTrigger": "4"}, {"maxBytesPerTrigger": "600"}, {}])
 def test_a_stream_goes_on_from_the_table_to_the_server(
-    kept: Kept, everything: list[Row], bounds: dict[str, str]
+    archived: ArchivedServer, everything: list[Row], bounds: dict[str, str]
 ) -> None:
     for number in range(0, len(everything), 5):
-        told = run(kept.stream(**bounds), {"token": everything[number]["token"]})
-        assert [row for batch in told for row in batch] == everything[number + 1 :]
-        assert not bounds or max(map(len, told), default=0) <= 7  # one less than fits, and the transaction
+        batches_read = run(archived.stream(**bounds), {"token": everything[number]["token"]})
+        assert [row for batch in batches_read for row in batch] == everything[number + 1 :]
+        assert not bounds or max(map(len, batches_read), default=0) <= 7  # one less than fits, and the transaction
         # A transaction is never cut.
-        times = [{row["token"][:18] for row in batch} for batch in told]
+        times = [{row["token"][:18] for row in batch} for batch in batches_read]
         assert sum(map(len, times)) == len(set().union(*times))
-    from_first = kept.stream(startingPosition="earliest")
+    from_first = archived.stream(startingPosition="earliest")
     assert [row for batch in run(from_first, from_first.initialOffset()) for row in batch] == everything
 
 
-def test_the_table_may_grow_and_the_oplog_be_pruned_between_any_two_batches(kept: Kept) -> None:
+def test_the_table_may_grow_and_the_oplog_be_pruned_between_any_two_batches(archived: ArchivedServer) -> None:
     random_ = random.Random(8)
-    kept.begin(startingPosition="snapshot")
-    start = kept.stream().initialOffset()
-    kept.write(random_, 30)
-    kept.archive()
-    reader = kept.stream(maxRowsPerTrigger="3")
-    told: list[Row] = []
+    archived.begin(startingPosition="snapshot")
+    start = archived.stream().initialOffset()
+    archived.write(random_, 30)
+    archived.archive()
+    reader = archived.stream(maxRowsPerTrigger="3")
+    rows_read: list[Row] = []
     at: Offset = start
     for _ in range(25):
         end = advance(reader, at)
         if random_.random() < 0.6:  # between what is planned and its reading
-            kept.write(random_, 2)
-            kept.archive()
-            kept.prune()
-        told += [row for batch in batches(reader, at, end) for row in batch.to_pylist()]
+            archived.write(random_, 2)
+            archived.archive()
+            archived.prune()
+        rows_read += [row for batch in batches(reader, at, end) for row in batch.to_pylist()]
         at = end
-    told += [row for batch in run(reader, at) for row in batch]
-    table = changes_sink(kept.path).log.read().to_pylist()
-    assert tokens(told) == sorted(row["token"] for row in table if "snapshot" not in row["operationType"])
-    assert len(told) > 40
+    rows_read += [row for batch in run(reader, at) for row in batch]
+    table = changes_sink(archived.path).log.read().to_pylist()
+    assert tokens(rows_read) == sorted(row["token"] for row in table if "snapshot" not in row["operationType"])
+    assert len(rows_read) > 40
 
 
 def test_the_oplog_may_be_pruned_while_a_range_is_read(
-    kept: Kept, everything: list[Row], monkeypatch: pytest.MonkeyPatch
+    archived: ArchivedServer, everything: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, end = Token(everything[0]["token"]), Token(everything[-1]["token"])
-    for lost_after in range(4):
-        monkeypatch.setattr(archive_module, "read_range", losing(everything, lost_after))
-        found = archive_module.read_events(parse_options(kept.options()), start, end, ["token"])
-        assert [row["token"] for batch in found for row in batch.to_pylist()] == tokens(everything)[1:]
+    for rows_before_loss in range(4):
+        monkeypatch.setattr(archive_module, "read_range", losing(everything, rows_before_loss))
+        batches_found = archive_module.read_events(parse_options(archived.options()), start, end, ["token"])
+        assert [row["token"] for batch in batches_found for row in batch.to_pylist()] == tokens(everything)[1:]
 
 
-def losing(events: list[Row], lost_after: int) -> Callable[..., Iterator[pa.RecordBatch]]:
+def losing(events: list[Row], rows_before_loss: int) -> Callable[..., Iterator[pa.RecordBatch]]:
     """The range as a server gives it that loses the position, the first time, after so many batches of one row."""
     calls: list[Token] = []
 
@@ -115,114 +115,119 @@ def losing(events: list[Row], lost_after: int) -> Callable[..., Iterator[pa.Reco
         if len(calls) > 1:
             yield from read_range(feed, start, end, columns, **rest)
             return
-        for row in [row for row in events if row["token"] > start.text][:lost_after]:
+        for row in [row for row in events if row["token"] > start.text][:rows_before_loss]:
             yield pa.RecordBatch.from_pylist([{"token": row["token"]}])
         raise PositionLost("pruned")
 
     return read
 
 
-def test_slices_pipelines_and_columns_are_the_same_from_the_table(kept: Kept, everything: list[Row]) -> None:
+def test_slices_pipelines_and_columns_are_the_same_from_the_table(
+    archived: ArchivedServer, everything: list[Row]
+) -> None:
     start = everything[0]["token"]
     stages = (
         '[{"$match": {"operationType": {"$ne": "delete"}}}, {"$set": {"x": "$operationType"}},'
         ' {"$fill": {"output": {"y": {"value": 1}}}}]'
     )
-    sliced = kept.read(startingPosition=start, partitions="3")
+    sliced = archived.read(startingPosition=start, partitions="3")
     assert sorted(sliced, key=lambda row: row["token"]) == everything[1:]
     by_key: dict[str, list[str]] = {}
     for row in sliced:
         by_key.setdefault(row["documentKey"], []).append(row["token"])
-    assert all(found == sorted(found) for found in by_key.values())
-    told = kept.read(startingPosition=start, pipeline=stages)
-    assert tokens(told) == [row["token"] for row in everything[1:] if row["operationType"] != "delete"]
-    assert len({row["other"] is None for row in told}) == 1
+    assert all(key_tokens == sorted(key_tokens) for key_tokens in by_key.values())
+    filtered = archived.read(startingPosition=start, pipeline=stages)
+    assert tokens(filtered) == [row["token"] for row in everything[1:] if row["operationType"] != "delete"]
+    assert len({row["other"] is None for row in filtered}) == 1
 
 
-def test_a_time_before_the_oplog_is_found_in_the_table(kept: Kept, everything: list[Row]) -> None:
+def test_a_time_before_the_oplog_is_found_in_the_table(archived: ArchivedServer, everything: list[Row]) -> None:
     first, third = (Token(everything[number]["token"]) for number in (0, 2))
-    feed = MongoDBStream(parse_options(kept.options()))
+    feed = MongoDBStream(parse_options(archived.options()))
     start = archive_module.resolve(feed, StreamPosition("time", time=third.time))
     end = archive_module.end_at(feed, third.time)
-    assert tokens(kept.read(startingPosition=start.text)) == tokens(everything)[2:]
-    assert tokens(kept.read(startingPosition=first.text, endingPosition=end.text)) == tokens(everything)[1:3]
+    assert tokens(archived.read(startingPosition=start.text)) == tokens(everything)[2:]
+    assert tokens(archived.read(startingPosition=first.text, endingPosition=end.text)) == tokens(everything)[1:3]
     long_ago = "2013-01-01T00:00:00"
     with pytest.raises(PositionLost, match="The archive"):
-        kept.read(startingPosition=long_ago)
+        archived.read(startingPosition=long_ago)
 
 
-def test_what_neither_has_is_lost_and_the_policy_follows(kept: Kept, everything: list[Row]) -> None:
+def test_what_neither_has_is_lost_and_the_policy_follows(archived: ArchivedServer, everything: list[Row]) -> None:
     strange = Token(everything[0]["token"][:2] + "00000001" + everything[0]["token"][10:])
     with pytest.raises(PositionLost, match="The archive"):
-        kept.read(startingPosition=strange.text)
+        archived.read(startingPosition=strange.text)
     with pytest.raises(PositionLost):
-        advance(kept.stream(), {"token": strange.text})
-    again = advance(kept.stream(onPositionLost="resnapshot"), {"token": strange.text})
+        advance(archived.stream(), {"token": strange.text})
+    again = advance(archived.stream(onPositionLost="resnapshot"), {"token": strange.text})
     assert again["after"] == ""
     # The table is a third behind: when the oplog has gone past its end as well, there is a gap.
-    kept.write(random.Random(1), 20)
-    kept.prune()
+    archived.write(random.Random(1), 20)
+    archived.prune()
     with pytest.raises(PositionLost, match="The archive"):
-        kept.read(startingPosition=everything[0]["token"])
-    assert tokens(kept.read(startingPosition="earliest"))[0] > everything[-1]["token"]
+        archived.read(startingPosition=everything[0]["token"])
+    assert tokens(archived.read(startingPosition="earliest"))[0] > everything[-1]["token"]
 
 
-def test_a_range_planned_and_then_lost_comes_from_the_table_instead_of_a_snapshot(kept: Kept) -> None:
-    kept.begin(startingPosition="snapshot")
-    reader = kept.stream(onPositionLost="resnapshot")
+def test_a_range_planned_and_then_lost_comes_from_the_table_instead_of_a_snapshot(archived: ArchivedServer) -> None:
+    archived.begin(startingPosition="snapshot")
+    reader = archived.stream(onPositionLost="resnapshot")
     start = reader.initialOffset()
-    kept.write(random.Random(2), 8)
+    archived.write(random.Random(2), 8)
     end = advance(reader, start)
-    kept.write(random.Random(3), 8)
-    kept.archive()
-    kept.prune()
+    archived.write(random.Random(3), 8)
+    archived.archive()
+    archived.prune()
     kinds = {row["operationType"] for batch in batches(reader, start, end) for row in batch.to_pylist()}
     assert kinds <= {"insert", "update", "delete"} and kinds
 
 
-def test_a_snapshot_that_follows_missing_events_begins_a_new_span(kept: Kept) -> None:
+def test_a_snapshot_that_follows_missing_events_begins_a_new_span(archived: ArchivedServer) -> None:
     random_ = random.Random(4)
-    kept.write(random_, 5)
-    kept.begin(startingPosition="snapshot")
-    kept.write(random_, 6)
-    kept.archive()
-    first = archive_of(kept).spans()
+    archived.write(random_, 5)
+    archived.begin(startingPosition="snapshot")
+    archived.write(random_, 6)
+    archived.archive()
+    first = archive_of(archived).spans()
     assert len(first) == 1
-    kept.write(random_, 9)
-    kept.prune()
-    kept.begin(startingPosition="snapshot")  # its checkpoint was lost
-    kept.write(random_, 6)
-    kept.archive()
-    spans = archive_of(kept).spans()
+    archived.write(random_, 9)
+    archived.prune()
+    archived.begin(startingPosition="snapshot")  # its checkpoint was lost
+    archived.write(random_, 6)
+    archived.archive()
+    spans = archive_of(archived).spans()
     assert len(spans) == 2 and spans[0] == first[0]
-    kept.prune()
-    table = [row for row in changes_sink(kept.path).log.read().to_pylist() if "snapshot" not in row["operationType"]]
+    archived.prune()
+    table = [
+        row for row in changes_sink(archived.path).log.read().to_pylist() if "snapshot" not in row["operationType"]
+    ]
     for span in spans:
         inside = sorted(row["token"] for row in table if span.first.text < row["token"] <= span.last.text)
-        got = kept.read(startingPosition=span.first.text, endingPosition=span.last.text)
+        got = archived.read(startingPosition=span.first.text, endingPosition=span.last.text)
         assert tokens(got) == inside and inside
     with pytest.raises(PositionLost):
-        kept.read(startingPosition=spans[0].first.text)
-    assert kept.read(startingPosition="earliest")[0]["token"] > spans[0].last.text
+        archived.read(startingPosition=spans[0].first.text)
+    assert archived.read(startingPosition="earliest")[0]["token"] > spans[0].last.text
 
 
-def test_a_snapshot_behind_an_invalidate_leaves_nothing_out(kept: Kept) -> None:
+def test_a_snapshot_behind_an_invalidate_leaves_nothing_out(archived: ArchivedServer) -> None:
     random_ = random.Random(6)
-    kept.write(random_, 3)
-    kept.begin(startingPosition="snapshot")
-    kept.write(random_, 4)
-    kept.collection.drop()
-    kept.archive()
-    kept.write(random_, 8)
-    kept.archive()
-    kept.prune()
-    (span,) = archive_of(kept).spans()
-    told = run(
-        kept.stream(startingPosition=span.first.text), kept.stream(startingPosition=span.first.text).initialOffset()
+    archived.write(random_, 3)
+    archived.begin(startingPosition="snapshot")
+    archived.write(random_, 4)
+    archived.collection.drop()
+    archived.archive()
+    archived.write(random_, 8)
+    archived.archive()
+    archived.prune()
+    (span,) = archive_of(archived).spans()
+    batches_read = run(
+        archived.stream(startingPosition=span.first.text),
+        archived.stream(startingPosition=span.first.text).initialOffset(),
     )
-    kinds = [row["operationType"] for batch in told for row in batch]
+    kinds = [row["operationType"] for batch in batches_read for row in batch]
     assert kinds.count("invalidate") == 1 and len(kinds) > 8
-    assert "invalidate" in {batch[-1]["operationType"] for batch in told}
+    assert "invalidate" in {batch[-1]["operationType"] for batch in batches_read}
 
 
 @pytest.mark.parametrize(
@@ -234,12 +239,12 @@ def test_a_snapshot_behind_an_invalidate_leaves_nothing_out(kept: Kept) -> None:
     ],
 )
 def test_a_table_that_was_written_with_other_options_is_refused_by_their_name(
-    kept: Kept, everything: list[Row], more: dict[str, str], named: str
+    archived: ArchivedServer, everything: list[Row], more: dict[str, str], named: str
 ) -> None:
     with pytest.raises(ArchiveUnfit, match=named):
-        kept.read(startingPosition=everything[0]["token"], **more)
+        archived.read(startingPosition=everything[0]["token"], **more)
     with pytest.raises(ArchiveUnfit, match=named):
-        advance(kept.stream(**more), {"token": everything[0]["token"]})
+        advance(archived.stream(**more), {"token": everything[0]["token"]})
 
 
 @pytest.mark.parametrize(
@@ -250,42 +255,44 @@ def test_a_table_that_was_written_with_other_options_is_refused_by_their_name(
     ],
 )
 def test_a_table_that_lacks_events_or_tells_them_otherwise_is_no_archive(
-    kept: Kept, more: dict[str, str], named: str
+    archived: ArchivedServer, more: dict[str, str], named: str
 ) -> None:
-    kept.begin(**more)
-    kept.collection.insert_one({"_id": 1})
-    kept.archive()
+    archived.begin(**more)
+    archived.collection.insert_one({"_id": 1})
+    archived.archive()
     with pytest.raises(ArchiveUnfit, match=named):
-        kept.read(startingPosition="earliest")
+        archived.read(startingPosition="earliest")
 
 
-def test_a_quiet_stretch_is_no_gap_once_an_empty_batch_was_noted(kept: Kept, everything: list[Row]) -> None:
-    kept.archive()
-    kept.client.elsewhere.c.insert_many([{} for _ in range(12)])
-    noted = kept.note()
-    kept.client.elsewhere.c.insert_one({})
-    kept.prune()
+def test_a_quiet_stretch_is_no_gap_once_an_empty_batch_was_noted(
+    archived: ArchivedServer, everything: list[Row]
+) -> None:
+    archived.archive()
+    archived.client.elsewhere.c.insert_many([{} for _ in range(12)])
+    noted = archived.note()
+    archived.client.elsewhere.c.insert_one({})
+    archived.prune()
     with pytest.raises(PositionLost):
-        kept.read(archive="", startingPosition=everything[-1]["token"])
-    assert archive_of(kept).spans()[-1].last == noted
-    kept.collection.insert_one({"_id": "last"})
-    told = [*tokens(everything)[1:], *tokens(kept.read(startingPosition=everything[-1]["token"]))]
-    assert tokens(kept.read(startingPosition=everything[0]["token"])) == told
+        archived.read(archive="", startingPosition=everything[-1]["token"])
+    assert archive_of(archived).spans()[-1].last == noted
+    archived.collection.insert_one({"_id": "last"})
+    batches_read = [*tokens(everything)[1:], *tokens(archived.read(startingPosition=everything[-1]["token"]))]
+    assert tokens(archived.read(startingPosition=everything[0]["token"])) == batches_read
     for start in (0, len(everything) - 1):
-        rows = [row for batch in run(kept.stream(), {"token": everything[start]["token"]}) for row in batch]
-        assert tokens(rows) == told[start:]
+        rows = [row for batch in run(archived.stream(), {"token": everything[start]["token"]}) for row in batch]
+        assert tokens(rows) == batches_read[start:]
 
 
-def test_a_table_of_another_stream_is_refused(kept: Kept) -> None:
-    kept.tells = False
-    everything = kept.everything()
+def test_a_table_of_another_stream_is_refused(archived: ArchivedServer) -> None:
+    archived.has_fingerprint = False
+    everything = archived.everything()
     with pytest.raises(ArchiveUnfit, match=r"wider stream: it has events of d\.c"):
-        kept.read(collection="other", startingPosition=everything[0]["token"])
+        archived.read(collection="other", startingPosition=everything[0]["token"])
 
 
-def test_an_archive_that_is_not_there_yet_changes_nothing(kept: Kept) -> None:
-    kept.collection.insert_one({"_id": 1})
-    assert [row["operationType"] for row in kept.read(startingPosition="earliest")] == ["insert"]
+def test_an_archive_that_is_not_there_yet_changes_nothing(archived: ArchivedServer) -> None:
+    archived.collection.insert_one({"_id": 1})
+    assert [row["operationType"] for row in archived.read(startingPosition="earliest")] == ["insert"]
 
 
 def test_an_archive_is_for_one_server_and_whole_events() -> None:
@@ -294,5 +301,5 @@ def test_an_archive_is_for_one_server_and_whole_events() -> None:
             parse_options({"uri": "mongodb://a", "archive": "x"} | more)
 
 
-def archive_of(kept: Kept) -> Archive:
-    return Archive(parse_options(kept.options()))
+def archive_of(archived: ArchivedServer) -> Archive:
+    return Archive(parse_options(archived.options()))

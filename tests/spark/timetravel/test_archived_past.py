@@ -21,7 +21,7 @@ from headrace.spark.timetravel.archive_table import WINDOW_ROWS
 from headrace.spark.timetravel.past_from_archive import base_at, documents_at
 from headrace.spark.timetravel.past_from_images import PastUnknown
 from headrace.values.bson import decode
-from tests.spark.support.archives import Kept
+from tests.spark.support.archives import ArchivedServer
 
 pytestmark = pytest.mark.process
 
@@ -31,176 +31,176 @@ States = list[tuple[Token, Documents]]
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
+def archived(tmp_path: Path) -> Iterator[ArchivedServer]:
     with headrace.Server() as server:
-        kept = Kept(server, tmp_path / "the changes")
-        yield kept
-        kept.client.close()
+        archived = ArchivedServer(server, tmp_path / "the changes")
+        yield archived
+        archived.client.close()
 
 
-def now(kept: Kept) -> Token:
-    feed = MongoDBStream(parse_options(kept.options(archive="")))
+def now(archived: ArchivedServer) -> Token:
+    feed = MongoDBStream(parse_options(archived.options(archive="")))
     return feed.end_at(feed.now())
 
 
-def contents(kept: Kept) -> Documents:
-    return sorted(dumps(document) for document in kept.collection.find())
+def contents(archived: ArchivedServer) -> Documents:
+    return sorted(dumps(document) for document in archived.collection.find())
 
 
-def as_of(kept: Kept, token: Token, **more: str) -> Documents:
-    rows = kept.read(asOf=token.text, **more)
+def as_of(archived: ArchivedServer, token: Token, **more: str) -> Documents:
+    rows = archived.read(asOf=token.text, **more)
     assert {(row["operationType"], row["token"]) for row in rows} <= {("snapshot", token.text)}
     return sorted(row["fullDocument"] for row in rows)
 
 
-def states_of(kept: Kept, seed: int) -> States:
+def states_of(archived: ArchivedServer, seed: int) -> States:
     """States, half of which the archive has; the server has but the last of them."""
     random_ = random.Random(seed)
     states: States = []
     for step in range(8):
-        kept.write(random_, 7)
-        states.append((now(kept), contents(kept)))
+        archived.write(random_, 7)
+        states.append((now(archived), contents(archived)))
         if step % 2 == 0:
-            kept.archive()
-            kept.prune()
+            archived.archive()
+            archived.prune()
     return states
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("partitions", ["1", "3"])
 def test_every_state_since_the_snapshot_is_found_again_without_images(
-    kept: Kept, seed: int, partitions: str, monkeypatch: pytest.MonkeyPatch
+    archived: ArchivedServer, seed: int, partitions: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.spark.timetravel.archive_table.WINDOW_ROWS", 5)
-    kept.write(random.Random(seed + 10), 9)
-    kept.begin(startingPosition="snapshot")
-    kept.collection.insert_one({"_id": "first"})
-    at_first = (now(kept), contents(kept))
-    states = [at_first, *states_of(kept, seed)]
+    archived.write(random.Random(seed + 10), 9)
+    archived.begin(startingPosition="snapshot")
+    archived.collection.insert_one({"_id": "first"})
+    at_first = (now(archived), contents(archived))
+    states = [at_first, *states_of(archived, seed)]
     for token, documents in states:
-        assert as_of(kept, token, partitions=partitions) == documents
+        assert as_of(archived, token, partitions=partitions) == documents
     assert WINDOW_ROWS > 5
     # Not that it is the server that tells.
     with pytest.raises((PastUnknown, PositionLost)):
-        as_of(kept, states[1][0], archive="")
+        as_of(archived, states[1][0], archive="")
 
 
-def test_the_same_rows_come_when_the_table_has_grown_and_been_compacted(kept: Kept) -> None:
-    kept.begin(startingPosition="snapshot")
-    token, documents = states_of(kept, 1)[3]
-    options = parse_options(kept.options())
+def test_the_same_rows_come_when_the_table_has_grown_and_been_compacted(archived: ArchivedServer) -> None:
+    archived.begin(startingPosition="snapshot")
+    token, documents = states_of(archived, 1)[3]
+    options = parse_options(archived.options())
     base = base_at(options, token)
     before = list(documents_at(options, token, base))
-    kept.write(random.Random(2), 7)
-    kept.archive()
-    DeltaTable(kept.path).optimize.compact()
-    kept.prune()
+    archived.write(random.Random(2), 7)
+    archived.archive()
+    DeltaTable(archived.path).optimize.compact()
+    archived.prune()
     assert list(documents_at(options, token, base)) == before
     assert sorted(dumps(decode(row[7])) for row in before) == documents
 
 
-def test_a_drop_empties_the_collection_and_a_new_snapshot_is_a_new_beginning(kept: Kept) -> None:
-    kept.write(random.Random(1), 6)
-    kept.begin(startingPosition="snapshot")
-    kept.collection.drop()
-    dropped = now(kept)
-    kept.archive()
-    states = states_of(kept, 2)
-    assert as_of(kept, dropped) == []
+def test_a_drop_empties_the_collection_and_a_new_snapshot_is_a_new_beginning(archived: ArchivedServer) -> None:
+    archived.write(random.Random(1), 6)
+    archived.begin(startingPosition="snapshot")
+    archived.collection.drop()
+    dropped = now(archived)
+    archived.archive()
+    states = states_of(archived, 2)
+    assert as_of(archived, dropped) == []
     for token, documents in states:
-        assert as_of(kept, token) == documents
-    kept.begin(startingPosition="snapshot")  # its checkpoint was lost: the events between are on no record
-    for token, documents in states_of(kept, 3):
-        assert as_of(kept, token) == documents
+        assert as_of(archived, token) == documents
+    archived.begin(startingPosition="snapshot")  # its checkpoint was lost: the events between are on no record
+    for token, documents in states_of(archived, 3):
+        assert as_of(archived, token) == documents
 
 
-def test_before_the_first_snapshot_and_between_two_the_past_is_unknown(kept: Kept) -> None:
-    kept.write(random.Random(3), 5)
-    early = now(kept)
-    kept.write(random.Random(4), 2)
-    kept.begin(startingPosition="snapshot")
-    kept.write(random.Random(5), 9)
-    kept.archive()
-    kept.write(random.Random(6), 9)
-    between = now(kept)
-    kept.write(random.Random(7), 9)
-    kept.prune()
-    kept.begin(startingPosition="snapshot")
-    kept.prune()
-    options = parse_options(kept.options())
+def test_before_the_first_snapshot_and_between_two_the_past_is_unknown(archived: ArchivedServer) -> None:
+    archived.write(random.Random(3), 5)
+    early = now(archived)
+    archived.write(random.Random(4), 2)
+    archived.begin(startingPosition="snapshot")
+    archived.write(random.Random(5), 9)
+    archived.archive()
+    archived.write(random.Random(6), 9)
+    between = now(archived)
+    archived.write(random.Random(7), 9)
+    archived.prune()
+    archived.begin(startingPosition="snapshot")
+    archived.prune()
+    options = parse_options(archived.options())
     with pytest.raises(PastUnknown, match="no complete snapshot from before"):
         base_at(options, early)
     with pytest.raises(PastUnknown, match=r"are missing\. The archive"):
         base_at(options, between)
     with pytest.raises((PastUnknown, PositionLost)):
-        kept.read(asOf=between.text)
+        archived.read(asOf=between.text)
 
 
-def test_the_server_tells_where_the_archive_cannot(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
-    kept.client.d.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
-    kept.collection.insert_one({"_id": 1})
-    token = now(kept)
-    kept.collection.update_one({"_id": 1}, {"$set": {"a": 1}})
-    assert as_of(kept, token) == [dumps({"_id": 1})]
+def test_the_server_tells_where_the_archive_cannot(archived: ArchivedServer, caplog: pytest.LogCaptureFixture) -> None:
+    archived.client.d.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
+    archived.collection.insert_one({"_id": 1})
+    token = now(archived)
+    archived.collection.update_one({"_id": 1}, {"$set": {"a": 1}})
+    assert as_of(archived, token) == [dumps({"_id": 1})]
     assert "no complete snapshot" in caplog.text
 
 
-def test_an_unfinished_snapshot_is_no_beginning(kept: Kept) -> None:
-    kept.collection.insert_many([{"_id": number} for number in range(4)])
-    job = kept.stream(archive="", startingPosition="snapshot", maxRowsPerTrigger="2")
+def test_an_unfinished_snapshot_is_no_beginning(archived: ArchivedServer) -> None:
+    archived.collection.insert_many([{"_id": number} for number in range(4)])
+    job = archived.stream(archive="", startingPosition="snapshot", maxRowsPerTrigger="2")
     at = job.initialOffset()
     for number in range(2):
         end = job.latestOffset(at, job.getDefaultReadLimit())
-        kept.apply("first", number, job, at, end)
+        archived.apply("first", number, job, at, end)
         at = end
-    options = parse_options(kept.options())
+    options = parse_options(archived.options())
     with pytest.raises(PastUnknown, match="no complete snapshot"):
-        base_at(options, now(kept))
-    kept.begin(startingPosition="snapshot")
-    assert as_of(kept, now(kept)) == contents(kept)
+        base_at(options, now(archived))
+    archived.begin(startingPosition="snapshot")
+    assert as_of(archived, now(archived)) == contents(archived)
 
 
-def test_a_collection_that_was_renamed_to_this_name_is_unknown_until_it_was_read(kept: Kept) -> None:
-    kept.collection.insert_one({"_id": 1})
-    kept.begin(startingPosition="snapshot")
-    kept.client.d.other.insert_one({"_id": 2})
-    kept.client.d.other.rename("c", dropTarget=True)
-    renamed = now(kept)
-    kept.archive()
-    options = parse_options(kept.options())
+def test_a_collection_that_was_renamed_to_this_name_is_unknown_until_it_was_read(archived: ArchivedServer) -> None:
+    archived.collection.insert_one({"_id": 1})
+    archived.begin(startingPosition="snapshot")
+    archived.client.d.other.insert_one({"_id": 2})
+    archived.client.d.other.rename("c", dropTarget=True)
+    renamed = now(archived)
+    archived.archive()
+    options = parse_options(archived.options())
     with pytest.raises(PastUnknown, match=r"renamed to d\.c"):
         base_at(options, renamed)
-    assert as_of(kept, now(kept)) == [dumps({"_id": 2})]
+    assert as_of(archived, now(archived)) == [dumps({"_id": 2})]
 
 
-def test_rows_that_were_removed_are_missed(kept: Kept) -> None:
-    kept.begin(startingPosition="snapshot")
-    kept.collection.insert_one({"_id": 1})
-    token = now(kept)
-    options = parse_options(kept.options())
+def test_rows_that_were_removed_are_missed(archived: ArchivedServer) -> None:
+    archived.begin(startingPosition="snapshot")
+    archived.collection.insert_one({"_id": 1})
+    token = now(archived)
+    options = parse_options(archived.options())
     base = base_at(options, token)
-    DeltaTable(kept.path).delete("operationType = 'snapshotBegin'")
+    DeltaTable(archived.path).delete("operationType = 'snapshotBegin'")
     with pytest.raises(ArchiveUnfit, match="no longer its snapshot"):
         list(documents_at(options, token, base))
     with pytest.raises(PastUnknown):
         base_at(options, token)
 
 
-def test_an_update_that_can_be_read_in_two_ways_is_refused(kept: Kept) -> None:
-    kept.collection.insert_one({"_id": 1, "a.b": 1, "a": {"b": 1}})
-    kept.begin(startingPosition="snapshot")
-    kept.collection.update_one({"_id": 1}, {"$set": {"a.b": 2}})
-    kept.archive()
-    token = now(kept)
+def test_an_update_that_can_be_read_in_two_ways_is_refused(archived: ArchivedServer) -> None:
+    archived.collection.insert_one({"_id": 1, "a.b": 1, "a": {"b": 1}})
+    archived.begin(startingPosition="snapshot")
+    archived.collection.update_one({"_id": 1}, {"$set": {"a.b": 2}})
+    archived.archive()
+    token = now(archived)
     with pytest.raises(PastUnknown, match="does not tell all"):
-        list(documents_at(parse_options(kept.options()), token, base_at(parse_options(kept.options()), token)))
+        list(documents_at(parse_options(archived.options()), token, base_at(parse_options(archived.options()), token)))
 
 
-def test_a_document_that_an_update_looked_up_later_is_not_taken(kept: Kept) -> None:
-    kept.collection.insert_one({"_id": 1})
-    kept.begin(startingPosition="snapshot", fullDocument="updateLookup")
-    kept.collection.update_one({"_id": 1}, {"$set": {"a": 1}})
-    token = now(kept)
-    kept.collection.update_one({"_id": 1}, {"$set": {"b": 2}})
-    kept.archive()
-    assert as_of(kept, token, fullDocument="updateLookup") == [dumps({"_id": 1, "a": 1})]
+def test_a_document_that_an_update_looked_up_later_is_not_taken(archived: ArchivedServer) -> None:
+    archived.collection.insert_one({"_id": 1})
+    archived.begin(startingPosition="snapshot", fullDocument="updateLookup")
+    archived.collection.update_one({"_id": 1}, {"$set": {"a": 1}})
+    token = now(archived)
+    archived.collection.update_one({"_id": 1}, {"$set": {"b": 2}})
+    archived.archive()
+    assert as_of(archived, token, fullDocument="updateLookup") == [dumps({"_id": 1, "a": 1})]

@@ -54,7 +54,9 @@ class Servers:
 
     def read(self, **more: str) -> list[Row]:
         reader = BatchReader(parse_options(self.options(**more)), OF_SERVERS)
-        return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+        return [
+            row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()
+        ]
 
     def write(self, count: int, *numbers: int) -> None:
         """Documents come, change and go; each server has others under the same keys."""
@@ -84,26 +86,26 @@ def servers() -> Iterator[Servers]:
         servers.close()
 
 
-def mirrored(told: list[list[Row]]) -> dict[str, list[str]]:
+def mirrored(batches_read: list[list[Row]]) -> dict[str, list[str]]:
     """What the rows make of each server's collection."""
     mirrors: dict[str, MirroredCollection] = {}
-    for batch in told:
+    for batch in batches_read:
         for name in {row["server"] for row in batch}:
             mirrors.setdefault(name, MirroredCollection()).take([row for row in batch if row["server"] == name])
     return {name: mirror.contents() for name, mirror in mirrors.items()}
 
 
-def check_order(told: list[list[Row]], names: list[str], *, in_parts: bool = False) -> None:
+def check_order(batches_read: list[list[Row]], names: list[str], *, partitioned: bool = False) -> None:
     """No event before every snapshot is complete; then all in the order (cluster time, server, token).
 
     In parts each is in order, and so are the batches.
     """
-    rows = [row for batch in told for row in batch]
+    rows = [row for batch in batches_read for row in batch]
     kinds = [row["operationType"] for row in rows]
     first = len(kinds) - 1 - kinds[::-1].index(SNAPSHOT_END)
     assert all(kind.startswith(SNAPSHOT) for kind in kinds[: first + 1])
     keys = [(row["token"][2:18], names.index(row["server"]), row["token"]) for row in rows[first + 1 :]]
-    assert in_parts or keys == sorted(keys)
+    assert partitioned or keys == sorted(keys)
     assert kinds.count(SNAPSHOT_BEGIN) == kinds.count(SNAPSHOT_END) == len(names)
 
 
@@ -111,15 +113,15 @@ def check_order(told: list[list[Row]], names: list[str], *, in_parts: bool = Fal
 def test_each_collection_comes_and_then_the_events_of_all_in_order(servers: Servers, more: dict[str, str]) -> None:
     reader = servers.stream(**more)
     at = reader.initialOffset()
-    told = []
+    batches_read = []
     for _ in range(3):
         end = advance(reader, at)
         servers.write(4)
-        told.append([row for batch in batches(reader, at, end) for row in batch.to_pylist()])
+        batches_read.append([row for batch in batches(reader, at, end) for row in batch.to_pylist()])
         at = end
-    told += run(servers.stream(**more), at)
-    assert mirrored(told) == servers.contents()
-    check_order(told, servers.names, in_parts="partitions" in more)
+    batches_read += run(servers.stream(**more), at)
+    assert mirrored(batches_read) == servers.contents()
+    check_order(batches_read, servers.names, partitioned="partitions" in more)
 
 
 @pytest.mark.parametrize("gone", [0, 1])
@@ -135,8 +137,8 @@ def test_a_log_of_several_servers_is_compared_with_each(servers: Servers, gone: 
             sink.apply(MicroBatch("q", number, pa.Table.from_batches(rows)))
         at, number = end, number + 1
     options = parse_options(servers.options())
-    found = compare_log(sink.log, options)
-    assert found.equal and found.row_count == found.event_count > 6
+    comparison = compare_log(sink.log, options)
+    assert comparison.equal and comparison.row_count == comparison.event_count > 6
     last = sink.log.progress().servers[servers.names[gone]].token
     DeltaTable(tmp_path / "changes").delete(f"token = '{last}'")
     assert compare_log(sink.log, options).missing == (last,)
@@ -145,23 +147,23 @@ def test_a_log_of_several_servers_is_compared_with_each(servers: Servers, gone: 
 def test_a_crash_anywhere_goes_on_with_each_server_where_it_was(servers: Servers) -> None:
     more = {"maxRowsPerTrigger": "6"}
     at: Offset = servers.stream(**more).initialOffset()
-    told = []
+    batches_read = []
     for _ in range(9):
-        lost = servers.stream(**more)
-        end = advance(lost, at)
-        batches(lost, at, end)
-        lost.stop()
+        crashed = servers.stream(**more)
+        end = advance(crashed, at)
+        batches(crashed, at, end)
+        crashed.stop()
         servers.write(1)
         reader = servers.stream(**more)
-        told.append([row for batch in batches(reader, at, end) for row in batch.to_pylist()])
+        batches_read.append([row for batch in batches(reader, at, end) for row in batch.to_pylist()])
         at = end
-    told += run(servers.stream(**more), at)
-    assert mirrored(told) == servers.contents()
-    check_order(told, servers.names)
+    batches_read += run(servers.stream(**more), at)
+    assert mirrored(batches_read) == servers.contents()
+    check_order(batches_read, servers.names)
 
 
 def test_a_collection_that_is_dropped_is_read_again_while_the_others_wait(servers: Servers) -> None:
-    told = run(reader := servers.stream(), at := reader.initialOffset())
+    batches_read = run(reader := servers.stream(), at := reader.initialOffset())
     reader = servers.stream()
     reader.prepareForTriggerAvailableNow()
     while (end := advance(reader, at)) != at:
@@ -169,7 +171,7 @@ def test_a_collection_that_is_dropped_is_read_again_while_the_others_wait(server
     servers.collections[0].drop()
     servers.write(5)
     again = run(servers.stream(), at)
-    assert mirrored([*told, *again]) == servers.contents()
+    assert mirrored([*batches_read, *again]) == servers.contents()
     begun = [row["server"] for batch in again for row in batch if row["operationType"] == SNAPSHOT_BEGIN]
     assert begun == servers.names[:1]
 
@@ -187,23 +189,23 @@ def test_a_server_that_is_down_in_its_snapshot_is_waited_for_or_passed_over(
             at: Offset = reader.initialOffset()
             port = int(two.address.rpartition(":")[2])
             servers.collections[1].database.client.close()
-        told = []
+        batches_read = []
         with caplog.at_level(logging.WARNING):
             for _ in range(6):
                 end = advance(reader, at)
-                told.append([row for batch in batches(reader, at, end) for row in batch.to_pylist()])
+                batches_read.append([row for batch in batches(reader, at, end) for row in batch.to_pylist()])
                 at = end
                 servers.write(1, 0)
-        kinds = [row["operationType"] for batch in told for row in batch]
+        kinds = [row["operationType"] for batch in batches_read for row in batch]
         assert f"127.0.0.1:{port} cannot be reached" in caplog.text
-        assert {row["server"] for batch in told for row in batch} == {servers.names[0]}
+        assert {row["server"] for batch in batches_read for row in batch} == {servers.names[0]}
         assert kinds.count(SNAPSHOT_END) == 1
         # The events of the one wait for the snapshot of the other, or not.
         assert (set(kinds) <= {SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END}) == (policy == "stall")
         with headrace.Server(tmp_path, port=port):
             servers.collections[1] = MongoClient[Row](servers.uris[1]).d.c
-            told += run(servers.stream(onServerDown=policy), at)
-            assert mirrored(told) == servers.contents()
+            batches_read += run(servers.stream(onServerDown=policy), at)
+            assert mirrored(batches_read) == servers.contents()
             servers.close()
 
 
@@ -214,16 +216,16 @@ def test_a_server_that_has_lost_its_position_is_read_again_if_the_policy_says_so
         run(reader := servers.stream(), at := reader.initialOffset())
         reader = servers.stream()
         reader.prepareForTriggerAvailableNow()
-        told = []
+        batches_read = []
         while (end := advance(reader, at)) != at:
-            told.append([row for batch in batches(reader, at, end) for row in batch.to_pylist()])
+            batches_read.append([row for batch in batches(reader, at, end) for row in batch.to_pylist()])
             at = end
         servers.write(20)
         prune_to(one, 5)
         with pytest.raises(PositionLost):
             run(servers.stream(), at)
         again = run(servers.stream(onPositionLost="resnapshot"), at)
-        assert mirrored([*told, *again]) == servers.contents()
+        assert mirrored([*batches_read, *again]) == servers.contents()
         begun = [row["server"] for batch in again for row in batch if row["operationType"] == SNAPSHOT_BEGIN]
         assert begun == servers.names[:1]
         servers.close()
@@ -231,12 +233,12 @@ def test_a_server_that_has_lost_its_position_is_read_again_if_the_policy_says_so
 
 def test_a_server_that_is_added_begins_with_its_snapshot(servers: Servers) -> None:
     with headrace.Server() as three:
-        told = run(reader := servers.stream(), at := reader.initialOffset())
+        batches_read = run(reader := servers.stream(), at := reader.initialOffset())
         at = reader.initialOffset()
         reader.prepareForTriggerAvailableNow()
-        told = []
+        batches_read = []
         while (end := advance(reader, at)) != at:
-            told.append([row for batch in batches(reader, at, end) for row in batch.to_pylist()])
+            batches_read.append([row for batch in batches(reader, at, end) for row in batch.to_pylist()])
             at = end
         with MongoClient[Row](three.uri) as client:
             client.d.c.insert_one({"_id": 1})
@@ -244,8 +246,8 @@ def test_a_server_that_is_added_begins_with_its_snapshot(servers: Servers) -> No
         servers.names.append(server_name(three.uri))
         servers.collections.append(MongoClient[Row](three.uri).d.c)
         servers.write(3)
-        told += run(servers.stream(), at)
-        assert mirrored(told) == servers.contents()
+        batches_read += run(servers.stream(), at)
+        assert mirrored(batches_read) == servers.contents()
         servers.collections.pop().database.client.close()
 
 
@@ -259,8 +261,8 @@ def test_the_collections_as_of_a_time_have_their_servers(servers: Servers) -> No
         wait_until(collection.database.client, Timestamp(moment, 1))
     servers.write(6)
     rows = servers.read(asOf=datetime.fromtimestamp(moment, UTC).isoformat())
-    found = {name: sorted(row["fullDocument"] for row in rows if row["server"] == name) for name in servers.names}
-    assert found == before
+    documents = {name: sorted(row["fullDocument"] for row in rows if row["server"] == name) for name in servers.names}
+    assert documents == before
     with pytest.raises(OptionError, match="a token is of one server"):
         servers.read(asOf=rows[0]["token"])
 

@@ -52,16 +52,16 @@ def test_changes_while_it_is_read_do_not_show(uri: str, database: Db, monkeypatc
     database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
     database.c.insert_many([{"_id": number} for number in range(20)])
     token = now(uri, database)
-    settled = Snapshot.consistent_read
+    consistent_read = Snapshot.consistent_read
 
     def while_writing(self: Snapshot, chunk: Any) -> Any:
         database.c.update_many({"_id": {"$lt": 15}}, {"$inc": {"n": 1}})
         database.c.delete_one({"_id": 7})
-        found = settled(self, chunk)
+        documents = consistent_read(self, chunk)
         database.c.update_many({}, {"$inc": {"n": 1}})
         database.c.delete_one({"_id": 3})
         database.c.replace_one({"_id": 5.5}, {}, upsert=True)
-        return found
+        return documents
 
     monkeypatch.setattr(Snapshot, "consistent_read", while_writing)
     assert at(uri, database, token) == sorted(({"_id": number} for number in range(20)), key=repr)

@@ -43,7 +43,7 @@ def fill(mirrored: MirroredCollection, database: Db, **wrong: str) -> None:
     """The mirror as it should be now, but for the documents given by name."""
     options = SourceOptions(mirrored.uri, mirrored.database, "c")
     token = MongoDBStream(options).resolve(StreamPosition("latest")).text
-    rows = {dumps(found["_id"]): MirrorRow(dumps(found), token) for found in database.c.find()}
+    rows = {dumps(document["_id"]): MirrorRow(dumps(document), token) for document in database.c.find()}
     rows |= {dumps(key): MirrorRow(text, token) for key, text in wrong.items()}
     mirrored.table().commit(MirrorChanges(MirrorState(token, token, "q", 0), clear=True, upserts=rows))
 
@@ -54,10 +54,14 @@ def test_equal_sides_are_equal_in_every_range(
     monkeypatch.setattr(headrace.spark.verify.compare_mirror, "RANGE_ROWS", 10)
     database.c.insert_many([{"_id": number} for number in range(35)] + [{"_id": f"k{number}"} for number in range(20)])
     fill(mirrored, database)
-    found = compare(mirrored)
-    assert (found.equal, str(found)) == (True, "55 rows, 55 documents")
-    assert len(found.ranges) > 3 and all(part.equal for part in found.ranges)
-    assert sum(part.row_count for part in found.ranges) == sum(part.document_count for part in found.ranges) == 55
+    verification = compare(mirrored)
+    assert (verification.equal, str(verification)) == (True, "55 rows, 55 documents")
+    assert len(verification.ranges) > 3 and all(compared.equal for compared in verification.ranges)
+    assert (
+        sum(compared.row_count for compared in verification.ranges)
+        == sum(compared.document_count for compared in verification.ranges)
+        == 55
+    )
 
 
 def test_what_differs_is_named_with_its_range(
@@ -68,11 +72,11 @@ def test_what_differs_is_named_with_its_range(
     fill(mirrored, database, k03=dumps({"_id": "k03", "n": 1}), k99="{}")
     rows = mirrored.table()
     rows.commit(MirrorChanges(rows.state(), deletes={'"k17"'}))
-    found = compare(mirrored)
-    assert (found.missing, found.extra, found.different) == (('"k17"',), ('"k99"',), ('"k03"',))
-    assert found.unequal_count == 3 and not found.equal
-    assert [part.equal for part in found.ranges] == [False, False, True, False]
-    assert "unequal" in str(found.ranges[0])
+    verification = compare(mirrored)
+    assert (verification.missing, verification.extra, verification.different) == (('"k17"',), ('"k99"',), ('"k03"',))
+    assert verification.unequal_count == 3 and not verification.equal
+    assert [compared.equal for compared in verification.ranges] == [False, False, True, False]
+    assert "unequal" in str(verification.ranges[0])
 
 
 def test_a_mirror_that_is_behind_is_compared_as_it_will_be(mirrored: MirroredCollection, database: Db) -> None:
