@@ -76,19 +76,19 @@ class Field(Generic[T]):
     """One declared field; `T` is the Python type that `of` returns.
 
     `kind` is a type of `TYPES`, by its name, or one of several types. `fields` declares those of a document, `items`
-    the type of an array's elements. `check` is called for what the type does not say. `error` and `items_error` replace
-    error 14 where MongoDB has another.
+    the type of an array's elements. `check` is called for what the type does not say, and where there is a `least` only
+    for a number below it. `error` and `items_error` replace error 14 where MongoDB has another.
     """
 
     __slots__ = (
-        "_convert", "_native", "_types", "check", "default", "error", "fields", "items", "items_error", "kind", "name",
-        "required",
+        "_convert", "_native", "_types", "check", "default", "error", "fields", "items", "items_error", "kind", "least",
+        "name", "required",
     )  # fmt: skip
 
     def __init__(
         self, name: str, kind: FieldType | str, default: T, *, required: bool = False, fields: Fields | None = None,
         items: str | None = None, check: Check | None = None, error: Error | None = None,
-        items_error: Error | None = None,
+        items_error: Error | None = None, least: int | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.kind = kind if isinstance(kind, FieldType) else TYPES[kind]
@@ -99,6 +99,7 @@ class Field(Generic[T]):
         self.check = check
         self.error = error
         self.items_error = items_error
+        self.least = least
         self._types = self.kind.types
         self._convert = self.kind.convert
         self._native = self.kind.native
@@ -133,7 +134,7 @@ class Field(Generic[T]):
                     raise self.items.error(f"{path}.{index}", item) if error is None else CommandError(*error)
         if self.fields is not None:
             self.fields.check(path, value)
-        if self.check is not None:
+        if self.check is not None and (self.least is None or to_long(value) < self.least):
             self.check(path, value)
 
 
@@ -174,12 +175,12 @@ class Fields:
                 raise missing(f"{self.path or path}.{name}")
 
     def _examine(self, path: str, name: str, value: Any) -> None:
-        path = self.path or path
         field = self.by_name.get(name)
         if field is not None:
-            field.examine(f"{path}.{name}", value)
+            if type(value) is not int or field.least is None or value < field.least:
+                field.examine(f"{self.path or path}.{name}", value)
         elif self.strict:
-            raise self._unknown(path, name)
+            raise self._unknown(self.path or path, name)
 
 
 def _unknown(path: str, name: str) -> CommandError:
@@ -206,7 +207,7 @@ class Arguments(Fields):
             self._accepted[alias] = named.accepted
 
     def _examine(self, path: str, name: str, value: Any) -> None:
-        if not name.startswith("$") or name in self.by_name:
+        if name in self.by_name or not name.startswith("$"):
             super()._examine(path, name, value)
 
 
@@ -250,15 +251,15 @@ def number(
 def number(
     name: str, default: Any = None, *, least: int | None = None, required: bool = False, check: Check | None = None
 ) -> Field[Any]:
-    """A number, read as an integer of 64 bits. Below `least` it is error 51024."""
-    return Field(name, "number", default, required=required, check=check if least is None else _at_least(name, least))
+    """A number, read as an integer of 64 bits. Below `least` it is error 51024, or what `check` raises."""
+    if least is not None and check is None:
+        check = _below(name, least)
+    return Field(name, "number", default, required=required, check=check, least=least)
 
 
-def _at_least(name: str, least: int) -> Check:
+def _below(name: str, least: int) -> Check:
     def check(path: str, value: Any) -> None:
-        actual = to_long(value)
-        if actual < least:
-            raise CommandError(51024, f"BSON field '{name}' value must be >= {least}, actual value '{actual}'")
+        raise CommandError(51024, f"BSON field '{name}' value must be >= {least}, actual value '{to_long(value)}'")
 
     return check
 

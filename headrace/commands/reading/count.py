@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from headrace.commands.reading.find import not_negative
+from headrace.commands.reading.find import negative
 from headrace.dispatch.arguments import Fields, document, number, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -22,7 +22,7 @@ from headrace.values.order import hash_key
 KEY: Final = string("key", required=True)
 LIMIT: Final = number("limit")
 QUERY: Final = document("query")
-SKIP: Final = number("skip", check=not_negative)
+SKIP: Final = number("skip", least=0, check=negative)
 
 
 def count(context: CommandContext, request: Request) -> dict[str, Any]:

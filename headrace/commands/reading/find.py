@@ -46,20 +46,18 @@ UNSUPPORTED: Final = {
 }
 
 
-def not_negative(path: str, value: Any) -> None:
-    """The bound of `skip` and `limit`, whose error is not the usual one for a range."""
-    actual = to_long(value)
-    if actual < 0:
-        name = path.rpartition(".")[2]
-        raise CommandError(2, f"{name.capitalize()} value must be non-negative, but received: {actual}")
+def negative(path: str, value: Any) -> None:
+    """A `skip` or `limit` below 0, whose error is not the usual one for a range."""
+    name = path.rpartition(".")[2].capitalize()
+    raise CommandError(2, f"{name} value must be non-negative, but received: {to_long(value)}")
 
 
 AWAIT_DATA: Final = boolean("awaitData")
 FILTER: Final = document("filter")
-LIMIT: Final = number("limit", check=not_negative)
+LIMIT: Final = number("limit", least=0, check=negative)
 PROJECTION: Final = document("projection")
 SINGLE_BATCH: Final = boolean("singleBatch")
-SKIP: Final = number("skip", check=not_negative)
+SKIP: Final = number("skip", least=0, check=negative)
 SORT: Final = document("sort")
 TAILABLE: Final = boolean("tailable")
 FIELDS: Final = Fields(
