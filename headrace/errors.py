@@ -92,6 +92,8 @@ CODE_NAMES: dict[int, str] = {
     169: "CommandOnShardedViewNotSupportedOnMongod",
     175: "QueryPlanKilled",
     176: "QueryFeatureNotAllowed",
+    184: "ClientMetadataAppNameTooLarge",
+    185: "ClientMetadataDocumentTooLarge",
     186: "ClientMetadataCannotBeMutated",
     189: "PrimarySteppedDown",
     197: "InvalidIndexSpecificationOption",

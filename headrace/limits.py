@@ -29,6 +29,8 @@ RECURSION_DEPTH_MAX: Final = 5000  # calls of Python within each other: two for 
 KEY_NESTING_MAX: Final = 200  # levels of a token's key: one of nothing but array bytes must not exhaust the stack
 
 # Clients.
+CLIENT_METADATA_BYTES_MAX: Final = 512  # of the `client` document of hello: MongoDB's
+APPLICATION_NAME_BYTES_MAX: Final = 128  # of the application's name in it: MongoDB's
 LISTEN_BACKLOG: Final = 4096  # connections the kernel holds before they are accepted; the kernel's own bound is lower
 WRITE_BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024  # replies a client has not read; above that it is not read from
 READ_AHEAD_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX  # what a client may send ahead while its command waits
@@ -37,6 +39,7 @@ STOP_SECONDS_MAX: Final = 30  # for the writes that have come; then the server s
 WRITER_STALL_SECONDS_MAX: Final = 60  # a commit that takes longer will not come: the server ends
 WOKEN_COUNT_MAX: Final = 64  # waiting commands run again in one turn of the loop: about a millisecond's worth
 LOG_LINE_COUNT_MAX: Final = 1024  # lines of the log that `getLog` shows, as many as mongod has
+LOG_LINE_LENGTH_MAX: Final = 1024  # characters of one of them; so all fit into a reply
 LOG_FRAME_COUNT_MAX: Final = 12  # innermost frames of a logged failure: a recursion has a thousand that say the same
 LOG_TEXT_LENGTH_MAX: Final = 500  # characters of a client's text in a line of the log
 CONNECTION_COUNT_MAX: Final = 65536  # what serverStatus reports as available; the operating system's limit is lower

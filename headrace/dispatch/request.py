@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+import ipaddress
+from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.values.bson import decode
+
+UNIX_SOCKET: Final = "anonymous unix socket"
+"""The address of a client that has come over one, as MongoDB writes it."""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a numeric address is one of this machine that no other can reach."""
+    try:
+        number = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = number.ipv4_mapped if isinstance(number, ipaddress.IPv6Address) else None
+    return (mapped or number).is_loopback
+
+
+def require_loopback(request: Request) -> None:
+    """Raise 13 for a client on another machine: as long as there are no users, this is all that is known of one."""
+    if not request.client.is_on_this_machine:
+        raise CommandError(13, f"{request.name} must run from localhost when running db without auth")
 
 
 class ClientInfo:
@@ -34,6 +54,11 @@ class ClientInfo:
         self.hello_done = False
         self.cut_off = False
         """Set by a fail point: the connection ends instead of the next answer to a write."""
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether the client has come over a Unix socket or from a loopback address."""
+        return self.address == UNIX_SOCKET or is_loopback(self.address.rpartition(":")[0])
 
     @property
     def local_host(self) -> str:

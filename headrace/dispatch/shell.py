@@ -19,6 +19,10 @@ class Shell(Protocol):
     def log_lines(self) -> Sequence[str]:
         """The last lines of the server's log."""
 
+    @property
+    def startup_warnings(self) -> Sequence[str]:
+        """What the operator was warned of at the start."""
+
     def waiting_requests(self) -> Sequence[Request]:
         """The requests that returned a `Wait`, and were not answered yet."""
 
@@ -37,6 +41,7 @@ class NoShell:
 
     shut_down: Callable[[], None] | None = None
     log_lines: Sequence[str] = ()
+    startup_warnings: Sequence[str] = ()
 
     def waiting_requests(self) -> Sequence[Request]:
         return ()

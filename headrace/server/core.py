@@ -17,7 +17,7 @@ from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
-from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request, is_loopback
 from headrace.errors import CommandError
 from headrace.server.background import Background
 from headrace.server.failures import log_failure, printable
@@ -63,6 +63,7 @@ class Core:
         self.port = options.port
         self._servers: list[asyncio.Server] = []
         self._socket_path: Path | None = None
+        self.startup_warnings: list[str] = []
 
     async def start(self) -> None:
         """Listen; raises OSError where an address cannot be had, and then nothing is left open."""
@@ -74,6 +75,7 @@ class Core:
         except BaseException:
             await self.stop()
             raise
+        self._warn_of_addresses()
         self.background.start()
         self._watch_writer()
 
@@ -84,6 +86,18 @@ class Core:
         self._servers.append(server)
         if self.port == 0:  # the port picked for the first address is used for all
             self.port = server.sockets[0].getsockname()[1]
+
+    def _warn_of_addresses(self) -> None:
+        """Say what it means that other machines can connect."""
+        hosts = [item.getsockname() for server in self._servers for item in server.sockets]
+        exposed = [host[0] for host in hosts if isinstance(host, tuple) and not is_loopback(host[0])]
+        if exposed:
+            warning = (
+                f"The server listens on {', '.join(exposed)}, and there are no users: whoever can reach it can read, "
+                "change and remove everything. Keep the address behind a firewall, or use --bind_ip"
+            )
+            self.startup_warnings.append(warning)
+            LOG.warning("%s", warning)
 
     async def _listen_unix(self, prefix: Path) -> None:
         path = prefix / f"mongodb-{self.port}.sock"
@@ -187,7 +201,7 @@ class Core:
         if isinstance(remote, tuple):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return ClientInfo(self.engine.connections_created, f"{remote[0]}:{remote[1]}", (local[0], local[1]))
-        return ClientInfo(self.engine.connections_created, "anonymous unix socket", str(local))
+        return ClientInfo(self.engine.connections_created, UNIX_SOCKET, str(local))
 
     def peer_disconnected(self, peer: Peer) -> None:
         """A client has gone: what it waits for is forgotten, what it runs ends at its next turn."""

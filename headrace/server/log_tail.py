@@ -1,4 +1,4 @@
-"""The last lines of the log, in memory for `getLog`."""
+"""The last lines of the log, in memory for `getLog`, each cut to 1 KiB."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ class LogTail(logging.Handler):
         self.setFormatter(logging.Formatter(FORMAT))
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record))
+        self.lines.append(self.format(record)[: limits.LOG_LINE_LENGTH_MAX])

@@ -15,6 +15,7 @@ import struct
 from typing import Final
 
 from headrace.limits import MESSAGE_BYTES_MAX
+from headrace.wire.checksum import crc32c
 from headrace.wire.compression import NEVER_COMPRESSED, decompress
 from headrace.wire.message import (
     CHECKSUM_PRESENT,
@@ -48,6 +49,7 @@ NEED_DATA: Final = NeedData()
 _START = struct.Struct("<iiiiIBi").unpack_from
 """The header, and of an OP_MSG the flags, the kind of its first section and that document's length."""
 _INT = struct.Struct("<i").unpack_from
+_UNSIGNED = struct.Struct("<I").unpack_from
 _COMPRESSED = struct.Struct("<iiB").unpack_from
 _OPCODES = frozenset({OP_COMPRESSED, OP_MSG, OP_QUERY})
 _UNKNOWN_FLAGS = REQUIRED_FLAGS & ~(CHECKSUM_PRESENT | MORE_TO_COME)
@@ -137,8 +139,8 @@ class Connection:
         """The message at [at, end): any but the commonest."""
         try:
             if opcode == OP_COMPRESSED:
-                return _parse_compressed(request_id, buffer, at + 16, end)
-            return _parse(opcode, request_id, buffer, at + 16, end)
+                return _parse_compressed(request_id, buffer, at, end)
+            return _parse(opcode, request_id, buffer, at, end)
         except ProtocolError as error:
             raise self._fail(str(error)) from error
 
@@ -153,33 +155,38 @@ class Connection:
 
 
 def _parse(opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Message:
-    """The message whose payload is [at, end)."""
+    """The message at [at, end), which is not compressed."""
     if opcode == OP_MSG:
         return _parse_msg(request_id, buffer, at, end)
     if opcode == OP_QUERY:
-        return _parse_query(request_id, buffer, at, end)
+        return _parse_query(request_id, buffer, at + 16, end)
     raise ProtocolError(f"unknown opcode {opcode}")
 
 
 def _parse_compressed(request_id: int, buffer: bytes, at: int, end: int) -> Message:
-    opcode, size, compressor = _COMPRESSED(buffer, at)
+    opcode, size, compressor = _COMPRESSED(buffer, at + 16)
     if not MESSAGE_BYTES_MIN - 16 <= size <= MESSAGE_BYTES_MAX - 16:
         raise ProtocolError(f"a compressed message of {size} bytes")
-    payload = decompress(compressor, buffer[at + 9 : end], size)
-    message = _parse(opcode, request_id, payload, 0, size)
+    payload = decompress(compressor, buffer[at + 25 : end], size)
+    header = struct.pack("<ii", size + 16, request_id) + buffer[at + 8 : at + 12] + struct.pack("<i", opcode)
+    message = _parse(opcode, request_id, header + payload, 0, size + 16)
     name = message.body[5 : message.body.find(b"\0", 5)]
     message.compressor = None if name in NEVER_COMPRESSED else compressor
     return message
 
 
 def _parse_msg(request_id: int, buffer: bytes, at: int, end: int) -> Message:
-    """OP_MSG with any sections; the checksum's place is known, its value is not looked at."""
+    """OP_MSG with any sections, and with or without a checksum."""
+    start = at
+    at += 16
     (flags,) = _INT(buffer, at)
     flags &= 0xFFFFFFFF
     if flags & _UNKNOWN_FLAGS:
         raise ProtocolError(f"unknown flags {flags:#x} in a message")
     if flags & CHECKSUM_PRESENT:
         end -= 4
+        if end < at + 4 or crc32c(buffer[start:end]) != _UNSIGNED(buffer, end)[0]:
+            raise ProtocolError("the checksum of a message does not match its contents")
     at += 4
     body = None
     sequences: dict[str, list[bytes]] = {}

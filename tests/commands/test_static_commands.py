@@ -38,6 +38,7 @@ class FixedClock:
 class FakeShell(NoShell):
     shut_down: Any = None
     log_lines: tuple[str, ...] = ("a line", "another")
+    startup_warnings: tuple[str, ...] = ()
 
 
 @dataclass
@@ -301,3 +302,41 @@ def test_every_reply_can_be_encoded() -> None:
         except CommandError:
             continue
         assert encode(reply)  # type: ignore[arg-type]  # none of these waits
+
+
+def test_the_clients_metadata_is_as_long_as_mongodb_lets_it_be() -> None:
+    driver = {"driver": {"name": "x", "version": "1"}, "os": {"type": "Linux"}}
+    room = 512 - len(encode({**driver, "platform": ""}))
+    assert ask({"hello": 1, "client": {**driver, "platform": "p" * room}})["readOnly"] is False
+    assert refused({"hello": 1, "client": {**driver, "platform": "p" * (room + 1)}}) == 185
+    assert refused({"hello": 1, "client": {"application": {"name": "\u00e9" * 65}, **driver}}) == 184
+    assert ask({"hello": 1, "client": {"application": {"name": "n" * 128}, **driver}})["readOnly"] is False
+
+
+@pytest.mark.parametrize("command", [{"shutdown": 1}, {"setParameter": 1, "quiet": True}, {"replSetResizeOplog": 1}])
+@pytest.mark.parametrize(
+    ("address", "is_refused"),
+    [
+        ("10.1.2.3:5000", True), ("2001:db8::7:5000", True), ("::ffff:10.1.2.3:5000", True), ("fe80::1%e0:5000", True),
+        ("127.8.8.8:5000", False), ("::1:5000", False), ("::ffff:127.0.0.1:5000", False),
+        ("anonymous unix socket", False),
+    ],
+)  # fmt: skip
+def test_what_governs_the_server_is_asked_on_its_own_machine(
+    command: dict[str, Any], address: str, is_refused: bool
+) -> None:
+    client = ClientInfo(1, address, ("0.0.0.0", 27017))
+    info = FakeServer(shell=FakeShell(shut_down=lambda: None))
+    try:
+        ask(command, info, client)
+        code = 0
+    except CommandError as error:
+        code = error.code
+        if is_refused:
+            assert error.message.endswith("must run from localhost when running db without auth")
+    assert (code == 13) is is_refused
+
+
+def test_warnings_of_the_start_can_be_asked_for() -> None:
+    info = FakeServer(shell=FakeShell(startup_warnings=("a warning",)))
+    assert ask({"getLog": "startupWarnings"}, info) == {"totalLinesWritten": 1, "log": ["a warning"]}

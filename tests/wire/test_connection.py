@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.wire.checksum import crc32c
 from headrace.wire.compression import NAMES, compress
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
 from headrace.wire.message import OP_COMPRESSED, OP_MSG, OP_QUERY
@@ -38,9 +39,10 @@ def query(document: bytes, collection: str = "admin.$cmd", rest: bytes = b"") ->
 
 
 def compressed(message: bytes, compressor: int, size: int | None = None) -> bytes:
-    opcode = struct.unpack_from("<i", message, 12)[0]
+    request_id, _, opcode = struct.unpack_from("<iii", message, 4)
     size = len(message) - 16 if size is None else size
-    return frame(OP_COMPRESSED, struct.pack("<iiB", opcode, size, compressor) + compress(compressor, message[16:]))
+    payload = struct.pack("<iiB", opcode, size, compressor) + compress(compressor, message[16:])
+    return frame(OP_COMPRESSED, payload, request_id)
 
 
 def read_all(*pieces: bytes) -> list[Message]:
@@ -99,9 +101,29 @@ def test_flags_say_what_the_client_wants() -> None:
     assert message.exhaust_allowed and not message.more_to_come
 
 
-def test_a_checksum_is_left_out() -> None:
-    (message,) = read_all(msg(b"\0" + PING, b"\xde\xad\xbe\xef", flags=1))
-    assert message.body == PING
+def with_checksum(message: bytes) -> bytes:
+    """A message with its length, flags and checksum set."""
+    start = struct.pack("<i", len(message) + 4) + message[4:16] + struct.pack("<I", 1) + message[20:]
+    return start + struct.pack("<I", crc32c(start))
+
+
+def test_the_checksum_is_the_castagnoli_one() -> None:
+    assert crc32c(b"123456789") == 0xE3069283  # the check value of the catalogues
+
+
+@pytest.mark.parametrize("number", [None, *NAMES.values()])
+def test_a_checksum_that_matches_is_left_out(number: int | None) -> None:
+    data = with_checksum(msg(b"\0" + PING, section("d", PING)))
+    (message,) = read_all(data if number is None else compressed(data, number))
+    assert message.body == PING and message.sequences == {"d": [PING]}
+
+
+@pytest.mark.parametrize("at", [4, 8, 30, -1])
+def test_a_checksum_that_does_not_match_is_a_protocol_error(at: int) -> None:
+    data = bytearray(with_checksum(msg(b"\0" + PING)))
+    data[at] ^= 1
+    with pytest.raises(ProtocolError, match="the checksum of a message does not match its contents"):
+        read_all(bytes(data))
 
 
 def test_unknown_optional_flags_are_ignored() -> None:
@@ -211,9 +233,8 @@ def messages(draw: st.DrawFn) -> bytes:
         flags = draw(st.sampled_from([0, 1, 2, 1 << 16]))
         segments = [b"\0" + body, *(section(name, *items) for name, items in draw(sequences).items())]
         segments = draw(st.permutations(segments))
-        message = msg(
-            *segments, b"\1\2\3\4" * (flags & 1), flags=flags, request_id=draw(st.integers(-(2**31), 2**31 - 1))
-        )
+        message = msg(*segments, flags=flags, request_id=draw(st.integers(-(2**31), 2**31 - 1)))
+        message = with_checksum(message) if flags & 1 else message
     compressor = draw(st.sampled_from([None, None, 0, 1, 2, 3]))
     return message if compressor is None else compressed(message, compressor)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from headrace.dispatch.arguments import Fields, boolean, number
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.request import Request
+from headrace.dispatch.request import Request, require_loopback
 from headrace.errors import CommandError
 
 LEVEL: Final = number("profile", required=True)
@@ -35,7 +35,9 @@ def fsync(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
-    """End as at SIGTERM: what was begun is answered, and nothing more. Raises 115 for a server inside a process."""
+    """End as at SIGTERM: what was begun is answered, and nothing more. Raises 13 for a
+    client on another machine, 115 for a server inside a process."""
+    require_loopback(request)
     end_server = context.engine.shell.shut_down
     if end_server is None:
         raise CommandError(115, "this server is embedded in a process, which alone can end it")

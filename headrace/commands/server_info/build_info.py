@@ -96,13 +96,14 @@ def get_cmd_line_opts(context: CommandContext, request: Request) -> dict[str, An
 
 
 def get_log(context: CommandContext, request: Request) -> dict[str, Any]:
-    """The last lines of the server's log, as they are in it; raises 96. There are no warnings of the start."""
+    """The last lines of the server's log, as they are in it; raises 96."""
     name = request.body["getLog"]
     if name == "*":
         return {"names": list(_LOGS)}
     if name not in _LOGS:
         raise CommandError(96, f"No log named '{name}'")
-    lines = list(context.engine.shell.log_lines) if name == "global" else []
+    shell = context.engine.shell
+    lines = list(shell.log_lines if name == "global" else shell.startup_warnings)
     return {"totalLinesWritten": len(lines), "log": lines}
 
 

@@ -24,6 +24,7 @@ from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.server_info import ELECTION_ID, host_of, op_time, topology_version
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
+from headrace.values.bson import encode
 
 COMPRESSORS: Final = frozenset({"snappy", "zlib", "zstd"})
 """Those that `wire/compression.py` knows."""
@@ -92,15 +93,36 @@ def _wait_ms(context: CommandContext, body: dict[str, Any], counter: int) -> int
 
 
 def _remember_client(info: ClientInfo, body: dict[str, Any]) -> None:
-    """Keep who the client says it is and the compressors it knows; raises 186 if it says another thing later."""
+    """Store who the client says it is and the compressors it knows.
+
+    Raises 184 and 185 for what is too long, 186 if the client says another thing later.
+    """
     client = body.get("client")
     if client is not None:
         if info.metadata is not None and client != info.metadata:
             raise CommandError(186, "The client metadata document may only be sent in the first hello")
+        if info.metadata is None:
+            _check_metadata(client)
         info.metadata = client
     if "compression" in body:
         info.compressors = [name for name in COMPRESSION.of(body) if type(name) is str and name in COMPRESSORS]
     info.hello_done = True
+
+
+def _check_metadata(client: dict[str, Any]) -> None:
+    if len(encode(client)) > limits.CLIENT_METADATA_BYTES_MAX:
+        raise CommandError(
+            185,
+            f"The client metadata document must be less then or equal to {limits.CLIENT_METADATA_BYTES_MAX} bytes",
+        )
+    application = client.get("application")
+    name = application.get("name") if type(application) is dict else None
+    if type(name) is str and len(name.encode()) > limits.APPLICATION_NAME_BYTES_MAX:
+        raise CommandError(
+            184,
+            "The 'application.name' field of the client metadata document must be less then or equal to "
+            f"{limits.APPLICATION_NAME_BYTES_MAX} bytes",
+        )
 
 
 def _in_a_set(context: CommandContext, info: ClientInfo, primary_field: str) -> dict[str, Any]:

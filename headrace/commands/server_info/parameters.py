@@ -18,7 +18,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import GENERIC
 from headrace.dispatch.options import ServerOptions
-from headrace.dispatch.request import Request
+from headrace.dispatch.request import Request, require_loopback
 from headrace.dispatch.server_info import FEATURE_VERSION
 from headrace.errors import CommandError
 
@@ -110,6 +110,7 @@ def get_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def set_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
     """Change parameters, all or none of them; answers what the first was. Raises 2, 20, 72."""
+    require_loopback(request)
     wanted = [(name, value) for name, value in request.body.items() if name not in GENERIC.by_name][1:]
     if not wanted:
         raise CommandError(72, "no option found to set, use help:true to see options ")
@@ -130,6 +131,7 @@ def _checked(name: str, value: Any) -> Any:
 
 def resize_oplog(context: CommandContext, request: Request) -> dict[str, Any]:
     """replSetResizeOplog: the same bounds under MongoDB's own command; `size` is in megabytes, null for the default."""
+    require_loopback(request)
     changes: dict[str, Any] = {}
     if "size" in request.body:
         changes["oplogSizeMB"] = _bound("size", request.body["size"])

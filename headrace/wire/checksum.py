@@ -1,0 +1,11 @@
+"""CRC-32C, which a client may put behind an OP_MSG."""
+
+from __future__ import annotations
+
+
+def crc32c(data: bytes) -> int:
+    """The CRC-32C (Castagnoli) of bytes."""
+    from google_crc32c import value  # few clients send checksums
+
+    checksum: int = value(data)
+    return checksum
