@@ -82,7 +82,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--oplogSize",
         metavar="MB",
         type=_positive_number,
-        help="size limit of the oplog (default: 5%% of the free disk, at least 1 GiB)",
+        help="size limit of the oplog (default: 5%% of the free disk, at least 1 GiB or a quarter of it)",
     )
     add("--oplogMinRetentionHours", metavar="HOURS", type=_hours, default=24.0, help="age limit of the oplog; 0: none")
     add("--oplogEntriesMax", metavar="N", type=_positive, help="limit of oplog entries (default: none)")

@@ -120,8 +120,8 @@ def _check_metadata(client: dict[str, Any]) -> None:
     if type(name) is str and len(name.encode()) > limits.APPLICATION_NAME_BYTES_MAX:
         raise CommandError(
             184,
-            "The 'application.name' field of the client metadata document must be less then or equal to "
-            f"{limits.APPLICATION_NAME_BYTES_MAX} bytes",
+            f"The 'application.name' field must be less then or equal to {limits.APPLICATION_NAME_BYTES_MAX} bytes in "
+            "the client metadata document",
         )
 
 
