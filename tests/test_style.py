@@ -1,4 +1,4 @@
-"""The house style, as far as a machine can tell: sizes, opening sentences, names of rooms, tables, foreign paths.
+"""The house style, as far as a machine can check: sizes, opening sentences, names of files, tables, foreign paths.
 
 CONTRIBUTING.md has the whole of it, with the reasons.
 """
@@ -108,7 +108,7 @@ def test_every_module_opens_by_saying_what_it_is() -> None:
     assert not silent
 
 
-def test_no_room_is_called_after_nothing() -> None:
+def test_no_file_or_folder_has_an_empty_name() -> None:
     offenders = [
         name(path)
         for path in every_source()
@@ -153,11 +153,11 @@ def keys_of(value: ast.expr | None) -> list[str] | list[int]:
     return keys if len(keys) == len(items) else []  # type: ignore[return-value]
 
 
-def test_names_are_the_fields_own() -> None:
+def test_names_hold_no_retired_words() -> None:
     """ARCHITECTURE.md has the table of words: what MongoDB, LMDB, asyncio or Spark call a thing is its name here."""
     retired = [
         f"{name(path)}:{line} {defined}"
-        for path in sources("bench", "docs", "examples", "headrace")
+        for path in sources("bench", "docs", "examples", "headrace", "tests")
         for line, defined in definitions(path)
         if words_of(defined) & RETIRED_WORDS
     ]

@@ -30,7 +30,7 @@ def test_a_latency_ends_with_the_first_batch_that_has_the_event() -> None:
     assert latencies_ms(sent, batches, headrace_covers) == [50, 1590, 600], "the last is in no batch"
 
 
-def test_the_connectors_seconds_end_before_their_own() -> None:
+def test_an_offset_of_the_connector_excludes_its_second() -> None:
     from spark_comparison import connector_covers
 
     end = {"sources": [{"endOffset": {"version": 1, "offset": {"$timestamp": {"t": 7, "i": 0}}}}]}

@@ -45,7 +45,7 @@ def test_the_caller_returns_once_the_server_listens(tmp_path: Path) -> None:
     pipe.write_bytes(b"x")
 
 
-def test_the_caller_tells_when_the_server_fails(tmp_path: Path) -> None:
+def test_the_caller_exits_with_1_when_the_server_fails(tmp_path: Path) -> None:
     done = fork(tmp_path / "log", "fail")
     assert done.returncode == 1 and "child process failed" in done.stderr
     assert (tmp_path / "log").read_text() == "in the log\n"

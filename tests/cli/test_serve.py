@@ -28,7 +28,7 @@ def test_a_tutorials_line_works(tmp_path: Path) -> None:
     assert chosen.logpath == Path("x.log").absolute() and chosen.quiet and not chosen.fork
 
 
-def test_the_defaults_are_loopback_and_a_place_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_defaults_are_loopback_and_a_directory_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("XDG_DATA_HOME", "/somewhere")
     chosen = options()
@@ -38,7 +38,7 @@ def test_the_defaults_are_loopback_and_a_place_of_the_users(monkeypatch: pytest.
     assert not chosen.enable_test_commands
 
 
-def test_a_relative_place_in_the_environment_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_in_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
     assert data_directory() == Path.home() / ".local" / "share" / "headrace"

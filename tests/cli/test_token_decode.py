@@ -16,7 +16,7 @@ from headrace.values.bson import encode
 from headrace.values.token import high_water_mark, make_event_token
 
 
-def test_an_events_token_tells_the_event(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_events_token_is_decoded_into_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
     key = encode({"_id": ObjectId("64b000000000000000000001")})
     text, _ = make_event_token(1_700_000_000 << 32 | 7, 0, bytes(range(16)), "insert", key, None)
     assert main(["token", "decode", text]) == 0

@@ -38,7 +38,7 @@ def counts(reply: dict[str, Any]) -> dict[str, int]:
     return {name: reply[name] for name in reply if name.startswith("n") and reply[name]}
 
 
-def test_one_command_writes_to_several_collections_and_tells_of_each_operation(client: Any) -> None:
+def test_one_command_writes_to_several_collections_and_reports_each_operation(client: Any) -> None:
     reply = bulk(client, [
         insert(0, 1), insert(0, 2), insert(1, 1),
         {"update": 0, "filter": {"_id": 1}, "updateMods": {"$set": {"x": 1}}},
@@ -141,7 +141,7 @@ def test_its_events_are_those_of_the_single_writes(client: Any) -> None:
     ]  # fmt: skip
 
 
-def test_what_may_not_be_written_to_fails_one_operation(client: Any) -> None:
+def test_a_read_only_namespace_fails_one_operation(client: Any) -> None:
     client.t.create_collection("b", viewOn="a", pipeline=[])
     reply = bulk(client, [insert(0, 1), insert(1, 1), insert(0, 2)], ordered=False)
     assert [item.get("code") for item in reply["cursor"]["firstBatch"]] == [None, 166, None]

@@ -141,7 +141,7 @@ def test_no_field_is_declared_twice() -> None:
         Fields(Field("a", update.SORT.kind, None), Field("a", update.SORT.kind, None))
 
 
-def test_a_list_of_types_is_written_as_mongodb_writes_it(server: DrivenServer) -> None:
+def test_a_list_of_types_has_mongodbs_wording(server: DrivenServer) -> None:
     for body, path, types in (
         ({"find": "c", "limit": "x"}, "find.limit", "types '[long, int, decimal, double]'"),
         ({"find": "c", "filter": 1}, "find.filter", "type 'object'"),

@@ -42,7 +42,7 @@ def stages(stage: dict[str, Any]) -> list[str]:
         ({"filter": {"x": 0}, "projection": {"x": 1}}, ["PROJECTION_DEFAULT", "COLLSCAN"], 0, 30, 10),
     ],
 )
-def test_a_find_is_told_as_it_is_done(
+def test_explain_of_a_find_shows_the_plan_that_runs(
     client: Any, find: dict[str, Any], plan: list[str], keys: int, documents: int, returned: int
 ) -> None:
     explained = explain(client, {"find": "c", **find})
@@ -52,7 +52,7 @@ def test_a_find_is_told_as_it_is_done(
     assert explained["command"]["find"] == "c" and explained["serverInfo"]["port"] == client.address[1]
 
 
-def test_the_direction_is_told(client: Any) -> None:
+def test_explain_shows_the_direction(client: Any) -> None:
     scan = explain(client, {"find": "c", "sort": {"_id": -1}})["queryPlanner"]["winningPlan"]["inputStage"]
     assert (scan["direction"], scan["indexName"]) == ("backward", "_id_")
     assert explain(client, {"find": "c", "sort": {"$natural": -1}})["queryPlanner"]["winningPlan"] == {

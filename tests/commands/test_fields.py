@@ -45,7 +45,7 @@ def server() -> Iterator[DrivenServer]:
         ({"update": "c", "updates": [{"q": {"_id": 1}, "u": SET, "upset": True}]}, "update.updates.upset"),
     ],
 )
-def test_a_field_that_is_not_known_is_told(server: DrivenServer, command: dict[str, Any], field: str) -> None:
+def test_an_unknown_field_is_refused_by_name(server: DrivenServer, command: dict[str, Any], field: str) -> None:
     failed = server.run("admin" if "bulkWrite" in command else "t", command)
     assert (failed["code"], failed["errmsg"]) == (40415, f"BSON field '{field}' is an unknown field.")
     assert server.run("t", {"count": "c", "query": {"_id": {"$gte": 0}}})["n"] == 5
@@ -82,7 +82,7 @@ def test_a_batch_has_no_negative_size(server: DrivenServer, size: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [math.nan, math.inf], ids=str)
-def test_a_time_is_a_whole_number_of_milliseconds(server: DrivenServer, limit: Any) -> None:
+def test_a_time_limit_is_an_integral_number_of_milliseconds(server: DrivenServer, limit: Any) -> None:
     assert server.run("t", {"find": "c", "maxTimeMS": limit})["code"] == 2
 
 

@@ -61,7 +61,7 @@ def test_a_range_finds_what_a_walk_finds(coll: Any, operator: str, bound: Any) -
     assert sorted(map(str, ids(coll.find({"_id": {operator: bound}})))) == sorted(map(str, walked))
 
 
-def test_what_is_written_between_two_batches_is_neither_skipped_nor_given_twice(coll: Any) -> None:
+def test_inserts_between_two_batches_are_neither_skipped_nor_returned_twice(coll: Any) -> None:
     coll.insert_many([{"_id": number} for number in range(0, 1000, 2)])
     cursor = coll.find().sort("_id", 1).batch_size(10)
     seen = [next(cursor)["_id"] for _ in range(10)]

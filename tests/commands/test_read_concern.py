@@ -106,7 +106,7 @@ def test_a_snapshot_holds_nobody_back_and_ends_where_its_collection_does(client:
     assert code_of(client, {"find": "c", "readConcern": {"level": "snapshot", "atClusterTime": at}}) == 246
 
 
-def test_a_time_from_before_the_last_write_is_not_kept(client: Any) -> None:
+def test_snapshot_reads_before_the_last_write_are_refused(client: Any) -> None:
     operation_time = client.t.command("ping")["operationTime"]
     assert len(find(client, operation_time)["firstBatch"]) == 3
     before = client.t.command("ping")["operationTime"]
@@ -115,7 +115,7 @@ def test_a_time_from_before_the_last_write_is_not_kept(client: Any) -> None:
     assert code_of(client, {"find": "c", "readConcern": {"level": "snapshot", "atClusterTime": before}}) == 246
 
 
-def test_a_time_that_has_come_but_was_not_written_at_is_waited_for(client: Any) -> None:
+def test_a_past_time_without_a_write_is_waited_for(client: Any) -> None:
     last = client.t.command("ping")["operationTime"]
     concern = {"afterClusterTime": Timestamp(last.time, last.inc + 1)}
     assert code_of(client, {"find": "c", "readConcern": concern, "maxTimeMS": 20}) == 50

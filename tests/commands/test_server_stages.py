@@ -26,7 +26,7 @@ def one(source: Any, *pipeline: dict[str, Any]) -> Any:
     return result
 
 
-def test_coll_stats_tells_the_size_and_the_count(client: Any) -> None:
+def test_coll_stats_reports_the_size_and_the_count(client: Any) -> None:
     result = one(client.t.c, {"$collStats": {"count": {}, "storageStats": {"scale": 10}}})
     assert result["count"] == 10 and result["ns"] == "t.c"
     assert result["storageStats"]["count"] == 10 and result["storageStats"]["scaleFactor"] == 10

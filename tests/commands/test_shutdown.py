@@ -36,7 +36,7 @@ def test_a_server_inside_a_process_is_ended_by_that_alone() -> None:
         assert caught.value.code == 115
 
 
-def test_the_log_tells_of_a_client_that_is_cut_off() -> None:
+def test_get_log_lists_a_client_that_was_disconnected() -> None:
     with headrace.Server() as server, pymongo.MongoClient(server.uri) as client:
         with RawClient(server.address) as stranger:
             stranger.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")

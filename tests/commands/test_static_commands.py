@@ -88,7 +88,7 @@ def test_the_table_is_sorted_and_no_name_is_there_twice() -> None:
     assert len({*STATIC_COMMANDS, *aliases}) == len(STATIC_COMMANDS) + len(aliases)
 
 
-def test_hello_tells_a_primary_at_the_address_the_client_reached() -> None:
+def test_hello_reports_a_primary_at_the_address_the_client_reached() -> None:
     reply = ask({"hello": 1})
     assert list(reply) == [
         "topologyVersion", "hosts", "setName", "setVersion", "isWritablePrimary", "secondary", "primary", "me",
@@ -108,7 +108,7 @@ def test_hello_writes_addresses_as_drivers_do(local: Any, address: str) -> None:
     assert ask({"hello": 1}, client=ClientInfo(1, "x", local))["me"] == address
 
 
-def test_an_advertised_host_is_told_instead() -> None:
+def test_an_advertised_host_is_reported_instead() -> None:
     info = FakeServer(options=replace(OPTIONS, advertised_host="db.example:1"))
     assert ask({"hello": 1}, info)["hosts"] == ["db.example:1"]
 
@@ -181,7 +181,7 @@ def test_parameters_are_got_by_name_or_all() -> None:
     assert refused({"getParameter": 1, "nosuch": 1}) == 72
 
 
-def test_a_parameter_is_set_and_its_old_value_told() -> None:
+def test_set_parameter_replies_with_the_old_value() -> None:
     info = FakeServer()
     assert ask({"setParameter": 1, "oplogEntriesMax": 500}, info) == {"was": None}
     assert ask({"setParameter": 1, "oplogEntriesMax": 600.0}, info) == {"was": 500}
@@ -206,7 +206,7 @@ def test_a_bad_parameter_is_refused(change: dict[str, Any], code: int) -> None:
     assert refused({"setParameter": 1, **change}) == code
 
 
-def test_the_oplog_is_resized_by_mongodbs_own_command() -> None:
+def test_the_oplog_is_resized_by_repl_set_resize_oplog() -> None:
     info = FakeServer()
     assert ask({"replSetResizeOplog": 1, "size": 2000.0, "minRetentionHours": 1.5}, info) == {}
     assert info.parameters["oplogSizeMB"] == 2000.0 and info.parameters["oplogMinRetentionHours"] == 1.5

@@ -81,7 +81,7 @@ def inc(spec: dict[str, Any], **more: Any) -> dict[str, Any]:
 # What statements see and do.
 
 
-def test_a_transaction_sees_its_own_writes_and_nobody_else_does_before_the_commit(at: DrivenServer) -> None:
+def test_only_the_transaction_sees_its_writes_before_the_commit(at: DrivenServer) -> None:
     one = Session(at, 1).begin()
     assert one.insert(3)["n"] == 1
     assert one.inc({"_id": 1})["nModified"] == 1
@@ -118,7 +118,7 @@ def test_a_cursor_belongs_to_its_transaction_and_ends_with_it(at: DrivenServer) 
     assert at.run("d", {"getMore": cursor, "collection": "c"})["code"] == 43  # type: ignore[index]
 
 
-def test_find_and_modify_in_a_transaction_answers_its_own_state(at: DrivenServer) -> None:
+def test_find_and_modify_in_a_transaction_replies_with_the_transactions_state(at: DrivenServer) -> None:
     one = Session(at, 1).begin()
     for expected in (1, 2):
         reply = one.run({"findAndModify": "c", "query": {"_id": 1}, "update": INC, "new": True})

@@ -24,7 +24,7 @@ class OpenTransaction:
 
     started: int
     view: Documents
-    written_ids: set[int] = field(default_factory=set)
+    changed_ids: set[int] = field(default_factory=set)
 
 
 class Model:
@@ -37,7 +37,7 @@ class Model:
         self.open: dict[int, OpenTransaction] = {}
 
     def holder(self, number: int, besides: OpenTransaction | None = None) -> bool:
-        return any(number in item.written_ids for item in self.open.values() if item is not besides)
+        return any(number in item.changed_ids for item in self.open.values() if item is not besides)
 
     def commit(self, documents: Documents, changed: set[int]) -> None:
         self.time += 1
@@ -51,11 +51,11 @@ class Model:
         """What a transaction's write of these documents answers: 112, or 0 and it is done."""
         for number in ids:
             if self.holder(number, transaction) or (
-                number not in transaction.written_ids and self.changed[number] > transaction.started
+                number not in transaction.changed_ids and self.changed[number] > transaction.started
             ):
                 return 112
         for number in ids:
-            transaction.written_ids.add(number)
+            transaction.changed_ids.add(number)
             value = values[number]
             if value is None:
                 del transaction.view[number]
@@ -147,7 +147,7 @@ class Run:
             self.at.given_up([("admin", {name: 1, **self.session(client)})])
         self.at.must("admin", {name: 1, **self.session(client)})
         if name == "commitTransaction":
-            self.model.commit(transaction.view, transaction.written_ids)
+            self.model.commit(transaction.view, transaction.changed_ids)
 
     def plain(self) -> None:
         """A write outside transactions: it waits, is refused, or is done."""

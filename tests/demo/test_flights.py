@@ -11,7 +11,7 @@ from headrace.demo.flights import writes
 pytestmark = pytest.mark.process
 
 
-def test_a_days_flights_are_written_in_the_order_of_time_each_as_its_life_goes() -> None:
+def test_a_days_writes_are_in_the_order_of_time_and_of_each_flights_life() -> None:
     planned = writes(1)
     assert [write.at for write in planned] == sorted(write.at for write in planned)
     kinds: dict[str, list[str]] = {}

@@ -75,7 +75,7 @@ def test_a_cursor_that_may_exhaust_reads_everything(client: Client, cursor_type:
     assert [document["_id"] for document in client.t.c.find(cursor_type=cursor_type, batch_size=20)] == list(range(250))
 
 
-def test_a_write_whose_answer_is_lost_is_done_once(client: Client) -> None:
+def test_a_write_whose_reply_does_not_arrive_is_done_once(client: Client) -> None:
     fail(client, "onPrimaryTransactionalWrite")
     client.t.c.insert_one({"_id": 1, "n": 0})
     fail(client, "onPrimaryTransactionalWrite")
@@ -109,7 +109,7 @@ def test_the_error_of_a_fail_point_has_the_labels_it_is_given_and_no_other(clien
         client.admin.command("configureFailPoint", "failCommand", mode="off")
 
 
-def test_a_fail_point_strikes_after_those_it_skips(client: Client) -> None:
+def test_a_fail_point_fails_after_the_commands_it_skips(client: Client) -> None:
     fail(client, mode={"skip": 2}, failCommands=["ping"], errorCode=2)
     assert [client.admin.command("ping")["ok"] for _ in range(2)] == [1, 1]
     assert code(client, "admin", {"ping": 1}) == 2

@@ -118,7 +118,7 @@ def runs(
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_none_of_pymongos_own_tests_fails(name: str, runs: Mapping[str, Future[str]]) -> None:
+def test_none_of_pymongos_tests_fails(name: str, runs: Mapping[str, Future[str]]) -> None:
     """The first takes over a minute on a busy machine: it waits for its file, beside which others are run."""
     summary = runs[name].result()
     passed = re.search(r"(\d+) passed", summary)

@@ -83,7 +83,7 @@ def test_a_match_on_the_operation_shows_nothing_else(client: Client) -> None:
     assert seen[0]["newField"] == "this is an added field!"
 
 
-def test_an_update_comes_with_the_whole_document_if_that_is_asked_for(client: Client) -> None:
+def test_an_update_comes_with_the_full_document_if_that_is_asked_for(client: Client) -> None:
     inventory = client.changestream.inventory
     inventory.insert_one({"_id": "a", "qty": 1, "size": "M"})
     with inventory.watch(full_document="updateLookup") as stream:
@@ -126,7 +126,7 @@ def test_a_database_and_a_deployment_are_watched_alike(client: Client) -> None:
     client.drop_database("changestream_too")
 
 
-def test_the_last_write_that_hello_tells_is_where_a_stream_can_start(client: Client) -> None:
+def test_a_stream_can_start_at_the_last_write_that_hello_reports(client: Client) -> None:
     collection = client.changestream.collection
     collection.insert_one({"_id": 1})
     moment = client.admin.command("hello")["lastWrite"]["opTime"]["ts"]

@@ -46,7 +46,7 @@ def deadlines(loop: Any, is_up: Callable[[Hashable], None]) -> Deadlines:
     return Deadlines(loop, is_up)
 
 
-def test_each_is_met_in_its_order_never_early_and_not_a_step_late() -> None:
+def test_deadlines_fire_in_order_never_early_and_not_a_step_late() -> None:
     loop, met = Loop(), []
     waits = deadlines(loop, lambda item: met.append((item, loop.now * 1000.0)))
     for until_ms in (3000.0, 20.0, 1000.5, 21.0, 1000.0):
@@ -57,7 +57,7 @@ def test_each_is_met_in_its_order_never_early_and_not_a_step_late() -> None:
     assert all(item <= when <= item + STEP_MS for item, when in met)
 
 
-def test_there_is_one_timer_and_none_when_all_were_taken_out() -> None:
+def test_there_is_one_timer_and_none_when_all_deadlines_were_removed() -> None:
     loop, met = Loop(), []
     waits = deadlines(loop, met.append)
     steps = {number: waits.add(number, 1000.0 + number) for number in range(100)}
@@ -68,7 +68,7 @@ def test_there_is_one_timer_and_none_when_all_were_taken_out() -> None:
     assert met == [] and loop.waiting() == []
 
 
-def test_what_is_taken_out_while_its_step_is_met_is_not_met() -> None:
+def test_a_deadline_removed_while_its_step_fires_does_not_fire() -> None:
     loop, met = Loop(), []
 
     def is_up(item: Hashable) -> None:
@@ -83,7 +83,7 @@ def test_what_is_taken_out_while_its_step_is_met_is_not_met() -> None:
     assert len(met) == 1
 
 
-def test_one_that_is_put_in_while_another_is_met_waits_its_own_time() -> None:
+def test_a_deadline_added_while_another_fires_waits_its_full_time() -> None:
     loop, met = Loop(), []
 
     def is_up(item: Hashable) -> None:

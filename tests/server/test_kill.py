@@ -258,7 +258,7 @@ with pymongo.MongoClient(sys.argv[1]) as client, path.open("a") as out:
 """
 
 
-def test_a_reader_that_is_killed_again_and_again_hears_everything_once(tmp_path: Path) -> None:
+def test_a_reader_that_is_killed_again_and_again_reads_every_event_once(tmp_path: Path) -> None:
     from bson import json_util
 
     random_ = random.Random(8)

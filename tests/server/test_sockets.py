@@ -131,7 +131,7 @@ def test_messages_with_damaged_bytes_are_answered_or_cut_off_and_never_hang(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_a_document_over_16_mb_is_refused_and_nothing_is_written(server: headrace.Server) -> None:
+def test_a_document_over_16_mb_is_refused_and_nothing_is_stored(server: headrace.Server) -> None:
     with RawClient(server.address) as client:
         limit = 16 * 1024 * 1024
         large = encode({"_id": 2, "x": b"x" * limit})
@@ -160,7 +160,7 @@ def test_a_client_that_does_not_read_stalls_nobody_else(server: headrace.Server)
             assert request == number and len(reply["cursor"]["firstBatch"]) >= 4
 
 
-def test_a_thousand_idle_watchers_hear_of_what_concerns_them_and_of_nothing_else(server: headrace.Server) -> None:
+def test_a_thousand_idle_watchers_receive_their_events_and_no_others(server: headrace.Server) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with ExitStack() as stack, RawClient(server.address) as writing:

@@ -27,7 +27,7 @@ def expire(server: headrace.Server, now_ms: int) -> int:
     return asyncio.run_coroutine_threadsafe(core.background.ttl.round(now_ms), core.loop).result()
 
 
-def test_documents_with_an_old_date_go_and_are_told_as_deletes(server: headrace.Server) -> None:
+def test_expired_documents_are_deleted_and_have_delete_events(server: headrace.Server) -> None:
     with pymongo.MongoClient(server.uri) as client:
         coll = client.t.c
         coll.create_index("at", expireAfterSeconds=3600)

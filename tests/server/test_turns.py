@@ -110,7 +110,7 @@ def test_a_cursor_is_read_by_one_getmore_at_a_time(server: headrace.Server) -> N
         assert two.ask(get_more)["code"] == 43
 
 
-def test_a_read_goes_on_behind_what_was_written_meanwhile(server: headrace.Server) -> None:
+def test_a_read_continues_past_documents_inserted_meanwhile(server: headrace.Server) -> None:
     """As on MongoDB: a document that is there all the time is read once; what changed ahead of the read may be seen."""
     server._running.scheduler.turns.seconds = 0.0
     with RawClient(server.address) as reading, RawClient(server.address) as writing:

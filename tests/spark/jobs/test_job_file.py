@@ -69,7 +69,7 @@ def job_of(text: str, folder: Path) -> Job:
     return parse_job(tomllib.loads(text), "orders", folder)
 
 
-def test_a_job_is_read_whole(tmp_path: Path) -> None:
+def test_every_key_of_a_job_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "orders.toml").write_text(GIVEN)
     job = read_job(tmp_path / "orders.toml")
     assert (job.name, job.checkpoint, job.every, job.metrics) == (
@@ -112,7 +112,7 @@ def test_a_data_directory_is_a_source_like_a_server(tmp_path: Path) -> None:
         ('collection = "orders"', "", "needs a collection"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_started(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_an_invalid_job_is_refused_before_anything_is_started(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises((JobError, OptionError, SinkError), match=message):
         job_of(GIVEN.replace(old, new, 1), tmp_path)
 
@@ -161,7 +161,7 @@ def test_a_sink_of_events_refuses_what_makes_documents_by_the_stages_name(
         ('{"$set": {"n": 1}}', 'kind = "documents"', 'kind = "documents"\ntable = "csv"', "delta, parquet"),
     ],
 )
-def test_what_is_wrong_with_stages_that_make_documents_is_told(
+def test_invalid_stages_that_make_documents_are_refused_with_the_reason(
     tmp_path: Path, stage: str, old: str, new: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -179,7 +179,7 @@ def test_only_filters_go_to_the_server_before_stages_that_make_documents(tmp_pat
     assert explanation.endswith(f"sink: documents {tmp_path / 'hours'}")
 
 
-def test_a_window_and_a_delay_are_told_in_the_file(tmp_path: Path) -> None:
+def test_a_window_and_a_delay_are_read_from_the_file(tmp_path: Path) -> None:
     group = '{"$group": {"_id": "$a", "n": {"$count": {}}}}'
     window = 'window = "1 hour"\nslide = "10 minutes"\ndate = "$wallTime"\ndelay = "5 seconds"\n[pipeline.tables'
     job = job_of(DOCUMENTS.replace("STAGE", group).replace("[pipeline.tables", window), tmp_path)
@@ -217,7 +217,7 @@ def test_several_servers_go_into_a_log_in_their_common_order_and_into_nothing_el
         job_of(staged, tmp_path)
 
 
-def test_a_file_that_is_not_there_or_no_toml_is_told_with_its_name(tmp_path: Path) -> None:
+def test_a_missing_or_malformed_file_is_an_error_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("= 1")
     for name in ("bad.toml", "none.toml"):
         with pytest.raises(JobError, match=name):
@@ -237,7 +237,7 @@ def test_only_one_process_runs_a_job_and_a_reset_waits_for_none(tmp_path: Path) 
     assert (tmp_path / "changes").exists()
 
 
-def test_a_sink_of_ones_own_is_a_function_that_can_be_imported(tmp_path: Path) -> None:
+def test_a_custom_sink_is_a_function_that_can_be_imported(tmp_path: Path) -> None:
     custom = '[[sink]]\nkind = "own"\nfactory = "headrace.spark.sinks.changes_sink:changes_sink"\npath = "x"'
     sink = job_of(GIVEN + custom, tmp_path).sinks[-1]
     assert sink.open() and not sink.folds
@@ -247,7 +247,7 @@ def test_a_sink_of_ones_own_is_a_function_that_can_be_imported(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("action", ["status", "verify"])
-def test_a_server_that_is_away_is_told_in_a_line(
+def test_an_unreachable_server_is_an_error_of_one_line(
     action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "notes" / "commits").mkdir(parents=True)
@@ -281,7 +281,7 @@ def test_a_checkpoint_is_read_without_spark(tmp_path: Path) -> None:
     assert server_positions(None) == server_positions({"servers": {}}) == []
 
 
-def test_figures_are_told_as_prometheus_reads_them() -> None:
+def test_metrics_have_the_format_of_prometheus() -> None:
     metrics = JobMetrics('a "job"')
     metrics.ended(3, 500, 0.5)
     with serve(metrics, ("127.0.0.1", 0)) as port, urlopen(f"http://127.0.0.1:{port}/metrics") as answer:

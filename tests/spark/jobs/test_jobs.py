@@ -92,7 +92,7 @@ def test_one_job_fills_every_sink_and_goes_on_where_it_was(
     assert any("0 events, 0 s" in line for line in status_lines(job))
 
 
-def test_a_job_told_to_stop_ends_behind_a_batch_and_goes_on_when_run_again(
+def test_a_job_that_is_stopped_ends_after_a_batch_and_continues_when_run_again(
     spark: SparkSession, uri: str, database: Db, tmp_path: Path
 ) -> None:
     job = replace(job_of(uri, database, tmp_path, {"kind": "changes"}, {"kind": "mirror"}), every="0 seconds")
@@ -131,7 +131,7 @@ def test_what_stops_a_sink_stops_the_job_and_is_what_is_raised(
         run_job(job, session=spark, report=silent)
 
 
-def test_what_is_raised_in_the_source_is_told_in_a_line(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_error_of_the_source_is_reported_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
     with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
         for _ in range(5):
             client.d.c.insert_one({})
@@ -169,7 +169,7 @@ def test_the_servers_pipeline_leaves_what_the_log_gets(
     assert [each.equal for each in verify_job(job)] == [True]
 
 
-def test_a_query_of_ones_own_has_the_same_figures(
+def test_a_custom_query_has_the_same_metrics(
     spark: SparkSession, uri: str, database: Db, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "MEASURE_MS", 0)
@@ -194,7 +194,7 @@ def test_a_query_of_ones_own_has_the_same_figures(
     assert 'headrace_pipeline_lag_events{job="own"} 0' in text
 
 
-def test_a_job_of_several_servers_tells_where_it_is_on_each(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_status_of_a_job_of_several_servers_has_a_line_for_each(spark: SparkSession, tmp_path: Path) -> None:
     with headrace.Server() as one, headrace.Server() as two:
         for server, count in ((one, 3), (two, 4)):
             with MongoClient[dict[str, Any]](server.uri) as client:

@@ -159,7 +159,7 @@ def test_a_running_job_follows_drops_and_renames_between_the_writes(
     assert compare(mirror).row_count > 5
 
 
-def test_a_lost_checkpoint_costs_a_new_snapshot_and_no_wrong_row(
+def test_a_removed_checkpoint_costs_a_new_snapshot_and_no_wrong_row(
     spark: SparkSession, uri: str, database: Db, tmp_path: Path
 ) -> None:
     mirror = mirror_of(uri, database, tmp_path)

@@ -47,7 +47,7 @@ def test_an_event_comes_back_from_its_row_byte_for_byte(event: dict[str, Any]) -
     assert bson.encode(event_of(raw)) == bson.encode(event)
 
 
-def test_values_at_which_engines_differ_are_told_as_the_evaluator_tells_them() -> None:
+def test_values_at_which_engines_differ_match_as_the_evaluator_matches_them() -> None:
     cells = [(cells_of(canonical(event)), canonical(event)) for event in PITFALL_EVENTS]
     for filter_ in PITFALL_FILTERS:
         predicate = parse_filter(canonical(filter_))
@@ -99,7 +99,7 @@ def test_a_filter_of_documents_becomes_a_prefilter_of_their_text() -> None:
     assert "operationType = 'insert'" in str(verdict.possible)
 
 
-def test_a_filter_that_no_value_passes_is_sure_of_rows_without_the_name() -> None:
+def test_a_negated_filter_is_certain_of_rows_without_the_field() -> None:
     verdict = MatchCompiler().approximation(parse_filter({"fullDocument.age": {"$ne": 30}}))
     assert verdict.possible == TRUE
     absent = {"fullDocument": '{"_id":{"$numberInt":"1"}}', "other": None}
@@ -107,7 +107,7 @@ def test_a_filter_that_no_value_passes_is_sure_of_rows_without_the_name() -> Non
     assert not verdict.certain.holds(absent | {"fullDocument": '{"age":{"$numberInt":"31"}}'})
 
 
-def test_an_id_is_sure_in_all_the_ways_a_number_is_written() -> None:
+def test_an_id_matches_with_certainty_in_every_encoding_of_an_integer() -> None:
     verdict = MatchCompiler().approximation(parse_filter({"documentKey._id": Int64(5)}))
     for text in ('{"$numberInt":"5"}', '{"$numberLong":"5"}', '{"$numberDouble":"5.0"}'):
         assert verdict.certain.holds({"documentKey": f'{{"_id":{text}}}', "other": None})

@@ -35,7 +35,7 @@ def engines_of(stages: list[Any], source: dict[str, Any] | None = None, **given:
     return [(item.where, item.stage.split('"')[1]) for item in explain(stages, source, **given).stages]
 
 
-def test_each_stage_is_told_where_it_runs() -> None:
+def test_explain_shows_where_each_stage_runs() -> None:
     source = {"pipeline": [{"$match": {"ns.coll": "c"}}, {"$unwind": "$fullDocument.a"}, {"$set": {"b": 1}}]}
     stages = [
         {"$match": {"operationType": "insert"}},
@@ -93,7 +93,7 @@ def test_a_stage_that_spark_cannot_run_is_refused_by_name(name: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_of_a_stage_spark_cannot_run_is_told(stage: dict[str, Any], word: str) -> None:
+def test_the_refusal_names_the_part_of_a_stage_that_spark_cannot_run(stage: dict[str, Any], word: str) -> None:
     with pytest.raises(StageRefused, match=word):
         explain([stage])
 
@@ -114,7 +114,7 @@ def test_a_wrong_stage_is_the_servers_error(stages: list[Any], code: int) -> Non
     assert raised.value.code == code
 
 
-def test_a_told_window_is_explained() -> None:
+def test_a_configured_window_is_explained() -> None:
     explanation = str(explain([{"$group": {"_id": "$a", "n": {"$count": {}}}}], window=Window("1 hour", "10 minutes")))
     assert 'window 1 hour, watermark on "$clusterTime" less 0 seconds' in explanation
 

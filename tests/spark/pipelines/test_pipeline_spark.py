@@ -108,9 +108,7 @@ def test_workers_and_columns_say_what_the_evaluator_says(
     assert read(made) == expected
 
 
-def test_values_at_which_engines_differ_are_told_alike_by_columns_workers_and_cursor(
-    spark: SparkSession, uri: str
-) -> None:
+def test_columns_workers_and_cursor_agree_on_values_at_which_engines_differ(spark: SparkSession, uri: str) -> None:
     from functools import reduce
 
     from pymongo import MongoClient
@@ -143,7 +141,7 @@ def test_values_at_which_engines_differ_are_told_alike_by_columns_workers_and_cu
 
 
 @pytest.fixture(scope="module")
-def written_collection(uri: str) -> Iterator[tuple[Any, dict[str, Any], list[Event]]]:
+def collection_and_events(uri: str) -> Iterator[tuple[Any, dict[str, Any], list[Event]]]:
     """A collection that was written to, the token before that, and its events."""
     from pymongo import MongoClient
 
@@ -182,9 +180,9 @@ def cursor_events(collection: Any, start: Event, stages: list[Event]) -> list[Ev
 @few
 @given(stages=STREAM_PIPELINES)
 def test_spark_gives_the_rows_that_the_servers_cursor_gives(
-    spark: SparkSession, written_collection: tuple[Any, dict[str, Any], list[Event]], stages: list[Event]
+    spark: SparkSession, collection_and_events: tuple[Any, dict[str, Any], list[Event]], stages: list[Event]
 ) -> None:
-    collection, start, everything = written_collection
+    collection, start, everything = collection_and_events
     try:
         cursor = cursor_events(collection, start, stages)
     except Exception:  # the server's error; the evaluator's own are compared above
@@ -198,7 +196,7 @@ def test_spark_gives_the_rows_that_the_servers_cursor_gives(
     assert after.collect() == frame(spark, cursor).collect() if cursor else after.count() == 0
 
 
-def test_bson_columns_are_read_and_written_too(spark: SparkSession) -> None:
+def test_bson_columns_are_input_and_output_too(spark: SparkSession) -> None:
     given_documents = [{"_id": 1, "a": [1, Int64(2)]}, {"_id": 2}]
     df = spark.createDataFrame(
         [(7, bytearray(bson.encode(each))) for each in given_documents], "n INT, document BINARY"
@@ -330,7 +328,7 @@ def test_events_that_lose_their_token_are_refused_as_a_change_stream_does(rows: 
         headrace.spark.pipeline(rows, [{"$project": {"_id": 0}}], output="events").collect()
 
 
-def test_documents_of_a_written_collection_are_read_through_the_source(
+def test_inserted_documents_are_read_through_the_source(
     spark: SparkSession, uri: str, database: Database[Event]
 ) -> None:
     with database.c.watch() as stream:

@@ -51,7 +51,7 @@ KINDS: list[st.SearchStrategy[Any]] = [
 
 @pytest.fixture(scope="module", autouse=True)
 def few_rows_are_enough() -> Iterator[None]:
-    """So that documents need not be many to be told together."""
+    """So that documents need not be many to be converted together."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(known_layouts, "ROWS_MIN", ROWS_MIN)
         yield
@@ -68,7 +68,7 @@ def skeletons(depth: int) -> st.SearchStrategy[st.SearchStrategy[dict[str, Any]]
 
 @st.composite
 def columns(draw: st.DrawFn) -> pa.Array:
-    """Rows of BSON: several documents each of a few layouts, often enough to be told together, and others."""
+    """Rows of BSON: several documents each of a few layouts, often enough to be converted together, and others."""
     rows: list[bytes | None] = []
     for documents in draw(st.lists(skeletons(2), min_size=1, max_size=3)):
         some = [encode(each) for each in draw(st.lists(documents, min_size=1, max_size=5))]
@@ -104,21 +104,21 @@ many = settings(max_examples=150, deadline=None, derandomize=True)
 
 
 def same(one: pa.Array, other: pa.Array) -> bool:
-    """Equal, NaN equal to itself and the signs of zeros told apart."""
+    """Equal, NaN equal to itself and the signs of zeros distinguished."""
     return one.type == other.type and repr(one.to_pylist()) == repr(other.to_pylist())
 
 
 @pytest.mark.process
 @many
 @given(columns())
-def test_texts_told_together_are_those_told_one_by_one(column: pa.Array) -> None:
+def test_texts_converted_together_equal_those_converted_one_by_one(column: pa.Array) -> None:
     assert TextColumn()(column).equals(TextColumn(together=False)(column))
 
 
 @pytest.mark.process
 @many
 @given(columns())
-def test_typed_columns_and_rests_told_together_are_those_told_one_by_one(column: pa.Array) -> None:
+def test_typed_columns_converted_together_equal_those_converted_one_by_one(column: pa.Array) -> None:
     together, alone = TypedColumns(SCHEMA, ARROW)(column), TypedColumns(SCHEMA, ARROW, together=False)(column)
     assert same(together[0], alone[0])
     assert together[1].equals(alone[1])
@@ -177,7 +177,7 @@ def raw(*elements: bytes) -> bytes:
         encode({f"f{number}": number for number in range(201)}),
     ],
 )
-def test_what_no_layout_can_tell_has_none(document: bytes) -> None:
+def test_a_document_that_no_layout_describes_is_decoded(document: bytes) -> None:
     assert layout_of(document) is None
     column = pa.array([document] * 40)
     assert TextColumn()(column).equals(TextColumn(together=False)(column))

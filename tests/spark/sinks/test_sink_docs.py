@@ -29,7 +29,7 @@ def test_each_kind_has_a_page_whose_options_are_those_of_the_sink(kind: str, tmp
     assert KINDS[kind].options <= first.keys()
 
 
-def test_the_sink_of_ones_own_counts_each_event_once(tmp_path: Path) -> None:
+def test_the_custom_sink_counts_each_event_once(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     (example,) = blocks("own", "python")
     exec(compile(example, "own.md", "exec"), names)

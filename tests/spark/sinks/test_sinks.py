@@ -81,7 +81,7 @@ class ByTasks:
 
 
 class Target:
-    """A place for a sink: opened as a new process would, copied, read. `is_log`: it keeps rows, not documents."""
+    """The folder of a sink: opened as a new process would, copied, read. `is_log`: it keeps rows, not documents."""
 
     is_log = False
     history = False
@@ -219,7 +219,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
 
 
 def check(target: Target, changes: GeneratedChanges) -> None:
-    """The target is what the story says, from its end on and, where it says so, at every moment."""
+    """The target equals the collection at the end of the changes and, with a history, at every token."""
     contents = target.contents()
     if target.is_log:
         rows = [row for row_batch in changes.row_batches for row in row_batch]

@@ -63,7 +63,7 @@ def test_a_plain_batch_is_committed_as_the_files_that_tasks_wrote(
     assert stored_rows(tmp_path) == events(60).to_pylist()
 
 
-def test_a_batch_written_by_tasks_is_the_table_that_the_driver_would_have_written(tmp_path: Path) -> None:
+def test_tasks_write_the_same_table_as_the_driver(tmp_path: Path) -> None:
     rows = events(30)
     spread(changes_sink(tmp_path / "tasks"), rows)
     changes_sink(tmp_path / "driver").apply(MicroBatch("q", 0, rows))

@@ -105,7 +105,7 @@ def batch(server: headrace.Server, **more: str) -> list[Row]:
 
 
 def run(reader: StreamReader, start: Offset) -> tuple[list[str], Offset]:
-    """What a run over what is available tells, and where it ends."""
+    """The operations of a run over what is available, and the offset at which it ends."""
     operations: list[str] = []
     reader.prepareForTriggerAvailableNow()
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
@@ -142,7 +142,7 @@ def test_with_bson_only_mongodbs_commands_are_sent(server: headrace.Server, seen
     assert seen.stages <= STAGES
 
 
-def test_a_server_that_is_no_headrace_is_found_out_and_sent_nothing_else(
+def test_another_server_is_detected_and_sent_only_mongodbs_commands(
     no_headrace: None, server: headrace.Server, seen: Seen
 ) -> None:
     everything(server)
@@ -164,6 +164,6 @@ def test_a_mirror_is_compared_with_mongodbs_commands(
     assert seen.taken() <= MONGODBS
 
 
-def test_a_headrace_is_found_out_too(server: headrace.Server, seen: Seen) -> None:
+def test_a_headrace_server_is_detected(server: headrace.Server, seen: Seen) -> None:
     everything(server)
     assert seen.taken() == MONGODBS | HEADRACES

@@ -63,7 +63,7 @@ def test_what_is_wrong_is_refused_by_name(given: dict[str, str], named: str) -> 
         parse_options(given)
 
 
-def test_a_token_tells_its_time_and_keeps_its_type_bits() -> None:
+def test_a_token_has_its_time_and_its_type_bits() -> None:
     token = Token.of({"_data": HIGH_WATER, "_typeBits": b"\x82\x80\x00"})
     assert token.time == Timestamp(1666277036, 2)
     assert token.document() == {"_data": HIGH_WATER, "_typeBits": b"\x82\x80\x00"}

@@ -57,7 +57,7 @@ def test_a_past_state_is_read_as_of_a_token(spark: SparkSession, uri: str, datab
 
 @pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="in PySpark 4.1 a run is one batch, and that is not all there is")
 @pytest.mark.parametrize("transport", ["arrow"], indirect=True)  # a checkpoint is the same for both
-def test_a_stream_of_several_servers_keeps_its_place_in_a_checkpoint(
+def test_a_stream_of_several_servers_continues_from_its_checkpoint(
     spark: SparkSession, tmp_path: Path, transport: str
 ) -> None:
     events: list[tuple[str, str]] = []

@@ -111,14 +111,14 @@ def test_a_database_and_a_deployment_are_streams_too(uri: str, database: Db) -> 
         database.two.drop()
 
 
-def test_the_earliest_position_is_before_everything_that_is_kept(uri: str, database: Db) -> None:
+def test_the_earliest_position_is_before_every_retained_event(uri: str, database: Db) -> None:
     feed = feed_of(uri, database)
     database.c.insert_one({"_id": 1})
     start = feed.resolve(StreamPosition("earliest"))
     assert events_between(feed, start, reach(feed, start)) == [("insert", 1)]
 
 
-def test_what_the_server_refuses_is_told_as_it_says_it(uri: str, database: Db) -> None:
+def test_an_error_of_the_server_is_raised_with_its_message(uri: str, database: Db) -> None:
     feed = feed_of(uri, database, pipeline=({"$group": {"_id": None}},))
     with pytest.raises(OperationFailure):
         feed.resolve(StreamPosition("latest"))
@@ -136,7 +136,7 @@ def test_a_position_that_the_oplog_has_left_is_an_error_that_says_so() -> None:
             list(read_range(feed, start, end, COLUMNS))
 
 
-def test_a_cursor_goes_on_after_the_server_lost_it(uri: str, database: Db) -> None:
+def test_a_cursor_continues_after_the_server_killed_it(uri: str, database: Db) -> None:
     feed = feed_of(uri, database, batch_rows=3)
     start = feed.resolve(StreamPosition("latest"))
     database.c.insert_many([{"_id": number} for number in range(10)])

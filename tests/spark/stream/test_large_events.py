@@ -79,7 +79,7 @@ def tokens(uri: str, database: Db, start: Token) -> list[Token]:
 
 
 @pytest.mark.process
-def test_both_ways_give_the_same_whole_rows_at_the_tokens_of_the_whole_events(uri: str, database: Db) -> None:
+def test_both_transports_give_the_same_complete_rows_at_the_tokens_of_unsplit_events(uri: str, database: Db) -> None:
     feeds = [way(uri, database, transport) for transport in ("arrow", "bson")]
     start = feeds[0].resolve(StreamPosition("latest"))
     history(database)
@@ -94,7 +94,7 @@ def test_both_ways_give_the_same_whole_rows_at_the_tokens_of_the_whole_events(ur
 
 
 @pytest.mark.process
-def test_slices_have_each_of_them_once(uri: str, database: Db, transport: str) -> None:
+def test_slices_have_each_large_event_once(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
     start = feed.resolve(StreamPosition("latest"))
     history(database)
@@ -108,7 +108,7 @@ def test_slices_have_each_of_them_once(uri: str, database: Db, transport: str) -
 
 
 @pytest.mark.process
-def test_ranges_end_at_whole_events_and_are_gone_on_from(uri: str, database: Db, transport: str) -> None:
+def test_ranges_end_at_complete_events_and_can_be_continued(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
     last = feed.resolve(StreamPosition("latest"))
     collected: list[str] = []
@@ -126,7 +126,7 @@ def test_ranges_end_at_whole_events_and_are_gone_on_from(uri: str, database: Db,
 
 
 @pytest.mark.process
-def test_a_cursor_stands_at_whole_events_with_their_type_bits(uri: str, database: Db) -> None:
+def test_a_cursors_token_is_that_of_a_complete_event_with_its_type_bits(uri: str, database: Db) -> None:
     feed = way(uri, database, "bson", batch_rows=3)
     start = feed.resolve(StreamPosition("latest"))
     history(database)
@@ -143,7 +143,7 @@ def test_a_cursor_stands_at_whole_events_with_their_type_bits(uri: str, database
 
 @pytest.mark.process
 @pytest.mark.parametrize("raw", [False, True])
-def test_a_cursor_that_is_lost_between_fragments_reads_the_event_again(
+def test_a_cursor_that_is_killed_between_fragments_reads_the_event_again(
     uri: str, database: Db, monkeypatch: pytest.MonkeyPatch, raw: bool
 ) -> None:
     get_more, killed = MongoDBStream.get_more, set()
@@ -207,7 +207,7 @@ def test_fragments_that_the_user_asks_for_stay_fragments(uri: str, database: Db,
 
 
 @pytest.mark.process
-def test_a_position_in_time_is_found_past_them(uri: str, database: Db, transport: str) -> None:
+def test_a_position_in_time_is_resolved_past_large_events(uri: str, database: Db, transport: str) -> None:
     feed = way(uri, database, transport)
     start = feed.resolve(StreamPosition("latest"))
     history(database)
@@ -217,7 +217,7 @@ def test_a_position_in_time_is_found_past_them(uri: str, database: Db, transport
 
 
 @pytest.mark.process
-def test_a_collection_as_it_was_has_them(uri: str, database: Db) -> None:
+def test_a_past_collection_has_large_documents(uri: str, database: Db) -> None:
     database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
     for key in (1, 2):
         database.c.insert_one({"_id": key, "text": "x" * (16 * MB - 100)})
@@ -258,7 +258,7 @@ def test_a_server_that_knows_no_fragments_is_read_without(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("trigger", ["batch", "stream"])
-def test_spark_reads_them(spark: SparkSession, uri: str, database: Db, transport: str, trigger: str) -> None:
+def test_spark_reads_large_events(spark: SparkSession, uri: str, database: Db, transport: str, trigger: str) -> None:
     from headrace.spark.session import register
 
     options = {"uri": uri, "database": database.name, "collection": "c", "transport": transport, "columns": "token"}

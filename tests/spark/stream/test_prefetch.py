@@ -27,7 +27,7 @@ def reader(uri: str, database: Db) -> PrefetchingReader:
     return made
 
 
-def test_a_small_batch_comes_whole_with_its_plan(reader: PrefetchingReader, database: Db) -> None:
+def test_a_small_batch_is_prefetched_completely(reader: PrefetchingReader, database: Db) -> None:
     start = reader.initialOffset()
     database.c.insert_many([{"_id": number} for number in range(10)])
     end = reader.latestOffset(start, ReadAllAvailable())

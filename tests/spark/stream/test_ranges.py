@@ -79,7 +79,7 @@ def test_reshaped_events_lose_nothing_either_way(uri: str, database: Db) -> None
 
 
 @pytest.mark.parametrize("slices", [2, 3])
-def test_slices_part_a_range_by_key_and_keep_each_documents_order(
+def test_slices_divide_a_range_by_key_and_preserve_each_documents_order(
     uri: str, database: Db, transport: str, slices: int
 ) -> None:
     feed = way(uri, database, transport)
@@ -124,7 +124,7 @@ def test_a_bound_of_bytes_cuts_where_the_events_sizes_say(uri: str, database: Db
     assert ahead.advance(first.token, BatchLimits(bytes=1), until=feed.now(), wait_ms=20).rows == 1
 
 
-def test_a_key_whose_type_its_token_does_not_tell_is_gone_on_from(uri: str, database: Db) -> None:
+def test_a_range_continues_after_a_key_whose_type_is_not_in_its_token(uri: str, database: Db) -> None:
     """Text alone is kept of a token that comes as Arrow; its type bits are not needed to go on."""
     feed = way(uri, database, "arrow")
     last = feed.resolve(StreamPosition("latest"))

@@ -65,7 +65,7 @@ def ahead_of(server: Server) -> ReadAhead:
     return ReadAhead(server, server.open)
 
 
-def test_a_bound_of_rows_is_kept_and_the_next_batch_goes_on_without_asking_again() -> None:
+def test_a_bound_of_rows_holds_and_the_next_batch_uses_the_open_cursor() -> None:
     server = Server([token(time) for time in range(1, 8)])
     ahead = ahead_of(server)
     start, ends = token(0, 0), []
@@ -126,14 +126,14 @@ def test_an_invalidate_ends_a_batch() -> None:
     assert ahead.advance(token(3), BatchLimits(10), until=None, wait_ms=5) == BatchEnd(token(5), 2)
 
 
-def test_an_invalidate_behind_the_bound_is_told_with_its_own_batch() -> None:
+def test_an_invalidate_after_the_bound_is_reported_with_its_batch() -> None:
     server = Server([token(time) for time in range(1, 6)], invalidates=frozenset({token(3)}), batch=10)
     ahead = ahead_of(server)
     assert ahead.advance(token(0, 0), BatchLimits(2), until=None, wait_ms=5) == BatchEnd(token(2), 2)
     assert ahead.advance(token(2), BatchLimits(2), until=None, wait_ms=5) == BatchEnd(token(3), 1, True)
 
 
-def test_asked_for_another_place_it_begins_there() -> None:
+def test_a_batch_from_another_position_opens_a_new_cursor() -> None:
     server = Server([token(time) for time in range(1, 6)])
     ahead = ahead_of(server)
     ahead.advance(token(0, 0), BatchLimits(4), until=None, wait_ms=5)
@@ -141,7 +141,7 @@ def test_asked_for_another_place_it_begins_there() -> None:
     assert server.opened == 2
 
 
-def test_a_bound_of_bytes_is_kept_but_one_event_is_always_given() -> None:
+def test_a_bound_of_bytes_holds_but_one_event_is_always_returned() -> None:
     server = Server([token(time) for time in range(1, 8)], batch=10)
     server.bytes = 100
     ahead = ahead_of(server)
@@ -151,7 +151,7 @@ def test_a_bound_of_bytes_is_kept_but_one_event_is_always_given() -> None:
     assert server.opened == 1
 
 
-def test_a_look_gives_nothing_and_tells_up_to_when_all_is_known() -> None:
+def test_reachable_time_consumes_nothing_and_is_the_time_up_to_which_all_events_are_known() -> None:
     server = Server([token(1), token(2, 1), token(2, 2), token(3)], batch=10)
     ahead = ahead_of(server)
     assert ahead.reachable_time(token(0, 0), BatchLimits(2), wait_ms=5) == token(2).time
@@ -162,7 +162,7 @@ def test_a_look_gives_nothing_and_tells_up_to_when_all_is_known() -> None:
     assert server.opened == 1
 
 
-def test_who_got_no_rows_may_ask_from_the_same_place_again() -> None:
+def test_a_batch_without_rows_can_be_repeated_from_the_same_position() -> None:
     server = Server([token(1)])
     ahead = ahead_of(server)
     for quiet in (5, 7, 9):

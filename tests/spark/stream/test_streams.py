@@ -94,7 +94,7 @@ def test_a_batch_reaches_to_the_frontier_of_the_slowest_server() -> None:
         reader.stop()
 
 
-def test_bounds_hold_and_nothing_is_lost_between_batches() -> None:
+def test_bounds_hold_and_no_event_is_missing_between_batches() -> None:
     with headrace.Server() as one, headrace.Server() as two:
         reader = reader_of(one, two, maxRowsPerTrigger="8", partitions="2")
         start = reader.initialOffset()
@@ -158,7 +158,7 @@ def test_a_server_that_is_down_stalls_visibly_or_is_passed_over(
             reader.stop()
 
 
-def test_a_server_added_to_a_running_job_begins_with_an_offset_of_its_own() -> None:
+def test_a_server_added_to_a_running_job_begins_with_a_new_offset() -> None:
     with headrace.Server() as one, headrace.Server() as two, headrace.Server() as three:
         reader = reader_of(one, two)
         start = reader.initialOffset()
@@ -183,7 +183,7 @@ def kinds(stream: ServerStream, start: Offset, end: Offset) -> list[tuple[str, A
     return [(kind, key and decode(key)["_id"]) for kind, key in pairs]
 
 
-def test_a_lost_position_fails_or_begins_again_from_a_snapshot() -> None:
+def test_a_pruned_position_fails_or_restarts_from_a_snapshot() -> None:
     with headrace.Server() as server:
         insert(server, *range(3))
         fails, begins = stream_of(server), stream_of(server, onPositionLost="resnapshot")
@@ -201,7 +201,7 @@ def test_a_lost_position_fails_or_begins_again_from_a_snapshot() -> None:
         assert events == [("snapshotBegin", None), *(("snapshot", key) for key in keys), ("snapshotEnd", None)]
 
 
-def test_a_range_lost_after_it_was_planned_is_made_up_for_by_a_snapshot() -> None:
+def test_a_range_pruned_after_it_was_planned_is_replaced_by_a_snapshot() -> None:
     with headrace.Server() as server:
         stream = stream_of(server, onPositionLost="resnapshot")
         start = stream.initial_offset()
@@ -214,7 +214,7 @@ def test_a_range_lost_after_it_was_planned_is_made_up_for_by_a_snapshot() -> Non
         assert kinds(stream, start, end) == again
 
 
-def test_a_chunk_of_a_snapshot_is_read_in_parts() -> None:
+def test_a_chunk_of_a_snapshot_is_read_in_partitions() -> None:
     with headrace.Server() as server:
         insert(server, *range(40))
         stream = stream_of(server, startingPosition="snapshot", partitions="3")
@@ -230,7 +230,7 @@ def test_a_chunk_of_a_snapshot_is_read_in_parts() -> None:
         assert max(counts) <= 3
 
 
-def test_a_part_of_several_servers_is_a_part_of_each() -> None:
+def test_a_partition_of_several_servers_has_a_range_of_each() -> None:
     with headrace.Server() as one, headrace.Server() as two:
         stream = MergedStream(reader_of(one, two, partitions="2").options)
         start = stream.initial_offset()

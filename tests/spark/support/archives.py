@@ -1,4 +1,4 @@
-"""A server whose oplog is cut short and a job that archives its collection, as several tests need them."""
+"""A server whose oplog is pruned, and a job that archives its collection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ArchivedServer:
     """A server, a job that archives its collection, and readers of both."""
 
     has_fingerprint = True
-    """Whether the table says of which stream it is; older ones do not."""
+    """Whether the table names its stream; tables of older versions do not."""
 
     def __init__(self, server: headrace.Server, path: Path) -> None:
         self.server = server

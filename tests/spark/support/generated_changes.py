@@ -1,6 +1,6 @@
-"""A collection that somebody writes to, told as batches of the source's rows: made by a seed, no server needed.
+"""Changes of a collection as batches of the source's rows, generated from a seed without a server.
 
-A story is a snapshot read while writers write, the events since, a drop with the new snapshot behind it, more events.
+They are a snapshot read while writers write, the events since, a drop with the new snapshot behind it, more events.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def batches(row_batches: list[list[Row]], query: str = "q") -> list[MicroBatch]:
 
 @dataclass(slots=True)
 class GeneratedChanges:
-    """The collection as it is, all events so far, the batches told, and the collection at every token."""
+    """The documents now, all events so far, the batches of rows, and the documents at every token."""
 
     seed: int
     keys: int = 5
@@ -103,7 +103,7 @@ class GeneratedChanges:
             self.write()
 
     def snapshot(self) -> None:
-        """A snapshot in two parts with writes in between; then the events since it began, in small batches."""
+        """A snapshot in two batches with writes in between; then the events since it began, in small batches."""
         begun = self.time
         begin = self.row(SNAPSHOT_BEGIN)._replace(token=token_at(begun))
         self.time = begun

@@ -141,8 +141,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.store.uploads[upload] = {}
                 reply = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
             elif "uploadId" in query:
-                upload_parts = self.store.uploads[query["uploadId"]]
-                self.store.objects[name] = data = b"".join(upload_parts[number] for number in sorted(upload_parts))
+                chunks = self.store.uploads[query["uploadId"]]
+                self.store.objects[name] = data = b"".join(chunks[number] for number in sorted(chunks))
                 reply = f"<CompleteMultipartUploadResult><ETag>{_tag(data)}</ETag></CompleteMultipartUploadResult>"
             elif "copy" in query:
                 copied = {key: data for key, data in self.store.objects.items() if key.startswith(name)}

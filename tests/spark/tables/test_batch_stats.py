@@ -1,4 +1,4 @@
-"""What the figures of a batch say about it is what the sieve finds by asking each row."""
+"""The statistics of a batch give the same progress as the sieve, which looks at each row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = ("insert", "update", "drop", None, SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_EN
 
 
 def agrees(rows: list[Row], before: Progress) -> bool:
-    """Whether the figures said anything; what they said is right."""
+    """Whether the statistics decided; if so, asserts that they agree with the sieve."""
     table = without_seen_events(table_of(rows), before.token)
     slices = [batch_stats(table.slice(start, 2)) for start in range(0, table.num_rows, 2)]
     sieve = Sieve(before)
@@ -31,7 +31,7 @@ def agrees(rows: list[Row], before: Progress) -> bool:
 
 @pytest.mark.process
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_the_rows_the_figures_agree_with_the_sieve_or_say_nothing(seed: int) -> None:
+def test_batch_stats_agree_with_the_sieve_or_are_undecided(seed: int) -> None:
     choose = random.Random(seed)
     said = 0
     for _ in range(300):
@@ -46,7 +46,7 @@ def test_whatever_the_rows_the_figures_agree_with_the_sieve_or_say_nothing(seed:
     assert said > 60
 
 
-def test_a_story_told_once_needs_the_sieve_for_no_batch() -> None:
+def test_batches_without_repeats_never_need_the_sieve() -> None:
     progress = Progress()
     for rows in generated_changes(2).row_batches:
         assert agrees(rows, progress)
@@ -55,14 +55,14 @@ def test_a_story_told_once_needs_the_sieve_for_no_batch() -> None:
         progress = behind
 
 
-def test_the_first_row_that_ends_a_collection_is_told_from_whatever_part() -> None:
+def test_merged_stats_have_the_first_row_that_ends_a_collection() -> None:
     rows = [Row(token_at(number), BEGAN, 1, kind, "db", "c") for number, kind in ((3, "rename"), (2, "drop"))]
     invalidated = merged_stats([batch_stats(table_of([row])) for row in rows]).invalidated
     assert invalidated is not None and invalidated.description == f"drop of db.c at {token_at(2)}"
     assert merged_stats([batch_stats(table_of([rows[0]._replace(operationType="insert")]))]).invalidated is None
 
 
-def test_parts_whose_ranges_overlap_leave_open_whether_tokens_come_twice() -> None:
+def test_slices_with_overlapping_ranges_may_repeat_tokens() -> None:
     rows = [Row(token_at(number), BEGAN, 1, "insert") for number in range(1, 5)]
     odd, even = batch_stats(table_of(rows[::2])), batch_stats(table_of(rows[1::2]))
     assert not merged_stats([odd, even]).distinct

@@ -108,7 +108,7 @@ def test_a_new_snapshot_replaces_what_was_there_and_never_empties_it() -> None:
     assert mirror == {dumps(8): MirrorRow(dumps({"_id": 8}), "6")}
 
 
-def test_a_whole_snapshot_and_its_events_in_one_batch_leave_nothing_of_what_was_there() -> None:
+def test_a_complete_snapshot_and_its_events_in_one_batch_replace_all_rows() -> None:
     mirror = {dumps(key): MirrorRow(dumps({"_id": key, "old": True}), "1") for key in (7, 8, 9)}
     rows = [event("5", SNAPSHOT_BEGIN), event("6", SNAPSHOT, 8, fullDocument={"_id": 8})]
     state = applied(mirror, [*rows, event("7", SNAPSHOT_END), updated("8", 8, n=1)], MirrorState("4", "2"))

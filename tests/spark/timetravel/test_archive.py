@@ -1,4 +1,4 @@
-"""What the oplog no longer has comes from the table of the sink `changes`, and nothing is missing or told twice."""
+"""What the oplog no longer has comes from the table of the sink `changes`, and no event is missing or repeated."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def test_the_oplog_may_be_pruned_while_a_range_is_read(
     start, end = Token(everything[0]["token"]), Token(everything[-1]["token"])
     for rows_before_loss in range(4):
         monkeypatch.setattr(archive_module, "read_range", losing(everything, rows_before_loss))
-        batches_found = archive_module.read_events(parse_options(archived.options()), start, end, ["token"])
-        assert [row["token"] for batch in batches_found for row in batch.to_pylist()] == tokens(everything)[1:]
+        read_batches = archive_module.read_events(parse_options(archived.options()), start, end, ["token"])
+        assert [row["token"] for batch in read_batches for row in batch.to_pylist()] == tokens(everything)[1:]
 
 
 def losing(events: list[Row], rows_before_loss: int) -> Callable[..., Iterator[pa.RecordBatch]]:
@@ -141,7 +141,7 @@ def test_slices_pipelines_and_columns_are_the_same_from_the_table(
     assert len({row["other"] is None for row in filtered}) == 1
 
 
-def test_a_time_before_the_oplog_is_found_in_the_table(archived: ArchivedServer, everything: list[Row]) -> None:
+def test_a_time_before_the_oplog_is_read_from_the_table(archived: ArchivedServer, everything: list[Row]) -> None:
     first, third = (Token(everything[number]["token"]) for number in (0, 2))
     feed = MongoDBStream(parse_options(archived.options()))
     start = archive_module.resolve(feed, StreamPosition("time", time=third.time))
@@ -153,7 +153,9 @@ def test_a_time_before_the_oplog_is_found_in_the_table(archived: ArchivedServer,
         archived.read(startingPosition=long_ago)
 
 
-def test_what_neither_has_is_lost_and_the_policy_follows(archived: ArchivedServer, everything: list[Row]) -> None:
+def test_a_position_that_neither_has_follows_the_policy_for_missing_positions(
+    archived: ArchivedServer, everything: list[Row]
+) -> None:
     strange = Token(everything[0]["token"][:2] + "00000001" + everything[0]["token"][10:])
     with pytest.raises(PositionLost, match="The archive"):
         archived.read(startingPosition=strange.text)
@@ -169,7 +171,7 @@ def test_what_neither_has_is_lost_and_the_policy_follows(archived: ArchivedServe
     assert tokens(archived.read(startingPosition="earliest"))[0] > everything[-1]["token"]
 
 
-def test_a_range_planned_and_then_lost_comes_from_the_table_instead_of_a_snapshot(archived: ArchivedServer) -> None:
+def test_a_range_pruned_after_it_was_planned_comes_from_the_table(archived: ArchivedServer) -> None:
     archived.begin(startingPosition="snapshot")
     reader = archived.stream(onPositionLost="resnapshot")
     start = reader.initialOffset()
@@ -238,7 +240,7 @@ def test_a_snapshot_behind_an_invalidate_leaves_nothing_out(archived: ArchivedSe
         ({"showExpandedEvents": "true"}, "showExpandedEvents is not given in the table, and True is needed"),
     ],
 )
-def test_a_table_that_was_written_with_other_options_is_refused_by_their_name(
+def test_a_table_of_a_stream_with_other_options_is_refused_by_their_name(
     archived: ArchivedServer, everything: list[Row], more: dict[str, str], named: str
 ) -> None:
     with pytest.raises(ArchiveUnfit, match=named):
@@ -254,7 +256,7 @@ def test_a_table_that_was_written_with_other_options_is_refused_by_their_name(
         ({"showExpandedEvents": "true"}, "showExpandedEvents is True in the table, and not given is needed"),
     ],
 )
-def test_a_table_that_lacks_events_or_tells_them_otherwise_is_no_archive(
+def test_a_table_with_fewer_or_different_events_is_no_archive(
     archived: ArchivedServer, more: dict[str, str], named: str
 ) -> None:
     archived.begin(**more)
@@ -295,7 +297,7 @@ def test_an_archive_that_is_not_there_yet_changes_nothing(archived: ArchivedServ
     assert [row["operationType"] for row in archived.read(startingPosition="earliest")] == ["insert"]
 
 
-def test_an_archive_is_for_one_server_and_whole_events() -> None:
+def test_an_archive_is_for_one_server_and_unsplit_events() -> None:
     for more in ({"uri": "mongodb://a\nmongodb://b"}, {"pipeline": '[{"$changeStreamSplitLargeEvent": {}}]'}):
         with pytest.raises(OptionError, match="archive"):
             parse_options({"uri": "mongodb://a", "archive": "x"} | more)

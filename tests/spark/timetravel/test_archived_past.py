@@ -68,7 +68,7 @@ def states_of(archived: ArchivedServer, seed: int) -> States:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("partitions", ["1", "3"])
-def test_every_state_since_the_snapshot_is_found_again_without_images(
+def test_every_state_since_the_snapshot_is_read_without_images(
     archived: ArchivedServer, seed: int, partitions: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.spark.timetravel.archive_table.WINDOW_ROWS", 5)
@@ -136,7 +136,9 @@ def test_before_the_first_snapshot_and_between_two_the_past_is_unknown(archived:
         archived.read(asOf=between.text)
 
 
-def test_the_server_tells_where_the_archive_cannot(archived: ArchivedServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_server_is_read_where_the_archive_has_no_answer(
+    archived: ArchivedServer, caplog: pytest.LogCaptureFixture
+) -> None:
     archived.client.d.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
     archived.collection.insert_one({"_id": 1})
     token = now(archived)

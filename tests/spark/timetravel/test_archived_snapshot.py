@@ -119,7 +119,7 @@ def test_the_server_is_read_where_the_archive_does_not_go_on(
     assert sorted(row["fullDocument"] for row in rows) == contents(archived)
 
 
-def test_without_a_whole_snapshot_in_the_archive_the_server_is_read(
+def test_without_a_complete_snapshot_in_the_archive_the_server_is_read(
     archived: ArchivedServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     nothing = snapshot_of(archived, archive=str(tmp_path / "nothing"))

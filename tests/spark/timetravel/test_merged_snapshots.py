@@ -209,7 +209,7 @@ def test_a_server_that_is_down_in_its_snapshot_is_waited_for_or_passed_over(
             servers.close()
 
 
-def test_a_server_that_has_lost_its_position_is_read_again_if_the_policy_says_so() -> None:
+def test_a_server_whose_position_was_pruned_is_read_again_if_the_policy_says_so() -> None:
     with headrace.Server() as one, headrace.Server() as two:
         servers = Servers(one, two)
         servers.write(5)

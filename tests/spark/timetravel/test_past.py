@@ -32,7 +32,7 @@ def now(uri: str, database: Db) -> Token:
 
 @pytest.mark.process
 @pytest.mark.parametrize("seed", range(4))
-def test_every_state_of_a_collection_is_found_again(uri: str, database: Db, seed: int) -> None:
+def test_every_past_state_of_a_collection_can_be_read(uri: str, database: Db, seed: int) -> None:
     random_ = random.Random(seed)
     database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
     states: list[tuple[Token, list[dict[str, Any]]]] = []

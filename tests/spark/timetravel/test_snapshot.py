@@ -47,7 +47,7 @@ def test_an_empty_collection_has_no_chunk(uri: str, database: Db) -> None:
     assert Snapshot(SourceOptions(uri, database.name, "c")).next_chunk("", 10) is None
 
 
-def test_a_key_beyond_the_last_chunk_is_found_by_the_next(uri: str, database: Db) -> None:
+def test_a_key_beyond_the_last_chunk_is_in_the_next(uri: str, database: Db) -> None:
     database.c.insert_many([{"_id": number} for number in range(3)])
     snapshot = Snapshot(SourceOptions(uri, database.name, "c"))
     database.c.insert_one({"_id": 9})

@@ -95,7 +95,7 @@ def test_a_mirror_that_is_behind_is_compared_as_it_will_be(mirrored: MirroredCol
     assert compare(mirrored).unequal_count == 1
 
 
-def test_writes_during_the_comparison_do_not_disturb_it(
+def test_writes_during_the_comparison_do_not_affect_it(
     mirrored: MirroredCollection, database: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.c.insert_many([{"_id": number, "list": [1]} for number in range(30)])
