@@ -322,7 +322,7 @@ def test_the_clients_metadata_is_as_long_as_mongodb_lets_it_be() -> None:
         ("anonymous unix socket", False),
     ],
 )  # fmt: skip
-def test_what_governs_the_server_is_asked_on_its_own_machine(
+def test_commands_that_govern_the_server_are_for_local_clients(
     command: dict[str, Any], address: str, is_refused: bool
 ) -> None:
     client = ClientInfo(1, address, ("0.0.0.0", 27017))
