@@ -37,7 +37,7 @@ def test_the_notebook_draws_the_delays_as_they_come(spark: SparkSession, monkeyp
     shown = Shown()
     names: dict[str, Any] = {"display": shown}
     for text in cells():
-        exec(compile(text.replace("SECONDS = 20", "SECONDS = 5"), str(NOTEBOOK), "exec"), names)
+        exec(compile(text.replace("SECONDS = 20", "SECONDS = 10"), str(NOTEBOOK), "exec"), names)
     assert shown.titles[-1] == "831 flights have landed"
     assert len(set(shown.titles)) > 2
 
