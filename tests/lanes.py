@@ -49,9 +49,9 @@ STATIC: Final = Lane(
     ),
 )
 FAST: Final = tests("fast", "not slow", int(os.environ.get("PROCESSES", "2")))
-# One process, one session of Spark: what starts a Spark of its own is among the processes.
-SPARK: Final = tests("spark", "spark and not process and not network and not soak")
-PROCESS: Final = tests("process", "(process or network) and not soak")
+# One process with one session of Spark, and what needs another PySpark, so that both lanes take about as long.
+SPARK: Final = tests("spark", "spark and not process and not soak")
+PROCESS: Final = tests("process", "(process or network and not spark) and not soak")
 GROUPS: Final = {
     "check": ((STATIC, replace(FAST, environment=(("HEADRACE_FEW_EXAMPLES", "1"),))),),
     "soak": ((tests("soak", "soak"),),),
