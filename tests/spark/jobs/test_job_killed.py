@@ -26,6 +26,7 @@ from pymongo.errors import PyMongoError
 from headrace.cli.pipeline import EXIT_FAILED
 from headrace.spark.jobs.job_file import read_job
 from headrace.spark.jobs.report import verify_job
+from tests.spark.support.processes import children
 
 pytestmark = [
     pytest.mark.process,
@@ -61,20 +62,6 @@ uri = "{uri}"
 database = "copy"
 collection = "orders"
 """
-
-
-def children(parent: int) -> list[int]:
-    """The processes that `parent` started, and theirs."""
-    processes = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == parent:
-                processes += [int(entry.name), *children(int(entry.name))]
-    return processes
 
 
 def kill(*processes: int) -> None:

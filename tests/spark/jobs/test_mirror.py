@@ -23,6 +23,7 @@ import headrace
 from headrace.spark.mirror import BatchReport, Mirror, catch_up, follow
 from headrace.spark.mongodb.update_descriptions import description_option
 from headrace.spark.verify.compare_mirror import compare
+from tests.spark.support.processes import children
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,20 +188,6 @@ def test_a_batch_that_failed_after_its_commit_is_not_applied_twice(
             catch_up(mirror, session=spark, listener=fail)
     catch_up(mirror, session=spark)
     assert compare(mirror).equal, compare(mirror)
-
-
-def children(parent: int) -> list[int]:
-    """The processes that `parent` started, themselves first."""
-    processes = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == parent:
-                processes += [int(entry.name), *children(int(entry.name))]
-    return processes
 
 
 def killed(process: int, *, only_it: bool) -> None:
