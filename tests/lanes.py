@@ -48,12 +48,14 @@ STATIC: Final = Lane(
         (str(BIN / "mypy"), "headrace"),
     ),
 )
-FAST: Final = tests("fast", "not slow", int(os.environ.get("PROCESSES", "2")))
+PROCESSES: Final = int(os.environ.get("PROCESSES", "2"))
+FAST: Final = tests("fast", "not slow", PROCESSES)
+QUICK: Final = replace(tests("fast", "not slow and not long", PROCESSES), environment=(("HEADRACE_FEW_EXAMPLES", "1"),))
 # One process with one session of Spark, and what needs another PySpark, so that both lanes take about as long.
 SPARK: Final = tests("spark", "spark and not process and not soak")
 PROCESS: Final = tests("process", "(process or network and not spark) and not soak")
 GROUPS: Final = {
-    "check": ((STATIC, replace(FAST, environment=(("HEADRACE_FEW_EXAMPLES", "1"),))),),
+    "check": ((STATIC, QUICK),),
     "soak": ((tests("soak", "soak"),),),
     "test": ((STATIC, FAST), (SPARK, PROCESS)),
 }

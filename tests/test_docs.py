@@ -219,6 +219,7 @@ def page_id(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reader", pages_with(slow=False), ids=page_id, indirect=True)
 def test_the_examples_of_a_page_do_what_it_says(reader: Reader) -> None:
     for block in blocks(reader.page):

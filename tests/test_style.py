@@ -70,6 +70,12 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file's tree, the module first."""
+    return tuple(ast.walk(parsed(path)))
+
+
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -91,7 +97,7 @@ def test_no_function_is_longer_than_70_lines() -> None:
     long = [
         f"{name(path)}:{node.lineno} {node.name}"
         for path in every_source()
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
     ]
@@ -167,7 +173,7 @@ def test_names_hold_no_retired_words() -> None:
 def test_a_class_name_has_one_meaning() -> None:
     homes: dict[str, list[str]] = {}
     for path in sources("headrace"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(f"{name(path)}:{node.lineno}")
     assert not {title: files for title, files in homes.items() if len(files) > 1}
@@ -190,7 +196,7 @@ def test_public_functions_have_a_docstring() -> None:
     stated = {
         node.name
         for path in sources("headrace")
-        for owner in ast.walk(parsed(path))
+        for owner in nodes(path)
         if isinstance(owner, ast.ClassDef)
         for node in functions_of(owner)
         if ast.get_docstring(node)
@@ -199,7 +205,7 @@ def test_public_functions_have_a_docstring() -> None:
         f"{name(path)}:{node.lineno} {node.name}"
         for path in sources("headrace")
         if path.parent.parent.name != "commands"
-        for owner in ast.walk(parsed(path))
+        for owner in nodes(path)
         if isinstance(owner, ast.Module) or (isinstance(owner, ast.ClassDef) and not owner.name.startswith("_"))
         for node in functions_of(owner)
         if not node.name.startswith("_") and not ast.get_docstring(node)
@@ -223,7 +229,7 @@ def is_stub(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 def definitions(path: Path) -> Iterator[tuple[int, str]]:
     """(line, name) of everything that a file defines, and the file itself."""
     yield 1, path.stem
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):

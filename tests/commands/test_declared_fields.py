@@ -18,6 +18,8 @@ from headrace.dispatch.arguments import Arguments, Field, Fields
 from headrace.dispatch.command import Command
 from headrace.testing.driven import DrivenServer
 
+pytestmark = pytest.mark.long
+
 EVERY: Final = {command.name: command for command in (COMMANDS | TEST_COMMANDS).values()}
 SAMPLES: Final[tuple[Any, ...]] = (
     1.5, math.nan, -math.inf, "", "text", {}, {"a": 1}, {"$a": 1}, [], [1], [{}], Binary(b"x"), Binary(b"\1" * 16, 4),

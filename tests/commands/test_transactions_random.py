@@ -13,6 +13,8 @@ from headrace.dispatch.wait import Wait
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 
+pytestmark = pytest.mark.long
+
 IDS = range(6)
 INC = {"$inc": {"a": 1}}
 Documents = dict[int, int]

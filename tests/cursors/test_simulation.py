@@ -15,6 +15,8 @@ from headrace.testing.driven import DrivenServer
 from headrace.testing.simulator import Simulation
 from headrace.testing.watcher import SimulationError
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def tiny_limits(monkeypatch: pytest.MonkeyPatch) -> None:

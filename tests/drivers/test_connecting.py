@@ -13,6 +13,8 @@ from pymongo.server_api import ServerApi
 
 import headrace
 
+pytestmark = pytest.mark.long
+
 Client = MongoClient[dict[str, Any]]
 
 

@@ -19,6 +19,8 @@ from headrace.values.bson import encode
 
 from .raw import RawClient, message
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[headrace.Server]:

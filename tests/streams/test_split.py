@@ -13,6 +13,8 @@ from headrace.values.bson import encode
 from headrace.values.token import decode_token, make_event_token
 from tests.streams.serving import Served, kinds, shape
 
+pytestmark = pytest.mark.long
+
 SPLIT: dict[str, Any] = {"$changeStreamSplitLargeEvent": {}}
 IMAGES: dict[str, Any] = {"fullDocument": "required", "fullDocumentBeforeChange": "required"}
 LARGE = 9_000_000

@@ -43,6 +43,8 @@ from tests.spark.support.generated_changes import GeneratedChanges, batches, gen
 from tests.spark.support.local_frame import LocalFrame
 from tests.spark.support.object_store import ObjectStore
 
+pytestmark = pytest.mark.long
+
 # Whatever makes something durable: a crash is tried right before each of them, and right behind.
 STEPS: tuple[tuple[Any, str], ...] = (
     (Collection, "bulk_write"),
