@@ -50,7 +50,8 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
     if cursor.is_change_stream:
         cursor.repeated_getmore = RepeatedGetMore(request, size or UNBOUNDED, _await_ms(body))
         request.cursor = cursor
-        return _changes(context, request, cursor)
+        with uninterrupted():  # a getMore that repeats this one does not run in a turn
+            return _changes(context, request, cursor)
     if not cursor.awaits and body.get("maxTimeMS") is not None and not cursor.tails:
         _check_time(body)
     batch = _documents(context, cursor, size or None)
@@ -111,8 +112,7 @@ def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) ->
     asked = cursor.repeated_getmore
     cursor.used_ms = context.clock.monotonic_ms()
     try:
-        with uninterrupted():
-            batch = cursor.next_batch(context, asked.count_max)
+        batch = cursor.next_batch(context, asked.count_max)
     except CommandError:
         context.cursors.remove(cursor.id)
         raise
