@@ -136,6 +136,7 @@ def test_rows_are_those_of_the_events(server: DrivenServer, options: dict[str, A
             assert part.equals(pa.Table.from_batches([events_batch(in_slice(events, number, 3), columns)]))
 
 
+@pytest.mark.long
 def test_a_range_ends_at_any_token_of_it(server: DrivenServer) -> None:
     begin = start(server, "c")
     write(server, random.Random(5), 60)

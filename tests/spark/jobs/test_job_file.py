@@ -38,6 +38,8 @@ from headrace.spark.sinks import foreach_batch
 from headrace.spark.sinks.foreach_batch import wait_for_sinks
 from headrace.spark.sinks.sink_options import KINDS, SinkError
 
+pytestmark = pytest.mark.long
+
 GIVEN = """
 checkpoint = "notes"
 [source]

@@ -18,6 +18,8 @@ from headrace.spark.sinks.mongodb_sink import PerCollectionSink, mongodb_sink
 from headrace.spark.tables.drop_policy import CollectionGone
 from tests.spark.support.generated_changes import table_of, token_at
 
+pytestmark = pytest.mark.long
+
 Db = Database[dict[str, Any]]
 
 

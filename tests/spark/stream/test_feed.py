@@ -20,6 +20,8 @@ from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
 from tests.spark.support.pruning import prune_to
 
+pytestmark = pytest.mark.long
+
 Db = Database[dict[str, Any]]
 
 

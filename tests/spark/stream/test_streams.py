@@ -23,6 +23,8 @@ from headrace.spark.stream.server_stream import Offset, ServerStream
 from headrace.values.bson import decode
 from tests.spark.support.pruning import prune_to
 
+pytestmark = pytest.mark.long
+
 _NAMES = ("token", "operationType", "server")
 SCHEMA = StructType([StructField(name, StringType(), name != "token") for name in _NAMES])
 SCHEMA.add("clusterTimeIncrement", LongType())

@@ -13,6 +13,8 @@ from headrace.query.diff import compute_diff
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.values import bson
 
+pytestmark = pytest.mark.long
+
 
 def description(**fields: Any) -> dict[str, Any]:
     return {"updatedFields": {}, "removedFields": [], "truncatedArrays": []} | fields

@@ -12,6 +12,8 @@ import pytest
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import KINDS, MirrorTable, NotAMirror, open_mirror_table, stored_rows
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(params=sorted(KINDS))
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> MirrorTable:
