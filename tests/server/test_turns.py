@@ -123,3 +123,12 @@ def test_a_read_continues_past_documents_inserted_meanwhile(server: headrace.Ser
         keys = [document["_id"] for document in reading.receive()[1]["cursor"]["firstBatch"]]
         assert keys == sorted(set(keys))
         assert set(range(400)) | set(range(450, 500)) <= set(keys) <= set(range(520))
+
+
+def test_an_explain_counts_everything(server: headrace.Server) -> None:
+    server._running.scheduler.turns.seconds = 0.0
+    with RawClient(server.address) as client:
+        client.ask({"insert": "c", "documents": [{"_id": key} for key in range(300)]})
+        explained = client.ask({"explain": {"find": "c", "filter": {"x": None}}, "verbosity": "executionStats"})
+        stats = explained["executionStats"]
+        assert (stats["totalDocsExamined"], stats["nReturned"]) == (300, 300)

@@ -308,4 +308,4 @@ def _counted(items: Iterator[Any], counts: list[int], index: int) -> Iterator[An
         yield item
 
 
-COMMAND: Final = Command("explain", run, FIELDS, pauses=True)
+COMMAND: Final = Command("explain", run, FIELDS)
