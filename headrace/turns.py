@@ -38,8 +38,6 @@ class Turn(greenlet):
     """When the turn is over, in seconds of the monotonic clock."""
     interruption: BaseException | None = None
     """Raised in the command when it goes on: its time is up, its client has gone, somebody has killed it."""
-    seconds: float = 0.0
-    """Taken so far, by all turns of the command."""
 
     def pause(self) -> None:
         """Let others run; returns, or raises the `interruption`, when it is this command's turn again."""
@@ -119,7 +117,6 @@ class Turns:
         else:
             turn = Turn(_work)
             turn.switch()
-        turn.seconds = 0.0
         return self._switch(turn, (function, arguments))
 
     def resume(self, turn: Turn) -> Any:
@@ -127,11 +124,9 @@ class Turns:
         return self._switch(turn, None)
 
     def _switch(self, turn: Turn, call: Any) -> Any:
-        started = monotonic()
-        turn.ends = started + self.seconds
+        turn.ends = monotonic() + self.seconds
         result = turn.switch(call)
         if result is turn:
-            turn.seconds += monotonic() - started
             return turn
         turn.before_pause = turn.interruption = None
         self._idle.append(turn)

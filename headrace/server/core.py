@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace import limits
-from headrace.clock import Clock
+from headrace.clock import Clock, monotonic
 from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
 from headrace.dispatch.engine import Engine
@@ -147,8 +147,8 @@ class Core:
 
     def _watch_writer(self) -> None:
         """Each second: a group of writes that neither ends nor fails ends the server, as a disk that hangs does."""
-        since_ms = self.writer.busy_since_ms
-        if since_ms is not None and self.loop.time() * 1000.0 - since_ms > limits.WRITER_STALL_SECONDS_MAX * 1000:
+        since = self.writer.busy_since
+        if since is not None and monotonic() - since > limits.WRITER_STALL_SECONDS_MAX:
             self.fail("no write has ended", TimeoutError(f"for {limits.WRITER_STALL_SECONDS_MAX} s"))
         if not self.ending:
             self.loop.call_later(1.0, self._watch_writer)

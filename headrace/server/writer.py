@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from headrace import limits
+from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
@@ -64,8 +65,9 @@ class Writer:
         self._scheduled = False
         self._commit_ms = 0.0
         self._idle: list[asyncio.Future[None]] = []
-        self.busy_since_ms: float | None = None
-        """When the group that is being run was begun, in milliseconds of the loop's clock; None: none is."""
+        self.busy_since: float | None = None
+        """When the group that is being run or committed took its last step, in seconds of the monotonic clock, which
+        goes on while the loop is held up; None: there is none."""
 
     def add(self, peer: Peer, command: Command, request: Request) -> None:
         """Queue a client's write; the peer is answered through `finish`, or parked if the command must wait."""
@@ -93,7 +95,7 @@ class Writer:
 
     def _next(self) -> None:
         """A group has ended: begin the next, or rest."""
-        self.busy_since_ms = None
+        self.busy_since = None
         if self._retries or self._queue or self._jobs:
             self._core.loop.call_soon(self._flush)
             return
@@ -104,7 +106,7 @@ class Writer:
                 future.set_result(None)
 
     def _flush(self) -> None:
-        self.busy_since_ms = self._core.loop.time() * 1000.0
+        self.busy_since = monotonic()
         if self._retries:
             group = self._retries.popleft()
         else:
@@ -130,6 +132,7 @@ class Writer:
             self._failed(group, error)
             return
         if self._commit_ms > SLOW_COMMIT_MS:
+            self.busy_since = monotonic()  # what the commands took is not the disk's fault
             task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn)
             task.add_done_callback(lambda done: self._synced(group, done.exception()))
             return
