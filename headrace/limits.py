@@ -59,6 +59,8 @@ SORT_BYTES_MAX: Final = 100 * 1024 * 1024  # what a sort without an index may ho
 EXPRESSION_ARRAY_LENGTH_MAX: Final = (
     4_000_000  # elements $range may make: about what fits the 100 MB of memory MongoDB grants
 )
+ARROW_ROW_COUNT_MAX: Final = 1 << 30  # rows that a client may ask for in one Arrow batch: its length is an int32
+ARROW_SLICE_COUNT_MAX: Final = 1 << 16  # slices that events are cut into; more than Spark has tasks
 AWAIT_MS_DEFAULT: Final = 1000  # how long a getMore on a tailing cursor waits when the client does not say
 AWAIT_MS_MAX: Final = 2**31 - 1
 
@@ -80,6 +82,7 @@ OPLOG_DISK_SHARE_DEFAULT: Final = 0.05
 OPLOG_BYTES_MIN: Final = 1024**3
 OPLOG_DISK_SHARE_MAX: Final = 0.25  # of a disk too small for that: the documents need some, too
 NOOP_INTERVAL_MS: Final = 10_000  # how often a quiet oplog gets a "periodic noop", as mongod writes it
+RETENTION_PACE_MAX: Final = 2  # how fast the retention clock follows a wall clock that jumped ahead
 
 # Storage.
 MAP_BYTES_START: Final = 16 * 1024**3  # address space first mapped; the file is sparse and the map doubles when full
@@ -99,3 +102,24 @@ PATTERN_LENGTH_MAX: Final = 32764  # characters of a regular expression: MongoDB
 PATTERN_STEPS_MAX: Final = 200_000  # how often PCRE2 may backtrack at one position of a text: MongoDB's; a millisecond
 PATTERN_QUICK_STEPS_MAX: Final = 2000  # the same without a chance to pause: 10 µs for a position
 PATTERN_QUICK_CHARACTERS_MAX: Final = 2048  # of a text that is searched without a chance to pause: 20 ms at the worst
+
+# The pipeline.
+LAG_EVENT_COUNT_MAX: Final = 10_000  # events that the lag of a job counts; from there on it says "or more"
+REDO_BYTES_MAX: Final = 4 * 1024 * 1024  # of a document in the redo log of the sink `mongodb`: far from 16 MiB
+SINK_WRITE_COUNT_MAX: Final = 1000  # writes that the sink `mongodb` sends in one message
+PREFETCH_ROW_COUNT_MAX: Final = 1000  # rows of a micro-batch that the driver reads itself: a task costs more
+PREFETCH_BYTES_MAX: Final = 4 * 1024 * 1024  # and their bytes: they travel with the plan
+LOCAL_PING_MS_MAX: Final = 2000  # how long a local server that is noted in its directory may take to answer
+SINK_ROW_COUNT_MAX: Final = 5000  # rows that the sink `mongodb` has in memory at once
+SINK_EXIT_SECONDS_MAX: Final = 20.0  # for a sink's batch when the process ends; else it is repeated after the restart
+MERGED_ROW_COUNT_MAX: Final = 100_000  # rows of a micro-batch of several servers, when nobody says
+MERGED_PING_SECONDS_MAX: Final = 3.0  # after which one of several servers counts as down
+EVENT_MARK_COUNT_MAX: Final = 10_000  # tokens asked for in one command: about a megabyte
+TEXT_FORM_COUNT_MAX: Final = 27  # texts that a column is compared with for one value: 3 types for each of 3 numbers
+LAYOUT_FIELD_COUNT_MAX: Final = 200  # fields of a document that is decoded by its layout
+LAYOUT_FAILURE_COUNT_MAX: Final = 8  # layouts that matched no further row, until the rest is decoded one by one
+SNAPSHOT_ROUND_COUNT_MAX: Final = 200  # how often a document may change while it is read; a round takes milliseconds
+DIFFERENCE_COUNT_MAX: Final = 10  # keys that `verify` names of each kind of difference
+ROW_BATCH_BYTES_MAX: Final = 16 * 1024 * 1024  # events that a worker gathers into one Arrow batch
+JVM_START_SECONDS_MAX: Final = 120.0  # for Spark's JVM to be ready: some 5 s on an idle machine
+LISTENER_SECONDS_MAX: Final = 10  # for Spark to report a job's last batch to its listener

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from headrace import limits
 from headrace.clock import Clock
 
 LOG = logging.getLogger("headrace.server")
-PACE_MAX: Final = 2
 JUMP_MS: Final = 60_000
 """A difference between the clocks that is worth a line in the log."""
 
@@ -40,5 +40,5 @@ class RetentionClock:
                 "forward" if jump_ms > 0 else "back",
                 abs(jump_ms) // 1000,
             )
-        self._time_ms = max(self._time_ms, min(wall_ms, self._time_ms + int(PACE_MAX * elapsed_ms)))
+        self._time_ms = max(self._time_ms, min(wall_ms, self._time_ms + int(limits.RETENTION_PACE_MAX * elapsed_ms)))
         return self._time_ms

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 NAME: Final = "headraceChanges"
 _RESUME: Final = frozenset({"resumeAfter", "startAfter", "startAtOperationTime"})
 _ROWS_DEFAULT: Final = 10_000
-_ROWS_MAX: Final = 1 << 30
-_SLICES_MAX: Final = 1 << 16
 
 
 def _columns_exist(path: str, names: Any) -> None:
@@ -139,7 +137,7 @@ def _wanted(request: Request) -> Wanted:
     stream = STREAM.of(body)
     if resume := sorted(_RESUME & stream.keys()):
         raise CommandError(72, f"{NAME} takes its position as 'after', not as '{resume[0]}'")
-    slices = min(SLICES.of(body), _SLICES_MAX)
+    slices = min(SLICES.of(body), limits.ARROW_SLICE_COUNT_MAX)
     if SLICE.of(body) >= slices:
         raise CommandError(51024, f"BSON field 'slice' value must be < slices, actual value '{SLICE.of(body)}'")
     return Wanted(
@@ -147,7 +145,8 @@ def _wanted(request: Request) -> Wanted:
         until=until["_data"].upper() if until else None,
         columns=COLUMNS if body.get("columns") is None else tuple(ASKED_COLUMNS.of(body)),
         bounds=ReadBounds(
-            rows=min(ROWS_MAX.of(body), _ROWS_MAX), bytes=min(BYTES_MAX.of(body), limits.BATCH_BYTES_MAX),
+            rows=min(ROWS_MAX.of(body), limits.ARROW_ROW_COUNT_MAX),
+            bytes=min(BYTES_MAX.of(body), limits.BATCH_BYTES_MAX),
             slice=SLICE.of(body), slices=slices,
         ),
         wait_ms=float(min(WAIT_MS.of(body), limits.AWAIT_MS_MAX)),

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from headrace import limits
 from headrace.spark.jobs.checkpoint import ServerPosition
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
 
-EVENTS_MAX: Final = 10_000
 _TOKENS_ONLY: Final = ({"$project": {"_id": 1}},)
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """`event_count` events are waiting (`EVENTS_MAX`: or more); the first is `seconds` old by the server's clock."""
+    """`event_count` events wait (at its limit: or more); the first is `seconds` old by the server's clock."""
 
     event_count: int
     seconds: int
@@ -34,11 +34,13 @@ def _lag_of(options: SourceOptions, token: Token) -> Lag:
     feed = MongoDBStream(replace(options, rows_max=None))
     now = feed.now()
     count, first = 0, None
-    with feed.open(StreamPosition("token", token=token), stages=_TOKENS_ONLY, batch_rows=EVENTS_MAX) as cursor:
-        while count < EVENTS_MAX and not cursor.covers(now) and not cursor.closed:
+    with feed.open(
+        StreamPosition("token", token=token), stages=_TOKENS_ONLY, batch_rows=limits.LAG_EVENT_COUNT_MAX
+    ) as cursor:
+        while count < limits.LAG_EVENT_COUNT_MAX and not cursor.covers(now) and not cursor.closed:
             for event in cursor.next_batch(wait_ms=1):
                 reached = Token.of(event["_id"])
                 if reached.time <= now:
                     first = first or reached.time
                     count += 1
-    return Lag(min(count, EVENTS_MAX), max(now.time - first.time, 0) if first else 0)
+    return Lag(min(count, limits.LAG_EVENT_COUNT_MAX), max(now.time - first.time, 0) if first else 0)

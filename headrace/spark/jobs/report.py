@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import PyMongoError
 
+from headrace import limits
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.checkpoint import ServerPosition, read_checkpoint, server_positions
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import explained, spark_stages
-from headrace.spark.jobs.lag import EVENTS_MAX, lag_of
+from headrace.spark.jobs.lag import lag_of
 from headrace.spark.jobs.runner import job_session, running_process, source_options
 from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.rows.tokens import Token
@@ -71,7 +72,7 @@ def _lag(job: Job, positions: list[ServerPosition]) -> str:
         lag = lag_of(parse_options(job.source), positions)
     except (PositionLost, PyMongoError) as error:
         return f"unknown: {error_line(error)}"
-    more = " or more" if lag.event_count >= EVENTS_MAX else ""
+    more = " or more" if lag.event_count >= limits.LAG_EVENT_COUNT_MAX else ""
     return f"{lag.event_count}{more} events, {lag.seconds} s"
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.jobs.checkpoint import planned_end
 from headrace.spark.jobs.job_file import Job
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S: Final = 0.1
-_LISTENER_WAIT_S: Final = 10
 
 Document = dict[str, Any]
 ReportLine = Callable[[str], None]
@@ -136,7 +136,7 @@ class _Run:
                     due = clock.monotonic_ms() + self._job.report_seconds * 1000
             self._end()
             # Spark calls its listeners asynchronously, and the last batch is to be counted.
-            self._listener.ended.wait(_LISTENER_WAIT_S)
+            self._listener.ended.wait(limits.LISTENER_SECONDS_MAX)
         finally:
             self._session.streams.removeListener(self._listener)
         self._metrics.phase = "stopped" if self._stop.is_set() else "ended"

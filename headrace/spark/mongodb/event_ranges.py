@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import OperationFailure
 
+from headrace import limits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.pipelines.reader import rewritten_batches
 from headrace.spark.rows.tokens import Token
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ARROW_ROWS: Final = 10_000
-_ARROW_BYTES: Final = 16 * 1024 * 1024
 _WAIT_MS: Final = 1000
 _TOO_LARGE: Final = 10334
 
@@ -100,7 +100,7 @@ def _gathered(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
     for batch in batches:
         pending += batch
         size += sum(map(len, batch))
-        if len(pending) >= ARROW_ROWS or size >= _ARROW_BYTES:
+        if len(pending) >= ARROW_ROWS or size >= limits.ROW_BATCH_BYTES_MAX:
             yield pending
             pending, size = [], 0
     if pending:

@@ -9,10 +9,10 @@ from typing import Any, Final
 from bson import Binary, Decimal128, Int64, ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
 
+from headrace import limits
 from headrace.spark.rows.extjson import dumps
 
 _ONE_FORM: Final = frozenset({Binary, DatetimeMS, ObjectId, Timestamp, bool, bytes, str, type(None)})
-_FORMS_MAX: Final = 27
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def canonical_texts(value: Any) -> CanonicalTexts | None:
         return None
     texts: list[str] = []
     for combination in product(*[item.texts for item in known]):
-        if len(texts) == _FORMS_MAX:
+        if len(texts) == limits.TEXT_FORM_COUNT_MAX:
             return None
         texts.append(
             "{" + ",".join(f"{dumps(name)}:{text}" for name, text in zip(value, combination, strict=True)) + "}"

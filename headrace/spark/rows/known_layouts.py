@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 from bson import InvalidBSON
 
+from headrace import limits
 from headrace.spark.rows.layouts import BsonColumn, DocumentLayout, LayoutMatch, Numbers, layout_of
 
 ROWS_MIN = 200
 """The least number of rows of a layout: comparing takes two milliseconds, for which fewer rows are decoded."""
-_FAILURES_MAX: Final = 8
 _SAMPLE: Final = 256
 
 Fast = Callable[[LayoutMatch], tuple[Numbers, list[pa.Array]]]
@@ -68,7 +68,7 @@ class KnownLayouts:
             if len(left) >= ROWS_MIN:
                 left = self._take(layout, data, left, matches)
         failures = 0
-        while len(left) >= ROWS_MIN and failures < _FAILURES_MAX:
+        while len(left) >= ROWS_MIN and failures < limits.LAYOUT_FAILURE_COUNT_MAX:
             new = layout_of(column[int(left[0])].as_py())
             before = len(matches)
             # A sample first: most new layouts have hardly any further rows.

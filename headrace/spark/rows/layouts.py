@@ -21,6 +21,7 @@ import pyarrow as pa
 from bson import InvalidBSON
 from numpy.typing import NDArray
 
+from headrace import limits
 from headrace.values.bson import decode, iter_elements
 
 Numbers: TypeAlias = NDArray[np.int64]
@@ -33,7 +34,6 @@ _FIXED: Final = {
 }  # fmt: skip
 # The size of a value minus its leading int32.
 _COUNTED: Final = {TEXT: 4, ARRAY: 0, BINARY: 5, CODE: 4}
-_FIELDS_MAX: Final = 200
 _WORD: Final = 8
 
 
@@ -194,7 +194,7 @@ def decoded(kind: int, column: pa.Array) -> list[Any]:
 
 def layout_of(document: bytes) -> DocumentLayout | None:
     """The document's layout; None if it has none. Raises bson.InvalidBSON if it is malformed."""
-    numbers = iter(range(_FIELDS_MAX))
+    numbers = iter(range(limits.LAYOUT_FIELD_COUNT_MAX))
     fields = _fields(document, 0, numbers)
     return None if fields is None else DocumentLayout(fields)
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.session.java import Java, cache_folder, find_java
 
@@ -31,7 +32,6 @@ try:
 except ImportError:  # pragma: no cover - not on this system: a killed session's directory stays
     fcntl = None  # type: ignore[assignment]
 
-START_WAIT_S: Final = 120.0
 _SCRATCH: Final = "headrace-spark-"
 # The packages that Spark's launcher opens (JavaModuleOptions), without the incubator module.
 _OPENED: Final = (
@@ -92,13 +92,32 @@ def launch(
     scratch, lock = _scratch()
     (scratch / "log4j2.properties").write_text(_LOGGING.format(level=log_level))
     info = scratch / "connection"
-    environ = dict(os.environ, _PYSPARK_DRIVER_CONN_INFO_PATH=str(info), SPARK_HOME=str(spark_home()))
-    environ["SPARK_CONNECT_MODE"] = "0"
+    environ = _environment(scratch, local=conf.get("spark.master", "").startswith("local["))
+    environ |= {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_CONNECT_MODE": "0"}
     process = subprocess.Popen(
         _command(java, conf, memory, flags, scratch), stdin=subprocess.PIPE, env=environ, start_new_session=True
     )
     port, secret = _await_connection(process, info)
     return Jvm(process, port, secret, scratch, lock)
+
+
+def _environment(scratch: Path, *, local: bool) -> dict[str, str]:
+    """The JVM's environment.
+
+    With SPARK_HOME, Spark's workers import PySpark from a zip, and each compiles it anew, for a second of CPU. Workers
+    of a `local` session import the installed package instead, through links: a PYTHONPATH with all of its neighbours
+    would come before the standard library.
+    """
+    if not local:
+        return dict(os.environ, SPARK_HOME=str(spark_home()))
+    environ = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    environ.setdefault("SPARK_CONF_DIR", str(spark_home() / "conf"))
+    packages = scratch / "python"
+    packages.mkdir()
+    for name in ("py4j", "pyspark"):
+        (packages / name).symlink_to(_package(name))
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(packages))))
+    return environ
 
 
 # The locks of this process; a file that was garbage-collected would release its lock.
@@ -151,13 +170,13 @@ def _command(java: Java, conf: Mapping[str, str], memory: str, flags: tuple[str,
 def _await_connection(process: subprocess.Popen[bytes], info: Path) -> tuple[int, str]:
     """Port and secret, which the JVM writes to `info` (and renames, so that it is complete). Raises JvmFailed."""
     clock = SystemClock()
-    deadline_ms = clock.monotonic_ms() + START_WAIT_S * 1000
+    deadline_ms = clock.monotonic_ms() + limits.JVM_START_SECONDS_MAX * 1000
     while not info.is_file():
         if process.poll() is not None:
             raise JvmFailed(f"Spark's JVM ended with status {process.returncode} before it was ready")
         if clock.monotonic_ms() > deadline_ms:
             process.kill()
-            raise JvmFailed(f"Spark's JVM was not ready after {START_WAIT_S:.0f} s")
+            raise JvmFailed(f"Spark's JVM was not ready after {limits.JVM_START_SECONDS_MAX:.0f} s")
         time.sleep(0.02)
     data = info.read_bytes()
     port, size = struct.unpack(">ii", data[:8])
@@ -177,9 +196,13 @@ def attached(jvm: Jvm) -> Iterator[None]:
 
 def spark_home() -> Path:
     """The directory of the package pyspark, without importing it. Raises JvmFailed if it is not installed."""
+    return _package("pyspark")
+
+
+def _package(name: str) -> Path:
     from importlib.util import find_spec
 
-    spec = find_spec("pyspark")
+    spec = find_spec(name)
     if spec is None or spec.origin is None:
         raise JvmFailed("PySpark is not installed: pip install 'headrace[spark]'")
     return Path(spec.origin).parent

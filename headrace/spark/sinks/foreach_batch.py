@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.sinks.contract import BatchReport, FrameSink, MicroBatch, Sink, take_rows
 from headrace.spark.sinks.query_id import query_id
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-EXIT_WAIT_S: Final = 20.0
 """How long a process that ends waits for the sinks that are writing."""
 
 Listener = Callable[[BatchReport], None]
@@ -73,7 +73,7 @@ class _ActiveBatches:
 
 
 _ACTIVE: Final = _ActiveBatches()
-atexit.register(_ACTIVE.wait, None, EXIT_WAIT_S, ending=True)
+atexit.register(_ACTIVE.wait, None, limits.SINK_EXIT_SECONDS_MAX, ending=True)
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _writing(query: str) -> Iterator[None]:
         _ACTIVE.finish(query)
 
 
-def wait_for_sinks(*, query: str | None = None, timeout_s: float = EXIT_WAIT_S) -> bool:
+def wait_for_sinks(*, query: str | None = None, timeout_s: float = limits.SINK_EXIT_SECONDS_MAX) -> bool:
     """Waits until no sink of this process is writing a batch (of the query, if given); False if the time is up.
 
     For whoever has lost Spark and cannot stop the query. At the process's end it happens by itself.

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
+from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.rows.events import Row
@@ -29,8 +30,6 @@ from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import INVALIDATING, MirrorState
 from headrace.spark.tables.mongodb_mirror import MongoMirror
-
-ROWS_MAX: Final = 5000
 
 Namespace = tuple[str, str]
 
@@ -43,7 +42,7 @@ def mongodb_sink(
         return PerCollectionSink(uri, database, policy)
     if database is None:
         raise ValueError("a collection to write to needs its database")
-    return MirrorSink(MongoMirror(client_of(uri), database, collection), policy, ROWS_MAX)
+    return MirrorSink(MongoMirror(client_of(uri), database, collection), policy, limits.SINK_ROW_COUNT_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class PerCollectionSink:
             table = self._table(namespace)
             if batch and table.state().has(batch.query, batch.number):
                 continue
-            sink = MirrorSink(table, "keep" if self._policy == "keep" else "follow", ROWS_MAX)
+            sink = MirrorSink(table, "keep" if self._policy == "keep" else "follow", limits.SINK_ROW_COUNT_MAX)
             count += sink.apply_rows(rows, batch.query if batch else "", batch.number if batch else -1)
         return count
 

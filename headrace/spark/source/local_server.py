@@ -20,10 +20,11 @@ from typing import Final
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from headrace import limits
+
 NOTE: Final = "job-server"
 _LISTENS: Final = "headrace listens on "
 _DIRECTORY_IN_USE: Final = 100
-_PING_MS: Final = 2000
 _LOOK_S: Final = 0.5
 
 
@@ -56,7 +57,7 @@ def uri_of(path: str | Path, *, owner: int | None = None) -> str:
 
 def _started_by_another(directory: Path, reason: str) -> str:
     """The address of the server that another process of this job is starting. Raises NotStarted."""
-    until = time.monotonic() + _PING_MS / 1000
+    until = time.monotonic() + limits.LOCAL_PING_MS_MAX / 1000
     while time.monotonic() < until:
         if uri := _running_server(directory):
             return uri
@@ -68,7 +69,7 @@ def _running_server(directory: Path) -> str | None:
     """The address in the directory's file, if a server answers there."""
     try:
         uri = (directory / NOTE).read_text("utf-8").strip()
-        with MongoClient[dict[str, object]](uri, serverSelectionTimeoutMS=_PING_MS) as client:
+        with MongoClient[dict[str, object]](uri, serverSelectionTimeoutMS=limits.LOCAL_PING_MS_MAX) as client:
             client.admin.command("ping")
     except (OSError, PyMongoError):
         return None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from headrace import limits
 from headrace.spark.source.admission import HAS_ADMISSION_CONTROL, AdmissionControl
 from headrace.spark.stream.partitions import EventRange
 
@@ -28,8 +29,6 @@ else:
     _internal = import_module("pyspark.sql.datasource_internal")
     StreamReaderBase = getattr(_internal, "_SimpleStreamReaderWrapper", DataSourceStreamReader)
 
-ROWS_MAX: Final = 1000
-BYTES_MAX: Final = 4 << 20
 _LOG: Final = logging.getLogger(__name__)
 
 Offset = dict[str, Any]
@@ -88,14 +87,14 @@ class PrefetchingReader(StreamReaderBase):
         self.simple_reader.stop()
 
     def _read_small(self, partition: InputPartition) -> list[Any]:
-        """All rows of the partition; an empty list if they exceed ROWS_MAX or BYTES_MAX."""
+        """All rows of the partition; an empty list if they exceed the limits of prefetching."""
         batches: list[Any] = []
         rows = size = 0
         try:
             batch: Any
             for batch in self.simple_reader.read(partition):
                 rows, size = rows + batch.num_rows, size + batch.nbytes
-                if rows > ROWS_MAX or size > BYTES_MAX:
+                if rows > limits.PREFETCH_ROW_COUNT_MAX or size > limits.PREFETCH_BYTES_MAX:
                     return []
                 batches.append(batch)
         except Exception as error:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bson import Timestamp
 
+from headrace import limits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import StreamPosition
 from headrace.spark.rows.tokens import Token
-
-_BATCH_ROWS_MAX: Final = 10_000
 
 
 class EventMark(NamedTuple):
@@ -64,7 +63,7 @@ class StreamMarks:
         self._sizes = sizes
         wanted: dict[str, Any] = {"_id": 1} | ({"bytes": {"$bsonSize": "$$ROOT"}} if sizes else {})
         self._cursor = mongodb.open(
-            StreamPosition("token", token=start), stages=({"$project": wanted},), batch_rows=_BATCH_ROWS_MAX
+            StreamPosition("token", token=start), stages=({"$project": wanted},), batch_rows=limits.EVENT_MARK_COUNT_MAX
         )
 
     @property
@@ -102,7 +101,7 @@ class ArrowMarks:
         from headrace.values.arrow.batches import batches_of
 
         reply = self._mongodb.changes(
-            self.token, None, columns=self._columns, rowsMax=_BATCH_ROWS_MAX, waitMs=wait_ms
+            self.token, None, columns=self._columns, rowsMax=limits.EVENT_MARK_COUNT_MAX, waitMs=wait_ms
         )  # fmt: skip
         self.token = max(self.token, Token.of(reply["token"]))
         self.drained, self.closed = not reply["rows"] and reply["idle"], reply["closed"]

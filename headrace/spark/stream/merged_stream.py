@@ -27,6 +27,7 @@ from pymongo import timeout
 from pymongo.errors import ConnectionFailure
 from pyspark.sql.datasource import InputPartition
 
+from headrace import limits
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.batch_limits import BatchLimits
 from headrace.spark.mongodb.event_ranges import ARROW_ROWS
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LOG: Final = logging.getLogger(__name__)
-_ROWS_MAX: Final = 100_000
-_PING_S: Final = 3.0
 _END: Final = to_timestamp(LAST)
 
 
@@ -55,7 +54,7 @@ class MergedStream:
         if options.start.token is not None:
             raise OptionError("a token is of one server: begin several at a time, 'earliest', 'latest' or 'snapshot'")
         servers = options.servers
-        share = max((options.rows_max or _ROWS_MAX) // len(servers), 1)
+        share = max((options.rows_max or limits.MERGED_ROW_COUNT_MAX) // len(servers), 1)
         size = options.bytes_max and max(options.bytes_max // len(servers), 1)
         self._bounds = BatchLimits(share, size)
         self._partitions = options.partitions
@@ -142,7 +141,7 @@ class MergedStream:
 
     def _is_up(self, name: str, mongodb: MongoDBStream) -> bool:
         try:
-            with timeout(_PING_S):
+            with timeout(limits.MERGED_PING_SECONDS_MAX):
                 mongodb.now()
         except ConnectionFailure as error:
             if name not in self._down:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
 
+from headrace import limits
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import schema, state_of, state_text
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pymongo import MongoClient
 
-REDO_BYTES_MAX: Final = 4 << 20
-WRITES_MAX: Final = 1000
 # From so many characters on an update that changes a few fields is sent as those fields.
 _FIELDS_FROM: Final = 1024
 
@@ -67,7 +66,7 @@ class MongoMirror:
     def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         by_key = {key: loads(key) for key in keys}
         self._seen = {}
-        for some in _chunks(list(by_key.items()), WRITES_MAX):
+        for some in _chunks(list(by_key.items()), limits.SINK_WRITE_COUNT_MAX):
             tokens = {
                 entry["_id"].partition("/")[2]: entry["token"]
                 for entry in self._tokens.find({"_id": {"$in": [self._id(key) for key, _ in some]}})
@@ -148,7 +147,7 @@ class MongoMirror:
         if pending["clear"]:
             self._documents.delete_many({})
             self._tokens.delete_many({"of": self.collection})
-        for some in _chunks(writes, WRITES_MAX):
+        for some in _chunks(writes, limits.SINK_WRITE_COUNT_MAX):
             self._documents.bulk_write([_operation(write) for write in some], ordered=False)
             # Behind the documents: a token without its document would hide events from it.
             tokens = [
@@ -164,7 +163,7 @@ class MongoMirror:
     def _remove_stale(self, before: str) -> None:
         """Removes the documents that no row of the snapshot which began at `before` has confirmed."""
         keys = (entry["_id"] for entry in self._documents.find({}, {"_id": 1}))
-        while names := {self._id(dumps(key)): key for key in islice(keys, WRITES_MAX)}:
+        while names := {self._id(dumps(key)): key for key in islice(keys, limits.SINK_WRITE_COUNT_MAX)}:
             confirmed = {"_id": {"$in": list(names)}, "token": {"$gte": before}}
             for entry in self._tokens.find(confirmed, {"_id": 1}):
                 del names[entry["_id"]]
@@ -203,7 +202,7 @@ def _redo_chunks(writes: list[Document]) -> Iterator[list[Document]]:
     size = 0
     for write in writes:
         length = len(dumps(write))
-        if chunk and (size + length > REDO_BYTES_MAX or len(chunk) >= WRITES_MAX):
+        if chunk and (size + length > limits.REDO_BYTES_MAX or len(chunk) >= limits.SINK_WRITE_COUNT_MAX):
             yield chunk
             chunk, size = [], 0
         chunk.append(write)

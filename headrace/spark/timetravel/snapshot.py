@@ -27,6 +27,7 @@ from bson import Decimal128, MinKey, Timestamp
 from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
+from headrace import limits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, ResumingCursor
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
@@ -35,8 +36,6 @@ from headrace.spark.rows.tokens import Token
 from headrace.values.arrow import COLUMNS, EventRow
 from headrace.values.bson import OPTIONS, encode, type_number
 
-# How often a document may change while it is read. A round takes milliseconds.
-ROUNDS_MAX: Final = 200
 # The types of BSON that a key can have, by number, in MongoDB's order; those within one pair of brackets are compared.
 _TYPE_ORDER: Final = (
     (-1,), (10,), (1, 16, 18, 19), (2, 14), (3,), (5,), (7,), (8,), (9,), (17,), (13,), (15,), (127,),
@@ -134,14 +133,16 @@ class Snapshot:
         """The chunk's documents and a token at which all of them are valid; raises SnapshotUnsettled."""
         with self._mongodb.open(StreamPosition("latest"), stages=_KEYS_ONLY) as cursor:
             documents, moment = self._find(chunk.filter(), _before(cursor.token.time))
-            for _ in range(ROUNDS_MAX):
+            for _ in range(limits.SNAPSHOT_ROUND_COUNT_MAX):
                 stale = dict.fromkeys(key for key in _touched(cursor, moment) if key in documents)
                 if not stale or cursor.closed:
                     return documents.values(), cursor.token
                 keys = [documents.pop(key)["_id"] for key in stale]
                 again, moment = self._find({"_id": {"$in": keys}}, cursor.token.time)
                 documents |= again
-        raise SnapshotUnsettled(f"{len(stale)} documents changed each of the {ROUNDS_MAX} times they were read")
+        raise SnapshotUnsettled(
+            f"{len(stale)} documents changed each of the {limits.SNAPSHOT_ROUND_COUNT_MAX} times they were read"
+        )
 
     def begin_row(self, token: Token) -> EventRow:
         """The row `snapshotBegin`: earlier rows are obsolete, and those of a snapshot that begins at `token` follow."""

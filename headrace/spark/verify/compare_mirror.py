@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 
+from headrace import limits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.mongodb.update_descriptions import description_option
@@ -40,7 +41,6 @@ from headrace.values.arrow import COLUMNS
 from headrace.values.bson import decode
 from headrace.values.order import sort_key
 
-NAMED_MAX: Final = 10
 RANGE_ROWS: Final = 10_000
 _ATTEMPTS: Final = 3
 # Where a row of the source has them.
@@ -204,9 +204,9 @@ def _compared(left: DocumentTexts, right: DocumentTexts, bounds: list[str], dupl
     return MirrorComparison(
         document_count=len(right),
         row_count=len(left) + duplicates,
-        missing=tuple(missing[:NAMED_MAX]),
-        extra=tuple(extra[:NAMED_MAX]),
-        different=tuple(different[:NAMED_MAX]),
+        missing=tuple(missing[: limits.DIFFERENCE_COUNT_MAX]),
+        extra=tuple(extra[: limits.DIFFERENCE_COUNT_MAX]),
+        different=tuple(different[: limits.DIFFERENCE_COUNT_MAX]),
         duplicate_count=duplicates,
         unequal_count=len(missing) + len(extra) + len(different) + duplicates,
         ranges=tuple(ranges),

@@ -18,7 +18,8 @@ from pymongo import MongoClient
 
 import headrace
 from headrace.spark.session.java import find_java, home_for_spark
-from headrace.spark.session.jvm import spark_home
+from headrace.spark.session.jvm import QUICK
+from tests.spark.support.distribution import spark_distribution
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 
@@ -50,11 +51,12 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     conf = {"spark.connect.grpc.binding.port": str(port), "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"}  # fmt: skip
+    spark = spark_distribution(folder)
     server = subprocess.Popen(
-        [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]",
+        [str(spark / "bin" / "spark-submit"), "--master", "local[2]",
          *[part for name, value in conf.items() for part in ("--conf", f"{name}={value}")],
          "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"],
-        cwd=folder, env=environ(), stderr=subprocess.PIPE, text=True,
+        cwd=folder, env=environ(SPARK_HOME=str(spark)), stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert server.stderr is not None
     output: list[str] = []
@@ -75,7 +77,8 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def environ(**more: str) -> dict[str, str]:
     plain = {name: value for name, value in os.environ.items() if name not in _GATEWAY}
-    java = {"JAVA_HOME": str(home_for_spark(find_java())), "PYSPARK_PYTHON": sys.executable, "SPARK_CONNECT_MODE": "0"}
+    java = {"JAVA_HOME": str(home_for_spark(find_java())), "JDK_JAVA_OPTIONS": " ".join(QUICK),
+            "PYSPARK_PYTHON": sys.executable, "SPARK_CONNECT_MODE": "0"}  # fmt: skip
     return plain | java | more
 
 

@@ -17,7 +17,8 @@ from pymongo.database import Database
 import headrace
 from headrace.spark.rows.tokens import Token
 from headrace.spark.session.java import find_java, home_for_spark
-from headrace.spark.session.jvm import QUICK, spark_home
+from headrace.spark.session.jvm import QUICK
+from tests.spark.support.distribution import spark_distribution
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 
@@ -37,11 +38,7 @@ def zipped(folder: Path) -> Path:
 def submit(folder: Path, master: str, uri: str, *more: str) -> dict[str, Any]:
     """What the job told."""
     # Executors of such a cluster live in Spark's own directory: here in one that leads to pip's.
-    spark = folder / "spark"
-    if not spark.exists():
-        spark.mkdir()
-        for each in spark_home().iterdir():
-            (spark / each.name).symlink_to(each)
+    spark = spark_distribution(folder)
     conf = [part for name, value in CONF.items() for part in ("--conf", f"{name}={value}")]
     command = [str(spark / "bin" / "spark-submit"), "--master", master, *conf, *more, str(JOB), uri, str(folder)]
     environ = os.environ | {"JAVA_HOME": str(home_for_spark(find_java())), "PYSPARK_PYTHON": sys.executable,

@@ -11,11 +11,11 @@ from pymongo import MongoClient
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import headrace
+from headrace import limits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.options import parse_options
-from headrace.spark.stream import merged_stream
 from headrace.spark.stream.merged_stream import MergedStream
 from headrace.spark.stream.partitions import EventRange, MergedRanges
 from headrace.spark.stream.read_partition import read_partition
@@ -137,7 +137,7 @@ def test_rows_of_several_batches_are_merged_in_order(monkeypatch: pytest.MonkeyP
 def test_a_server_that_is_down_stalls_visibly_or_is_passed_over(
     policy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merged_stream, "_PING_S", 0.3)
+    monkeypatch.setattr(limits, "MERGED_PING_SECONDS_MAX", 0.3)
     with headrace.Server() as one:
         with headrace.Server(tmp_path) as two:
             port = int(two.address.rpartition(":")[2])

@@ -17,6 +17,7 @@ from pymongo import MongoClient
 from pyspark.sql.types import StringType, StructField, StructType
 
 import headrace
+from headrace import limits
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.mongodb.source_options import server_name
@@ -26,7 +27,6 @@ from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.source.data_source import BatchReader, StreamReader
 from headrace.spark.source.options import parse_options
-from headrace.spark.stream import merged_stream
 from headrace.spark.stream.server_stream import Offset
 from headrace.spark.verify.compare_log import compare_log
 from tests.spark.support.archives import SCHEMA, MirroredCollection, Row, advance, batches, run
@@ -180,7 +180,7 @@ def test_a_collection_that_is_dropped_is_read_again_while_the_others_wait(server
 def test_a_server_that_is_down_in_its_snapshot_is_waited_for_or_passed_over(
     policy: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merged_stream, "_PING_S", 0.3)
+    monkeypatch.setattr(limits, "MERGED_PING_SECONDS_MAX", 0.3)
     with headrace.Server() as one:
         with headrace.Server(tmp_path) as two:
             servers = Servers(one, two)
