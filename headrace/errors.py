@@ -125,6 +125,7 @@ CODE_NAMES: dict[int, str] = {
     290: "TransactionExceededLifetimeLimitSeconds",
     291: "NoQueryExecutionPlans",
     292: "QueryExceededMemoryLimitNoDiskUseAllowed",
+    305: "DataCorruptionDetected",
     322: "APIVersionError",
     323: "APIStrictError",
     352: "UnsupportedOpQueryCommand",

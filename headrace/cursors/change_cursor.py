@@ -24,6 +24,7 @@ from headrace.changes.stream import StreamSpec
 from headrace.cursors.batch import Batch
 from headrace.cursors.feed import Feed, Feeds
 from headrace.errors import CommandError
+from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.store import INITIATING, Store
 from headrace.store.view import View
 from headrace.values.bson import decode
@@ -181,10 +182,22 @@ class ChangeCursor:
     # Behind.
 
     def _from_oplog(self, view: View, count_max: int) -> Batch:
-        """A batch from the oplog: bounded in events, bytes, entries looked at and time."""
+        """A batch from the oplog: bounded in events, bytes, entries looked at and time.
+
+        An entry that is damaged is an error of the next batch, if there are events before it.
+        """
         check_read(view, self._read_from)
         self.idle = False
         documents: list[bytes] = []
+        try:
+            return self._read_entries(view, count_max, documents)
+        except DamagedValue:
+            if documents:
+                return Batch(documents, self._token)
+            raise
+
+    def _read_entries(self, view: View, count_max: int, documents: list[bytes]) -> Batch:
+        """The batch of `documents`, which it fills."""
         size, seen = 0, 0
         until_ms = self._clock_ms() + limits.SCAN_MS_MAX
         for position, raw in self._entries(view):
@@ -268,10 +281,12 @@ class ChangeCursor:
 
 def _check_history(view: View, start: int) -> None:
     """At open: lost if the oplog begins later than `start`, unless it still has its very first entry."""
-    oldest = view.oldest()
-    if oldest is None or start >= oldest[0]:
+    oldest = view.oldest_position()
+    if oldest is None or start >= oldest:
         return
-    entry: dict[str, Any] = decode(oldest[1])
+    raw = view.entry(oldest)
+    assert raw is not None
+    entry: dict[str, Any] = decode(raw)
     if entry["o"].get("msg") != INITIATING:
         raise CommandError(286, "PlanExecutor error during aggregation :: caused by :: " + HISTORY_LOST)
 

@@ -101,9 +101,9 @@ class Background:
         with store.reading() as view:
             oplog_bytes = store.environment.table_bytes(view.kv, "oplog")
             first_retained = first_to_keep(view, retention_of(self._core, oplog_bytes), now_ms)
-            oldest = view.oldest()
+            oldest = view.oldest_position()
         removed = 0
-        while oldest is not None and first_retained > oldest[0]:
+        while oldest is not None and first_retained > oldest:
             piece: list[int] = []
             await self._core.writer.add_job(
                 lambda txn, piece=piece: piece.append(prune(txn, first_retained, limits.PRUNE_COUNT_MAX))  # type: ignore[misc]

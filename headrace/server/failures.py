@@ -1,4 +1,4 @@
-"""What the log says of an exception that should not have been: one record of bounded size, whatever a client sent."""
+"""An exception that should not have been: what the log says of it, in a record of bounded size, and what a client."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import logging
 import traceback
 
 from headrace import limits
+from headrace.errors import CommandError
+from headrace.store.checksums.transaction import DAMAGED
+from headrace.store.lmdb import is_damage, is_disk_failure
 
 LOG = logging.getLogger("headrace.server")
 
@@ -21,3 +24,24 @@ def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) 
     """Log an unexpected exception with its innermost frames."""
     frames = traceback.format_tb(error.__traceback__)[-limits.LOG_FRAME_COUNT_MAX :]
     LOG.log(level, "%s: %s: %s\n%s", printable(what), type(error).__name__, printable(error), "".join(frames).rstrip())
+
+
+def internal_error() -> CommandError:
+    """The answer to what failed inside the server for no reason that a client could know."""
+    return CommandError(1, "an error inside the server; see its log")
+
+
+def read_error(error: BaseException) -> CommandError:
+    """The answer to a read that failed inside the server: 305 (DataCorruptionDetected) if LMDB cannot read its file."""
+    if is_damage(error):
+        return CommandError(DAMAGED, f"the data file cannot be read: {error}")
+    return internal_error()
+
+
+def write_error(error: BaseException) -> CommandError:
+    """The answer to a write that failed inside the server: 14031 (OutOfDiskSpace) if the disk did, 305 as above."""
+    if is_disk_failure(error):
+        return CommandError(14031, f"the disk is full or fails, and nothing was written: {error}")
+    if is_damage(error):
+        return CommandError(DAMAGED, f"the data file cannot be changed, and nothing was written: {error}")
+    return CommandError(1, "an error inside the server, and nothing was written; see its log")

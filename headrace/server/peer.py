@@ -20,7 +20,7 @@ from headrace.dispatch.fail_points import Failure
 from headrace.dispatch.request import Request, parse_legacy_query, parse_message
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.server.failures import log_failure, printable
+from headrace.server.failures import internal_error, log_failure, printable, read_error
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
 from headrace.wire.message import MORE_TO_COME, OP_QUERY
 from headrace.wire.reply_message import encode_reply
@@ -143,7 +143,7 @@ class Peer(asyncio.Protocol):
         except Exception as error:
             log_failure(f"a message of {self.client.address} failed inside the server", error)
             blank = Request("", "", message.body, {}, self.client)
-            self._answer(engine.failure(_internal_error(), blank))
+            self._answer(engine.failure(internal_error(), blank))
             return
         if failure is None:
             self.start(command, request)
@@ -201,7 +201,7 @@ class Peer(asyncio.Protocol):
     def failed(self, request: Request, error: Exception) -> bytes:
         """The reply to a command that failed inside the server, which the log tells of."""
         log_failure(f"the command {request.name} of {self.client.address} failed inside the server", error)
-        return self._core.engine.failure(_internal_error(), request)
+        return self._core.engine.failure(read_error(error), request)
 
     def go_on(self, command: Command, request: Request, answer: bytes | Wait) -> None:
         """The answer of a command that had paused."""
@@ -264,7 +264,3 @@ class Peer(asyncio.Protocol):
         """Close the socket without an answer (a fail point, or the end of the server)."""
         self._busy = True
         self._transport.abort()
-
-
-def _internal_error() -> CommandError:
-    return CommandError(1, "an error inside the server; see its log")

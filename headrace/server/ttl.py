@@ -14,6 +14,7 @@ from bson.datetime_ms import DatetimeMS
 from headrace import limits
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection, Index
+from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.view import View
 from headrace.values.bson import MISSING, decode
 from headrace.values.paths import get_path, split_path
@@ -57,8 +58,8 @@ class TimeToLive:
             with self._core.store.reading() as view:
                 if view.collection(collection.namespace) is not collection:
                     return removed
-                piece = list(islice(view.scan(collection, after=after), limits.TTL_COUNT_MAX))
-            old = [record for record, document in piece if is_expired(index, document, now_ms)]
+                piece = list(islice(view.records(collection, after=after), limits.TTL_COUNT_MAX))
+                old = [record for record in piece if _expired(view, collection, record, index, now_ms) is not None]
             if old:
                 gone: list[int] = []
                 await self._core.writer.add_job(
@@ -67,7 +68,7 @@ class TimeToLive:
                 removed += gone[-1]
             if len(piece) < limits.TTL_COUNT_MAX:
                 return removed
-            after = piece[-1][0]
+            after = piece[-1]
 
 
 def is_ttl(index: Index) -> bool:
@@ -85,6 +86,15 @@ def is_expired(index: Index, document: bytes, now_ms: int) -> bool:
     return _covers(index, decoded)
 
 
+def _expired(view: View, collection: Collection, record: bytes, index: Index, now_ms: int) -> bytes | None:
+    """The document of a record, if it has expired; one that cannot be read has not."""
+    try:
+        document = view.by_record(collection, record)
+    except DamagedValue:
+        return None
+    return document if document is not None and is_expired(index, document, now_ms) else None
+
+
 def _covers(index: Index, document: dict[str, Any]) -> bool:
     spec = index.spec.get("partialFilterExpression")
     return spec is None or bool(parse_filter(spec)(document))
@@ -98,8 +108,8 @@ def delete_expired(
         return 0
     removed = 0
     for record in records:
-        document = View.by_record(txn, collection, record)
-        if document is not None and is_expired(index, document, now_ms) and not txn.is_locked(collection, record):
+        document = _expired(txn, collection, record, index, now_ms)
+        if document is not None and not txn.is_locked(collection, record):
             txn.delete(collection, record, document)
             removed += 1
     return removed

@@ -22,9 +22,7 @@ from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
-from headrace.errors import CommandError
-from headrace.server.failures import log_failure
-from headrace.store.lmdb import is_disk_failure
+from headrace.server.failures import log_failure, write_error
 from headrace.store.store import MapFull
 from headrace.store.write_transaction import WriteTransaction
 
@@ -202,16 +200,9 @@ class Writer:
     def _answer_failure(self, write: Write, error: BaseException) -> None:
         peer, _, request = write
         log_failure(f"the write {request.name} of {peer.client.address} failed inside the server", error)
-        peer.finish(self._core.engine.failure(storage_error(error), request))
+        peer.finish(self._core.engine.failure(write_error(error), request))
 
     def _fail_job(self, job: Job, error: BaseException) -> None:
         future = job[1]
         if not future.done():
             future.set_exception(error)
-
-
-def storage_error(error: BaseException) -> CommandError:
-    """The answer to a write that failed inside the server: 14031 (OutOfDiskSpace) if the disk did, else 1."""
-    if is_disk_failure(error):
-        return CommandError(14031, f"the disk is full or fails, and nothing was written: {error}")
-    return CommandError(1, "an error inside the server, and nothing was written; see its log")

@@ -6,7 +6,7 @@ same interface. Keys and values are bytes, keys of at most 511; a table is order
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NewType, Protocol, TypeAlias, overload
@@ -107,11 +107,23 @@ class Environment(Protocol):
     def file_bytes(self) -> int:
         """Bytes of the data file on disk."""
 
+    describe: Callable[[Table, bytes], str]
+    """Says in an error what a damaged value is, by its table and key."""
+
+    def name_of(self, table: Table) -> str:
+        """The name of a table."""
+
     def begin_read(self) -> Transaction:
-        """A read transaction on the last commit; the caller ends it before it returns to the loop."""
+        """A read transaction on the last commit; the caller ends it before it returns to the loop.
+
+        Whatever reads a value that does not match its checksum raises `DamagedValue`.
+        """
 
     def begin_write(self) -> Transaction:
         """The write transaction. The caller sees to it that there is one at a time."""
+
+    def begin_plain(self, *, write: bool = False) -> Transaction:
+        """A transaction that shows values as they are stored, checksums included."""
 
     def reading(self) -> AbstractContextManager[Transaction]:
         """A read transaction for the length of a `with`."""

@@ -26,6 +26,7 @@ from typing import Final, cast
 import lmdb
 
 from headrace import limits
+from headrace.store.checksums.transaction import CheckedTransaction, Describe
 from headrace.store.data_file import DATA_FILE, UnusableDirectory, check_directory
 from headrace.store.kv import Table, Transaction
 
@@ -47,6 +48,11 @@ def is_disk_failure(error: BaseException) -> bool:
     return number in _DISK_ERRORS
 
 
+def is_damage(error: BaseException) -> bool:
+    """Whether LMDB has found pages of its file damaged."""
+    return isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError)
+
+
 class LmdbEnvironment:
     """An open data directory. `path=None` is a throw-away one that is removed by `close`, and not synced.
 
@@ -58,7 +64,7 @@ class LmdbEnvironment:
         self.temporary = path is None
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="headrace-") if path is None else path)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock_file = _lock(self.path)
+        self._lock_file: int | None = _lock(self.path)
         try:
             self._open(map_bytes)
         except lmdb.Error as error:
@@ -80,6 +86,11 @@ class LmdbEnvironment:
             (self.path / DATA_FILE).chmod(0o600)
             (self.path / LOCK_FILE).chmod(0o600)
         self.tables: dict[str, Table] = {name: Table(self._lmdb.open_db(name.encode())) for name in TABLES}
+        self.describe: Describe = lambda table, key: f"the value of {key.hex()} in the table {self.name_of(table)}"
+
+    def name_of(self, table: Table) -> str:
+        """The name of an open table."""
+        return next(name for name, opened in self.tables.items() if opened is table)
 
     def _file_bytes(self) -> int:
         try:
@@ -94,11 +105,15 @@ class LmdbEnvironment:
 
     def begin_read(self) -> Transaction:
         """A read transaction on the last commit; the caller ends it before it returns to the loop."""
-        return cast("Transaction", self._lmdb.begin(buffers=False))
+        return CheckedTransaction(cast("Transaction", self._lmdb.begin(buffers=False)), self.describe)
 
     def begin_write(self) -> Transaction:
         """The write transaction. The caller sees to it that there is one at a time."""
-        return cast("Transaction", self._lmdb.begin(write=True, buffers=False))
+        return CheckedTransaction(cast("Transaction", self._lmdb.begin(write=True, buffers=False)), self.describe)
+
+    def begin_plain(self, *, write: bool = False) -> Transaction:
+        """A transaction that shows values as they are stored, checksums included."""
+        return cast("Transaction", self._lmdb.begin(write=write, buffers=False))
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -119,13 +134,15 @@ class LmdbEnvironment:
         return int(stat["psize"] * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]))
 
     def close(self) -> None:
-        """Close the directory and free it for other processes; remove a throw-away one."""
+        """Close the directory and free it for other processes; remove a throw-away one. Again: nothing."""
         self._lmdb.close()
         self._release()
 
     def _release(self) -> None:
         """Free the directory for others; a throw-away one is removed."""
-        os.close(self._lock_file)
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
         if self.temporary:
             shutil.rmtree(self.path, ignore_errors=True)
 

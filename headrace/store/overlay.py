@@ -272,7 +272,7 @@ class ProvisionalRecords:
 
     def count(self, view: View, collection: Collection) -> int:
         """How many documents the view shows."""
-        return sum(1 for _ in view.scan(collection))
+        return sum(1 for _ in view.records(collection))
 
 
 def merged_keys(walks: list[Iterator[bytes]], backward: bool) -> Iterator[bytes]:

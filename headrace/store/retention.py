@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 from headrace import limits
+from headrace.store.checksums.transaction import DamagedValue
+from headrace.store.kv import Cursor
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import find_element
-from headrace.values.position import from_key, position, seconds
+from headrace.values.position import LAST, from_key, position, seconds
 
 HOUR_MS = 3_600_000
 
@@ -30,15 +32,15 @@ class Retention:
 
 def first_to_keep(view: View, retention: Retention, now_ms: int) -> int:
     """The position of the oldest entry within all bounds."""
-    newest = view.newest()
+    newest = view.newest_position()
     if newest is None:
         return 0
     keep = 0
     if retention.hours:
         limit_ms = now_ms - int(retention.hours * HOUR_MS)
-        keep = max(keep, min(position(max(limit_ms // 1000, 0), 0), newest[0]))
-        if seconds(newest[0]) * 1000 > now_ms:
-            keep = max(keep, min(_after_aged(view, limit_ms), newest[0]))
+        keep = max(keep, min(position(max(limit_ms // 1000, 0), 0), newest))
+        if seconds(newest) * 1000 > now_ms:
+            keep = max(keep, min(_after_aged(view, limit_ms), newest))
     count = view.kv.stat(view.tables["oplog"])["entries"]
     too_many = count - retention.entries_max if retention.entries_max else 0
     if retention.bytes_max:
@@ -46,7 +48,7 @@ def first_to_keep(view: View, retention: Retention, now_ms: int) -> int:
         if table_bytes > retention.bytes_max:
             too_many = max(too_many, -(-count * (table_bytes - retention.bytes_max) // table_bytes))
     if too_many > 0:
-        keep = max(keep, _position_after(view, too_many, newest[0]))
+        keep = max(keep, _position_after(view, too_many, newest))
     return keep
 
 
@@ -96,12 +98,20 @@ def _prune_runs(txn: WriteTransaction, oldest: int) -> None:
     with txn.kv.cursor(txn.tables["runs"]) as cursor:
         moved = cursor.first()
         while moved:
-            if from_key(cursor.value()) < oldest:
+            if _ends(cursor) < oldest:
                 cursor.delete()
                 moved = bool(cursor.key())
                 continue
             topic = int.from_bytes(cursor.key()[:4], "big")
             moved = cursor.set_range((topic + 1).to_bytes(4, "big"))
+
+
+def _ends(cursor: Cursor) -> int:
+    """The last position of a run; of a damaged one, the last there can be, so that it stays for `headrace check`."""
+    try:
+        return from_key(cursor.value())
+    except DamagedValue:
+        return LAST
 
 
 def _prune_images(txn: WriteTransaction, oldest: int) -> None:
@@ -129,8 +139,12 @@ def expired_images(view: View, seconds: int, now_ms: int, count_max: int) -> lis
     with view.kv.cursor(view.tables["images"]) as cursor:
         moved = cursor.first()
         while moved and len(keys) < count_max:
-            key, value = cursor.item()
-            if int.from_bytes(value[:8], "big", signed=True) < limit_ms:
+            key = cursor.key()
+            try:
+                is_old = int.from_bytes(cursor.value()[:8], "big", signed=True) < limit_ms
+            except DamagedValue:  # nobody can read it
+                is_old = True
+            if is_old:
                 keys.append(key)
                 moved = cursor.next()
             else:

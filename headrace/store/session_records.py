@@ -5,6 +5,9 @@ The records are written for retryable writes; here only their `usedAt` is read.
 
 from __future__ import annotations
 
+import contextlib
+
+from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import decode
@@ -18,8 +21,9 @@ def unused(view: View, start: bytes, before_ms: int, count_max: int) -> tuple[li
         for _ in range(count_max):
             if not moved:
                 return unused_keys, b""
-            if _used_ms(cursor.value()) < before_ms:
-                unused_keys.append(cursor.key())
+            with contextlib.suppress(DamagedValue):  # an error for its client alone
+                if _used_ms(cursor.value()) < before_ms:
+                    unused_keys.append(cursor.key())
             moved = cursor.next()
         return unused_keys, cursor.key() if moved else b""
 

@@ -5,7 +5,7 @@ into the same KV transaction → `sync` commits it (the only slow step; it may r
 `publish` makes it the state in memory and calls the listeners. `abandon` instead of `prepare` or
 after a failed `sync` undoes everything, in the tables and in memory.
 
-    meta   "format"         → b"1"
+    meta   "format"         → see `checksums/upgrade.py`
            "history-lost"   → b"1" once changes were made without an oplog: older positions are gone
            "last-position"  → where an oplog that was dropped ended, 8 bytes big-endian: positions go on after it
            "parameters"     → cluster parameters (BSON)
@@ -23,6 +23,9 @@ from typing import Any, Final
 from headrace import limits
 from headrace.clock import Clock, SystemClock
 from headrace.store.catalog import Catalog
+from headrace.store.checksums.names import describe
+from headrace.store.checksums.transaction import DamagedValue
+from headrace.store.checksums.upgrade import IncompatibleFormat, open_format
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, Transaction
@@ -31,8 +34,8 @@ from headrace.store.transaction_registry import Transactions
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import decode, encode
+from headrace.values.position import seconds
 
-FORMAT: Final = b"1"
 INITIATING: Final = "initiating set"
 _NOOP_TOPICS: Final[tuple[str, ...]] = ()
 
@@ -48,10 +51,6 @@ class Committed:
     wall_ms: int
     entries: list[tuple[bytes, bytes]]
     runs: list[Run]
-
-
-class IncompatibleFormat(Exception):
-    """The data directory was written by a version whose format this one does not know."""
 
 
 class Store:
@@ -80,7 +79,7 @@ class Store:
         self._open_transaction: WriteTransaction | None = None
         try:
             self._start()
-        except LmdbError as error:
+        except (DamagedValue, LmdbError) as error:
             self.environment.close()
             raise UnusableDirectory(f"{self.environment.path / DATA_FILE} cannot be read: {error}") from error
         except BaseException:
@@ -88,25 +87,23 @@ class Store:
             raise
 
     def _start(self) -> None:
+        open_format(self.environment, MapFull)
+        self.environment.describe = lambda table, key: describe(self.catalog, self.environment.name_of(table), key)
         with self.environment.reading() as kv:
-            version = kv.get(b"format", db=self.tables["meta"])
-            if version is not None and version != FORMAT:
-                raise IncompatibleFormat(
-                    f"{self.environment.path} has format {version.decode()}, not {FORMAT.decode()}"
-                )
             self._load(kv)
-            newest = View(self, kv).newest()
+            view = View(self, kv)
+            newest = view.newest_position()
+            wall_ms = 0 if newest is None else _wall_ms(view, newest)
             dropped_at = kv.get(b"last-position", db=self.tables["meta"])
             history_lost = kv.get(b"history-lost", db=self.tables["meta"]) is not None
         if dropped_at is not None:
             self.last_position = int.from_bytes(dropped_at, "big")
         if newest is not None:
-            self.last_position = newest[0]
-            self.last_wall_ms = int(decode(newest[1])["wall"])
+            self.last_position, self.last_wall_ms = newest, wall_ms
         begins = self.oplog_enabled and newest is None
         ends = not self.oplog_enabled and (newest is not None or not history_lost)
-        if version is None or begins or ends:
-            self._prepare_tables(new=version is None)
+        if begins or ends:
+            self._prepare_tables()
 
     def _load(self, kv: Transaction) -> None:
         """Read what is held in memory, at open and after a transaction was abandoned."""
@@ -116,13 +113,12 @@ class Store:
         pruned = kv.get(b"pruned", db=self.tables["meta"])
         self.pruned_through = -1 if pruned is None else int.from_bytes(pruned, "big")
 
-    def _prepare_tables(self, *, new: bool) -> None:
+    def _prepare_tables(self) -> None:
         """Write the first entries of a new oplog, or note that from here on there is none."""
         txn = self.begin()
-        txn.kv.put(b"format", FORMAT, db=self.tables["meta"])
         if self.oplog_enabled:
             history_lost = txn.kv.get(b"history-lost", db=self.tables["meta"]) is not None
-            if new and not history_lost:
+            if not history_lost:
                 self.log_noop(txn, INITIATING)
             self.log_noop(txn, "new primary")
         else:
@@ -244,4 +240,12 @@ class Store:
         self.cluster_parameters = parameters
 
 
-__all__ = ["Committed", "MapFull", "Store"]
+def _wall_ms(view: View, position: int) -> int:
+    """The wall clock of an entry; of one that cannot be read, the time of its position."""
+    with contextlib.suppress(DamagedValue):
+        if (entry := view.entry(position)) is not None:
+            return int(decode(entry)["wall"])
+    return seconds(position) * 1000
+
+
+__all__ = ["Committed", "IncompatibleFormat", "MapFull", "Store"]

@@ -1,5 +1,7 @@
 """What can be read: documents and oplog entries, as one KV transaction sees them.
 
+Whatever reads a value that does not match its checksum raises `DamagedValue` (305).
+
     documents  collection number (4) + record (8)   → the document's BSON
     ids        collection number (4) + key of _id   → record (8)
     oplog      position (8)                         → the entry's BSON
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace import limits
 from headrace.store.catalog import Catalog, Collection
+from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.kv import Cursor, Transaction
 from headrace.values import position as positions
 
@@ -59,8 +62,8 @@ class StoredRecords:
 
     def next_record(self, view: View, collection: Collection, count: int) -> int:
         if collection.next_record is None:
-            last = next(view.scan(collection, backward=True), None)
-            collection.next_record = int.from_bytes(last[0], "big") + 1 if last else 1
+            last = view.last_record(collection)
+            collection.next_record = int.from_bytes(last, "big") + 1 if last else 1
         first = collection.next_record
         collection.next_record = first + count
         return first
@@ -73,7 +76,7 @@ class StoredRecords:
         """A count made while a write transaction is on its way to the disk is not stored: it lacks its changes."""
         if collection.document_count is not None:
             return collection.document_count
-        count = sum(1 for _ in view.scan(collection))
+        count = sum(1 for _ in view.records(collection))
         if view.store.writing in (None, view):
             collection.document_count = count
         return count
@@ -118,7 +121,7 @@ class View:
             return None
         document = self.by_record(collection, record)
         if document is None:
-            raise RuntimeError(f"the id index of {collection.namespace} names a record that does not exist")
+            raise DamagedValue(f"the _id index of {collection.namespace}", "names a document that is not there")
         return record, document
 
     def scan(
@@ -139,6 +142,25 @@ class View:
                 if key[:4] != prefix:
                     return
                 yield key[4:], value
+
+    def last_record(self, collection: Collection) -> bytes | None:
+        """The greatest record of a collection, by its key alone: the document need not be readable."""
+        with self.kv.cursor(self.tables["documents"]) as cursor:
+            if not _seek_before(cursor, collection.number_key + b"\xff" * 9):
+                return None
+            key = cursor.key()
+            return key[4:] if key[:4] == collection.number_key else None
+
+    def records(self, collection: Collection, *, after: bytes | None = None) -> Iterator[bytes]:
+        """The records of a collection strictly past `after`, by their keys alone: no document is read."""
+        prefix = collection.number_key
+        with self.kv.cursor(self.tables["documents"]) as cursor:
+            if not cursor.set_range(prefix + (after + b"\x00" if after is not None else b"")):
+                return
+            for key in cursor.iternext(keys=True, values=False):
+                if key[:4] != prefix:
+                    return
+                yield key[4:]
 
     def scan_ids(
         self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
@@ -198,13 +220,15 @@ class View:
                     return
                 yield from_bytes(key, "big"), value
 
-    def oldest(self) -> tuple[int, bytes] | None:
-        """The first entry the oplog still holds."""
-        return next(self.entries(0), None)
+    def oldest_position(self) -> int | None:
+        """The position of the first entry the oplog still holds."""
+        with self.kv.cursor(self.tables["oplog"]) as cursor:
+            return int.from_bytes(cursor.key(), "big") if cursor.first() else None
 
-    def newest(self) -> tuple[int, bytes] | None:
-        """The last entry of the oplog."""
-        return next(self.entries(0, backward=True), None)
+    def newest_position(self) -> int | None:
+        """The position of the last entry of the oplog."""
+        with self.kv.cursor(self.tables["oplog"]) as cursor:
+            return int.from_bytes(cursor.key(), "big") if cursor.last() else None
 
     def runs(self, topic: int, first: int) -> Iterator[tuple[int, int]]:
         """(first, last) of the topic's runs that hold a position of `first` or later, in order."""

@@ -126,12 +126,12 @@ class Watcher:
     def _reopen(self, position: int, index: HistoryIndex, **options: Any) -> None:
         """Open from `position`, behind which the stream is at `index`; 286 if and only if the oplog begins after it."""
         with self.server.store.reading() as view:
-            oldest = view.oldest()
+            oldest = view.oldest_position()
         assert oldest is not None
-        history_is_gone = self.server.store.pruned_through >= 0 and position < oldest[0]
+        history_is_gone = self.server.store.pruned_through >= 0 and position < oldest
         reply = self.open(**options)
         if history_is_gone != (reply.get("code") == 286):
-            raise SimulationError(f"opened at {position}, the oplog begins at {oldest[0]}: {reply}")
+            raise SimulationError(f"opened at {position}, the oplog begins at {oldest}: {reply}")
         if history_is_gone:
             self._start_again()
             return

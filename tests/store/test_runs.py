@@ -85,5 +85,4 @@ def test_entries_are_read_backward_from_any_position(store: Store) -> None:
         assert [position for position, _ in view.entries(made[0], made[1], backward=True)] == [made[1], made[0]]
         assert next(view.entries(0, made[2] + 10, backward=True))[0] == made[2]
         assert next(view.entries(0, made[1], backward=True))[0] == made[1]
-        newest = view.newest()
-        assert newest is not None and newest[0] == made[2]
+        assert view.newest_position() == made[2]

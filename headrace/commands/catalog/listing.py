@@ -18,6 +18,7 @@ from headrace.execution.batches import open_cursor
 from headrace.execution.storage_stats import _size, storage_stats
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
+from headrace.store.checksums.transaction import DamagedValue
 from headrace.values.bson import encode
 
 OPLOG_UUID: Final = uuid.uuid5(uuid.NAMESPACE_URL, "headrace:local.oplog.rs").bytes
@@ -121,7 +122,7 @@ def database_stats(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def validate(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Every document is read, decoded and looked up by its `_id`."""
+    """Every document is read, decoded and looked up by its `_id`; `corruptRecords` are those that cannot be read."""
     from headrace.store.identity import identify
     from headrace.values.bson import decode
 
@@ -132,14 +133,22 @@ def validate(context: CommandContext, request: Request) -> dict[str, Any]:
     if collection.is_view:
         raise CommandError(166, "Cannot validate a view")
     errors: list[str] = []
+    damaged: list[Int64] = []
     count = 0
-    for record, raw in context.view.scan(collection):
+    for record in context.view.records(collection):
         count += 1
-        decode(raw)
-        if context.view.record_of(collection, identify(raw)[0]) != record:
-            errors.append(f"the id index does not lead to record {int.from_bytes(record, 'big')}")
+        try:
+            raw = context.view.by_record(collection, record)
+            assert raw is not None
+            decode(raw)
+            if context.view.record_of(collection, identify(raw)[0]) != record:
+                errors.append(f"the id index does not lead to record {int.from_bytes(record, 'big')}")
+        except DamagedValue as error:
+            damaged.append(Int64(int.from_bytes(record, "big")))
+            errors.append(error.message)
     return {
-        "ns": namespace, "nInvalidDocuments": 0, "nrecords": count, "nIndexes": len(collection.indexes),
+        "ns": namespace, "nInvalidDocuments": len(damaged), "corruptRecords": damaged,
+        "nrecords": count, "nIndexes": len(collection.indexes),
         "valid": not errors, "warnings": [], "errors": errors,
     }  # fmt: skip
 

@@ -120,10 +120,10 @@ def _by_id(
     if collection is None or collection.options.keys() - _HARMLESS:
         return None
     finder = Finder(collection, spec, None)
-    match = finder.by_id(context.txn) if finder.is_by_id else None
-    if match is None:
-        return None
     try:
+        match = finder.by_id(context.txn) if finder.is_by_id else None
+        if match is None:
+            return None
         update = _cached(raw, change)
         applier = Applier(context.txn, collection, statement, update, finder, request.body, retryable)
         modified = applier.change(match[0], match[1], decode(match[1])) is not None

@@ -1,0 +1,163 @@
+"""A KV transaction whose values carry checksums: what was changed on the disk is an error, never a wrong document.
+
+    stored   value + CRC-32C of key and value (4, little-endian)
+
+The checksum stands behind the value, so that a document is still BSON from its first byte, and one call over key and
+stored value compares it: a CRC over data and its own CRC is always the same number. The key is part of it, so that a
+value under a damaged or another key is no match either.
+
+Rule: everything in the tables is read and written through here, but for `format` and `upgrade` in `meta`, which say
+whether the rest is. What reads keys alone compares nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any, Final
+
+from google_crc32c import value as crc32c
+
+from headrace.errors import CommandError
+from headrace.store.kv import Cursor, Table, Transaction
+
+CHECKSUM_BYTES: Final = 4
+RESIDUE: Final = 0x48674BC7
+"""The CRC-32C of anything that is followed by its own CRC-32C."""
+DAMAGED: Final = 305
+_PACK: Final = Struct("<I").pack
+
+Describe = Callable[[Table, bytes], str]
+"""What a client is told that a table's key stands for."""
+
+
+class DamagedValue(CommandError):
+    """A stored value does not match its checksum, or another table: 305 (DataCorruptionDetected), which names it."""
+
+    def __init__(self, what: str, problem: str = "does not match its checksum") -> None:
+        super().__init__(DAMAGED, f"{what} {problem}: the data file is damaged")
+
+
+def with_checksum(key: bytes, value: bytes) -> bytes:
+    """A value as it is stored under a key."""
+    return value + _PACK(crc32c(key + value))
+
+
+def is_intact(key: bytes, stored: bytes) -> bool:
+    """Whether a stored value matches its checksum."""
+    return len(stored) >= CHECKSUM_BYTES and crc32c(key + stored) == RESIDUE
+
+
+class CheckedTransaction:
+    """A KV transaction over another one, whose values have checksums. Raises `DamagedValue` for those that differ."""
+
+    __slots__ = ("_base", "_describe", "_get")
+
+    def __init__(self, base: Transaction, describe: Describe) -> None:
+        self._base = base
+        self._get: Callable[..., bytes | None] = base.get
+        self._describe = describe
+
+    def get(self, key: bytes, *, db: Table) -> bytes | None:
+        """The value of a key."""
+        stored = self._get(key, db=db)
+        if stored is None:
+            return None
+        if crc32c(key + stored) != RESIDUE:
+            raise DamagedValue(self._describe(db, key))
+        return stored[:-4]
+
+    def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
+        """Put a value with its checksum."""
+        return self._base.put(key, value + _PACK(crc32c(key + value)), db=db)
+
+    def delete(self, key: bytes, *, db: Table) -> bool:
+        """Whether the key was there; a damaged value can be deleted."""
+        return self._base.delete(key, db=db)
+
+    def drop(self, db: Table, *, delete: bool) -> None:
+        """Remove all items of a table."""
+        self._base.drop(db, delete=delete)
+
+    def cursor(self, db: Table) -> Cursor:
+        """A cursor that compares what it reads, and not what it only passes."""
+        return _CheckedCursor(self._base.cursor(db), db, self._describe)
+
+    def stat(self, db: Table) -> dict[str, int]:
+        """The sizes of a table, checksums included."""
+        return self._base.stat(db)
+
+    def commit(self) -> None:
+        """Commit."""
+        self._base.commit()
+
+    def abort(self) -> None:
+        """Abort."""
+        self._base.abort()
+
+
+class _CheckedCursor:
+    """A cursor over stored values."""
+
+    __slots__ = ("_base", "_db", "_describe")
+
+    def __init__(self, base: Cursor, db: Table, describe: Describe) -> None:
+        self._base = base
+        self._db = db
+        self._describe = describe
+
+    def __enter__(self) -> _CheckedCursor:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._base.__exit__(*failure)
+
+    def first(self) -> bool:
+        return self._base.first()
+
+    def last(self) -> bool:
+        return self._base.last()
+
+    def next(self) -> bool:
+        return self._base.next()
+
+    def prev(self) -> bool:
+        return self._base.prev()
+
+    def set_range(self, key: bytes, /) -> bool:
+        return self._base.set_range(key)
+
+    def key(self) -> bytes:
+        return self._base.key()
+
+    def value(self) -> bytes:
+        return self.item()[1]
+
+    def item(self) -> tuple[bytes, bytes]:
+        key, stored = self._base.item()
+        if not key:
+            return key, stored
+        if crc32c(key + stored) != RESIDUE:
+            raise DamagedValue(self._describe(self._db, key))
+        return key, stored[:-4]
+
+    def delete(self) -> bool:
+        return self._base.delete()
+
+    def putmulti(
+        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
+    ) -> tuple[int, int]:
+        checked = [(key, value + _PACK(crc32c(key + value))) for key, value in items]
+        return self._base.putmulti(checked, overwrite=overwrite, append=append)
+
+    def iternext(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
+        return self._checked(self._base.iternext()) if values else self._base.iternext(values=False)
+
+    def iterprev(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
+        return self._checked(self._base.iterprev())
+
+    def _checked(self, items: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        for key, stored in items:
+            if crc32c(key + stored) != RESIDUE:
+                raise DamagedValue(self._describe(self._db, key))
+            yield key, stored[:-4]

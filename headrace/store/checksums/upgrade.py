@@ -1,0 +1,131 @@
+"""The format of a data directory, and the conversion of one that an earlier version wrote.
+
+    meta   "format"    → b"2"                        without a checksum, as in every format
+           "upgrade"   → name of a table 00 last key that has a checksum; only while the tables are converted
+
+    format 1   values without checksums
+    format 2   every value but these two is followed by its checksum (`transaction.py`)
+
+The conversion goes table by table, a bounded number of bytes in each transaction. The first one writes the new format,
+so that no earlier version opens the directory from then on; `upgrade` says where the next one goes on, in this process
+or after a crash.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from headrace import limits
+from headrace.store.checksums.transaction import with_checksum
+from headrace.store.kv import Environment, Transaction
+
+LOG = logging.getLogger("headrace.store")
+FORMAT: Final = b"2"
+_WITHOUT_CHECKSUMS: Final = b"1"
+_FORMAT_KEY: Final = b"format"
+_UPGRADE_KEY: Final = b"upgrade"
+PLAIN_KEYS: Final = frozenset({_FORMAT_KEY, _UPGRADE_KEY})
+"""Keys of `meta` whose values have no checksum."""
+
+
+class IncompatibleFormat(Exception):
+    """The data directory was written by a version whose format this one does not know."""
+
+
+def stored_format(environment: Environment) -> bytes | None:
+    """The format of an open directory; None for a new one."""
+    transaction = environment.begin_plain()
+    try:
+        return transaction.get(_FORMAT_KEY, db=environment.tables["meta"])
+    finally:
+        transaction.abort()
+
+
+def open_format(environment: Environment, map_full: type[Exception]) -> None:
+    """See to it that every value has a checksum. `map_full`: what a full map raises, which then grows.
+
+    Raises `IncompatibleFormat`, and what a failing disk raises: what is converted by then stays so, and the next call
+    goes on from there.
+    """
+    version = stored_format(environment)
+    if version not in (None, FORMAT, _WITHOUT_CHECKSUMS):
+        raise IncompatibleFormat(
+            f"{environment.path} has format {version.decode(errors='replace')}, and this version of Headrace knows "
+            f"{_WITHOUT_CHECKSUMS.decode()} and {FORMAT.decode()}"
+        )
+    if version != FORMAT:
+        _in_transaction(environment, map_full, lambda kv: _begin(environment, kv, convert=version is not None))
+    if not _is_converting(environment):
+        return
+    LOG.warning("%s gets checksums; no earlier version opens it from now on", environment.path)
+    while _in_transaction(environment, map_full, lambda kv: _convert(environment, kv)):
+        pass
+    LOG.warning("%s has checksums now", environment.path)
+
+
+def _is_converting(environment: Environment) -> bool:
+    transaction = environment.begin_plain()
+    try:
+        return transaction.get(_UPGRADE_KEY, db=environment.tables["meta"]) is not None
+    finally:
+        transaction.abort()
+
+
+def _in_transaction(environment: Environment, map_full: type[Exception], change: Callable[[Transaction], bool]) -> bool:
+    """Commit a change of stored values; returns what it returns."""
+    while True:
+        kv = environment.begin_plain(write=True)
+        try:
+            result = change(kv)
+            kv.commit()
+            return result
+        except map_full:
+            kv.abort()
+            environment.grow()
+        except BaseException:
+            kv.abort()
+            raise
+
+
+def _begin(environment: Environment, kv: Transaction, *, convert: bool) -> bool:
+    meta = environment.tables["meta"]
+    kv.put(_FORMAT_KEY, FORMAT, db=meta)
+    if convert:
+        kv.put(_UPGRADE_KEY, _order(environment)[0].encode() + b"\0", db=meta)
+    return convert
+
+
+def _order(environment: Environment) -> list[str]:
+    """The tables in the order in which they are converted: `meta`, which says how far that is, comes last."""
+    return sorted(environment.tables, key=lambda name: (name == "meta", name))
+
+
+def _convert(environment: Environment, kv: Transaction) -> bool:
+    """Convert the next piece; False once there is none."""
+    meta = environment.tables["meta"]
+    at = kv.get(_UPGRADE_KEY, db=meta)
+    assert at is not None
+    name, _, last = at.partition(b"\0")
+    items, size = [], 0
+    with kv.cursor(environment.tables[name.decode()]) as cursor:
+        if cursor.set_range(last + b"\0"):
+            for key, value in cursor.iternext():
+                last = key
+                if name != b"meta" or key not in PLAIN_KEYS:
+                    items.append((key, with_checksum(key, value)))
+                    size += len(value)
+                if size >= limits.CONVERT_BYTES or len(items) >= limits.CONVERT_COUNT:
+                    break
+        cursor.putmulti(items)
+    order = _order(environment)
+    following = order.index(name.decode()) + 1
+    if items:
+        kv.put(_UPGRADE_KEY, name + b"\0" + last, db=meta)
+    elif following < len(order):
+        kv.put(_UPGRADE_KEY, order[following].encode() + b"\0", db=meta)
+    else:
+        kv.delete(_UPGRADE_KEY, db=meta)
+        return False
+    return True
