@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -98,9 +99,10 @@ def listener_pid(port: int) -> int | None:
 class StartedServer:
     """A Headrace started for the measurement on a new directory, ended and removed with the `with`."""
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, flags: Sequence[str] = ()) -> None:
+        """`directory`: where the new directory is made. `flags`: more of the server's command line."""
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir=directory))
-        words = ["serve", "--dbpath", str(self._directory), "--port", "0", "--nounixsocket", "--quiet"]
+        words = ["serve", "--dbpath", str(self._directory), "--port", "0", "--nounixsocket", "--quiet", *flags]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "headrace.cli.main", *words], stdout=subprocess.PIPE, text=True
         )

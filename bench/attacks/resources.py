@@ -1,0 +1,194 @@
+"""Attacks on what the server holds for a client: connections, cursors, sessions, transactions, streams, history."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+from bson import Binary, Int64
+from messages import command, reply_document
+from target import receive
+
+from attacks.attacker import DATABASE, Attack, Attacker
+
+
+def _session() -> dict[str, Any]:
+    return {"id": Binary(os.urandom(16), 4)}
+
+
+def _connections(attacker: Attacker) -> None:
+    connections: list[socket.socket] = []
+    ping = command({"ping": 1}, "admin")
+    while attacker.seconds_left > 0:
+        try:
+            connections.append(attacker.connect())
+            connections[-1].sendall(ping)
+            attacker.count(receive(connections[-1]))
+        except OSError as error:
+            attacker.answers[type(error).__name__] += 1
+            time.sleep(0.1)
+        if len(connections) >= 900:
+            for connection in connections:
+                connection.close()
+            connections.clear()
+
+
+def _cursors(attacker: Attacker) -> None:
+    attacker.repeat({"find": "c", "batchSize": 1})
+
+
+def _snapshot_cursors(attacker: Attacker) -> None:
+    attacker.repeat({"find": "c", "batchSize": 1, "readConcern": {"level": "snapshot"}})
+
+
+def _stream_cursors(attacker: Attacker) -> None:
+    number = 0
+    while attacker.seconds_left > 0:
+        number += 1
+        stages = [{"$changeStream": {}}, {"$match": {"fullDocument.n": number}}]
+        attacker.ask({"aggregate": "c", "pipeline": stages, "cursor": {}})
+
+
+def _sessions(attacker: Attacker) -> None:
+    number = 0
+    while attacker.seconds_left > 0:
+        number += 1
+        attacker.ask({"update": "c", "updates": [{"q": {"_id": number % 1000}, "u": {"$inc": {"x": 1}}}],
+                      "lsid": _session(), "txnNumber": Int64(1)})  # fmt: skip
+
+
+def _ended_sessions(attacker: Attacker) -> None:
+    attacker.repeat({"endSessions": [_session() for _ in range(10_000)]}, "admin")
+
+
+def _transaction(session: dict[str, Any], *, first: bool) -> dict[str, Any]:
+    begun = {"startTransaction": True} if first else {}
+    return {"lsid": session, "txnNumber": Int64(1), "autocommit": False, **begun}
+
+
+def _transactions(attacker: Attacker) -> None:
+    number = 10_000
+    while attacker.seconds_left > 0:
+        number += 1
+        attacker.ask({"insert": "c", **_transaction(_session(), first=True)}, documents=[{"_id": number}])
+
+
+def _large_transactions(attacker: Attacker) -> None:
+    session: dict[str, Any] = _session()
+    begun = written = 0
+    while attacker.seconds_left > 0:
+        reply = attacker.ask(
+            {"insert": "t", **_transaction(session, first=not written)},
+            documents=[{"note": "x" * 10_000_000} for _ in range(4)],
+        )
+        written += 1
+        if reply.get("ok") != 1.0 or written == 20:
+            if reply.get("ok") == 1.0 and begun % 2:
+                attacker.ask({"commitTransaction": 1, **_transaction(session, first=False)}, "admin")
+            session, written, begun = _session(), 0, begun + 1
+
+
+def _many_statements(attacker: Attacker) -> None:
+    while attacker.seconds_left > 0:
+        session, first = _session(), True
+        for _ in range(5):
+            attacker.ask({"insert": "t", **_transaction(session, first=first)}, documents=[{"x": 1}] * 20_000)
+            first = False
+        attacker.ask({"find": "t", "filter": {"x": 2}, **_transaction(session, first=False)})
+        attacker.ask({"commitTransaction": 1, **_transaction(session, first=False)}, "admin")
+
+
+def _idle_reader(attacker: Attacker) -> None:
+    attacker.ask({"find": "c", "batchSize": 1, **_transaction(_session(), first=True)})
+    update = {"q": {}, "u": [{"$set": {"note": {"$concat": ["$note", "x"]}}}], "multi": True}
+    attacker.repeat({"update": "c", "updates": [update]})
+
+
+def _watchers(attacker: Attacker) -> None:
+    opening = command({"aggregate": "w", "pipeline": [{"$changeStream": {}}], "cursor": {}}, DATABASE)
+    connections = [attacker.connect() for _ in range(800)]
+    for connection in connections:
+        connection.sendall(opening)
+        cursor = Int64(reply_document(receive(connection))["cursor"]["id"])
+        connection.sendall(command({"getMore": cursor, "collection": "w"}, DATABASE))
+    while attacker.seconds_left > 0:
+        attacker.ask({"insert": "w"}, documents=[{"note": "x" * 1000} for _ in range(10)])
+        time.sleep(0.05)
+    for connection in connections:
+        receive(connection)
+        attacker.answers["watcher ok"] += 1
+
+
+def _wide_watchers(attacker: Attacker) -> None:
+    connections = [attacker.connect() for _ in range(400)]
+    for number, connection in enumerate(connections):
+        stages = [{"$changeStream": {"fullDocument": "updateLookup"}},
+                  {"$match": {"$expr": {"$ne": [{"$size": {"$range": [0, 2000]}}, number]}}},
+                  {"$set": {"x": number}}]  # fmt: skip
+        connection.sendall(command({"aggregate": "w", "pipeline": stages, "cursor": {}}, DATABASE))
+        cursor = Int64(reply_document(receive(connection))["cursor"]["id"])
+        connection.sendall(command({"getMore": cursor, "collection": "w"}, DATABASE))
+    while attacker.seconds_left > 0:
+        attacker.ask({"insert": "w"}, documents=[{"note": "x" * 100} for _ in range(100)])
+        time.sleep(0.2)
+
+
+def _backlog(attacker: Attacker) -> None:
+    attacker.fill(100_000)
+    attacker.fill(10, 10_000_000, "large")
+
+
+def _from_the_beginning(stages: list[dict[str, Any]], collection: str = "c") -> Any:
+    def run(attacker: Attacker) -> None:
+        first = attacker.ask({"find": "oplog.rs", "limit": 1}, "local")["cursor"]["firstBatch"][0]["ts"]
+        opening = [{"$changeStream": {"startAtOperationTime": first}}, *stages]
+        while attacker.seconds_left > 0:
+            cursor = attacker.ask({"aggregate": collection, "pipeline": opening, "cursor": {}})["cursor"]["id"]
+            while attacker.seconds_left > 0:
+                body = {"getMore": Int64(cursor), "collection": collection, "batchSize": 100_000, "maxTimeMS": 1}
+                document = attacker.ask_message(command(body, DATABASE))
+                if document.get("ok") != 1.0 or not document["cursor"]["nextBatch"]:
+                    break
+
+    return run
+
+
+def _get_mores(attacker: Attacker) -> None:
+    block = command({"getMore": Int64(12345), "collection": "c"}, DATABASE) * 1000
+    while attacker.seconds_left > 0:
+        attacker.connection.sendall(block)
+        for _ in range(1000):
+            attacker.count(_one(attacker.connection))
+
+
+def _one(connection: socket.socket) -> bytes:
+    head = connection.recv(4, socket.MSG_WAITALL)
+    return head + connection.recv(int.from_bytes(head, "little") - 4, socket.MSG_WAITALL)
+
+
+def _many(attacker: Attacker) -> None:
+    attacker.fill(1000)
+
+
+ATTACKS = (
+    Attack("connections opened by the hundred", _connections),
+    Attack("cursors opened and left", _cursors, _many),
+    Attack("cursors at snapshots opened and left", _snapshot_cursors, _many),
+    Attack("change streams opened and left", _stream_cursors, _many),
+    Attack("retryable writes of sessions used once", _sessions, _many),
+    Attack("endSessions of 10,000", _ended_sessions),
+    Attack("transactions opened and left", _transactions, _many),
+    Attack("transactions of 800 MB", _large_transactions),
+    Attack("transactions of 100,000 documents", _many_statements, lambda attacker: attacker.fill(10, 10, "t")),
+    Attack("an idle transaction beside updates of everything", _idle_reader, lambda attacker: attacker.fill(
+        1000, 10_000)),
+    Attack("800 watchers of one collection", _watchers),
+    Attack("400 watchers with filters of 2,000 steps", _wide_watchers),
+    Attack("a stream 100,000 events behind", _from_the_beginning([]), _backlog),
+    Attack("a stream behind that matches nothing", _from_the_beginning([{"$match": {"fullDocument.note": "none"}}]),
+           _backlog),
+    Attack("a stream of events of 10 MB", _from_the_beginning([], "large"), _backlog),
+    Attack("getMores of a cursor that does not exist", _get_mores),
+)  # fmt: skip

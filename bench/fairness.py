@@ -1,0 +1,203 @@
+"""What other clients notice of an attack: their waits, the server's memory, and how the attack was answered.
+
+    python bench/fairness.py                          all attacks; a table in Markdown
+    python bench/fairness.py --only regex unwind      those whose name contains one of these
+    python bench/fairness.py --seconds 5 --write docs/limits.md
+
+Each attack has a server process of its own. Beside it one client pings, one inserts and one watches (`honest.py`), and
+one pings a second server that does nothing else: what that one waits is the machine's, and is taken off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from attacks import ALL
+from attacks.attacker import ANSWER_SECONDS_MAX, Attack, Attacker
+from honest import KINDS, HonestClient, Latency, lower_own_priority
+from target import StartedServer, Target
+
+BEGIN, END = "<!-- bench/fairness.py: begin -->", "<!-- bench/fairness.py: end -->"
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one attack did. Times are in milliseconds, memory in MiB that the process has for itself."""
+
+    attack: str
+    latency: dict[str, Latency]
+    """By kind of client; `idle` is the ping to the server that does nothing else."""
+    memory: tuple[float, float, float]
+    """Before, at most, after."""
+    answers: dict[str, int]
+    alive: bool
+
+    def wait(self, kind: str) -> tuple[float, float]:
+        """(worst, 99th percentile) of a kind of client, less the idle server's."""
+        one, idle = self.latency[kind], self.latency["idle"]
+        return max(0.0, one.worst - idle.worst), max(0.0, one.percentile_99 - idle.percentile_99)
+
+    def row(self) -> str:
+        """The line of the table."""
+        waits = [f"{worst:.0f} / {most:.0f}" for worst, most in map(self.wait, KINDS)]
+        memory = " / ".join(f"{size:.0f}" for size in self.memory)
+        answers = ", ".join(f"{code} × {count:,}" for code, count in sorted(self.answers.items()))
+        ended = "" if self.alive else " **the server has ended**"
+        return f"| {self.attack} | {' | '.join(waits)} | {memory} | {answers}{ended} |"
+
+
+HEAD = (
+    "| Attack | ping: worst / 99 % | insert | event | memory: before / at most / after | answers |\n"
+    "|---|---|---|---|---|---|"
+)
+
+
+def main() -> int:
+    arguments = _arguments()
+    wanted = [attack for attack in ALL if _wanted(attack, arguments.only)]
+    if not wanted:
+        print("no attack has such a name; there are: " + "; ".join(attack.name for attack in ALL), file=sys.stderr)
+        return 2
+    if arguments.list:
+        print("\n".join(attack.name for attack in wanted))
+        return 0
+    rows = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers and clients end, too
+    print(HEAD)
+    with StartedServer(arguments.directory) as idle:
+        for attack in wanted:
+            result = measure(attack, idle, arguments.seconds, arguments.directory)
+            rows.append(result.row())
+            print(rows[-1], flush=True)
+            for kind, latency in result.latency.items():
+                if latency.failure:
+                    print(f"{kind}: {latency.failure}", file=sys.stderr)
+    if arguments.write is not None:
+        _write(arguments.write, rows)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
+    add = parser.add_argument
+    add("--only", nargs="+", default=[], metavar="TEXT", help="attacks whose name contains one of these")
+    add("--seconds", type=float, default=3.0, help="how long each goes on (default: 3)")
+    add("--list", action="store_true", help="print the names only")
+    add("--write", type=Path, metavar="FILE", help="put the table into this page, between its marks")
+    add("--directory", type=Path, help="where the servers have their data (default: the temporary directory)")
+    return parser.parse_args()
+
+
+def _wanted(attack: Attack, words: list[str]) -> bool:
+    return not words or any(word.lower() in attack.name.lower() for word in words)
+
+
+def _write(page: Path, rows: list[str]) -> None:
+    text = page.read_text("utf-8")
+    table = f"{BEGIN}\n\n{HEAD}\n" + "\n".join(rows) + f"\n\n{END}"
+    page.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: table, text, flags=re.DOTALL), "utf-8")
+
+
+def measure(attack: Attack, idle: Target, seconds: float, directory: Path | None = None) -> Result:
+    """Run one attack on a server of its own."""
+    with StartedServer(directory, attack.flags) as target:
+        if attack.prepare is not None:
+            attack.prepare(Attacker(target.address, float("inf")))
+        clients = {kind: HonestClient(kind, target) for kind in KINDS}
+        clients["idle"] = HonestClient("ping", idle)
+        for client in clients.values():
+            client.wait_until_ready()
+        before = most = memory_of(target)
+        attackers = [AttackingProcess(attack, target, seconds) for _ in range(attack.processes)]
+        for client in clients.values():
+            client.start()
+        for attacker in attackers:
+            attacker.start()
+        deadline = time.monotonic() + seconds + ANSWER_SECONDS_MAX
+        while any(attacker.runs for attacker in attackers) and time.monotonic() < deadline:
+            most = max(most, memory_of(target))
+            time.sleep(0.02)
+        answers = sum((attacker.stop() for attacker in attackers), Counter())
+        time.sleep(0.5)
+        latency = {kind: client.stop() for kind, client in clients.items()}
+        after = memory_of(target)
+        return Result(attack.name, latency, (before, most, after), answers, _is_alive(target))
+
+
+def memory_of(target: Target) -> float:
+    """MiB of memory that the process has for itself: not the pages of the data file, which the system takes back."""
+    try:
+        status = Path(f"/proc/{target.pid}/status").read_text()
+    except OSError:
+        return float("nan")
+    matched = re.search(r"RssAnon:\s+(\d+) kB", status)
+    return int(matched[1]) / 1024 if matched else float("nan")
+
+
+def _is_alive(target: Target) -> bool:
+    try:
+        target.connect().close()
+    except (OSError, RuntimeError):
+        return False
+    return True
+
+
+class AttackingProcess:
+    """An attack in a process of its own, of low priority."""
+
+    def __init__(self, attack: Attack, target: Target, seconds: float) -> None:
+        context = multiprocessing.get_context("fork")
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(target=_attack, args=(attack, target, seconds, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def start(self) -> None:
+        """Let it begin."""
+        self._ours.send("start")
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return not self._ours.poll() and self._process.is_alive()
+
+    def stop(self) -> Counter[str]:
+        """Its answers."""
+        answers: Counter[str] = Counter({"no answer": 1})
+        try:
+            if self._ours.poll(1.0):
+                answers = self._ours.recv()
+        except EOFError:
+            answers = Counter({"the attacker failed": 1})
+        self._process.kill()
+        self._process.join()
+        self._ours.close()
+        return answers
+
+
+def _attack(attack: Attack, target: Target, seconds: float, pipe: Connection) -> None:
+    lower_own_priority()
+    pipe.recv()
+    attacker = Attacker(target.address, seconds)
+    try:
+        attack.run(attacker)
+    except (ConnectionError, TimeoutError) as error:
+        attacker.answers["no answer" if isinstance(error, TimeoutError) else "closed"] += 1
+    pipe.send(attacker.answers)
+    pipe.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
