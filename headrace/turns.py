@@ -14,9 +14,11 @@ Source: MongoDB's query yielding, `internalQueryExecYieldPeriodMS` (10 ms).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from heapq import merge
 from math import inf
+from sys import getrefcount
 from typing import Any, Final, TypeVar
 
 from greenlet import getcurrent, greenlet
@@ -27,6 +29,10 @@ TURN_SECONDS: Final = 0.005
 """How long a command runs before others have their turn."""
 TICK_COUNT: Final = 64
 """Steps of a cheap loop (an element of an array, a line of a cross product) between two ticks."""
+PIECE_COUNT: Final = 4096
+"""Elements that are copied, sorted or freed at once: some milliseconds at most."""
+LARGE_COUNT: Final = 32_768
+"""Elements from which on an array is freed in pieces."""
 
 
 class Turn(greenlet):
@@ -38,6 +44,11 @@ class Turn(greenlet):
     """When the turn is over, in seconds of the monotonic clock."""
     interruption: BaseException | None = None
     """Raised in the command when it goes on: its time is up, its client has gone, somebody has killed it."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        super().__init__(run)
+        self.large: list[list[Any]] = []
+        """What `freed_in_pieces` was given."""
 
     def pause(self) -> None:
         """Let others run; returns, or raises the `interruption`, when it is this command's turn again."""
@@ -66,13 +77,52 @@ def current_turn() -> Turn | None:
 Item = TypeVar("Item")
 
 
-def ticking(items: list[Item]) -> Iterable[Item]:
+def ticking(items: Collection[Item]) -> Iterable[Item]:
     """The items of an array, for a loop over them: a tick before it, and one every `TICK_COUNT` items."""
     tick()
     return items if len(items) < TICK_COUNT else _ticking(items)
 
 
-def _ticking(items: list[Item]) -> Iterator[Item]:
+def in_pieces(items: Any, count: int = PIECE_COUNT) -> Iterator[Any]:
+    """Slices of a list, a range or a text, for what is done to many items at once, with a tick before each."""
+    for start in range(0, len(items), count):
+        tick()
+        yield items if len(items) <= count else items[start : start + count]
+
+
+def sorted_in_pieces(items: list[Item], key: Callable[[Item], Any], *, reverse: bool = False) -> list[Item]:
+    """As `sorted`, with ticks: pieces are sorted and then merged, which takes up to four times as long."""
+    if len(items) <= PIECE_COUNT:
+        tick()
+        return sorted(items, key=key, reverse=reverse)
+    pieces = [sorted(piece, key=key, reverse=reverse) for piece in in_pieces(items)]
+    return list(_ticking(merge(*pieces, key=key, reverse=reverse)))
+
+
+def freed_in_pieces(array: list[Item]) -> list[Item]:
+    """The array itself, which a command has made. If it is large, the turn frees it, piece by piece, once nothing else
+    refers to it: freeing a million elements at once takes up to 100 ms."""
+    turn = getcurrent()
+    if len(array) >= LARGE_COUNT and type(turn) is Turn:
+        _free(turn.large)
+        if not any(array is other for other in turn.large):
+            turn.large.append(array)
+    return array
+
+
+def _free(arrays: list[list[Any]]) -> None:
+    """Empty the arrays that nothing else refers to, with ticks, and forget them."""
+    for _ in range(len(arrays)):
+        array = arrays.pop(0)
+        if getrefcount(array) > 2:  # this name, and the argument
+            arrays.append(array)
+            continue
+        while array:
+            del array[-PIECE_COUNT:]
+            tick()
+
+
+def _ticking(items: Iterable[Item]) -> Iterator[Item]:
     for index, item in enumerate(items):
         if not index % TICK_COUNT:
             tick()
@@ -137,9 +187,9 @@ class Turns:
 
 def _work() -> None:
     """The body of a turn's greenlet: one call after the other."""
-    parent = getcurrent().parent
-    assert parent is not None
-    result: Any = None
+    turn = getcurrent()
+    assert type(turn) is Turn and turn.parent is not None
+    parent, result = turn.parent, None
     while True:
         function, arguments = parent.switch(result)
         try:
@@ -147,3 +197,13 @@ def _work() -> None:
         except BaseException as error:
             result = _Raised(error)
         del function, arguments
+        if turn.large:
+            _free_all(turn)
+
+
+def _free_all(turn: Turn) -> None:
+    """The command has ended: free what it made. An interruption comes too late."""
+    turn.before_pause = None
+    with suppress(Exception):
+        _free(turn.large)
+    turn.large.clear()

@@ -18,6 +18,7 @@ from headrace.query.stages.placement import check_placement
 from headrace.query.stages.sort_stage import with_limits
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
 from headrace.query.stages.stage_table import STAGES
+from headrace.turns import ticking
 
 __all__ = ["DocumentStage", "PipelineContext", "Stage", "parse_pipeline", "run_pipeline"]
 
@@ -30,7 +31,7 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
     if len(pipeline) > limits.PIPELINE_STAGE_COUNT_MAX:
         raise CommandError(7749501, f"Pipeline length must be no longer than {limits.PIPELINE_STAGE_COUNT_MAX} stages")
     stages: list[Stage] = []
-    for element in pipeline:
+    for element in ticking(pipeline):
         stages.extend(_parse_stage(element, context))
     check_placement(stages, context)
     return with_limits(stages)

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
+from headrace.turns import TICK_COUNT, ticking
 from headrace.values.bson import Missing
 
 RANK_NUMBER: Final = 10
@@ -98,20 +99,21 @@ def sort_key(value: Any, collation: StringOrder | None = None) -> Key:
     if kind is dict:
         return _object_key(value, collation)
     if kind is list:
-        return (25, tuple([sort_key(item, collation) for item in value]))
+        return (25, tuple([sort_key(item, collation) for item in ticking(value)]))
     return _PLAIN_KEYS[kind](value)
 
 
 def _object_key(value: dict[str, Any], collation: StringOrder | None = None) -> Key:
     fields = []
-    for name, item in value.items():
+    for name, item in value.items() if len(value) < TICK_COUNT else ticking(value.items()):
         type_rank, payload = sort_key(item, collation)
         fields.append((type_rank, name, payload))
     return (20, tuple(fields))
 
 
 def _array_key(value: list[Any]) -> Key:
-    return (25, tuple([_PLAIN_KEYS[type(item)](item) for item in value]))
+    items = value if len(value) < TICK_COUNT else ticking(value)
+    return (25, tuple([_PLAIN_KEYS[type(item)](item) for item in items]))
 
 
 def _float_key(value: float) -> Key:
@@ -181,7 +183,7 @@ def equal(left: Any, right: Any, collation: StringOrder | None = None) -> bool:
         if kind in _SELF_COMPARED or (kind is str and collation is None):
             return bool(left == right)
         if kind is list:
-            return len(left) == len(right) and all(equal(a, b, collation) for a, b in zip(left, right))
+            return len(left) == len(right) and all(equal(a, b, collation) for a, b in zip(ticking(left), right))
         if kind is dict:
             return len(left) == len(right) and all(
                 name == other and equal(a, b, collation) for (name, a), (other, b) in zip(left.items(), right.items())

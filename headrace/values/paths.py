@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from headrace import limits
+from headrace.turns import TICK_COUNT, ticking
 from headrace.values.bson import MISSING
 
 ValueTest = Callable[[Any], bool]
@@ -85,7 +86,7 @@ def _any_top_level(name: str, test: ValueTest) -> Callable[[dict[str, Any]], boo
     def walk(document: dict[str, Any]) -> bool:
         value = document.get(name, MISSING)
         if type(value) is list:
-            return any(map(test, value)) or test(value)
+            return any(map(test, value if len(value) < TICK_COUNT else ticking(value))) or test(value)
         return test(value)
 
     return walk
@@ -102,12 +103,14 @@ def _any_in_array(
     if index is None:
 
         def walk(array: list[Any]) -> bool:
-            return any(type(item) is dict and in_object(item) for item in array)
+            items = array if len(array) < TICK_COUNT else ticking(array)
+            return any(type(item) is dict and in_object(item) for item in items)
 
         return walk
 
     def walk_indexed(array: list[Any]) -> bool:
-        if any(type(item) is dict and in_object(item) for item in array):
+        items = array if len(array) < TICK_COUNT else ticking(array)
+        if any(type(item) is dict and in_object(item) for item in items):
             return True
         return index < len(array) and at_index(array[index])
 
@@ -149,7 +152,7 @@ def located_values(
 
 def _located_in_array(array: list[Any], path: tuple[str, ...], enter_last: bool) -> Iterator[tuple[Any, str | None]]:
     wanted = array_index(path[0])
-    for index, item in enumerate(array):
+    for index, item in enumerate(ticking(array)):
         label = str(index)
         if type(item) is dict:
             yield from ((value, label) for value, _ in located_values(item, path, enter_last=enter_last))
@@ -177,7 +180,8 @@ def field_getter(path: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
         if kind is dict:
             return inner(value)
         if kind is list:
-            values = [inner(item) for item in value if type(item) is dict]
+            items = value if len(value) < TICK_COUNT else ticking(value)
+            values = [inner(item) for item in items if type(item) is dict]
             return [item for item in values if item is not MISSING]
         return MISSING
 

@@ -20,6 +20,7 @@ from headrace.query.accumulators.states import STATE_FACTORIES, AccumulatorState
 from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.operator_parser import OperatorParser, variadic
+from headrace.turns import ticking
 
 
 def _simple(name: str, *, merges: bool = False) -> OperatorParser:
@@ -46,7 +47,7 @@ def _over_elements(new_state: Callable[[], AccumulatorState], operand: Evaluate,
     state = new_state()
     value = operand(env)
     if type(value) is list:
-        for item in value:
+        for item in ticking(value):
             state.add(item)
     else:
         state.add(value)
@@ -65,7 +66,7 @@ def _several(name: str, new_state: Callable[[int, Any], AccumulatorState]) -> Op
                 array = source(env)
                 if type(array) is not list:
                     raise CommandError(5788200, "Input must be an array")
-                for item in array:
+                for item in ticking(array):
                     state.add(item)
                 return state.result()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from headrace.errors import CommandError
@@ -28,6 +29,7 @@ from headrace.query.expressions.operator_parser import (
     variadic,
 )
 from headrace.query.expressions.value_text import as_text
+from headrace.turns import freed_in_pieces, in_pieces, sorted_in_pieces, ticking
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import equal, sort_key
 
@@ -57,8 +59,11 @@ def _make_concat_arrays(*operands: Evaluate) -> Evaluate:
                 return None
             if type(value) is not list:
                 raise CommandError(28664, f"$concatArrays only supports arrays, not {type_name(value)}")
-            joined += value
-        return joined
+            if len(joined) + len(value) > EXPRESSION_ARRAY_LENGTH_MAX:
+                raise CommandError(146, "$concatArrays would use too much memory")
+            for piece in in_pieces(value):
+                joined += piece
+        return freed_in_pieces(joined)
 
     return evaluate
 
@@ -68,7 +73,7 @@ def _make_in(value: Evaluate, array: Evaluate, *, collation: Any) -> Evaluate:
         sought, items = value(env), array(env)
         if type(items) is not list:
             raise CommandError(40081, f"$in requires an array as a second argument, found: {type_name(items)}")
-        return any(equal(sought, item, collation) for item in items)
+        return any(equal(sought, item, collation) for item in ticking(items))
 
     return evaluate
 
@@ -87,7 +92,8 @@ def _make_index_of(
         if end is not None:
             last = min(last, search_bound("$indexOfArray", end(env), "ending index"))
         target = sought(env)
-        return next((index for index in range(first, last) if equal(items[index], target, collation)), -1)
+        positions = ticking(range(first, last))
+        return next((index for index in positions if equal(items[index], target, collation)), -1)
 
     return evaluate
 
@@ -128,7 +134,10 @@ def _reversed(value: Any) -> Any:
     if type(value) is not list:
         message = f"The argument to $reverseArray must be an array, but was of type: {type_name(value)}"
         raise CommandError(34435, message)
-    return value[::-1]
+    reversed_value: list[Any] = []
+    for piece in in_pieces(range(len(value) - 1, -1, -1)):
+        reversed_value += [value[index] for index in piece]
+    return freed_in_pieces(reversed_value)
 
 
 def _range(start: Any, end: Any, step: Any = 1) -> list[int]:
@@ -140,7 +149,10 @@ def _range(start: Any, end: Any, step: Any = 1) -> list[int]:
     numbers = range(first, last, stride)
     if len(numbers) > EXPRESSION_ARRAY_LENGTH_MAX:
         raise CommandError(146, "$range would use too much memory")
-    return list(numbers)
+    made: list[int] = []
+    for piece in in_pieces(numbers):
+        made += piece
+    return freed_in_pieces(made)
 
 
 def _range_number(what: str, code: int, value: Any) -> int:
@@ -162,7 +174,7 @@ def _make_slice(array: Evaluate, second: Evaluate, third: Evaluate | None = None
             raise CommandError(28724, f"First argument to $slice must be an array, but is of type: {type_name(items)}")
         number = _slice_number("Second", 28725, position)
         if third is None:
-            return items[:number] if number >= 0 else items[number:]
+            return freed_in_pieces(items[:number] if number >= 0 else items[number:])
         count = third(env)
         if is_nullish(count):
             return None
@@ -170,7 +182,7 @@ def _make_slice(array: Evaluate, second: Evaluate, third: Evaluate | None = None
         if length <= 0:
             raise CommandError(28729, f"Third argument to $slice must be positive: {length}")
         start = max(0, len(items) + number) if number < 0 else number
-        return items[start : start + length]
+        return freed_in_pieces(items[start : start + length])
 
     return evaluate
 
@@ -236,7 +248,12 @@ def _zip(input_count: int, longest: bool) -> Operator:
             if defaults and min(lengths) != max(lengths):
                 fill = [None if (value := default(env)) is MISSING else value for default in defaults]
             rows = range(max(lengths) if longest else min(lengths))
-            return [[array[row] if row < len(array) else other for array, other in zip(arrays, fill)] for row in rows]
+            if len(rows) * (len(arrays) + 1) > EXPRESSION_ARRAY_LENGTH_MAX:
+                raise CommandError(146, "$zip would use too much memory")
+            zipped: list[list[Any]] = []
+            for row in ticking(rows):
+                zipped.append([array[row] if row < len(array) else other for array, other in zip(arrays, fill)])
+            return freed_in_pieces(zipped)
 
         return evaluate
 
@@ -261,15 +278,15 @@ def _parse_sort_array(argument: Any, context: ParseContext) -> Expression:
         if type(value) is not list:
             message = f"The input argument to $sortArray must be an array, but was of type: {type_name(value)}"
             raise CommandError(2942504, message)
-        items = list(value)
+        items = value
         for steps, descending in reversed(keys):
-            items.sort(key=lambda item: _sort_part(item, steps, context.collation), reverse=descending)
-        return items
+            items = sorted_in_pieces(items, partial(_sort_part, steps, context.collation), reverse=descending)
+        return freed_in_pieces(items)
 
     return Call(Operator("$sortArray", unary(sort), folds=False), [parse_operand(argument["input"], context)])
 
 
-def _sort_part(item: Any, steps: tuple[str, ...], collation: Any) -> Any:
+def _sort_part(steps: tuple[str, ...], collation: Any, item: Any) -> Any:
     value = walk_value(item, steps) if steps else item
     return sort_key(None if value is MISSING else value, collation)
 

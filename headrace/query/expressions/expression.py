@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from headrace.errors import CommandError
+from headrace.turns import ticking
 from headrace.values.bson import MISSING
 
 FOLDING_PREFIX: Final = "Failed to optimize pipeline :: caused by :: "
@@ -123,11 +124,11 @@ class Call(Expression):
         self.operands = list(operands)
 
     def compiled(self) -> Evaluate:
-        return self.operator.make(*[None if o is None else o.compiled() for o in self.operands])
+        return self.operator.make(*[None if o is None else o.compiled() for o in ticking(self.operands)])
 
     def fields(self) -> set[str] | None:
         names: set[str] = set()
-        for operand in self.operands:
+        for operand in ticking(self.operands):
             if operand is not None:
                 fields = operand.fields()
                 if fields is None:
@@ -136,7 +137,7 @@ class Call(Expression):
         return names
 
     def optimized(self) -> Expression:
-        node: Expression = Call(self.operator, [None if o is None else o.optimized() for o in self.operands])
+        node: Expression = Call(self.operator, [None if o is None else o.optimized() for o in ticking(self.operands)])
         if self.operator.folds and isinstance(node, Call):
             node = node.with_constants_folded()
         if isinstance(node, Call) and self.operator.simplify is not None:
@@ -150,7 +151,7 @@ class Call(Expression):
 
     def with_constants_folded(self) -> Expression:
         """This call, whose operands are optimized, as one constant or with its constants merged."""
-        if all(o is None or type(o) is Constant for o in self.operands):
+        if all(o is None or type(o) is Constant for o in ticking(self.operands)):
             return self.evaluated()
         if self.is_associative:
             return Call(self.operator, self._merged_operands())

@@ -20,6 +20,7 @@ from headrace.query.expressions.expression import (
     optimized,
 )
 from headrace.query.expressions.field_paths import check_field_name, parse_path
+from headrace.turns import TICK_COUNT, freed_in_pieces, ticking
 from headrace.values.bson import MISSING
 
 _PLAIN: Final = ParseContext()
@@ -37,7 +38,7 @@ def parse_operand(value: Any, context: ParseContext) -> Expression:
     if type(value) is dict:
         return parse_object(value, context)
     if type(value) is list:
-        return Call(_ARRAY, [parse_operand(item, context) for item in value])
+        return Call(_ARRAY, [parse_operand(item, context) for item in ticking(value)])
     return Constant(value)
 
 
@@ -51,9 +52,9 @@ def parse_object(document: dict[str, Any], context: ParseContext) -> Expression:
                 15983, f"an object representing an expression must have exactly one field: {{ {names} }}"
             )
         return parse_operator(first, document[first], context)
-    for name in document:
+    for name in ticking(document):
         check_field_name(name)
-    operands = [parse_operand(item, context) for item in document.values()]
+    operands = [parse_operand(item, context) for item in ticking(document.values())]
     return Call(_object(tuple(document)), operands)
 
 
@@ -74,7 +75,10 @@ def _make_array(*items: Evaluate) -> Evaluate:
     def evaluate(env: Env) -> list[Any]:
         return [None if (value := item(env)) is MISSING else value for item in items]
 
-    return evaluate
+    def evaluate_many(env: Env) -> list[Any]:
+        return freed_in_pieces([None if (value := item(env)) is MISSING else value for item in ticking(items)])
+
+    return evaluate if len(items) < TICK_COUNT else evaluate_many
 
 
 _ARRAY: Final = Operator("array", _make_array)
@@ -87,6 +91,9 @@ def _object(names: tuple[str, ...]) -> Operator:
         def evaluate(env: Env) -> dict[str, Any]:
             return {name: value for name, item in pairs if (value := item(env)) is not MISSING}
 
-        return evaluate
+        def evaluate_many(env: Env) -> dict[str, Any]:
+            return {name: value for name, item in ticking(pairs) if (value := item(env)) is not MISSING}
+
+        return evaluate if len(pairs) < TICK_COUNT else evaluate_many
 
     return Operator("object", make)

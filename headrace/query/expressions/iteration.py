@@ -14,7 +14,7 @@ from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.expressions.numbers import int32_of, is_nullish, truthy
 from headrace.query.expressions.operator_parser import OperatorParser, scoped
 from headrace.query.expressions.value_text import as_text
-from headrace.turns import ticking
+from headrace.turns import freed_in_pieces, ticking
 from headrace.values.bson import MISSING, type_name
 
 
@@ -54,7 +54,7 @@ def _map(variable: str) -> Operator:
                 variables[variable] = item
                 value = each(inner)
                 mapped.append(None if value is MISSING else value)
-            return mapped
+            return freed_in_pieces(mapped)
 
         return evaluate
 
@@ -95,7 +95,7 @@ def _filter(variable: str) -> Operator:
                     selected.append(item)
                     if len(selected) == wanted:
                         break
-            return selected
+            return freed_in_pieces(selected)
 
         return evaluate
 

@@ -9,6 +9,7 @@ from headrace.query.expressions.expression import ABSENT, Call, Constant, Evalua
 from headrace.query.expressions.expression_parser import parse_operand
 from headrace.query.expressions.numbers import is_nullish
 from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser, binary, positional, unary
+from headrace.turns import freed_in_pieces, ticking
 from headrace.values.bson import MISSING, type_name
 
 
@@ -17,7 +18,7 @@ def _to_array(value: Any) -> Any:
         return None
     if type(value) is not dict:
         raise CommandError(40390, f"$objectToArray requires a document input, found: {type_name(value)}")
-    return [{"k": name, "v": item} for name, item in value.items()]
+    return freed_in_pieces([{"k": name, "v": item} for name, item in ticking(value.items())])
 
 
 def _from_array(value: Any) -> Any:
@@ -30,8 +31,8 @@ def _from_array(value: Any) -> Any:
     first = type(value[0])
     if first not in (list, dict):
         raise CommandError(40398, f"Unrecognised input type format for $arrayToObject: {type_name(value[0])}")
-    pairs = [_listed_pair(item) if first is list else _named_pair(item) for item in value]
-    for name, _ in pairs:
+    pairs = [_listed_pair(item) if first is list else _named_pair(item) for item in ticking(value)]
+    for name, _ in ticking(pairs):
         if "\0" in name:
             raise CommandError(4940400, "Key field cannot contain an embedded null byte")
     return dict(pairs)

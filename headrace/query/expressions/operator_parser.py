@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import Call, Env, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.expression_parser import parse_operand
+from headrace.turns import ticking
 from headrace.values.bson import type_name
 
 OperatorParser: TypeAlias = Callable[[Any, ParseContext], Expression]
@@ -44,7 +45,7 @@ def variadic(operator: Operator, *, collated: bool = False) -> OperatorParser:
 def parse_operands(argument: Any, context: ParseContext) -> list[Expression]:
     """The operands of a positional operator."""
     if type(argument) is list:
-        return [parse_operand(item, context) for item in argument]
+        return [parse_operand(item, context) for item in ticking(argument)]
     return [parse_operand(argument, context)]
 
 

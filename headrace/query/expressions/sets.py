@@ -20,6 +20,7 @@ from headrace.query.expressions.operator_parser import (
     variadic,
     with_collation,
 )
+from headrace.turns import freed_in_pieces, sorted_in_pieces, ticking
 from headrace.values.bson import type_name
 from headrace.values.order import hash_key, sort_key
 
@@ -28,13 +29,13 @@ ItemsByKey = dict[Hashable, Any]
 
 def _keyed(array: list[Any], collation: Any) -> ItemsByKey:
     keyed: ItemsByKey = {}
-    for item in array:
+    for item in ticking(array):
         keyed.setdefault(hash_key(item, collation), item)
     return keyed
 
 
 def _sorted(keyed: ItemsByKey, collation: Any) -> list[Any]:
-    return sorted(keyed.values(), key=lambda item: sort_key(item, collation))
+    return freed_in_pieces(sorted_in_pieces(list(keyed.values()), lambda item: sort_key(item, collation)))
 
 
 def _make_union(*operands: Evaluate, collation: Any) -> Evaluate:
@@ -44,7 +45,7 @@ def _make_union(*operands: Evaluate, collation: Any) -> Evaluate:
             value = operand(env)
             if is_nullish(value):
                 return None
-            for key, item in _keyed(_array(17043, "$setUnion", value), collation).items():
+            for key, item in ticking(_keyed(_array(17043, "$setUnion", value), collation).items()):
                 union.setdefault(key, item)
         return _sorted(union, collation)
 
@@ -64,7 +65,7 @@ def _make_intersection(*operands: Evaluate, collation: Any) -> Evaluate:
                 continue
             if len(common) > len(other):
                 common, other = other, common
-            common = {key: item for key, item in common.items() if key in other}
+            common = {key: item for key, item in ticking(common.items()) if key in other}
         return _sorted(common, collation)
 
     return evaluate
@@ -83,7 +84,8 @@ def _make_difference(left: Evaluate, right: Evaluate, *, collation: Any) -> Eval
             return None
         _check_both("$setDifference", 17048, minuend, 17049, subtrahend)
         keys = set(_keyed(subtrahend, collation))
-        return [item for key, item in _keyed(minuend, collation).items() if key not in keys]
+        left_items = ticking(_keyed(minuend, collation).items())
+        return freed_in_pieces([item for key, item in left_items if key not in keys])
 
     return evaluate
 
@@ -147,7 +149,7 @@ def _elements(name: str, code: int, decisive: bool) -> OperatorParser:
     def apply(value: Any) -> bool:
         if type(value) is not list:
             raise CommandError(code, f"{name}'s argument must be an array, but is {type_name(value)}")
-        return decisive if any(truthy(item) is decisive for item in value) else not decisive
+        return decisive if any(truthy(item) is decisive for item in ticking(value)) else not decisive
 
     return positional(Operator(name, unary(apply)), 1)
 

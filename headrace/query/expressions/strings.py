@@ -7,9 +7,11 @@ ASCII letters only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from headrace.errors import CommandError
+from headrace.query.expressions import long_text
 from headrace.query.expressions.arrays import search_bound
 from headrace.query.expressions.expression import Env, Evaluate, Operator
 from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish, to_long
@@ -41,14 +43,14 @@ def _make_concat(*operands: Evaluate) -> Evaluate:
             if type(value) is not str:
                 raise CommandError(16702, f"$concat only supports strings, not {type_name(value)}")
             strings.append(value)
-        return "".join(strings)
+        return long_text.joined(strings)
 
     return evaluate
 
 
 def _compare_ignoring_case(left: Any, right: Any) -> int:
-    first = coerced_text(left).translate(_UPPER).encode()
-    second = coerced_text(right).translate(_UPPER).encode()
+    first = long_text.translated(coerced_text(left), _UPPER).encode()
+    second = long_text.translated(coerced_text(right), _UPPER).encode()
     return (first > second) - (first < second)
 
 
@@ -139,7 +141,7 @@ def _find_points(text: str, token: str, first: int, last: int | None) -> int:
     if not text and not token:
         return 0
     last = len(text) if last is None else min(last, len(text))
-    return next((index for index in range(first, last) if text.startswith(token, index)), -1)
+    return -1 if first >= last else text.find(token, first, last - 1 + len(token))
 
 
 def _split(text: Any, separator: Any) -> Any:
@@ -151,7 +153,7 @@ def _split(text: Any, separator: Any) -> Any:
             raise CommandError(code, message + type_name(value))
     if not separator:
         raise CommandError(40087, "$split requires a non-empty separator")
-    return text.split(separator)
+    return long_text.split(text, separator)
 
 
 def _trim(name: str, strip: Callable[[str, str], str]) -> OperatorParser:
@@ -189,11 +191,15 @@ def _replacer(name: str, count: int) -> OperatorParser:
                 raise CommandError(code, f"{name} requires that '{what}' be a string, found: {as_text(value)}")
         if is_nullish(text) or is_nullish(find) or is_nullish(replacement):
             return None
-        return text.replace(find, replacement, count)
+        return long_text.replaced(text, find, replacement, count)
 
     required = {"input": 51749, "find": 51748, "replacement": 51747}
     operator = Operator(name, of_values(replace), folds=False)
     return NamedArguments(operator, ("input", "find", "replacement"), required, not_object=51751, unknown=51750).parse
+
+
+def _translated(table: dict[int, int], value: Any) -> str:
+    return long_text.translated(coerced_text(value), table)
 
 
 _SUBSTRING_BYTES: Final = positional(Operator("$substrBytes", of_values(_substring_bytes)), 3)
@@ -213,7 +219,7 @@ OPERATORS: Final[dict[str, OperatorParser]] = {
     "$substr": _SUBSTRING_BYTES,
     "$substrBytes": _SUBSTRING_BYTES,
     "$substrCP": positional(Operator("$substrCP", of_values(_substring_points)), 3),
-    "$toLower": positional(Operator("$toLower", unary(lambda value: coerced_text(value).translate(_LOWER))), 1),
-    "$toUpper": positional(Operator("$toUpper", unary(lambda value: coerced_text(value).translate(_UPPER))), 1),
+    "$toLower": positional(Operator("$toLower", unary(partial(_translated, _LOWER))), 1),
+    "$toUpper": positional(Operator("$toUpper", unary(partial(_translated, _UPPER))), 1),
     "$trim": _trim("$trim", str.strip),
 }

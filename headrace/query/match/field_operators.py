@@ -33,6 +33,7 @@ from headrace.query.match.match_expression import (
 )
 from headrace.query.match.type_test import has_type, parse_types
 from headrace.query.match.value_tests import exists, has_size, is_in, leaves_remainder, ordered, truncated_int64
+from headrace.turns import ticking
 from headrace.values.order import regex_options
 
 FieldOperatorParser = Callable[[str, str, Any, FilterContext], MatchExpression]
@@ -82,7 +83,7 @@ def _parse_order(path: str, name: str, argument: Any, context: FilterContext) ->
 def _parse_in(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
     if type(argument) is not list:
         raise CommandError(2, f"{name} needs an array")
-    for item in argument:
+    for item in ticking(argument):
         if type(item) is dict and is_operator_object(item):
             raise CommandError(2, f"cannot nest $ under {name}")
     if not argument:
@@ -104,7 +105,7 @@ def _parse_all(path: str, name: str, argument: Any, context: FilterContext) -> M
     first = argument[0]
     with_elements = type(first) is dict and next(iter(first), "") == "$elemMatch"
     conditions: list[MatchExpression] = []
-    for item in argument:
+    for item in ticking(argument):
         named = next(iter(item), "") if type(item) is dict else ""
         if with_elements:
             if named != "$elemMatch":

@@ -22,6 +22,7 @@ from headrace.query.match.match_expression import (
 )
 from headrace.query.match.predicate import Predicate
 from headrace.query.match.value_tests import equals, matches_regex, truncated_int64
+from headrace.turns import ticking
 from headrace.values.bson import MISSING
 from headrace.values.order import regex_options
 
@@ -58,7 +59,7 @@ def parse_filter(
 def parse_filter_tree(document: dict[str, Any], context: FilterContext) -> MatchExpression:
     """The match expression of a filter document, not yet optimized."""
     conditions: list[MatchExpression] = []
-    for name, value in document.items():
+    for name, value in ticking(document.items()):
         if not name.startswith("$"):
             conditions.extend(parse_field(name, value, context))
         elif name in TOP_LEVEL:
@@ -117,10 +118,10 @@ def _logical(
             raise CommandError(2, f"{name} must be an array")
         if not value:
             raise CommandError(2, "$and/$or/$nor must be a nonempty array")
-        for item in value:
+        for item in ticking(value):
             if type(item) is not dict:
                 raise CommandError(2, "$or/$and/$nor entries need to be full objects")
-        return make(tuple(parse_filter_tree(item, context) for item in value))
+        return make(tuple(parse_filter_tree(item, context) for item in ticking(value)))
 
     return parse
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from headrace.turns import TICK_COUNT, sorted_in_pieces, ticking
 from headrace.values.bson import MISSING
 from headrace.values.paths import ValueTest, any_value, located_values, split_path
 
@@ -199,17 +200,17 @@ class And(MatchExpression):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (MatchType.AND, "", tuple(child.order for child in self.children))
+        return (MatchType.AND, "", tuple(child.order for child in ticking(self.children)))
 
     def compiled(self) -> DocumentTest:
-        return _all([child.compiled() for child in self.children])
+        return _all([child.compiled() for child in ticking(self.children)])
 
     def single(self) -> ValueTest:
-        return _all([child.single() for child in self.children])
+        return _all([child.single() for child in ticking(self.children)])
 
     def find_match(self, document: dict[str, Any]) -> MatchResult:
         index: str | None = None
-        for child in self.children:
+        for child in ticking(self.children):
             matched, child_index = child.find_match(document)
             if not matched:
                 return False, None
@@ -221,7 +222,7 @@ class And(MatchExpression):
 
     def optimized(self) -> MatchExpression:
         children = [child for child in _flat(self.children, And) if child != AlwaysBoolean(True)]
-        if AlwaysBoolean(False) in children:
+        if any(child == AlwaysBoolean(False) for child in ticking(children)):
             return AlwaysBoolean(False)
         if len(children) < 2:
             return children[0] if children else AlwaysBoolean(True)
@@ -236,20 +237,20 @@ class Or(MatchExpression):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (MatchType.OR, "", tuple(child.order for child in self.children))
+        return (MatchType.OR, "", tuple(child.order for child in ticking(self.children)))
 
     def compiled(self) -> DocumentTest:
-        return _any([child.compiled() for child in self.children])
+        return _any([child.compiled() for child in ticking(self.children)])
 
     def single(self) -> ValueTest:
-        return _any([child.single() for child in self.children])
+        return _any([child.single() for child in ticking(self.children)])
 
     def fields(self) -> set[str] | None:
         return _fields_of(self.children)
 
     def optimized(self) -> MatchExpression:
         children = [child for child in _flat(self.children, Or) if child != AlwaysBoolean(False)]
-        if AlwaysBoolean(True) in children:
+        if any(child == AlwaysBoolean(True) for child in ticking(children)):
             return AlwaysBoolean(True)
         if len(children) < 2:
             return children[0] if children else AlwaysBoolean(False)
@@ -264,19 +265,19 @@ class Nor(MatchExpression):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        return (MatchType.NOR, "", tuple(child.order for child in self.children))
+        return (MatchType.NOR, "", tuple(child.order for child in ticking(self.children)))
 
     def compiled(self) -> DocumentTest:
-        return _negated(_any([child.compiled() for child in self.children]))
+        return _negated(_any([child.compiled() for child in ticking(self.children)]))
 
     def single(self) -> ValueTest:
-        return _negated(_any([child.single() for child in self.children]))
+        return _negated(_any([child.single() for child in ticking(self.children)]))
 
     def fields(self) -> set[str] | None:
         return _fields_of(self.children)
 
     def optimized(self) -> MatchExpression:
-        return Nor(_ordered([child.optimized() for child in self.children]))
+        return Nor(_ordered([child.optimized() for child in ticking(self.children)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +330,7 @@ class DocumentMatchExpression(MatchExpression):
 
 def _flat(children: tuple[MatchExpression, ...], kind: type[And] | type[Or]) -> Iterator[MatchExpression]:
     """The children optimized; those of nested lists of the same type are inlined."""
-    for child in children:
+    for child in ticking(children):
         simple = child.optimized()
         if isinstance(simple, kind):
             yield from simple.children
@@ -338,12 +339,12 @@ def _flat(children: tuple[MatchExpression, ...], kind: type[And] | type[Or]) -> 
 
 
 def _ordered(children: list[MatchExpression]) -> tuple[MatchExpression, ...]:
-    return tuple(sorted(children, key=lambda child: child.order))
+    return tuple(sorted_in_pieces(children, lambda child: child.order))
 
 
 def _fields_of(children: tuple[MatchExpression, ...]) -> set[str] | None:
     names: set[str] = set()
-    for child in children:
+    for child in ticking(children):
         fields = child.fields()
         if fields is None:
             return None
@@ -362,6 +363,9 @@ def _all(tests: list[ValueTest]) -> ValueTest:
         first, second = tests
         return lambda value: first(value) and second(value)
 
+    if len(tests) > TICK_COUNT:
+        return lambda value: all(test(value) for test in ticking(tests))
+
     def every(value: Any) -> bool:
         for test in tests:  # noqa: SIM110  (a generator would cost more than most tests)
             if not test(value):
@@ -374,6 +378,8 @@ def _all(tests: list[ValueTest]) -> ValueTest:
 def _any(tests: list[ValueTest]) -> ValueTest:
     if len(tests) == 1:
         return tests[0]
+    if len(tests) > TICK_COUNT:
+        return lambda value: any(test(value) for test in ticking(tests))
 
     def some(value: Any) -> bool:
         for test in tests:  # noqa: SIM110  (a generator would cost more than most tests)

@@ -20,6 +20,7 @@ from headrace.query.collation import Collation
 from headrace.query.expressions.field_paths import check_length
 from headrace.query.match import parse_filter
 from headrace.query.match.filter_parser import truthy
+from headrace.turns import ticking
 
 FLAGS: Final = (bool, int, Int64, float, Decimal128)
 SLICE_SYNTAX: Final = "Invalid $slice syntax. The given syntax did not match the find() nor the expression syntax"
@@ -109,7 +110,7 @@ def read_specification(spec: dict[str, Any], *, is_find: bool, scope: Projection
             51272, "Invalid $project :: caused by :: projection specification must have at least one field"
         )
     reader = _SpecificationReader(is_find, scope)
-    for path, value in spec.items():
+    for path, value in ticking(spec.items()):
         reader.read(path, value)
     return reader.finished()
 

@@ -23,6 +23,7 @@ from headrace.query.expressions.numbers import integral, is_nan, to_long
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.time_units import UNITS, shifted
 from headrace.query.stages.unwind import nested, with_nested
+from headrace.turns import sorted_in_pieces, tick, ticking
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import compare, hash_key, sort_key
 
@@ -47,6 +48,7 @@ class Densify(Stage):
         partitions: dict[Any, list[Document]] = {}
         values: list[Any] = []
         for document in documents:
+            tick()
             value = nested(document, self.path)
             if value is MISSING or value is None:
                 yield document
@@ -56,18 +58,19 @@ class Densify(Stage):
             partitions.setdefault(hash_key(self._partition(document)), []).append(document)
         if not partitions and type(self.bounds) is tuple and not self.partition_paths:
             partitions[None] = []
-        limits = (min(values, key=sort_key), max(values, key=sort_key)) if values else None
+        limits = (min(ticking(values), key=sort_key), max(ticking(values), key=sort_key)) if values else None
         made = 0
         for members in partitions.values():
-            members.sort(key=lambda document: sort_key(nested(document, self.path)))
-            for document, is_made in self._filled(members, limits):
+            ordered = sorted_in_pieces(members, lambda document: sort_key(nested(document, self.path)))
+            for document, is_made in self._filled(ordered, limits):
+                tick()
                 made += is_made
                 if made > DENSIFY_COUNT_MAX:
                     raise CommandError(5897900, f"Generated {made} documents in $densify, which is over the limit")
                 yield document
 
     def _filled(self, members: list[Document], limits: tuple[Any, Any] | None) -> Iterator[tuple[Document, bool]]:
-        present = [(nested(document, self.path), document) for document in members]
+        present = [(nested(document, self.path), document) for document in ticking(members)]
         if type(self.bounds) is tuple:
             lower, upper, inclusive = self.bounds[0], self.bounds[1], False
         elif self.bounds == "full" and limits is not None:

@@ -18,6 +18,7 @@ from headrace.query.expressions.numbers import NUMBERS, int64_of, to_long
 from headrace.query.stages.joins import ForeignIndex, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested
+from headrace.turns import tick
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import hash_key
 
@@ -51,6 +52,7 @@ class GraphLookup(Stage):
             foreign = filter(self.restriction, foreign)
         index = ForeignIndex(foreign, self.connect_to, self.context.collation)
         for document in documents:
+            tick()
             yield with_nested(document, self.into, list(self._reached(document, index)))
 
     def _reached(self, document: Document, index: ForeignIndex) -> Iterator[Document]:
@@ -61,6 +63,7 @@ class GraphLookup(Stage):
         while frontier and (self.depth_max is None or depth <= self.depth_max):
             following: list[Any] = []
             for reached in index.matching(frontier):
+                tick()
                 identity = hash_key(reached.get("_id", MISSING), self.context.collation)
                 if identity in visited:
                     continue

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.query.stages.stage import Document
+from headrace.turns import freed_in_pieces, in_pieces, sorted_in_pieces, tick, ticking
 from headrace.values.bson import MISSING
 from headrace.values.order import hash_key
 from headrace.values.paths import array_index, located_values
@@ -55,19 +56,22 @@ class ForeignIndex:
     __slots__ = ("_collation", "_positions", "documents")
 
     def __init__(self, documents: Iterable[Document], path: tuple[str, ...], collation: Collation | None) -> None:
-        self.documents = list(documents)
+        self.documents = freed_in_pieces(list(documents))
         self._collation = collation
         self._positions: dict[Hashable, list[int]] = {}
         for position, document in enumerate(self.documents):
+            tick()
             for key in {self._key(value) for value, _ in located_values(document, path)}:
                 self._positions.setdefault(key, []).append(position)
 
     def matching(self, values: Iterable[Any]) -> list[Document]:
         """The documents that join with any of the values, each once, in the collection's order."""
-        positions: list[int] = []
+        positions: set[int] = set()
         for key in {self._key(value) for value in values}:
-            positions.extend(self._positions.get(key, ()))
-        return [self.documents[position] for position in sorted(set(positions))]
+            for piece in in_pieces(self._positions.get(key, ())):
+                positions.update(piece)
+        in_order = sorted_in_pieces(list(positions), int)
+        return freed_in_pieces([self.documents[position] for position in ticking(in_order)])
 
     def _key(self, value: Any) -> Hashable:
         return hash_key(None if value is MISSING else value, self._collation)

@@ -15,6 +15,7 @@ from headrace.query.expressions.field_paths import check_variable_name, split_pa
 from headrace.query.stages.joins import ForeignIndex, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested
+from headrace.turns import freed_in_pieces, tick
 from headrace.values.bson import type_name
 
 _TEXTS = frozenset({"as", "foreignField", "localField"})
@@ -53,13 +54,14 @@ class LookupStage(Stage):
         """Each document with its array."""
         find = self._finder()
         for document in documents:
+            tick()
             yield with_nested(document, self.into, find(document))
 
     def _finder(self) -> Callable[[Document], list[Document]]:
         """The function from a document to what joins with it, for one run of the stage."""
         foreign: Iterable[Document] = () if self.source is None else self.context.read(*self.source)
         if self.fields is None:
-            return self._piped_finder(list(foreign))
+            return self._piped_finder(freed_in_pieces(list(foreign)))
         local, index = self.fields.local, ForeignIndex(foreign, self.fields.foreign, self.context.collation)
 
         def joined(document: Document) -> list[Document]:
@@ -90,7 +92,13 @@ class LookupStage(Stage):
 
         inner.live.update(self.context.bound)
         inner.live.update([(name, evaluate(document)) for name, evaluate in inner.let])
-        return list(run_pipeline(inner.stages, foreign))
+        return freed_in_pieces(list(run_pipeline(inner.stages, _ticking(foreign))))
+
+
+def _ticking(documents: Iterable[Document]) -> Iterator[Document]:
+    for document in documents:
+        tick()
+        yield document
 
 
 def parse_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:

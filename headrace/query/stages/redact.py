@@ -13,6 +13,7 @@ from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
 from headrace.query.expressions.expression import Evaluate
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
+from headrace.turns import tick, ticking
 from headrace.values.bson import MISSING
 
 DECISIONS: Final = {"DESCEND": "descend", "KEEP": "keep", "PRUNE": "prune"}
@@ -40,6 +41,7 @@ class Redactor:
         return self._level(document, document)
 
     def _level(self, level: Document, root: Document) -> Document | None:
+        tick()
         decision = self._decide(Env(root, {**self._bound, "CURRENT": level}))
         if decision == "keep":
             return level
@@ -58,5 +60,5 @@ class Redactor:
             redacted = self._level(value, root)
             return MISSING if redacted is None else redacted
         if type(value) is list:
-            return [redacted for item in value if (redacted := self._below(item, root)) is not MISSING]
+            return [redacted for item in ticking(value) if (redacted := self._below(item, root)) is not MISSING]
         return value

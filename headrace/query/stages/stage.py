@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, ParseContext, parse_expression
+from headrace.turns import tick
 
 if TYPE_CHECKING:
     from headrace.query.collation import Collation
@@ -113,6 +114,7 @@ class DocumentStage(Stage):
         """The documents that are not dropped, in order."""
         each = self.each
         for document in documents:
+            tick()
             changed = each(document)
             if changed is not None:
                 yield changed

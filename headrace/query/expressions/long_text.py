@@ -1,0 +1,78 @@
+"""Operations on texts of megabytes, cut into pieces with ticks; of a short text they are Python's own.
+
+Rule: the results are those of `str.replace`, `str.split` and `str.translate`. A text that an operator makes has at most
+MongoDB's 64 MiB (error 13548).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace import limits
+from headrace.errors import CommandError
+from headrace.turns import TICK_COUNT, freed_in_pieces, in_pieces, tick
+
+PIECE_LENGTH: Final = 64 * 1024
+"""Characters that are looked at without a tick."""
+
+_QUICK_LENGTH: Final = 16 * PIECE_LENGTH  # of what comes out at most
+
+
+def check_length(length: int) -> None:
+    """Raise 13548 for a text of so many characters (in MongoDB: bytes) that it is too long to be made."""
+    if length > limits.TEXT_LENGTH_MAX:
+        raise CommandError(13548, f"BufBuilder attempted to grow() to {length} bytes, past the 64MB limit.")
+
+
+def joined(texts: list[str]) -> str:
+    """All of them in one. Raises 13548."""
+    check_length(sum(map(len, texts)))
+    return "".join(texts)
+
+
+def replaced(text: str, find: str, replacement: str, count: int) -> str:
+    """As `str.replace`: at most `count` occurrences, -1 for all. Raises 13548."""
+    if (len(text) + 1) * (len(replacement) + 1) <= _QUICK_LENGTH:
+        return text.replace(find, replacement, count)
+    if count == 1 or not find:
+        times = 1 if count == 1 else len(text) + 1
+        check_length(len(text) + (len(replacement) - len(find)) * times)
+        return text.replace(find, replacement, count)
+    made: list[str] = []
+    length = at = 0
+    while at < len(text):
+        tick()
+        end = at + PIECE_LENGTH
+        piece = text[at : end + len(find) - 1]  # what begins in it also ends in it
+        pieces = piece.split(find)
+        rest = at + len(piece) - len(pieces[-1])  # where the last occurrence ends
+        pieces[-1] = text[rest:end]
+        length += sum(map(len, pieces)) + len(replacement) * (len(pieces) - 1)
+        check_length(length)
+        made.append(replacement.join(pieces))
+        at = max(end, rest)
+    return "".join(made)
+
+
+def split(text: str, separator: str) -> list[str]:
+    """As `str.split`. Raises 146 for more elements than an array may have."""
+    if len(text) <= PIECE_LENGTH:
+        return text.split(separator)
+    parts: list[str] = []
+    start = 0
+    while (found := text.find(separator, start)) >= 0:
+        parts.append(text[start:found])
+        start = found + len(separator)
+        if not len(parts) % TICK_COUNT:
+            tick()
+            if len(parts) > limits.EXPRESSION_ARRAY_LENGTH_MAX:
+                raise CommandError(146, "$split would use too much memory")
+    parts.append(text[start:])
+    return freed_in_pieces(parts)
+
+
+def translated(text: str, table: dict[int, int]) -> str:
+    """As `str.translate`."""
+    if len(text) <= PIECE_LENGTH:
+        return text.translate(table)
+    return "".join([piece.translate(table) for piece in in_pieces(text, PIECE_LENGTH)])
