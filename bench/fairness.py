@@ -24,7 +24,7 @@ from pathlib import Path
 
 from attacks import ALL
 from attacks.attacker import ANSWER_SECONDS_MAX, Attack, Attacker
-from honest import KINDS, HonestClient, Latency, lower_own_priority
+from honest import KINDS, HonestClient, Latency, lower_priority
 from target import StartedServer, Target
 
 BEGIN, END = "<!-- bench/fairness.py: begin -->", "<!-- bench/fairness.py: end -->"
@@ -187,7 +187,7 @@ class AttackingProcess:
 
 
 def _attack(attack: Attack, target: Target, seconds: float, pipe: Connection) -> None:
-    lower_own_priority()
+    lower_priority()
     pipe.recv()
     attacker = Attacker(target.address, seconds)
     try:

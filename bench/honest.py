@@ -165,6 +165,6 @@ _KINDS: dict[str, Callable[[Target], tuple[Callable[[], float], float]]] = {
 KINDS = ("ping", "insert", "watch")
 
 
-def lower_own_priority() -> None:
+def lower_priority() -> None:
     """Of an attacker's process, so that the load it makes takes no CPU time from those that measure."""
     os.nice(10)

@@ -77,17 +77,17 @@ def _transactions(attacker: Attacker) -> None:
 
 def _large_transactions(attacker: Attacker) -> None:
     session: dict[str, Any] = _session()
-    begun = written = 0
+    begun = statements = 0
     while attacker.seconds_left > 0:
         reply = attacker.ask(
-            {"insert": "t", **_transaction(session, first=not written)},
+            {"insert": "t", **_transaction(session, first=not statements)},
             documents=[{"note": "x" * 10_000_000} for _ in range(4)],
         )
-        written += 1
-        if reply.get("ok") != 1.0 or written == 20:
+        statements += 1
+        if reply.get("ok") != 1.0 or statements == 20:
             if reply.get("ok") == 1.0 and begun % 2:
                 attacker.ask({"commitTransaction": 1, **_transaction(session, first=False)}, "admin")
-            session, written, begun = _session(), 0, begun + 1
+            session, statements, begun = _session(), 0, begun + 1
 
 
 def _many_statements(attacker: Attacker) -> None:

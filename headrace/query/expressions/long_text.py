@@ -58,17 +58,17 @@ def split(text: str, separator: str) -> list[str]:
     """As `str.split`. Raises 146 for more elements than an array may have."""
     if len(text) <= PIECE_LENGTH:
         return text.split(separator)
-    parts: list[str] = []
+    pieces: list[str] = []
     start = 0
-    while (found := text.find(separator, start)) >= 0:
-        parts.append(text[start:found])
-        start = found + len(separator)
-        if not len(parts) % TICK_COUNT:
+    while (at := text.find(separator, start)) >= 0:
+        pieces.append(text[start:at])
+        start = at + len(separator)
+        if not len(pieces) % TICK_COUNT:
             tick()
-            if len(parts) > limits.EXPRESSION_ARRAY_LENGTH_MAX:
+            if len(pieces) > limits.EXPRESSION_ARRAY_LENGTH_MAX:
                 raise CommandError(146, "$split would use too much memory")
-    parts.append(text[start:])
-    return freed_in_pieces(parts)
+    pieces.append(text[start:])
+    return freed_in_pieces(pieces)
 
 
 def translated(text: str, table: dict[int, int]) -> str:
