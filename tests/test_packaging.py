@@ -68,7 +68,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, checkout / name)
     tools = environment(folder / "tools", sys.executable)
-    run(tools, "-m", "pip", "install", "--quiet", "build", cwd=folder)
+    run(tools, "-m", "pip", "install", "--quiet", "--no-compile", "build", cwd=folder)
     run(tools, "-m", "build", "--outdir", folder, checkout, cwd=folder)  # the wheel from the source distribution
     return folder
 
@@ -115,7 +115,7 @@ def test_the_wheel_runs_the_readmes_first_example(python: str, distributions: Pa
         pytest.skip(f"no Python {python} on this machine")
     (wheel,) = distributions.glob("*.whl")
     installed = environment(tmp_path / "installed", command)
-    run(installed, "-m", "pip", "install", "--quiet", wheel, cwd=tmp_path)
+    run(installed, "-m", "pip", "install", "--quiet", "--no-compile", wheel, cwd=tmp_path)
     runs_the_readmes_first_example(installed, tmp_path)
 
 
@@ -123,7 +123,7 @@ def test_the_wheel_runs_the_readmes_first_example(python: str, distributions: Pa
 def test_the_source_distribution_runs_the_readmes_first_example(distributions: Path, tmp_path: Path) -> None:
     (source,) = distributions.glob("*.tar.gz")
     installed = environment(tmp_path / "installed", sys.executable)
-    run(installed, "-m", "pip", "install", "--quiet", source, cwd=tmp_path)
+    run(installed, "-m", "pip", "install", "--quiet", "--no-compile", source, cwd=tmp_path)
     runs_the_readmes_first_example(installed, tmp_path)
 
 
