@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from heapq import merge
+from itertools import islice
 from math import inf
 from sys import getrefcount
 from typing import Any, Final, TypeVar
@@ -45,10 +46,10 @@ class Turn(greenlet):
     interruption: BaseException | None = None
     """Raised in the command when it goes on: its time is up, its client has gone, somebody has killed it."""
 
-    def __init__(self, run: Callable[..., Any]) -> None:
+    def __init__(self, run: Callable[..., Any], large: list[list[Any] | dict[Any, Any]]) -> None:
         super().__init__(run)
-        self.large: list[list[Any]] = []
-        """What `freed_in_pieces` was given."""
+        self.large = large
+        """What `freed_in_pieces` was given in any of the turns."""
 
     def pause(self) -> None:
         """Let others run; returns, or raises the `interruption`, when it is this command's turn again."""
@@ -99,26 +100,35 @@ def sorted_in_pieces(items: list[Item], key: Callable[[Item], Any], *, reverse: 
     return list(_ticking(merge(*pieces, key=key, reverse=reverse)))
 
 
-def freed_in_pieces(array: list[Item]) -> list[Item]:
-    """The array itself, which a command has made. If it is large, the turn frees it, piece by piece, once nothing else
-    refers to it: freeing a million elements at once takes up to 100 ms."""
+Container = TypeVar("Container", list[Any], dict[Any, Any])
+
+
+def freed_in_pieces(container: Container) -> Container:
+    """The container itself, which a command has made. If it is large, a turn frees it, piece by piece, once nothing
+    else refers to it: freeing a million elements at once takes up to 100 ms."""
     turn = getcurrent()
-    if len(array) >= LARGE_COUNT and type(turn) is Turn:
-        _free(turn.large)
-        if not any(array is other for other in turn.large):
-            turn.large.append(array)
-    return array
+    if len(container) >= LARGE_COUNT and type(turn) is Turn:
+        free(turn.large)
+        if not any(container is other for other in turn.large):
+            turn.large.append(container)
+    return container
 
 
-def _free(arrays: list[list[Any]]) -> None:
-    """Empty the arrays that nothing else refers to, with ticks, and forget them."""
-    for _ in range(len(arrays)):
-        array = arrays.pop(0)
-        if getrefcount(array) > 2:  # this name, and the argument
-            arrays.append(array)
+def free(containers: list[list[Any] | dict[Any, Any]]) -> None:
+    """Empty the containers that nothing else refers to, with ticks, and forget them."""
+    for _ in range(len(containers)):
+        if not containers:
+            return  # another turn does the same
+        container = containers.pop(0)
+        if getrefcount(container) > 2:  # this name, and the argument
+            containers.append(container)
             continue
-        while array:
-            del array[-PIECE_COUNT:]
+        while container:
+            if type(container) is list:
+                del container[-PIECE_COUNT:]
+            else:
+                for name in list(islice(container, PIECE_COUNT)):
+                    del container[name]
             tick()
 
 
@@ -158,6 +168,7 @@ class Turns:
     def __init__(self, seconds: float = TURN_SECONDS) -> None:
         """`seconds`: how long a turn lasts; 0 makes every tick a pause (for tests)."""
         self.seconds = seconds
+        self.large: list[list[Any] | dict[Any, Any]] = []
         self._idle: list[Turn] = []
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -165,7 +176,7 @@ class Turns:
         if self._idle:
             turn = self._idle.pop()
         else:
-            turn = Turn(_work)
+            turn = Turn(_work, self.large)
             turn.switch()
         return self._switch(turn, (function, arguments))
 
@@ -205,5 +216,4 @@ def _free_all(turn: Turn) -> None:
     """The command has ended: free what it made. An interruption comes too late."""
     turn.before_pause = None
     with suppress(Exception):
-        _free(turn.large)
-    turn.large.clear()
+        free(turn.large)

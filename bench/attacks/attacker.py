@@ -24,14 +24,17 @@ class Attacker:
 
     def __init__(self, address: tuple[str, int], seconds: float) -> None:
         self.address = address
-        self.until = time.monotonic() + seconds
+        self._seconds = seconds
+        self._until: float | None = None
         self.answers: Counter[str] = Counter()
         self._connection: socket.socket | None = None
 
     @property
     def seconds_left(self) -> float:
-        """Until it ends."""
-        return self.until - time.monotonic()
+        """Until it ends; the first look begins it, so that what is encoded before takes none."""
+        if self._until is None:
+            self._until = time.monotonic() + self._seconds
+        return self._until - time.monotonic()
 
     def connect(self) -> socket.socket:
         """One more connection, without a hello."""
@@ -83,8 +86,8 @@ class Attacker:
 
     def repeat(self, body: dict[str, Any], database: str = DATABASE, **sequences: list[dict[str, Any]]) -> None:
         """Send a command again and again until the time is over."""
-        while self.seconds_left > 0:
-            self.ask(body, database, **sequences)
+        message = command({**body, "maxTimeMS": max(50, int(self._seconds * 1000))}, database, **sequences)
+        self.repeat_message(message)
 
     def repeat_message(self, message: bytes) -> None:
         """As `repeat`, of an encoded message."""
@@ -137,7 +140,7 @@ def over(count: int) -> dict[str, Any]:
 
 def computing(expression: Any) -> dict[str, Any]:
     """An aggregate that evaluates one expression and answers little."""
-    return aggregating({"$documents": [{}]}, {"$project": {"x": {"$lt": [{"$add": [0, {"$size": expression}]}, 0]}}})
+    return aggregating({"$documents": [{}]}, {"$project": {"x": {"$lt": [{"$add": [0, {"$size": [expression]}]}, 0]}}})
 
 
 def repeated(

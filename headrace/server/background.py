@@ -74,6 +74,7 @@ class Background:
     async def tick(self) -> None:
         """One round of all jobs."""
         core, clock = self._core, self._core.engine.clock
+        core.scheduler.free_large()
         core.engine.cursors.remove_idle(clock.monotonic_ms())
         transactions.retire(core.engine, clock.monotonic_ms())
         await self._noop(clock.monotonic_ms())

@@ -12,6 +12,7 @@ from typing import Final
 from headrace.dispatch.options import ServerOptions
 from headrace.server.core import Core
 from headrace.server.embedded import new_loop
+from headrace.server.process import tend
 
 EXIT_ABRUPT: Final = 14
 """mongod's exit status for a server that aborts because it cannot continue."""
@@ -39,7 +40,9 @@ async def _serve(options: ServerOptions, announce: Callable[[str], None]) -> Non
     core = Core(options, shut_down=ended.set, failed=_abort)
     await core.start()
     announce(f"headrace listens on {', '.join(core.addresses)}, data in {options.dbpath}")
+    tending = loop.create_task(tend(core))
     await ended.wait()
+    tending.cancel()
     await core.stop()
 
 

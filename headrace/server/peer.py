@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
@@ -21,7 +22,7 @@ from headrace.dispatch.request import Request, parse_legacy_query, parse_message
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.server.failures import internal_error, log_failure, printable, read_error
-from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
+from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, UnopenedMessage
 from headrace.wire.message import MORE_TO_COME, OP_QUERY
 from headrace.wire.reply_message import encode_reply
 
@@ -103,13 +104,14 @@ class Peer(asyncio.Protocol):
                     return
                 self._begin(message)  # type: ignore[arg-type]
         except ProtocolError as error:
-            LOG.warning(
-                "%s sent an invalid message; its connection is closed: %s", self.client.address, printable(error)
-            )
-            self._busy = True
-            self._transport.close()
+            self._close_invalid(error)
         except Exception as error:
             self._close_after(error)
+
+    def _close_invalid(self, error: ProtocolError) -> None:
+        LOG.warning("%s sent an invalid message; its connection is closed: %s", self.client.address, printable(error))
+        self._busy = True
+        self._transport.close()
 
     def _close_after(self, error: Exception) -> None:
         """An exception that escaped from this client's turn costs it its connection, and nobody else anything."""
@@ -127,23 +129,63 @@ class Peer(asyncio.Protocol):
                 self._request = again
                 self.run(GET_MORE, again)
                 return
+        if len(message.body) > limits.DECODED_BYTES_MAX or type(message) is UnopenedMessage:
+            self._busy = True
+            self._core.scheduler.run_message(self, self._parsed, self._parse_long, message)
+            return
         try:
-            if message.opcode == OP_QUERY:
-                request = parse_legacy_query(message.collection or "", message.body, self.client)
+            request = self._parse(message)
+        except Exception as error:
+            self._refuse(message, error)
+            return
+        self._begin_request(request)
+
+    def _parse(self, message: Message) -> Request:
+        if message.opcode == OP_QUERY:
+            return parse_legacy_query(message.collection or "", message.body, self.client)
+        return parse_message(message.body, message.sequences, self.client)
+
+    def _parse_long(self, message: Message) -> Request:
+        message = self._message = message.opened()
+        return self._parse(message)
+
+    def _parsed(self, request: Request | Exception) -> None:
+        """A long message has been read, or is refused."""
+        try:
+            self._busy = False
+            if self._transport.is_closing():
+                return
+            if isinstance(request, ProtocolError):
+                self._close_invalid(request)
+                return
+            if isinstance(request, Exception):
+                self._refuse(self._message, request)
             else:
-                request = parse_message(message.body, message.sequences, self.client)
+                self._begin_request(request)
+            if not self._busy:
+                self._serve()
+        except Exception as error:
+            self._close_after(error)
+
+    def _refuse(self, message: Message, error: Exception) -> None:
+        """Answer a message that could not be read as a command, or whose command may not run."""
+        if isinstance(error, CommandError):
+            answer = error
+        else:
+            log_failure(f"a message of {self.client.address} failed inside the server", error)
+            answer = internal_error()
+        blank = Request("", "", message.body, {}, self.client)
+        self._answer(self._core.engine.failure(answer, blank))
+
+    def _begin_request(self, request: Request) -> None:
+        engine = self._core.engine
+        try:
             self._request = request
             command = engine.command(request)
             failing = engine.fail_points
             failure = failing.before_command(engine, command, request) if failing.active else None
-        except CommandError as error:
-            blank = Request("", "", message.body, {}, self.client)
-            self._answer(engine.failure(error, blank))
-            return
         except Exception as error:
-            log_failure(f"a message of {self.client.address} failed inside the server", error)
-            blank = Request("", "", message.body, {}, self.client)
-            self._answer(engine.failure(internal_error(), blank))
+            self._refuse(self._message, error)
             return
         if failure is None:
             self.start(command, request)
@@ -236,9 +278,28 @@ class Peer(asyncio.Protocol):
         if message.flags & MORE_TO_COME and message.opcode != OP_QUERY:
             return
         self._replies = self._replies + 1 & limits.REPLY_ID_MAX
-        sent = encode_reply(
-            self._replies, message.request_id, answer, legacy=message.opcode == OP_QUERY, compressor=message.compressor
-        )
+        legacy, compressor = message.opcode == OP_QUERY, message.compressor
+        if compressor is not None and len(answer) > limits.DECODED_BYTES_MAX:
+            self._busy = True
+            encode = partial(encode_reply, legacy=legacy, compressor=compressor)
+            self._core.scheduler.run_message(self, self._compressed, encode, self._replies, message.request_id, answer)
+            return
+        self._send(encode_reply(self._replies, message.request_id, answer, legacy=legacy, compressor=compressor))
+
+    def _compressed(self, sent: bytes | Exception) -> None:
+        """A long reply has been compressed."""
+        try:
+            self._busy = False
+            if self._transport.is_closing():
+                return
+            if isinstance(sent, Exception):
+                raise sent
+            self._send(sent)
+            self._serve()
+        except Exception as error:
+            self._close_after(error)
+
+    def _send(self, sent: bytes) -> None:
         self._core.engine.metrics["network.bytesOut"] += len(sent)
         self._transport.write(sent)
 

@@ -7,12 +7,14 @@ the time that is left.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
-from headrace.turns import Turn, Turns
+from headrace.turns import Turn, Turns, free
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -20,12 +22,13 @@ if TYPE_CHECKING:
 
 
 class _Paused(NamedTuple):
-    """A command that goes on when it is its turn."""
+    """What goes on when it is its turn: a command, or (`request` is None) the reading or writing of a long message."""
 
-    peer: Peer
-    command: Command
-    request: Request
+    peer: Peer | None
+    request: Request | None
     turn: Turn
+    done: Callable[[Any], None]
+    """Called with what it answers, or with the exception that it raises."""
 
 
 class Scheduler:
@@ -40,17 +43,36 @@ class Scheduler:
         """What `Engine.run_read` answers; a `Turn` if the command has paused: its peer is answered through `finish`."""
         answer = self.turns.run(self._core.engine.run_read, command, request)
         if type(answer) is Turn:
-            self._add(_Paused(peer, command, request, answer))
+            self._add(_Paused(peer, request, answer, partial(_go_on, peer, command, request)))
         return answer
+
+    def run_message(self, peer: Peer, done: Callable[[Any], None], function: Callable[..., Any], *args: Any) -> None:
+        """Read or write a long message of a peer in turns; `done` is called with the result, or with the exception."""
+        self._run(peer, done, function, *args)
+
+    def free_large(self) -> None:
+        """Free the large containers that commands have made and nobody refers to any more."""
+        if self.turns.large:
+            self._run(None, _ignore, free, self.turns.large)
+
+    def _run(self, peer: Peer | None, done: Callable[[Any], None], function: Callable[..., Any], *args: Any) -> None:
+        try:
+            answer = self.turns.run(function, *args)
+        except Exception as error:
+            answer = error
+        if type(answer) is Turn:
+            self._add(_Paused(peer, None, answer, done))
+        else:
+            done(answer)
 
     def requests(self) -> list[Request]:
         """The commands that have begun and not ended."""
-        return [paused.request for paused in self._paused]
+        return [paused.request for paused in self._paused if paused.request is not None]
 
     def interrupt(self, connection_id: int, error: CommandError) -> None:
         """End the command of a connection, by its number, at its next turn."""
         for paused in self._paused:
-            if paused.peer.client.connection_id == connection_id:
+            if paused.peer is not None and paused.peer.client.connection_id == connection_id:
                 paused.turn.interruption = error
 
     def interrupt_all(self, error: CommandError) -> None:
@@ -74,12 +96,19 @@ class Scheduler:
 
     def _resume(self) -> None:
         paused = self._paused.popleft()
-        peer, command, request, turn = paused
         try:
-            answer = self.turns.resume(turn)
+            answer = self.turns.resume(paused.turn)
         except Exception as error:
-            answer = peer.failed(request, error)
+            answer = error
         if type(answer) is Turn:
             self._paused.append(paused)
         else:
-            peer.go_on(command, request, answer)
+            paused.done(answer)
+
+
+def _go_on(peer: Peer, command: Command, request: Request, answer: Any) -> None:
+    peer.go_on(command, request, peer.failed(request, answer) if isinstance(answer, Exception) else answer)
+
+
+def _ignore(answer: Any) -> None:
+    """What frees containers answers nothing."""

@@ -5,6 +5,7 @@ memory than that is taken to find it out. All that can be wrong with the bytes i
 
 The compressors are agreed upon in hello; which requests travel compressed the client decides. A reply goes
 out in the compressor of its request, but plain for the commands of `NEVER_COMPRESSED`.
+Long messages tick in pieces; only what snappy has compressed is decompressed at once, at a gigabyte a second.
 No compressor is kept between calls: servers in several threads may call at the same time.
 """
 
@@ -17,7 +18,11 @@ from typing import Final
 import snappy
 import zstandard
 
+from headrace.turns import in_pieces, tick
 from headrace.wire.message import ProtocolError
+
+PIECE_BYTES: Final = 256 * 1024
+"""Compressed or decompressed without a tick."""
 
 NOOP: Final = 0
 SNAPPY: Final = 1
@@ -75,32 +80,75 @@ def _snappy_size(data: bytes) -> int:
 
 def _zlib_in(data: bytes, size: int) -> bytes:
     machine = zlib.decompressobj()
-    result = machine.decompress(data, size + 1)
+    pieces: list[bytes] = []
+    left = size + 1
+    while left and not machine.eof:
+        tick()
+        piece = machine.decompress(machine.unconsumed_tail or data, min(left, PIECE_BYTES))
+        if not piece and not machine.eof:
+            break
+        pieces.append(piece)
+        left -= len(piece)
     if not machine.eof:
         raise ProtocolError("zlib data is cut off or longer than the message says")
-    return result
+    return b"".join(pieces)
 
 
 def _zstd_in(data: bytes, size: int) -> bytes:
     if zstandard.frame_content_size(data) not in (-1, size):
         raise ProtocolError("zstd data of another size than the message says")
-    unpacked: bytes = zstandard.decompress(data, max_output_size=size)
-    return unpacked
+    if size <= PIECE_BYTES:
+        unpacked: bytes = zstandard.decompress(data, max_output_size=size)
+        return unpacked
+    pieces: list[bytes] = []
+    left = size + 1
+    with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+        while left and (piece := reader.read(min(left, PIECE_BYTES))):
+            tick()
+            pieces.append(piece)
+            left -= len(piece)
+    return b"".join(pieces)
 
 
 def _noop_out(data: bytes) -> bytes:
     return data
 
 
+def _snappy_out(data: bytes) -> bytes:
+    """Pieces are compressed by themselves, and follow each other behind one preamble: the size."""
+    if len(data) <= PIECE_BYTES:
+        packed: bytes = snappy.compress(data)
+        return packed
+    size, preamble = len(data), bytearray()
+    while size >= 0x80:
+        preamble.append(size & 0x7F | 0x80)
+        size >>= 7
+    preamble.append(size)
+    pieces = [bytes(preamble)]
+    for piece in in_pieces(data, PIECE_BYTES):
+        packed = snappy.compress(piece)
+        pieces.append(packed[_preamble_bytes(packed) :])
+    return b"".join(pieces)
+
+
+def _preamble_bytes(packed: bytes) -> int:
+    return next(index for index, byte in enumerate(packed) if byte < 0x80) + 1
+
+
+def _zlib_out(data: bytes) -> bytes:
+    machine = zlib.compressobj()
+    return b"".join([*map(machine.compress, in_pieces(data, PIECE_BYTES)), machine.flush()])
+
+
 def _zstd_out(data: bytes) -> bytes:
-    packed: bytes = zstandard.compress(data, 3)
-    return packed
+    machine = zstandard.ZstdCompressor(level=3).compressobj(size=len(data))
+    return b"".join([*map(machine.compress, in_pieces(data, PIECE_BYTES)), machine.flush()])
 
 
 _COMPRESSORS: Final[dict[int, Callable[[bytes], bytes]]] = {
     NOOP: _noop_out,
-    SNAPPY: snappy.compress,
-    ZLIB: zlib.compress,
+    SNAPPY: _snappy_out,
+    ZLIB: _zlib_out,
     ZSTD: _zstd_out,
 }
 _DECOMPRESSORS: Final[dict[int, Callable[[bytes, int], bytes]]] = {

@@ -14,7 +14,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from headrace.limits import MESSAGE_BYTES_MAX
+from headrace.limits import DECODED_BYTES_MAX, MESSAGE_BYTES_MAX, WRITE_BATCH_COUNT_MAX
+from headrace.turns import PIECE_COUNT, tick
 from headrace.wire.checksum import crc32c
 from headrace.wire.compression import NEVER_COMPRESSED, decompress
 from headrace.wire.message import (
@@ -29,7 +30,7 @@ from headrace.wire.message import (
     ProtocolError,
 )
 
-__all__ = ["NEED_DATA", "Connection", "Message", "NeedData", "ProtocolError"]
+__all__ = ["NEED_DATA", "Connection", "Message", "NeedData", "ProtocolError", "UnopenedMessage"]
 
 
 class NeedData:
@@ -138,9 +139,12 @@ class Connection:
     def _take(self, opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Message:
         """The message at [at, end): any but the commonest."""
         try:
-            if opcode == OP_COMPRESSED:
-                return _parse_compressed(request_id, buffer, at, end)
-            return _parse(opcode, request_id, buffer, at, end)
+            if opcode not in _OPCODES:
+                raise ProtocolError(f"unknown opcode {opcode}")
+            unpacked = _INT(buffer, at + 20)[0] if opcode == OP_COMPRESSED else end - at
+            if unpacked > DECODED_BYTES_MAX:
+                return UnopenedMessage(request_id, opcode, buffer, at, end)
+            return _open(opcode, request_id, buffer, at, end)
         except ProtocolError as error:
             raise self._fail(str(error)) from error
 
@@ -152,6 +156,29 @@ class Connection:
         self._tail.clear()
         self._tail_bytes = 0
         return self._failure
+
+
+class UnopenedMessage(Message):
+    """A long message, of which only the header has been read: `opened` takes some time, and ticks."""
+
+    __slots__ = ("_at", "_buffer", "_end")
+
+    def __init__(self, request_id: int, opcode: int, buffer: bytes, at: int, end: int) -> None:
+        super().__init__(request_id, opcode, 0, b"", {})
+        self._buffer = buffer
+        self._at = at
+        self._end = end
+
+    def opened(self) -> Message:
+        """The message, decompressed and cut into sections; raises `ProtocolError`. Called once."""
+        buffer, self._buffer = self._buffer, b""
+        return _open(self.opcode, self.request_id, buffer, self._at, self._end)
+
+
+def _open(opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Message:
+    if opcode == OP_COMPRESSED:
+        return _parse_compressed(request_id, buffer, at, end)
+    return _parse(opcode, request_id, buffer, at, end)
 
 
 def _parse(opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Message:
@@ -207,7 +234,10 @@ def _parse_msg(request_id: int, buffer: bytes, at: int, end: int) -> Message:
 
 
 def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]]) -> int:
-    """Read the kind-1 section whose size is at `at` into `sequences`; answers where it ends."""
+    """Read the kind-1 section whose size is at `at` into `sequences`; answers where it ends.
+
+    What lies behind the largest batch that a command takes and one more document is not looked at.
+    """
     if end - at < 4:
         raise ProtocolError("a section is cut off")
     size: int = _INT(buffer, at)[0]
@@ -228,6 +258,10 @@ def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]
             raise ProtocolError(f"a document in section {name} does not fit it")
         append(buffer[at:after])
         at = after
+        if not len(documents) % PIECE_COUNT:
+            tick()
+            if len(documents) > WRITE_BATCH_COUNT_MAX:
+                return section_end
     if at != section_end:
         raise ProtocolError(f"section {name} is not filled by its documents")
     return section_end

@@ -69,5 +69,9 @@ class Message:
         """The client takes several replies to this one request."""
         return self.opcode == OP_MSG and self.flags & EXHAUST_ALLOWED != 0
 
+    def opened(self) -> Message:
+        """The message itself; of an `UnopenedMessage` what is in it."""
+        return self
+
     def __repr__(self) -> str:
         return f"Message({self.request_id}, opcode={self.opcode}, flags={self.flags}, {len(self.body)} bytes)"

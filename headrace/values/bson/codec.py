@@ -24,6 +24,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.values.bson.pieces import decode_in_pieces
 
 OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     document_class=dict,
@@ -34,7 +35,13 @@ OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
 
 
 def decode(data: bytes | memoryview) -> dict[str, Any]:
-    """One BSON document as a dict of the types named above; raises `bson.InvalidBSON` if malformed."""
+    """One BSON document as a dict of the types named above; raises `bson.InvalidBSON` if malformed. May tick."""
+    if len(data) > limits.DECODED_BYTES_MAX:
+        return decode_in_pieces(bytes(data), _decode)
+    return _decode(data)
+
+
+def _decode(data: bytes | memoryview) -> dict[str, Any]:
     document = bson._bson_to_dict(data, OPTIONS)  # type: ignore[attr-defined]  # the C decoder, less a call
     return _without_dbrefs(document) if b"$ref\0" in bytes(data) else document
 
