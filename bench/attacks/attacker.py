@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import bson
+import snappy
+import zstandard
+from bson.raw_bson import RawBSONDocument
 from messages import command, reply_document
 from target import receive
 
@@ -70,7 +75,7 @@ class Attacker:
 
     def count(self, reply: bytes) -> dict[str, Any]:
         """Note how a message was answered."""
-        document = reply_document(reply)
+        document = reply_document(_unpacked(reply))
         self.note(document)
         return document
 
@@ -150,14 +155,30 @@ def repeated(
     return Attack(name, lambda attacker: attacker.repeat(body), prepare, **options)
 
 
-def nested(depth: int, name: str = "a") -> dict[str, Any]:
-    """A document of so many levels."""
-    value: Any = 1
+def nested(depth: int, name: str = "a", *, array: bool = False) -> RawBSONDocument:
+    """A document of so many levels, which the codec could not encode; `array`: each in an array of one."""
+    level = bson.encode({"n": 1})
     for _ in range(depth):
-        value = {name: value}
-    return dict(value)
+        if array:
+            level = _inside(b"\x030\0", level)
+        level = _inside((b"\x04" if array else b"\x03") + name.encode() + b"\0", level)
+    return RawBSONDocument(level)
 
 
-def size_of(document: dict[str, Any]) -> int:
-    """Its bytes of BSON."""
-    return len(bson.encode(document))
+def _inside(head: bytes, level: bytes) -> bytes:
+    return struct.pack("<i", len(head) + len(level) + 5) + head + level + b"\0"
+
+
+def _unpacked(reply: bytes) -> bytes:
+    """A reply as it is without compression."""
+    if int.from_bytes(reply[12:16], "little") != OP_COMPRESSED:
+        return reply
+    return reply[:16] + _DECOMPRESSORS[reply[24]](reply[25:])
+
+
+OP_COMPRESSED = 2012
+_DECOMPRESSORS: dict[int, Callable[[bytes], bytes]] = {
+    1: snappy.uncompress,
+    2: zlib.decompress,
+    3: lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data),
+}

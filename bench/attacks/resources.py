@@ -12,6 +12,7 @@ from messages import command, reply_document
 from target import receive
 
 from attacks.attacker import DATABASE, Attack, Attacker
+from attacks.wire import exchange
 
 
 def _session() -> dict[str, Any]:
@@ -158,14 +159,7 @@ def _from_the_beginning(stages: list[dict[str, Any]], collection: str = "c") -> 
 def _get_mores(attacker: Attacker) -> None:
     block = command({"getMore": Int64(12345), "collection": "c"}, DATABASE) * 1000
     while attacker.seconds_left > 0:
-        attacker.connection.sendall(block)
-        for _ in range(1000):
-            attacker.count(_one(attacker.connection))
-
-
-def _one(connection: socket.socket) -> bytes:
-    head = connection.recv(4, socket.MSG_WAITALL)
-    return head + connection.recv(int.from_bytes(head, "little") - 4, socket.MSG_WAITALL)
+        exchange(attacker, block, 1000)
 
 
 def _many(attacker: Attacker) -> None:

@@ -8,6 +8,7 @@ import select
 import struct
 import time
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import bson
@@ -42,9 +43,9 @@ def _compressed_replies(attacker: Attacker) -> None:
     attacker.repeat_message(_compressed(2, command({"find": "r"}, DATABASE)))
 
 
-def _body(name: str, value: Any, key: str = "filter") -> Attack:
+def _body(name: str, value: Callable[[], Any], key: str = "filter") -> Attack:
     def run(attacker: Attacker) -> None:
-        attacker.repeat_message(command({"find": "c", key: value()}, DATABASE))
+        attacker.repeat({"find": "c", key: value()})
 
     return Attack(name, run, lambda attacker: attacker.fill(1000))
 
@@ -55,12 +56,13 @@ def _flood(body: dict[str, Any], database: str = "admin", count: int = 2000) -> 
     def run(attacker: Attacker) -> None:
         block = command(body, database) * count
         while attacker.seconds_left > 0:
-            _exchange(attacker, block, count)
+            exchange(attacker, block, count)
 
     return run
 
 
-def _exchange(attacker: Attacker, block: bytes, count: int) -> None:
+def exchange(attacker: Attacker, block: bytes, count: int) -> None:
+    """Send so many messages without waiting, and read all answers."""
     connection, pending, received = attacker.connection, memoryview(block), b""
     connection.setblocking(False)
     answered = 0
@@ -126,7 +128,7 @@ def _deserters(attacker: Attacker) -> None:
 def _writes_ahead(attacker: Attacker) -> None:
     block = command({"insert": "many"}, DATABASE, documents=[{"x": 1}]) * 2000
     while attacker.seconds_left > 0:
-        _exchange(attacker, block, 2000)
+        exchange(attacker, block, 2000)
 
 
 def _malformed(attacker: Attacker) -> None:
@@ -197,7 +199,7 @@ ATTACKS = (
     _body("a filter of 9 MB: arrays in arrays", _nested_arrays),
     _body("a projection of 300,000 fields", _projection, "projection"),
     _body("a filter nested 5,000 deep", lambda: nested(5000), "filter"),
-    _body("$and nested 3,000 deep", lambda: _and(3000), "filter"),
+    _body("$and nested 3,000 deep", lambda: nested(3000, "$and", array=True), "filter"),
     _compressed_attack("snappy", 1),
     _compressed_attack("zlib", 2),
     _compressed_attack("zstd", 3),
@@ -211,10 +213,3 @@ ATTACKS = (
     Attack("malformed messages", _malformed),
     Attack("hello with 1 MB of metadata", _hello),
 )  # fmt: skip
-
-
-def _and(depth: int) -> dict[str, Any]:
-    value: Any = {"n": 1}
-    for _ in range(depth):
-        value = {"$and": [value]}
-    return dict(value)

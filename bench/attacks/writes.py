@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attacks.attacker import Attack, Attacker, aggregating, repeated
+from attacks.attacker import Attack, Attacker, aggregating, nested, repeated
 from attacks.patterns import BOMB, VICTIM
 
 
@@ -108,9 +108,7 @@ def _array_filters(attacker: Attacker) -> None:
 
 
 def _failing_inside(attacker: Attacker) -> None:
-    value: Any = 1
-    for _ in range(1200):
-        value = {"$add": [1, value]}
+    value = nested(1200, "$add", array=True)
     attacker.repeat({"update": "c"}, updates=[{"q": {}, "u": [{"$set": {"x": value}}], "multi": True}])
 
 

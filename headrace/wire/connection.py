@@ -141,7 +141,9 @@ class Connection:
         try:
             if opcode not in _OPCODES:
                 raise ProtocolError(f"unknown opcode {opcode}")
-            unpacked = _INT(buffer, at + 20)[0] if opcode == OP_COMPRESSED else end - at
+            unpacked: int = _INT(buffer, at + 20)[0] if opcode == OP_COMPRESSED else end - at
+            if opcode == OP_COMPRESSED and not MESSAGE_BYTES_MIN - 16 <= unpacked <= MESSAGE_BYTES_MAX - 16:
+                raise ProtocolError(f"a compressed message of {unpacked} bytes")
             if unpacked > DECODED_BYTES_MAX:
                 return UnopenedMessage(request_id, opcode, buffer, at, end)
             return _open(opcode, request_id, buffer, at, end)
@@ -192,8 +194,6 @@ def _parse(opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Me
 
 def _parse_compressed(request_id: int, buffer: bytes, at: int, end: int) -> Message:
     opcode, size, compressor = _COMPRESSED(buffer, at + 16)
-    if not MESSAGE_BYTES_MIN - 16 <= size <= MESSAGE_BYTES_MAX - 16:
-        raise ProtocolError(f"a compressed message of {size} bytes")
     payload = decompress(compressor, buffer[at + 25 : end], size)
     header = struct.pack("<ii", size + 16, request_id) + buffer[at + 8 : at + 12] + struct.pack("<i", opcode)
     message = _parse(opcode, request_id, header + payload, 0, size + 16)
