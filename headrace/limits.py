@@ -91,6 +91,7 @@ RETENTION_PACE_MAX: Final = 2  # how fast the retention clock follows a wall clo
 # Storage.
 MAP_BYTES_START: Final = 16 * 1024**3  # address space first mapped; the file is sparse and the map doubles when full
 KEY_BYTES_MAX: Final = 500  # LMDB's keys hold 511; ours leave room for a collection's or index's number
+CHECK_PROBLEM_COUNT_MAX: Final = 1000  # problems of a data directory that are printed; a summary counts all
 COMMIT_COMMAND_COUNT_MAX: Final = 1024  # commands in one write transaction, so that the first does not wait for all
 CONVERT_BYTES: Final = 16 * 1024 * 1024  # values that get their checksums in one transaction, at an upgrade
 CONVERT_COUNT: Final = 50_000  # and how many of them: a few milliseconds of a commit for each tenth of a second

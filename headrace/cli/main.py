@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import headrace
 from headrace.cli.pipeline import add_actions
@@ -41,6 +42,15 @@ def build_parser() -> argparse.ArgumentParser:
     server.set_defaults(run=serve)
     pipeline = commands.add_parser("pipeline", help="run a job of the Spark pipeline", allow_abbrev=False)
     add_actions(pipeline)
+    check = commands.add_parser(
+        "check",
+        help="check a data directory that no server has open",
+        description="Check a data directory that no server has open: its pages, the checksums of its values, and its "
+        "tables against each other. Nothing is changed. The status is 0 if all is well, else 1.",
+        allow_abbrev=False,
+    )
+    check.add_argument("path", metavar="DIR", type=Path, help="the data directory")
+    check.set_defaults(run=_check)
     token = commands.add_parser("token", help="inspect resume tokens", allow_abbrev=False)
     actions = token.add_subparsers(title="actions", required=True, metavar="ACTION")
     decode = actions.add_parser(
@@ -56,6 +66,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     version.set_defaults(run=_print_version)
     return parser
+
+
+def _check(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    from headrace.cli.check import check_directory
+
+    return check_directory(arguments.path)
 
 
 def _decode_token(arguments: argparse.Namespace, words: Sequence[str]) -> int:

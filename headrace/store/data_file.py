@@ -27,12 +27,14 @@ DATA_FILE: Final = "data.mdb"
 _MAGIC: Final = 0xBEEFC0DE
 _VERSION: Final = 1
 _PAGE_SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
-_NONE: Final = (1 << 64) - 1
-_BRANCH, _LEAF = 1, 2
-_BIG, _TABLE = 1, 2
+NO_PAGE: Final = (1 << 64) - 1
+BRANCH: Final = 1
+LEAF: Final = 2
+BIG: Final = 1
+TABLE: Final = 2
 _META = struct.Struct("=II16xI36xQ40xQQQ")
-_PAGE = struct.Struct("=8x2xHHH")
-_NODE = struct.Struct("=HHHH")
+PAGE: Final = struct.Struct("=8x2xHHH")
+NODE: Final = struct.Struct("=HHHH")
 _NUMBER = struct.Struct("=Q")
 
 
@@ -42,13 +44,15 @@ class UnusableDirectory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Meta:
-    """What a meta page says: roots are page numbers."""
+    """What a meta page says: roots are page numbers, `free` and `main` the raw descriptions of two tables."""
 
     page_bytes: int
     free_root: int
     main_root: int
     last_page: int
     transaction: int
+    free: bytes
+    main: bytes
 
 
 def check_directory(path: Path, tables: tuple[str, ...], *, used: bool) -> None:
@@ -71,18 +75,18 @@ def check_directory(path: Path, tables: tuple[str, ...], *, used: bool) -> None:
         return
     with file.open("rb") as opened:
         try:
-            _check_file(_File(opened.fileno(), file_bytes), tables)
-        except _Problem as problem:
+            _check_file(DataFile(opened.fileno(), file_bytes), tables)
+        except FileProblem as problem:
             raise UnusableDirectory(f"{file} {problem}") from None
         except (struct.error, UnicodeDecodeError, RecursionError):
             raise UnusableDirectory(f"{file} is damaged; restore it from a copy") from None
 
 
-class _Problem(Exception):
+class FileProblem(Exception):
     """What is wrong with a file, as the end of a sentence that begins with its name."""
 
 
-class _File:
+class DataFile:
     """Pages of a file, read one at a time."""
 
     def __init__(self, descriptor: int, file_bytes: int) -> None:
@@ -98,13 +102,13 @@ class _File:
     def _meta(self, offset: int) -> _Meta:
         data = os.pread(self._descriptor, 16 + _META.size, offset)
         if len(data) < 16 + _META.size:
-            raise _Problem("is truncated or no data file of Headrace; restore it from a copy")
+            raise FileProblem("is truncated or no data file of Headrace; restore it from a copy")
         magic, version, page_bytes, free_root, main_root, last_page, transaction = _META.unpack_from(data, 16)
         if magic != _MAGIC or page_bytes not in _PAGE_SIZES:
-            raise _Problem("is no data file of Headrace, or damaged")
+            raise FileProblem("is no data file of Headrace, or damaged")
         if version != _VERSION:
-            raise _Problem(f"was written by an LMDB with format {version}, not {_VERSION}")
-        return _Meta(page_bytes, free_root, main_root, last_page, transaction)
+            raise FileProblem(f"was written by an LMDB with format {version}, not {_VERSION}")
+        return _Meta(page_bytes, free_root, main_root, last_page, transaction, data[40:88], data[88:136])
 
     @property
     def needed_bytes(self) -> int:
@@ -115,40 +119,44 @@ class _File:
         """A page; raises where it, or the last of `count` from it on, is beyond the end."""
         size = self.meta.page_bytes
         if (number + count) * size > self.file_bytes:
-            raise _Problem(
+            raise FileProblem(
                 f"is truncated: it has {self.file_bytes} bytes and needs {self.needed_bytes}; restore it from a copy"
             )
         return os.pread(self._descriptor, size, number * size)
 
+    def data(self, first: int, size: int) -> bytes:
+        """The data that begins on a page and goes on behind it."""
+        return os.pread(self._descriptor, size, first * self.meta.page_bytes + 16)
+
     def nodes(self, root: int) -> Iterator[tuple[bytes, int, bytes]]:
         """(key, flags, data) of each leaf node below a page; of large data the 8 bytes that name its page."""
-        if root == _NONE:
+        if root == NO_PAGE:
             return
         page = self.page(root)
-        flags, lower, _ = _PAGE.unpack_from(page)
+        flags, lower, _ = PAGE.unpack_from(page)
         for (offset,) in struct.iter_unpack("=H", page[16:lower]):
-            low, high, node_flags, key_bytes = _NODE.unpack_from(page, offset)
-            if flags & _BRANCH:
+            low, high, node_flags, key_bytes = NODE.unpack_from(page, offset)
+            if flags & BRANCH:
                 yield from self.nodes(low | high << 16 | node_flags << 32)
-            elif flags & _LEAF:
+            elif flags & LEAF:
                 data_bytes = low | high << 16
-                at = offset + _NODE.size + key_bytes
-                if node_flags & _BIG:
+                at = offset + NODE.size + key_bytes
+                if node_flags & BIG:
                     (number,) = _NUMBER.unpack_from(page, at)
                     self.page(number, -(-(data_bytes + 16) // self.meta.page_bytes))
                 yield page[at - key_bytes : at], node_flags, page[at : at + data_bytes]
             else:
-                raise _Problem("is damaged; restore it from a copy")
+                raise FileProblem("is damaged; restore it from a copy")
 
 
-def _check_file(file: _File, tables: tuple[str, ...]) -> None:
+def _check_file(file: DataFile, tables: tuple[str, ...]) -> None:
     is_short = file.file_bytes < file.needed_bytes
     if is_short:
         for _ in file.nodes(file.meta.free_root):
             pass
     for name, flags, data in file.nodes(file.meta.main_root):
-        if flags & _TABLE == 0 or name.decode() not in tables:
-            raise _Problem("is an LMDB file of another program; give another --dbpath")
+        if flags & TABLE == 0 or name.decode() not in tables:
+            raise FileProblem("is an LMDB file of another program; give another --dbpath")
         if is_short:
             for _ in file.nodes(_NUMBER.unpack_from(data, 40)[0]):
                 pass

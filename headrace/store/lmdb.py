@@ -147,6 +147,48 @@ class LmdbEnvironment:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def locked_for_reading(path: pathlib.Path) -> Iterator[None]:
+    """Nobody opens the directory during the `with`. Raises `DirectoryInUse`. Nothing is written."""
+    try:
+        descriptor = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # a copy of a data file alone
+        yield
+        return
+    try:
+        _take(path, descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def read_only(path: pathlib.Path) -> Iterator[tuple[Transaction, dict[str, Table]]]:
+    """A plain transaction on the directory's data file, and its tables, for the length of a `with`."""
+    environment = lmdb.open(str(path), max_dbs=len(TABLES), lock=False, readonly=True, create=False, readahead=True)
+    try:
+        with environment.begin(buffers=False) as transaction:
+            tables = {}
+            for name in TABLES:
+                with contextlib.suppress(lmdb.NotFoundError, lmdb.ReadonlyError):
+                    tables[name] = Table(environment.open_db(name.encode(), transaction, create=False))
+            yield cast("Transaction", transaction), tables
+    finally:
+        environment.close()
+
+
+def _take(path: pathlib.Path, descriptor: int, kind: int) -> None:
+    """Lock an open lock file. Raises `DirectoryInUse`; the descriptor stays open."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        raise DirectoryInUse(
+            f"the data directory {path} is in use by another headrace process"
+            f"{f' (pid {holder})' if holder else ''}; stop it, or give another --dbpath"
+        ) from None
+
+
 def _lock(path: pathlib.Path) -> int:
     """Check the directory and take it for this process; the lock goes with the file descriptor."""
     used = (path / LOCK_FILE).exists()
@@ -157,20 +199,12 @@ def _lock(path: pathlib.Path) -> int:
     except OSError as error:
         raise UnusableDirectory(f"{path} cannot be written: {error.strerror}") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-        os.close(descriptor)
-        raise DirectoryInUse(
-            f"the data directory {path} is in use by another headrace process"
-            f"{f' (pid {holder})' if holder else ''}; stop it, or give another --dbpath"
-        ) from None
-    if used:
-        try:
+        _take(path, descriptor, fcntl.LOCK_EX)
+        if used:
             check_directory(path, TABLES, used=os.fstat(descriptor).st_size > 0)
-        except BaseException:
-            os.close(descriptor)
-            raise
+    except BaseException:
+        os.close(descriptor)
+        raise
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor

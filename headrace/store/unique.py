@@ -47,7 +47,7 @@ def _covers(index: Index, document: dict[str, Any]) -> bool:
     return True
 
 
-def _keys(index: Index, document: dict[str, Any]) -> dict[bytes, tuple[Any, ...]]:
+def keys_of(index: Index, document: dict[str, Any]) -> dict[bytes, tuple[Any, ...]]:
     """The keys of a document in one index, each with its values; those without any value are not in a sparse one."""
     if not _covers(index, document):
         return {}
@@ -93,7 +93,7 @@ def keys_to_add(txn: WriteTransaction, collection: Collection, document: bytes, 
     decoded = decode(document)
     added = []
     for index in collection.unique_indexes:
-        for key, row in _keys(index, decoded).items():
+        for key, row in keys_of(index, decoded).items():
             holder = txn.kv.get(key, db=txn.tables["indexes"])
             if holder is not None and holder != record:
                 raise _duplicate(collection, index.name, index.spec["key"], dict(zip(index.spec["key"], row)))
@@ -106,7 +106,7 @@ def change(txn: WriteTransaction, collection: Collection, record: bytes, old: by
     added = keys_to_add(txn, collection, new, record) if new is not None else []
     before = decode(old)
     for index in collection.unique_indexes:
-        for key in _keys(index, before):
+        for key in keys_of(index, before):
             txn.kv.delete(key, db=txn.tables["indexes"])
     for key in added:
         txn.kv.put(key, record, db=txn.tables["indexes"])
@@ -116,7 +116,7 @@ def build(txn: WriteTransaction, collection: Collection, index: Index) -> None:
     """Fill a new unique index; raises 11000 where two documents share a key, and then nothing is left of it."""
     made: dict[bytes, bytes] = {}
     for record, document in txn.scan(collection):
-        for key, row in _keys(index, decode(document)).items():
+        for key, row in keys_of(index, decode(document)).items():
             if made.get(key, record) != record:
                 raise _duplicate(collection, index.name, index.spec["key"], dict(zip(index.spec["key"], row)))
             made[key] = record

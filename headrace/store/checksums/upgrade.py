@@ -23,10 +23,10 @@ from headrace.store.kv import Environment, Transaction
 
 LOG = logging.getLogger("headrace.store")
 FORMAT: Final = b"2"
-_WITHOUT_CHECKSUMS: Final = b"1"
-_FORMAT_KEY: Final = b"format"
-_UPGRADE_KEY: Final = b"upgrade"
-PLAIN_KEYS: Final = frozenset({_FORMAT_KEY, _UPGRADE_KEY})
+WITHOUT_CHECKSUMS: Final = b"1"
+FORMAT_KEY: Final = b"format"
+UPGRADE_KEY: Final = b"upgrade"
+PLAIN_KEYS: Final = frozenset({FORMAT_KEY, UPGRADE_KEY})
 """Keys of `meta` whose values have no checksum."""
 
 
@@ -38,7 +38,7 @@ def stored_format(environment: Environment) -> bytes | None:
     """The format of an open directory; None for a new one."""
     transaction = environment.begin_plain()
     try:
-        return transaction.get(_FORMAT_KEY, db=environment.tables["meta"])
+        return transaction.get(FORMAT_KEY, db=environment.tables["meta"])
     finally:
         transaction.abort()
 
@@ -50,10 +50,10 @@ def open_format(environment: Environment, map_full: type[Exception]) -> None:
     goes on from there.
     """
     version = stored_format(environment)
-    if version not in (None, FORMAT, _WITHOUT_CHECKSUMS):
+    if version not in (None, FORMAT, WITHOUT_CHECKSUMS):
         raise IncompatibleFormat(
             f"{environment.path} has format {version.decode(errors='replace')}, and this version of Headrace knows "
-            f"{_WITHOUT_CHECKSUMS.decode()} and {FORMAT.decode()}"
+            f"{WITHOUT_CHECKSUMS.decode()} and {FORMAT.decode()}"
         )
     if version != FORMAT:
         _in_transaction(environment, map_full, lambda kv: _begin(environment, kv, convert=version is not None))
@@ -68,7 +68,7 @@ def open_format(environment: Environment, map_full: type[Exception]) -> None:
 def _is_converting(environment: Environment) -> bool:
     transaction = environment.begin_plain()
     try:
-        return transaction.get(_UPGRADE_KEY, db=environment.tables["meta"]) is not None
+        return transaction.get(UPGRADE_KEY, db=environment.tables["meta"]) is not None
     finally:
         transaction.abort()
 
@@ -91,9 +91,9 @@ def _in_transaction(environment: Environment, map_full: type[Exception], change:
 
 def _begin(environment: Environment, kv: Transaction, *, convert: bool) -> bool:
     meta = environment.tables["meta"]
-    kv.put(_FORMAT_KEY, FORMAT, db=meta)
+    kv.put(FORMAT_KEY, FORMAT, db=meta)
     if convert:
-        kv.put(_UPGRADE_KEY, _order(environment)[0].encode() + b"\0", db=meta)
+        kv.put(UPGRADE_KEY, _order(environment)[0].encode() + b"\0", db=meta)
     return convert
 
 
@@ -105,7 +105,7 @@ def _order(environment: Environment) -> list[str]:
 def _convert(environment: Environment, kv: Transaction) -> bool:
     """Convert the next piece; False once there is none."""
     meta = environment.tables["meta"]
-    at = kv.get(_UPGRADE_KEY, db=meta)
+    at = kv.get(UPGRADE_KEY, db=meta)
     assert at is not None
     name, _, last = at.partition(b"\0")
     items, size = [], 0
@@ -122,10 +122,10 @@ def _convert(environment: Environment, kv: Transaction) -> bool:
     order = _order(environment)
     following = order.index(name.decode()) + 1
     if items:
-        kv.put(_UPGRADE_KEY, name + b"\0" + last, db=meta)
+        kv.put(UPGRADE_KEY, name + b"\0" + last, db=meta)
     elif following < len(order):
-        kv.put(_UPGRADE_KEY, order[following].encode() + b"\0", db=meta)
+        kv.put(UPGRADE_KEY, order[following].encode() + b"\0", db=meta)
     else:
-        kv.delete(_UPGRADE_KEY, db=meta)
+        kv.delete(UPGRADE_KEY, db=meta)
         return False
     return True

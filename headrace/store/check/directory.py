@@ -1,0 +1,63 @@
+"""A data directory checked from its file to its tables. Nothing is written, and no server may have it open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.store.check.pages import page_problems
+from headrace.store.check.rows import Rows
+from headrace.store.check.tables import check_tables
+from headrace.store.checksums.transaction import CheckedTransaction
+from headrace.store.checksums.upgrade import FORMAT, FORMAT_KEY, UPGRADE_KEY, WITHOUT_CHECKSUMS, IncompatibleFormat
+from headrace.store.data_file import DATA_FILE, DataFile, FileProblem, UnusableDirectory
+from headrace.store.lmdb import TABLES, locked_for_reading, read_only
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a check has seen."""
+
+    problems: list[str]
+    collections: int
+    rows: dict[str, int]
+    """How many rows the tables have that were walked."""
+    has_checksums: bool
+
+
+def check(path: Path) -> Report:
+    """Check a directory. Raises `DirectoryInUse`; `UnusableDirectory` and `IncompatibleFormat` where there is nothing
+    that could be checked."""
+    file = path / DATA_FILE
+    if not file.is_file() or file.stat().st_size == 0:
+        raise UnusableDirectory(f"{path} has no data file of Headrace")
+    with locked_for_reading(path):
+        problems = _page_problems(file)
+        if problems:
+            return Report(problems, 0, {}, has_checksums=False)
+        return _check_tables(path)
+
+
+def _page_problems(file: Path) -> list[str]:
+    with file.open("rb") as opened:
+        try:
+            return list(page_problems(DataFile(opened.fileno(), file.stat().st_size)))
+        except FileProblem as problem:
+            raise UnusableDirectory(f"{file} {problem}") from None
+
+
+def _check_tables(path: Path) -> Report:
+    with read_only(path) as (kv, tables):
+        if set(tables) != set(TABLES):
+            raise UnusableDirectory(f"{path / DATA_FILE} is an LMDB file of another program")
+        version = kv.get(FORMAT_KEY, db=tables["meta"])
+        if version not in (FORMAT, WITHOUT_CHECKSUMS):
+            raise IncompatibleFormat(f"{path} has format {(version or b'none').decode(errors='replace')}")
+        if kv.get(UPGRADE_KEY, db=tables["meta"]) is not None:
+            raise UnusableDirectory(f"the conversion of {path} was cut off: start its server once, which completes it")
+        has_checksums = version == FORMAT
+        rows = Rows(kv, tables, checksums=has_checksums)
+        names = {table: name for name, table in tables.items()}
+        values = CheckedTransaction(kv, lambda table, key: rows.name(names[table], key)) if has_checksums else kv
+        check_tables(rows, values)
+        return Report(rows.problems, len(rows.catalog.collections), dict(rows.counts), has_checksums=has_checksums)

@@ -1,0 +1,85 @@
+"""The rows of all tables as they are stored, with what is wrong with each value said once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from bson.errors import BSONError
+
+from headrace.store.catalog import Catalog
+from headrace.store.checksums.names import describe
+from headrace.store.checksums.transaction import CHECKSUM_BYTES, is_intact
+from headrace.store.checksums.upgrade import PLAIN_KEYS
+from headrace.store.kv import Table, Transaction
+from headrace.values.bson import decode
+
+
+class Rows:
+    """A plain transaction on a data directory, and the problems that were seen in it."""
+
+    def __init__(self, kv: Transaction, tables: dict[str, Table], *, checksums: bool) -> None:
+        self._kv = kv
+        self._tables = tables
+        self._checksums = checksums
+        self.catalog = Catalog(tables)
+        """Empty until it is loaded."""
+        self.problems: list[str] = []
+        self.counts: Counter[str] = Counter()
+        """Rows of each table that was walked."""
+
+    def name(self, table: str, key: bytes) -> str:
+        """What a key stands for."""
+        return describe(self.catalog, table, key)
+
+    def walk(self, table: str, first: bytes = b"", last: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) of the rows whose values match their checksums; the others are problems.
+
+        From `first` to `last`, both inclusive; a walk of all of a table counts its rows.
+        """
+        with self._kv.cursor(self._tables[table]) as cursor:
+            if not (cursor.set_range(first) if first else cursor.first()):
+                return
+            for key, stored in cursor.iternext():
+                if last is not None and key > last:
+                    return
+                self.counts[table] += not first
+                if not self._checksums or (table == "meta" and key in PLAIN_KEYS):
+                    yield key, stored
+                elif is_intact(key, stored):
+                    yield key, stored[:-CHECKSUM_BYTES]
+                elif not first:
+                    self.problems.append(f"{self.name(table, key)} does not match its checksum")
+
+    def keys(self, table: str, first: bytes, last: bytes) -> Iterator[bytes]:
+        """The keys from `first` to `last`, both inclusive."""
+        with self._kv.cursor(self._tables[table]) as cursor:
+            if not cursor.set_range(first):
+                return
+            for key in cursor.iternext(keys=True, values=False):
+                if key > last:
+                    return
+                yield key
+
+    def last_before(self, table: str, key: bytes) -> tuple[bytes, bytes] | None:
+        """The last row whose key is `key` or less; a damaged value is returned as it is."""
+        with self._kv.cursor(self._tables[table]) as cursor:
+            moved = cursor.set_range(key)
+            if not (cursor.last() if not moved else cursor.key() == key or cursor.prev()):
+                return None
+            at, stored = cursor.item()
+            return at, stored[:-CHECKSUM_BYTES] if self._checksums else stored
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """A value, intact or not; None where there is none."""
+        stored = self._kv.get(key, db=self._tables[table])
+        return stored if stored is None or not self._checksums else stored[:-CHECKSUM_BYTES]
+
+    def document(self, table: str, key: bytes, value: bytes) -> dict[str, Any] | None:
+        """A value that is BSON, decoded; None, and a problem, where it is none."""
+        try:
+            return decode(value)
+        except BSONError:
+            self.problems.append(f"{self.name(table, key)} is not BSON")
+            return None

@@ -1,0 +1,132 @@
+"""The tables of a data directory against each other: what a server relies on when it reads them.
+
+    every value          matches its checksum, and is BSON where it is a document
+    catalog, topics      each number is given once, and is below the next one
+    documents ↔ ids      the `_id` of each document leads to it, and nothing else is in the index
+    documents ↔ indexes  each unique index has the keys of the documents, and nothing else
+    oplog ↔ runs, images: see `history.py`
+
+Each table is read in order, once or twice, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import Final
+
+from bson.errors import BSONError
+
+from headrace.errors import CommandError
+from headrace.store.catalog import Collection
+from headrace.store.check.history import check_history
+from headrace.store.check.rows import Rows
+from headrace.store.checksums.transaction import DamagedValue
+from headrace.store.identity import identify
+from headrace.store.kv import Transaction
+from headrace.store.unique import keys_of
+from headrace.store.view import bounded_key
+from headrace.values.bson import decode
+
+_GARBAGE: Final = b"garbage"
+
+
+def check_tables(rows: Rows, kv: Transaction) -> None:
+    """Add to `rows.problems` what is wrong with the tables; `kv` reads their values, for the catalog."""
+    try:
+        rows.catalog.load(kv)
+    except (DamagedValue, BSONError, KeyError, TypeError, ValueError) as error:
+        what = error.message if isinstance(error, DamagedValue) else f"it cannot be read: {error!r}"
+        rows.problems.append(f"the catalog: {what}; nothing else can be checked without it")
+        return
+    _check_numbers(rows)
+    _check_documents(rows)
+    _check_ids(rows)
+    _check_indexes(rows)
+    check_history(rows)
+    for table in ("meta", "topics"):
+        for _ in rows.walk(table):
+            pass
+    for table in ("catalog", "sessions"):
+        for key, value in rows.walk(table):
+            rows.document(table, key, value)
+
+
+def _check_numbers(rows: Rows) -> None:
+    given: Counter[int] = Counter(rows.catalog.topics.values())
+    for collection in rows.catalog.collections.values():
+        given[collection.number] += 1
+        given.update(index.number for index in collection.indexes)
+    rows.problems += [
+        f"the catalog gives number {number} {count} times" for number, count in given.items() if count > 1
+    ]
+    following = rows.get("meta", b"next-number")
+    if given and (following is None or int.from_bytes(following, "big") <= max(given)):
+        rows.problems.append("the catalog's next number is one that it has given already")
+
+
+def _collections(rows: Rows) -> dict[bytes, Collection | None]:
+    """Collections by the first bytes of their keys; None for one that was dropped and not yet removed."""
+    known: dict[bytes, Collection | None] = {
+        key[len(_GARBAGE) :]: None for key, _ in rows.walk("meta", _GARBAGE, _GARBAGE + b"\xff" * 4)
+    }
+    known.update({item.number_key: item for item in rows.catalog.collections.values() if not item.is_view})
+    return known
+
+
+def _check_documents(rows: Rows) -> None:
+    collections = _collections(rows)
+    for key, value in rows.walk("documents"):
+        if key[:4] not in collections:
+            rows.problems.append(f"{rows.name('documents', key)} belongs to no collection")
+            continue
+        collection = collections[key[:4]]
+        if collection is None:
+            continue
+        document = rows.document("documents", key, value)
+        if document is None:
+            continue
+        if value[5:9] != b"_id\0":
+            rows.problems.append(f"{rows.name('documents', key)} does not begin with its _id")
+            continue
+        if rows.get("ids", bounded_key(key[:4], identify(value)[0])) != key[4:]:
+            rows.problems.append(f"the _id of {rows.name('documents', key)} does not lead to it")
+        for index in collection.unique_indexes:
+            with suppress(CommandError):  # a document that the index refuses today
+                if any(rows.get("indexes", row) != key[4:] for row in keys_of(index, document)):
+                    rows.problems.append(f"the index {index.name} does not lead to {rows.name('documents', key)}")
+
+
+def _check_ids(rows: Rows) -> None:
+    collections = _collections(rows)
+    for key, record in rows.walk("ids"):
+        if key[:4] not in collections:
+            rows.problems.append(f"{rows.name('ids', key)} belongs to no collection")
+        elif collections[key[:4]] is None:
+            continue
+        elif (document := rows.get("documents", key[:4] + record)) is None:
+            rows.problems.append(f"{rows.name('ids', key)} leads to no document")
+        else:
+            with suppress(BSONError, IndexError, CommandError):  # a damaged document has been named already
+                if bounded_key(key[:4], identify(document)[0]) != key:
+                    rows.problems.append(f"{rows.name('ids', key)} leads to a document with another _id")
+
+
+def _check_indexes(rows: Rows) -> None:
+    owners = {
+        index.number.to_bytes(4, "big"): (item, index)
+        for item in rows.catalog.collections.values()
+        for index in item.unique_indexes
+    }
+    for key, record in rows.walk("indexes"):
+        if key[:4] not in owners:
+            rows.problems.append(f"{rows.name('indexes', key)} belongs to no index")
+            continue
+        collection, index = owners[key[:4]]
+        document = rows.get("documents", collection.number_key + record)
+        if document is None:
+            rows.problems.append(f"{rows.name('indexes', key)} leads to no document")
+            continue
+        with suppress(BSONError, CommandError):  # a damaged document has been named already
+            if key not in keys_of(index, decode(document)):
+                rows.problems.append(f"{rows.name('indexes', key)} leads to a document with another key")
