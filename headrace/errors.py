@@ -172,3 +172,10 @@ class CommandError(Exception):
     def code_name(self) -> str:
         """MongoDB's name of the code: `BadValue`; `Location40415` for one without a name."""
         return code_name(self.code)
+
+
+class Interrupted(CommandError):
+    """Ends a command, and not only the statement of it that ran: its time is up, it was killed, its client has gone.
+
+    Whoever answers failures of single statements lets it pass. What the command has done until then stays done.
+    """

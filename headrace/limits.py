@@ -92,9 +92,13 @@ RETENTION_PACE_MAX: Final = 2  # how fast the retention clock follows a wall clo
 MAP_BYTES_START: Final = 16 * 1024**3  # address space first mapped; the file is sparse and the map doubles when full
 KEY_BYTES_MAX: Final = 500  # LMDB's keys hold 511; ours leave room for a collection's or index's number
 CHECK_PROBLEM_COUNT_MAX: Final = 1000  # problems of a data directory that are printed; a summary counts all
+MAP_BYTES_AHEAD: Final = 256 * 1024**2  # of the map free before a paused write goes on: more than a group can fill
+GROUP_SECONDS: Final = 0.010  # how long a group of writes runs before it is committed, and others have their turn
 COMMIT_COMMAND_COUNT_MAX: Final = 1024  # commands in one write transaction, so that the first does not wait for all
 CONVERT_BYTES: Final = 16 * 1024 * 1024  # values that get their checksums in one transaction, at an upgrade
 CONVERT_COUNT: Final = 50_000  # and how many of them: a few milliseconds of a commit for each tenth of a second
+INSERT_COUNT: Final = 500  # documents of one command that are inserted at once, between two looks at the time: a few ms
+INSERT_BYTES: Final = 1024 * 1024  # and bytes of them
 PRUNE_COUNT_MAX: Final = 2000  # rows removed by one background transaction: writes wait for a few milliseconds
 TTL_COUNT_MAX: Final = 1000  # documents a TTL index's round looks at before others get a turn
 

@@ -9,6 +9,8 @@ written for it (a generator would have to be passed through every function in be
 calls `tick` must be ready for anything else to have happened when it returns: it holds no view of the store and no
 cursor of LMDB. Outside a turn (a test that calls a command, the server's own jobs) `tick` does nothing.
 
+Rule: an interruption is a `CommandError`, `TurnAbandoned` is not an `Exception`; both pass through the command.
+
 Source: MongoDB's query yielding, `internalQueryExecYieldPeriodMS` (10 ms).
 """
 
@@ -41,22 +43,30 @@ class Turn(greenlet):
 
     before_pause: Callable[[], None] | None = None
     """Called as the command pauses: lets go of what must not outlive the turn."""
+    after_pause: Callable[[Any], None] | None = None
+    """Called as it goes on, with what `Turns.resume` was given: a write's next transaction."""
     ends: float = 0.0
     """When the turn is over, in seconds of the monotonic clock."""
     interruption: BaseException | None = None
     """Raised in the command when it goes on: its time is up, its client has gone, somebody has killed it."""
+    waits_for: Any = None
+    """What it waits for before it can go on, as the shell understands it; None: only for its next turn."""
 
     def __init__(self, run: Callable[..., Any], large: list[list[Any] | dict[Any, Any]]) -> None:
         super().__init__(run)
         self.large = large
         """What `freed_in_pieces` was given in any of the turns."""
 
-    def pause(self) -> None:
+    def pause(self, waits_for: Any = None) -> None:
         """Let others run; returns, or raises the `interruption`, when it is this command's turn again."""
         if self.before_pause is not None:
             self.before_pause()
         assert self.parent is not None
-        self.parent.switch(self)
+        self.waits_for = waits_for
+        given = self.parent.switch(self)
+        self.waits_for = None
+        if self.after_pause is not None:
+            self.after_pause(given)
         if self.interruption is not None:
             error, self.interruption = self.interruption, None
             raise error
@@ -153,6 +163,10 @@ def uninterrupted() -> Iterator[None]:
         turn.ends = ends
 
 
+class TurnAbandoned(BaseException):
+    """Unwinds a command whose transaction is gone; whoever resumed it runs it anew. No handler of errors catches it."""
+
+
 class _Raised:
     """An exception on its way out of a turn."""
 
@@ -180,16 +194,27 @@ class Turns:
             turn.switch()
         return self._switch(turn, (function, arguments))
 
-    def resume(self, turn: Turn) -> Any:
-        """Let a paused command go on: as `run`."""
-        return self._switch(turn, None)
+    def resume(self, turn: Turn, given: Any = None) -> Any:
+        """Let a paused command go on: as `run`. `given` is handed to its `after_pause`."""
+        return self._switch(turn, given)
+
+    def abandon(self, turn: Turn) -> None:
+        """End a paused command without letting it do anything more."""
+        turn.after_pause = None
+        result: Any = turn
+        while result is turn:
+            turn.interruption = TurnAbandoned()
+            try:
+                result = self.resume(turn)
+            except TurnAbandoned:
+                return
 
     def _switch(self, turn: Turn, call: Any) -> Any:
         turn.ends = monotonic() + self.seconds
         result = turn.switch(call)
         if result is turn:
             return turn
-        turn.before_pause = turn.interruption = None
+        turn.before_pause = turn.after_pause = turn.interruption = None
         self._idle.append(turn)
         if type(result) is _Raised:
             raise result.error
@@ -214,6 +239,6 @@ def _work() -> None:
 
 def _free_all(turn: Turn) -> None:
     """The command has ended: free what it made. An interruption comes too late."""
-    turn.before_pause = None
+    turn.before_pause = turn.after_pause = None
     with suppress(Exception):
         free(turn.large)

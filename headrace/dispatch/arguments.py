@@ -23,6 +23,7 @@ from headrace import limits
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import to_long, truthy
+from headrace.turns import TICK_COUNT, tick
 from headrace.values.bson import find_element, iter_elements, type_name, types_named
 
 T = TypeVar("T")
@@ -304,6 +305,8 @@ def raw_documents(request: Request, field: str) -> list[bytes]:
             if kind != 0x03:
                 item = request.body[field][int(index)]
                 raise TYPES["object"].error(f"{request.name}.{field}.{index.decode()}", item)
+            if not len(documents) % TICK_COUNT:
+                tick()
             documents.append(request.raw[low:high])
     if not 1 <= len(documents) <= limits.WRITE_BATCH_COUNT_MAX:
         raise CommandError(

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.dispatch.arguments import Arguments, Fields
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import GENERIC
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
 
 Reply = dict[str, Any] | bytes | Wait
 Run = Callable[[CommandContext, Request], Reply]
@@ -33,8 +36,8 @@ class Command:
     writes: bool | Callable[[Request], bool] = False
     """Changes data: the shell runs it in the group commit and answers when that is on disk. A function
     decides where that depends on the request."""
-    pauses: bool | Callable[[Request], bool] = False
-    """Reads, and may take long: the shell runs it in turns with others, which costs a few microseconds. A function
+    pauses: bool | Callable[[Engine, Request], bool] = False
+    """May take long: the shell runs it in turns with others, which costs a few microseconds. A function
     decides where that depends on the request."""
     admin_only: bool = False
     """Error 13 when sent to another database than admin."""

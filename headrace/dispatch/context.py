@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from headrace.errors import CommandError
+from headrace.errors import CommandError, Interrupted
 from headrace.store.client_transaction import ClientTransaction, TransactionView
 from headrace.store.view import View
-from headrace.turns import tick
+from headrace.turns import current_turn, tick
 
 if TYPE_CHECKING:
     from headrace.clock import Clock
@@ -30,8 +31,13 @@ class CommandContext:
         "_closed",
         "_lender",
         "_view",
+        "_wrap",
         "deadline_ms",
         "engine",
+        "pause_count",
+        "progress",
+        "save_progress",
+        "session",
         "snapshot",
         "transaction",
     )
@@ -44,6 +50,15 @@ class CommandContext:
         """The client's transaction of which the command is a statement."""
         self.snapshot: ClientTransaction | None = None
         """The snapshot that a command with read concern `snapshot` reads."""
+        self.session: bytes | None = None
+        """The session that the command has checked out: while it is paused, no other of that session may run."""
+        self.pause_count = 0
+        """How often it has paused. What was read before the last time may have changed since."""
+        self.progress: dict[str, Any] | None = None
+        """What a command of many statements has done: `next`, the number of the next one, and what it will answer."""
+        self.save_progress: Callable[[], None] | None = None
+        """Called before each pause while the write transaction is there: notes what the pause will commit."""
+        self._wrap: Callable[[View], View] | None = None
         self._view: View | None = txn
         self._began: View | None = None
         self._lender: CommandContext | None = None
@@ -64,8 +79,16 @@ class CommandContext:
 
     @property
     def txn(self) -> WriteTransaction:
-        """The write transaction of a command that writes."""
-        return self._view  # type: ignore[return-value]  # run_write, or a client's transaction, has put it there
+        """The write transaction of a command that writes; another one after each pause."""
+        view = self._view
+        if view is None:  # a statement of a client's transaction has paused
+            view = self._begin()
+        return view  # type: ignore[return-value]  # run_write, or a client's transaction, has put it there
+
+    @property
+    def has_locks(self) -> bool:
+        """Whether a write must look for the locks of clients' transactions before each change: `lock_waits`."""
+        return bool(self.engine.store.transactions.locks) and self.transaction is None and current_turn() is not None
 
     @property
     def store(self) -> Store:
@@ -92,6 +115,11 @@ class CommandContext:
         self._view = view
         self.transaction = transaction
 
+    def wrap(self, wrap: Callable[[View], View]) -> None:
+        """From here on the command reads through `wrap` of its view, after a pause too."""
+        self._view = wrap(self.view)
+        self._wrap = wrap
+
     def enter_snapshot(self, snapshot: ClientTransaction) -> None:
         """From here on the command reads at a snapshot, and so does the cursor that it may open."""
         view = self.view
@@ -99,31 +127,55 @@ class CommandContext:
         self._view = TransactionView(view, snapshot)
 
     def _begin(self) -> View:
-        """The view at the first look: the lender's, at this context's snapshot if it has one, or one of the store."""
+        """The view at the first look, or the first after a pause: the lender's, or one of the last commit; of that
+        what a client's transaction sees."""
         if self._lender is not None:
             view = self._lender.view
-            self._view = view if self.snapshot is None else TransactionView(view, self.snapshot)
         elif self._closed:
             raise RuntimeError("the command that this context belongs to has returned")
         else:
-            self._began = View(self.store, self.store.environment.begin_read())
-            self._view = self._began if self.snapshot is None else TransactionView(self._began, self.snapshot)
+            view = self._began = View(self.store, self.store.environment.begin_read())
+        if self.transaction is not None:
+            if self.transaction.has_ended:
+                raise Interrupted(251, f"Transaction {self.transaction.number} has been aborted.")
+            view = TransactionView(view, self.transaction)
+        elif self.snapshot is not None:
+            if self.snapshot.has_ended:
+                raise _snapshot_gone()
+            view = TransactionView(view, self.snapshot)
+        self._view = view if self._wrap is None else self._wrap(view)
         return self._view
 
     def _check_deadline(self) -> None:
         if self.deadline_ms is not None and self.engine.clock.monotonic_ms() > self.deadline_ms:
-            raise CommandError(50, "operation exceeded time limit")
+            raise Interrupted(50, "operation exceeded time limit")
 
     def before_pause(self) -> None:
-        """The turn is over: end the read transaction. Raises 50 when the deadline is over."""
+        """The turn is over: let go of the transaction. Raises 50 when the deadline is over."""
         self._check_deadline()
         if self._borrower is not None:
             self._borrower._check_deadline()
             self._borrower._view = None
+        if self.save_progress is not None:
+            self.save_progress()
+        if self.session is not None and not self.pause_count:
+            self.engine.checked_out.add(self.session)
+        self.pause_count += 1
         self._view = None
         if self._began is not None:
             self._began.kv.abort()
             self._began = None
+
+    def after_pause(self, txn: WriteTransaction | None) -> None:
+        """The command goes on: a write in `txn`."""
+        self._view = txn
+
+    def wait_for(self, holder: ClientTransaction) -> None:
+        """Pause until a client's transaction, whose lock is in the way, has ended. Raises 50 when the time is up."""
+        turn = current_turn()
+        assert turn is not None
+        turn.pause(holder)
+        self._check_deadline()
 
     # What happens behind the command.
 
@@ -131,6 +183,8 @@ class CommandContext:
         """The command has returned: end its read transaction."""
         self._view = None
         self._closed = True
+        if self.session is not None and self.pause_count:
+            self.engine.return_session(self.session)
         if self._began is not None:
             self._began.kv.abort()
             self._began = None
@@ -138,7 +192,7 @@ class CommandContext:
     def resume(self, lender: CommandContext, deadline_ms: float | None) -> None:
         """Read through the context of a getMore. Raises 246 where the snapshot is gone."""
         if self.snapshot is not None and self.snapshot.has_ended:
-            raise CommandError(246, "the snapshot that the cursor reads is not kept any longer")
+            raise _snapshot_gone()
         self._lender = lender
         lender._borrower = self
         self.deadline_ms = deadline_ms
@@ -150,6 +204,10 @@ class CommandContext:
         self._lender = self._view = None
         if self.snapshot is not None:
             self.snapshot.touched.clear()
+
+
+def _snapshot_gone() -> CommandError:
+    return CommandError(246, "the snapshot that the cursor reads is not kept any longer")
 
 
 class TrialContext(CommandContext):

@@ -38,6 +38,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import Request
+from headrace.dispatch.sessions import checked_out_key
 from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
@@ -76,6 +77,10 @@ class Engine:
         self.snapshots = snapshots.Snapshots(store)
         self.statements: dict[str, Command] = {}
         """Commands as they run in a client's transaction, by name; see `transactions.in_transaction`."""
+        self.checked_out: set[bytes] = set()
+        """The sessions whose command has paused: another one of the same session waits for it."""
+        self.temporary: set[str] = set()
+        """The collections that an `$out` is filling."""
         self.metrics: dict[str, int] = dict.fromkeys(
             (split.EVENTS_FAILED, split.EVENTS_SPLIT, "network.bytesIn", "network.bytesOut"), 0
         )
@@ -97,6 +102,11 @@ class Engine:
     def _transaction_ended(self, transaction: ClientTransaction) -> None:
         for cursor_id in transaction.cursors:
             self.cursors.remove(cursor_id)
+
+    def return_session(self, session: bytes) -> None:
+        """The session's command has ended: who waits for that is run again."""
+        self.checked_out.discard(session)
+        self.shell.wake(checked_out_key(session))
 
     def last_write(self) -> tuple[Timestamp, int]:
         """(cluster time, wall-clock ms) of the newest committed entry."""
@@ -141,6 +151,7 @@ class Engine:
         turn = current_turn()
         if turn is not None:
             turn.before_pause = context.before_pause
+            turn.after_pause = context.after_pause
         try:
             answer = command.run(context, request)
             if self.fail_points.active:
@@ -157,11 +168,18 @@ class Engine:
             context.close()
 
     def run_write(self, command: Command, request: Request, txn: WriteTransaction) -> bytes | Wait:
-        """Run a command that writes, inside `txn`; the reply counts once `txn` is committed."""
+        """Run a command that writes, inside `txn`; the reply counts once `txn` is committed.
+
+        In a turn it may pause, and goes on in another transaction: what it has done until then is committed.
+        """
         context = CommandContext(self, request.deadline_ms, txn)
+        turn = current_turn()
+        if turn is not None:
+            turn.before_pause = context.before_pause
+            turn.after_pause = context.after_pause
         try:
             if self.store.transactions.open:
-                waits = lock_waits.wait_for_locks(self, command, request, txn)
+                waits = lock_waits.wait_for_locks(self, command, request, txn, in_turn=turn is not None)
                 if waits is not None:
                     return waits
             answer = retryable_writes.run_once(context, command, request)
@@ -172,7 +190,7 @@ class Engine:
             self.metrics[command.total] = self.metrics.get(command.total, 0) + 1
             if "writeConcern" in request.body and (error := generic_arguments.unsatisfied(request.body)):
                 answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
-            return self._close(answer, max(txn.clock_position, self.store.last_position))
+            return self._close(answer, max(context.txn.clock_position, self.store.last_position))
         except CommandError as error:
             return self.failure(error, request)
         except (BSONError, UnicodeDecodeError) as error:

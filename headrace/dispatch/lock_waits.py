@@ -1,21 +1,23 @@
 """Writes outside transactions wait for the locks of open transactions.
 
-    documents   the write first runs on a view that discards its writes; where that meets a lock, it waits
+    documents   a short write first runs on a view that discards its writes; where that meets a lock, it waits.
+                One that runs in a turn tries each document before it changes it, and waits in the middle:
+                what it has done until then is committed, as on MongoDB
     catalog     a command that changes a collection waits for every transaction that has used the collection
 
-Rule: a command that waits has changed nothing. The holder of the lock ends within transactionLifetimeLimitSeconds and
-then wakes those that wait.
+The holder of a lock ends within transactionLifetimeLimitSeconds and then wakes those that wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from bson.errors import BSONError
 
 from headrace import limits
 from headrace.dispatch.command import Command
-from headrace.dispatch.context import TrialContext
+from headrace.dispatch.context import CommandContext, TrialContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
@@ -26,13 +28,16 @@ from headrace.store.write_transaction import WriteTransaction
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
 
+Change = Callable[[WriteTransaction], object]
 DOCUMENTS: Final = frozenset({"aggregate", "bulkWrite", "delete", "findAndModify", "insert", "update"})
 CATALOG: Final = frozenset({"collMod", "create", "createIndexes", "drop", "dropIndexes"})
 
 
-def wait_for_locks(engine: Engine, command: Command, request: Request, txn: WriteTransaction) -> Wait | None:
+def wait_for_locks(
+    engine: Engine, command: Command, request: Request, txn: WriteTransaction, *, in_turn: bool
+) -> Wait | None:
     """How long a write must wait for transactions; None: it may run now. Raises 50 when its time is up."""
-    holder = _holder(engine, command, request, txn)
+    holder = _holder(engine, command, request, txn, in_turn)
     if holder is None:
         return None
     if request.time_is_up:
@@ -43,13 +48,13 @@ def wait_for_locks(engine: Engine, command: Command, request: Request, txn: Writ
 
 
 def _holder(
-    engine: Engine, command: Command, request: Request, txn: WriteTransaction
+    engine: Engine, command: Command, request: Request, txn: WriteTransaction, in_turn: bool
 ) -> ClientTransaction | None:  # fmt: skip
     for namespace in _changed_namespaces(command, request):
         holder = engine.store.transactions.holder_of(namespace, txn)
         if holder is not None:
             return holder
-    if command.name in DOCUMENTS and engine.store.transactions.locks:
+    if command.name in DOCUMENTS and engine.store.transactions.locks and not in_turn:
         return _try(engine, command, request, txn)
     return None
 
@@ -87,3 +92,19 @@ def _try(
     except (CommandError, BSONError, UnicodeDecodeError):  # it will be raised again where it is answered
         return None
     return None
+
+
+def wait_until_unlocked(context: CommandContext, change: Change) -> bool:
+    """Try a change before it is made; where it meets a lock, pause until that is gone.
+
+    False: it has paused, so that what was looked at may have changed. To be called where `context.has_locks`; what else
+    stands against the change is raised when it is made.
+    """
+    try:
+        change(TrialView(context.txn))
+    except Locked as locked:
+        context.wait_for(locked.holder)
+        return False
+    except CommandError:
+        pass
+    return True

@@ -1,13 +1,16 @@
 """Retryable writes: a write with a transaction number is executed once, however often it is sent.
 
     sessions   lsid.id (16 bytes)   → {txnNumber, reply, usedAt}   (BSON; `reply` as raw elements)
+                                      {txnNumber, progress, usedAt}   of one that has paused: what it has done so far
 
 The record is written in the same KV transaction as the write itself, so that a client which lost the answer
-to a crash gets it after the restart. Source: the drivers' retryable writes and sessions specifications.
+to a crash gets it after the restart, and a write that was cut short goes on behind its last statement that is done.
+Source: the drivers' retryable writes and sessions specifications.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64
@@ -17,7 +20,7 @@ from bson.errors import BSONError
 from headrace.dispatch.command import Command, Reply
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import lsid_document, session_id
+from headrace.dispatch.sessions import lsid_document, session_id, until_returned
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.store.write_transaction import RetryableWrite
@@ -55,6 +58,10 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
     if session is None or type(number) is not Int64:
         raise CommandError(72, "Transaction number requires a session ID to also be specified")
     engine, txn = context.engine, context.txn
+    waits = until_returned(engine, session)
+    if waits is not None:
+        return waits
+    context.session = session
     if engine.store.transactions.latest:
         _leave_transaction(context, session, number)
     stored = txn.kv.get(session, db=txn.tables["sessions"])
@@ -62,17 +69,20 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
         record = decode(stored)
         if record["txnNumber"] == number and "committed" in record:
             raise _is_a_transactions(number)
-        if record["txnNumber"] == number:
+        if record["txnNumber"] == number and "reply" in record:
             return bytes(record["reply"])
+        if record["txnNumber"] == number:
+            context.progress = record["progress"]
         if record["txnNumber"] > number:
             raise CommandError(225, f"Cannot start transaction {number} on session: a newer one was started")
     if engine.fail_points.active:
         engine.fail_points.before_retryable_write(request)
+    context.save_progress = _progress_saver(context, session, number)
     answer = command.run(context, request)
     if type(answer) is Wait:
         return answer
     elements = answer if type(answer) is bytes else encode(answer)[4:-1]  # type: ignore[arg-type]
-    _keep(txn, session, number, elements)
+    _put(context.txn, session, number, {"reply": elements})
     return elements
 
 
@@ -97,8 +107,22 @@ def _is_a_transactions(number: int) -> CommandError:
     )
 
 
-def _keep(txn: WriteTransaction, session: bytes, number: int, elements: bytes) -> None:
-    record: dict[str, Any] = {"txnNumber": number, "reply": elements, "usedAt": DatetimeMS(txn.wall_ms)}
+def _progress_saver(context: CommandContext, session: bytes, number: Int64) -> Callable[[], None]:
+    """What is called before each pause, which will commit what the command has done."""
+    saved = 0
+
+    def save() -> None:
+        nonlocal saved
+        progress = context.progress
+        if progress is not None and progress["next"] > saved:
+            saved = progress["next"]
+            _put(context.txn, session, number, {"progress": progress})
+
+    return save
+
+
+def _put(txn: WriteTransaction, session: bytes, number: Int64, fields: dict[str, Any]) -> None:
+    record: dict[str, Any] = {"txnNumber": number, **fields, "usedAt": DatetimeMS(txn.wall_ms)}
     txn.kv.put(session, encode(record), db=txn.tables["sessions"])
 
 
@@ -138,10 +162,30 @@ def _reads_a_change_stream(engine: Engine, request: Request) -> bool:
     return False
 
 
-def retryable_of(request: Request) -> RetryableWrite | None:
+def retryable_of(context: CommandContext, request: Request) -> RetryableWrite | None:
     """What a retryable write's entries carry of its session."""
     number = request.body.get("txnNumber")
     if number is None or "autocommit" in request.body:
         return None
     session = session_id(request)
-    return None if session is None else RetryableWrite(lsid_document(session), number)
+    if session is None:
+        return None
+    previous = 0 if context.progress is None else context.progress["previous"]
+    return RetryableWrite(lsid_document(session), number, previous)
+
+
+def progress_of(context: CommandContext, **fields: Any) -> dict[str, Any]:
+    """The progress of a command of many statements: as it was when the command was cut short, else from the start.
+
+    The command sets `next` behind each statement, and `previous` for a retryable write; `fields` are its own.
+    """
+    if context.progress is None:
+        context.progress = {"next": 0, "previous": Int64(0), **fields}
+    return context.progress
+
+
+def statement_done(progress: dict[str, Any], index: int, retryable: RetryableWrite | None) -> None:
+    """The statement of this number is done, and what it did is in the transaction; nothing pauses in between."""
+    progress["next"] = index + 1
+    if retryable is not None:
+        progress["previous"] = Int64(retryable.previous)

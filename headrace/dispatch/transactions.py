@@ -20,7 +20,7 @@ from headrace.dispatch.command import Command, Reply, Run
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.reply import document
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import session_id
+from headrace.dispatch.sessions import session_id, until_returned
 from headrace.dispatch.transaction_statements import ENDS, check_options, check_read_concern, check_statement
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
@@ -55,6 +55,7 @@ def _statement(command: Command) -> Run:
         transaction = _begin_or_continue(context, request)
         if isinstance(transaction, Wait):
             return transaction
+        context.session = transaction.session
         try:
             context.enter(TransactionView(context.view, transaction), transaction)
             check_statement(context, command, request)
@@ -91,9 +92,12 @@ def identity(request: Request) -> tuple[bytes, int]:
 
 
 def _begin_or_continue(context: CommandContext, request: Request) -> ClientTransaction | Wait:
+    session, number = identity(request)
+    waits = until_returned(context.engine, session)
+    if waits is not None:
+        return waits
     if request.body.get("startTransaction"):
         return _begin(context, request)
-    session, number = identity(request)
     transaction = current(context.engine, context.view, session, number)
     if transaction is None or transaction.state is TransactionState.COMMITTED:
         raise committed(number)

@@ -22,35 +22,48 @@ Stage = dict[str, Any]
 _LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
 
 
-class CountingView(View):
-    """A view that counts the keys and documents it gives out."""
+class Examined:
+    """How many keys and documents a command has examined, however often it has paused."""
 
     __slots__ = ("documents", "keys")
 
-    def __init__(self, base: View) -> None:
-        super().__init__(base.store, base.kv)
+    def __init__(self) -> None:
         self.keys = 0
         self.documents = 0
 
+    def counting(self, view: View) -> View:
+        """A view that counts what it gives out."""
+        return CountingView(view, self)
+
+
+class CountingView(View):
+    """A view that counts the keys and documents it gives out."""
+
+    __slots__ = ("_examined",)
+
+    def __init__(self, base: View, examined: Examined) -> None:
+        super().__init__(base.store, base.kv)
+        self._examined = examined
+
     def by_id(self, collection: Collection, id_key: bytes) -> tuple[bytes, bytes] | None:
         match = super().by_id(collection, id_key)
-        self.keys += 1
-        self.documents += match is not None
+        self._examined.keys += 1
+        self._examined.documents += match is not None
         return match
 
     def scan(
         self, collection: Collection, *, after: bytes | None = None, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         for item in super().scan(collection, after=after, backward=backward):
-            self.documents += 1
+            self._examined.documents += 1
             yield item
 
     def scan_ids(
         self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
         for item in super().scan_ids(collection, low, high, backward=backward):
-            self.keys += 1
-            self.documents += 1
+            self._examined.keys += 1
+            self._examined.documents += 1
             yield item
 
 

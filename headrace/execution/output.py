@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
 
 from bson import ObjectId, Timestamp
 
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.dispatch.namespaces import check_namespace, writable
 from headrace.errors import CommandError
+from headrace.execution.matches import MatchedDocument, Target, created, first_match, is_unchanged
 from headrace.execution.plan import Finder
 from headrace.query.update import Diff, Update, UpdateContext, parse_update
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
+from headrace.turns import tick
 from headrace.values.bson import encode
+
+TEMPORARY: Final = re.compile(r".*\.tmp\.agg_out\.[0-9a-f]{24}")
+"""The names of collections that an `$out` fills. What a failure leaves of one is dropped."""
 
 
 def write_output(
@@ -23,52 +31,116 @@ def write_output(
     """Write what leaves the pipeline as its last stage says; the command's own answer is empty."""
     writes = stage.writes
     goal = check_namespace(f"{writes.database}.{writes.collection}")
-    collection = writable(context, goal)
+    writable(context, goal)
     made = list(documents)
     if writes.kind == "out":
-        _out(context, goal, collection, made)
+        _out(context, goal, made)
     else:
         for document in made:
+            tick()
             _merge(context, goal, writes, document)
     return iter(())
 
 
-def _out(context: CommandContext, goal: str, old: Collection | None, documents: list[dict[str, Any]]) -> None:
+def _out(context: CommandContext, goal: str, documents: list[dict[str, Any]]) -> None:
     """Replace the collection: the documents go into a new one that takes the old one's name, options and indexes."""
-    txn = context.txn
     temporary = f"{goal.partition('.')[0]}.tmp.agg_out.{ObjectId()}"
-    options = {} if old is None else dict(old.options)
-    new = catalog_changes.create(txn, temporary, options)
-    if old is not None and len(old.indexes) > 1:
-        catalog_changes.create_indexes(txn, new, [index.spec for index in old.indexes if index.name != "_id_"])
-    for document in documents:
-        txn.insert(new, encode(document))
-    catalog_changes.rename(txn, new, goal, old)
+    context.engine.temporary.add(temporary)
+    try:
+        target = _temporary(context, temporary, context.txn.collection(goal))
+        for document in documents:
+            tick()
+            context.txn.insert(target.collection, encode(document))
+        _wait_until_unused(context, goal)
+        old = context.txn.collection(goal)
+        if old is not None and old.is_view:
+            raise CommandError(166, f"Namespace {goal} is a view, not a collection")
+        catalog_changes.rename(context.txn, target.collection, goal, old)
+    except CommandError:
+        left = context.txn.collection(temporary)
+        if left is not None:
+            catalog_changes.drop(context.txn, left)
+        raise
+    finally:
+        context.engine.temporary.discard(temporary)
+
+
+def _temporary(context: CommandContext, namespace: str, like: Collection | None) -> Target:
+    """The collection that is to replace `like`, with its options and indexes."""
+    txn = context.txn
+    new = catalog_changes.create(txn, namespace, {} if like is None else dict(like.options))
+    if like is not None and len(like.indexes) > 1:
+        catalog_changes.create_indexes(txn, new, [index.spec for index in like.indexes if index.name != "_id_"])
+    return Target(context, new)
+
+
+def _wait_until_unused(context: CommandContext, namespace: str) -> None:
+    """Wait for the clients' transactions that have used a collection, which is to be replaced."""
+    while context.pause_count and (holder := context.store.transactions.holder_of(namespace, context.txn)) is not None:
+        context.wait_for(holder)
 
 
 def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, Any]) -> None:
-    txn = context.txn
-    collection = txn.collection(goal) or catalog_changes.create(txn, goal, {})
+    """Merge one document into what is there, or insert it; anew, where that has changed meanwhile."""
     if "_id" not in document and writes.on == ("_id",):
         document = {"_id": ObjectId(), **document}
-    _check_on(collection, writes.on)
-    spec = {path: document.get(path) for path in writes.on}
-    match = next(Finder(collection, spec, None).find(txn), None)
-    result = writes.decide(None if match is None else match[2], document)
-    if result is None or (match is not None and result == match[2]):
-        return
+    tried = False
+    while True:
+        collection = created(context, goal)
+        _check_on(collection, writes.on)
+        target = Target(context, collection)
+        finder = Finder(collection, {path: document.get(path) for path in writes.on}, None)
+        match = first_match(context, finder, None)
+        pause_count = context.pause_count
+        write = _merged(context, writes, match, document)
+        if write is None:
+            return
+        try:
+            if (match is None or is_unchanged(context, target, match)) and write(target, context):
+                return
+        except CommandError as error:
+            if error.code != 11000 or match is not None or pause_count == context.pause_count or tried:
+                raise
+            tried = True  # somebody else has inserted what was missing
+
+
+Write = Callable[[Target, CommandContext], bool]
+"""Makes a change; False if it had to wait before."""
+
+
+def _merged(
+    context: CommandContext, writes: Any, match: MatchedDocument | None, document: dict[str, Any]
+) -> Write | None:
+    """What is to be written where `match` was found; None: nothing."""
+    result = writes.decide(None if match is None else match.document, document)
+    if result is None or (match is not None and result == match.document):
+        return None
     if match is None:
-        txn.insert(collection, encode(result))
-        return
-    record, raw, existing = match
-    if result.get("_id") != existing["_id"]:
+        return partial(_insert, encode(result))
+    if result.get("_id") != match.document["_id"]:
         raise CommandError(66, "$merge failed to update the matching document, did you attempt to modify the _id?")
-    applied = _change(writes, document, result).apply(existing, UpdateContext(txn.wall_ms, Timestamp(0, 0)))
+    times = UpdateContext(context.txn.wall_ms, Timestamp(0, 0))
+    applied = _change(writes, document, result).apply(match.document, times)
     if applied.change is None:
-        return
+        return None
     new = encode(applied.document)
     logged = encode(applied.change.entry) if type(applied.change) is Diff else new
-    txn.replace(collection, record, raw, new, logged)
+    return partial(_replace, match, new, logged)
+
+
+def _insert(raw: bytes, target: Target, context: CommandContext) -> bool:
+    if context.has_locks and not wait_until_unlocked(context, lambda txn: txn.insert(target.collection, raw)):
+        return False
+    context.txn.insert(target.collection, raw)
+    return True
+
+
+def _replace(match: MatchedDocument, new: bytes, logged: bytes, target: Target, context: CommandContext) -> bool:
+    write = target.collection, match.record, match.raw, new, logged
+    if context.has_locks and not wait_until_unlocked(context, lambda txn: txn.replace(*write)):
+        return False
+    context.txn.replace(*write)
+    return True
 
 
 def _change(writes: Any, document: dict[str, Any], result: dict[str, Any]) -> Update:

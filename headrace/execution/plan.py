@@ -21,7 +21,6 @@ from headrace.turns import tick
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_values
 
-Match = tuple[bytes, bytes, dict[str, Any]]
 _PLAIN: Final = frozenset({ObjectId, int, Int64, float, Decimal128, bool, bytes, DatetimeMS})
 
 
@@ -70,31 +69,31 @@ class Finder:
         """Whether only some `_id` values can match, so that the collection need not be walked."""
         return self._id_keys is not None
 
-    def candidates(self, view: View, *, backward: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """(record, raw document) of what may match, in natural order where the collection is walked."""
-        if self._id_key is not None:
-            match = view.by_id(self._collection, self._id_key)
-            return iter(() if match is None else (match,))
-        if self._id_keys is not None:
-            matches = [view.by_id(self._collection, key) for key in self._id_keys]
-            return iter([item for item in matches if item is not None])
-        if self._id_range is not None:
-            walk = view.scan_ids(self._collection, *self._id_range)
-            return ((record, raw) for _, record, raw in walk)
-        return view.scan(self._collection, backward=backward)
+    def candidates(self, view: View, after: bytes | None = None) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """(position, record, raw document) of what may match, past the position `after` if there is one.
+
+        In natural order where the collection is walked, else in that of `_id`.
+        """
+        if self._id_key is not None or self._id_keys is not None:
+            keys = [self._id_key] if self._id_keys is None else self._id_keys
+            for key in keys:
+                if after is None or key > after:  # type: ignore[operator]
+                    match = view.by_id(self._collection, key)  # type: ignore[arg-type]
+                    if match is not None:
+                        yield key, *match  # type: ignore[misc]
+        elif self._id_range is not None:
+            low, high = self._id_range
+            for item in view.scan_ids(self._collection, low if after is None else after, high):
+                if item[0] != after:
+                    yield item
+        else:
+            for record, raw in view.scan(self._collection, after=after):
+                yield record, record, raw
 
     @property
     def id_range(self) -> tuple[bytes, bytes] | None:
         """Bounds of the `_id`s that can match, as `scan_ids` takes them, where the filter names some."""
         return self._id_range
-
-    def find(self, view: View) -> Iterator[Match]:
-        """(record, raw, decoded) of every match."""
-        predicate = self.predicate
-        for record, raw in self.candidates(view):
-            document = decode(raw)
-            if predicate is None or predicate(document):
-                yield record, raw, document
 
     def positional(self, document: dict[str, Any]) -> str | None:
         """The array index that `$` stands for in an update of this match."""

@@ -94,7 +94,7 @@ def stored(
         match = finder.by_id(context.view)
         return iter(() if match is None else (match[1],))
     if finder.has_id_keys:
-        candidates = [raw for _, raw in finder.candidates(context.view, backward=backward)]
+        candidates = [raw for _, _, raw in finder.candidates(context.view)]
         return finder.narrowed(lambda: iter(candidates))
     if finder.id_range is not None and not backward:
         bounds = finder.id_range

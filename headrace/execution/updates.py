@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bson import Timestamp
 
 from headrace import limits
+from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import MULTI, UPSERT
+from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
+from headrace.execution.matches import MatchedDocument, Target, current, is_unchanged
 from headrace.execution.plan import Finder, collation_of
-from headrace.execution.validation import checker
-from headrace.query.sort import SortKey
+from headrace.execution.validation import Validator
 from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
 from headrace.store.catalog import Collection
-from headrace.store.write_transaction import RetryableWrite, WriteTransaction
+from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import decode, encode
 from headrace.values.position import to_timestamp
 
@@ -31,74 +33,81 @@ def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -
     )
 
 
-def matches(finder: Finder, txn: WriteTransaction, *, multi: bool) -> list[tuple[bytes, bytes, dict[str, Any]]]:
-    """The matches to be changed, all read before the first is changed."""
-    if finder.is_by_id:
-        match = finder.by_id(txn)
-        return [] if match is None else [(match[0], match[1], decode(match[1]))]
-    walk = finder.find(txn)
-    if multi:
-        return list(walk)
-    first = next(walk, None)
-    walk.close()  # type: ignore[attr-defined]
-    return [] if first is None else [first]
-
-
-def first_by(finder: Finder, txn: WriteTransaction, key: SortKey) -> tuple[bytes, bytes, dict[str, Any]] | None:
-    """The match that is first by a sort."""
-    return min(matches(finder, txn, multi=True), key=lambda item: key.key(item[2]), default=None)
-
-
 _NO_TIME: Final = Timestamp(0, 0)
+
+
+class Changed(NamedTuple):
+    """A document that was matched."""
+
+    before: dict[str, Any]
+    after: dict[str, Any] | None
+    """None where the update changes nothing of it."""
 
 
 class Applier:
     """An update being applied to matches of one statement."""
 
-    __slots__ = ("_check", "_collection", "_finder", "_retryable", "_shared_context", "_takes_time", "_txn", "_update")
+    __slots__ = (
+        "_context", "_finder", "_retryable", "_shared_context", "_takes_time", "_target", "_update", "_validator",
+    )  # fmt: skip
 
     def __init__(
-        self, txn: WriteTransaction, collection: Collection, statement: dict[str, Any], update: Update,
-        finder: Finder, body: dict[str, Any], retryable: RetryableWrite | None,
+        self, context: CommandContext, target: Target, statement: dict[str, Any], update: Update, finder: Finder,
+        body: dict[str, Any], retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
-        self._txn = txn
+        self._context = context
         spec = statement["u"]
         self._takes_time = type(spec) is dict and ("$currentDate" in spec or _NO_TIME in spec.values())
-        self._collection = collection
+        self._target = target
         self._update = update
         self._finder = finder
         self._retryable = retryable
-        self._check = checker(collection, body)
+        self._validator = Validator(body)
         varies = self._takes_time or update.needs_position or update.kind == "pipeline"
-        self._shared_context = None if varies else UpdateContext(txn.wall_ms, _NO_TIME)
+        self._shared_context = None if varies else UpdateContext(context.txn.wall_ms, _NO_TIME)
 
     def _time(self) -> Timestamp:
         """The current timestamp for an update: a new position, as in MongoDB, if the update may write one."""
         if not self._takes_time and self._update.kind != "pipeline":
             return _NO_TIME
-        position = self._txn.reserve(1) if self._takes_time else self._txn.clock_position
+        txn = self._context.txn
+        position = txn.reserve(1) if self._takes_time else txn.clock_position
         return to_timestamp(position)
 
-    def change(self, record: bytes, raw: bytes, document: dict[str, Any]) -> dict[str, Any] | None:
-        """Change one document; returns it as it is now, or None if nothing changed."""
-        applied = self._update.apply(document, self._shared_context or self._context_of(document))
-        if applied.change is None:
-            return None
-        new = encode(applied.document)
-        if len(new) > limits.DOCUMENT_BYTES_MAX:
-            raise CommandError(17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}")
-        self._check(new)
-        logged = encode(applied.change.entry) if type(applied.change) is Diff else new
-        self._txn.replace(self._collection, record, raw, new, logged, self._retryable)
-        return applied.document
+    def change(self, match: MatchedDocument) -> Changed | None:
+        """Change one document; None if it has been changed or deleted meanwhile, and no longer matches."""
+        context, target = self._context, self._target
+        while True:
+            latest = current(context, target, self._finder, match)
+            if latest is None:
+                return None
+            match = latest
+            applied = self._update.apply(match.document, self._shared_context or self._context_of(match.document))
+            if applied.change is None:
+                return Changed(match.document, None)
+            new = encode(applied.document)
+            if len(new) > limits.DOCUMENT_BYTES_MAX:
+                raise CommandError(17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}")
+            self._validator.check(target.collection, new)
+            logged = encode(applied.change.entry) if type(applied.change) is Diff else new
+            if not is_unchanged(context, target, match):
+                continue
+            write = target.collection, match.record, match.raw, new, logged
+            if context.has_locks and not wait_until_unlocked(context, lambda txn, write=write: txn.replace(*write)):  # type: ignore[misc]
+                continue
+            context.txn.replace(*write, self._retryable)
+            return Changed(match.document, applied.document)
 
     def _context_of(self, document: dict[str, Any]) -> UpdateContext:
         positional = self._finder.positional(document) if self._update.needs_position else None
-        return UpdateContext(self._txn.wall_ms, self._time(), positional)
+        return UpdateContext(self._context.txn.wall_ms, self._time(), positional)
 
     def insert(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Insert what an upsert makes of filter and update; returns it as stored."""
-        made = upsert_document(self._update, spec, UpdateContext(self._txn.wall_ms, self._time(), inserting=True))
-        raw = encode(made)
-        self._check(raw)
-        return decode(self._txn.insert(self._collection, raw, self._retryable))
+        context, target = self._context, self._target
+        times = UpdateContext(context.txn.wall_ms, self._time(), inserting=True)
+        raw = encode(upsert_document(self._update, spec, times))
+        self._validator.check(target.collection, raw)
+        while context.has_locks and not wait_until_unlocked(context, lambda txn: txn.insert(target.collection, raw)):
+            pass
+        return decode(context.txn.insert(target.collection, raw, self._retryable))

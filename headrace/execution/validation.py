@@ -38,3 +38,19 @@ def checker(collection: Collection, body: dict[str, Any]) -> Callable[[bytes], N
             )
 
     return check
+
+
+class Validator:
+    """The check of documents on their way into a collection whose options may change while a command has paused."""
+
+    __slots__ = ("_body", "_check", "_options")
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self._body = body
+        self._options: dict[str, Any] | None = None
+
+    def check(self, collection: Collection, document: bytes) -> None:
+        """Raise 121 for a raw document that the collection's validator refuses. May pause."""
+        if collection.options is not self._options:
+            self._options, self._check = collection.options, checker(collection, self._body)
+        self._check(document)

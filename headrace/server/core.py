@@ -18,7 +18,7 @@ from headrace.commands.table import commands_for
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request, is_loopback
-from headrace.errors import CommandError
+from headrace.errors import Interrupted
 from headrace.server.background import Background
 from headrace.server.failures import log_failure, printable
 from headrace.server.log_tail import LogTail
@@ -116,7 +116,8 @@ class Core:
         for peer in self.peers:
             peer.stop_reading()
         self.background.stop()
-        self.scheduler.interrupt_all(CommandError(11600, "interrupted at shutdown"))
+        self.scheduler.interrupt_all(Interrupted(11600, "interrupted at shutdown"))
+        self.writer.interrupt_all(Interrupted(11600, "interrupted at shutdown"))
         if self.failure is None:
             try:
                 await asyncio.wait_for(self.writer.drained(), limits.STOP_SECONDS_MAX)
@@ -178,14 +179,17 @@ class Core:
         return self._log.lines
 
     def waiting_requests(self) -> Sequence[Request]:
-        return [*self.notifier.requests(), *self.scheduler.requests()]
+        return [*self.notifier.requests(), *self.scheduler.requests(), *self.writer.requests()]
 
     def interrupt(self, connection_id: int) -> None:
         self.notifier.interrupt(connection_id)
-        self.scheduler.interrupt(connection_id, CommandError(11601, "operation was interrupted"))
+        error = Interrupted(11601, "operation was interrupted")
+        self.scheduler.interrupt(connection_id, error)
+        self.writer.interrupt(connection_id, error)
 
     def wake(self, key: str) -> None:
         self.notifier.wake_key(key)
+        self.writer.wake(key)
 
     def cursor_killed(self, cursor: Any) -> None:
         self.notifier.cursor_killed(cursor)
@@ -204,11 +208,16 @@ class Core:
         return ClientInfo(self.engine.connections_created, UNIX_SOCKET, str(local))
 
     def peer_disconnected(self, peer: Peer) -> None:
-        """A client has gone: what it waits for is forgotten, what it runs ends at its next turn."""
+        """A client has gone: what it waits for is forgotten, what it runs ends at its next turn.
+
+        A write whose answer the client does not want goes on: such a client need not stay for it."""
         self.peers.discard(peer)
         self.engine.connections_open -= 1
         self.notifier.leave(peer)
-        self.scheduler.interrupt(peer.client.connection_id, CommandError(279, "the client has disconnected"))
+        error = Interrupted(279, "the client has disconnected")
+        self.scheduler.interrupt(peer.client.connection_id, error)
+        if peer.is_acknowledged:
+            self.writer.interrupt(peer.client.connection_id, error)
 
 
 def _answers(path: Path) -> bool:

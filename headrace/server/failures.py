@@ -41,7 +41,7 @@ def read_error(error: BaseException) -> CommandError:
 def write_error(error: BaseException) -> CommandError:
     """The answer to a write that failed inside the server: 14031 (OutOfDiskSpace) if the disk did, 305 as above."""
     if is_disk_failure(error):
-        return CommandError(14031, f"the disk is full or fails, and nothing was written: {error}")
+        return CommandError(14031, f"the disk is full or fails, and nothing more was written: {error}")
     if is_damage(error):
-        return CommandError(DAMAGED, f"the data file cannot be changed, and nothing was written: {error}")
-    return CommandError(1, "an error inside the server, and nothing was written; see its log")
+        return CommandError(DAMAGED, f"the data file cannot be changed, and nothing more was written: {error}")
+    return CommandError(1, "an error inside the server, and nothing more was written; see its log")

@@ -23,13 +23,16 @@ from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.server.failures import internal_error, log_failure, printable, read_error
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, UnopenedMessage
-from headrace.wire.message import MORE_TO_COME, OP_QUERY
+from headrace.wire.message import MORE_TO_COME, OP_MSG, OP_QUERY
 from headrace.wire.reply_message import encode_reply
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
 
 LOG = logging.getLogger("headrace.server")
+
+
+_NO_MESSAGE = Message(0, OP_MSG, 0, b"", {})
 
 
 class Peer(asyncio.Protocol):
@@ -43,11 +46,17 @@ class Peer(asyncio.Protocol):
     def __init__(self, core: Core) -> None:
         self._core = core
         self._wire = Connection()
+        self._message = _NO_MESSAGE
         self._busy = False
         self._full = False  # not read from, since it has sent too much ahead
         self._paused = False
         self._replies = 0
         self.waiting: Any = None  # the notifier's note of this peer while a command waits
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether the client wants to know what becomes of its message of the moment."""
+        return not self._message.flags & MORE_TO_COME
 
     # What asyncio calls.
 
@@ -227,7 +236,7 @@ class Peer(asyncio.Protocol):
     def run(self, command: Command, request: Request) -> None:
         """Run a reading command, now or again after a wait."""
         try:
-            if command.pauses and (command.pauses is True or command.pauses(request)):
+            if command.pauses and (command.pauses is True or command.pauses(self._core.engine, request)):
                 answer = self._core.scheduler.run_read(self, command, request)
             else:
                 answer = self._core.engine.run_read(command, request)

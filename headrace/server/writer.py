@@ -4,8 +4,12 @@ Writes are gathered while the loop hands out what the sockets brought, then run 
 answered. A commit that is quick (an SSD) is awaited on the spot, which costs least; where commits have
 proved slow they go to a thread, so that reads and pings are answered meanwhile.
 
+A write that takes long pauses (`turns.py`), and what it has done is committed with its group. It goes on in a later
+group, as the last of it, behind the writes that came meanwhile; one paused write in each group.
+
 Rules: no client is answered before its write is on disk. A write that fails inside costs every other write of its
-group at most one more run.
+group at most one more run. A write in its first turn can be run anew; one that has paused before cannot, so the map is
+grown ahead of it, and if its group fails it ends with that error: what it did in earlier turns stays done.
 """
 
 from __future__ import annotations
@@ -15,16 +19,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace import limits
 from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError, Interrupted
 from headrace.server.failures import log_failure, write_error
 from headrace.store.store import MapFull
 from headrace.store.write_transaction import WriteTransaction
+from headrace.turns import Turn
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -34,6 +40,14 @@ SLOW_COMMIT_MS: Final = 3.0  # from here on a commit is worth a thread
 
 Write = tuple["Peer", Command, Request]
 Job = tuple[Callable[[WriteTransaction], object], "asyncio.Future[None]"]
+Answer = bytes | Wait | Turn
+
+
+class PausedWrite(NamedTuple):
+    """A write that has paused, and goes on in a later group."""
+
+    write: Write
+    turn: Turn
 
 
 @dataclass(slots=True)
@@ -42,8 +56,10 @@ class WriteGroup:
 
     writes: list[Write]
     jobs: list[Job]
-    answers: list[bytes | Wait] = field(default_factory=list)
-    """One for each write that has run."""
+    resumed: PausedWrite | None = None
+    """One that goes on in this group, behind all others."""
+    answers: list[Answer] = field(default_factory=list)
+    """One for each write that has run, `resumed` behind them."""
     jobs_run: int = 0
     txn: WriteTransaction = field(init=False)
 
@@ -59,6 +75,8 @@ class Writer:
         self._core = core
         self._queue: list[Write] = []
         self._jobs: list[Job] = []
+        self._paused: deque[PausedWrite] = deque()
+        self._blocked: dict[str, list[PausedWrite]] = {}  # by the key of the transaction that they wait for
         self._retries: deque[WriteGroup] = deque()  # of failed transactions, run before what is queued
         self._scheduled = False
         self._commit_ms = 0.0
@@ -86,6 +104,58 @@ class Writer:
             self._idle.append(future)
             await future
 
+    def requests(self) -> list[Request]:
+        """The writes that have begun and not ended."""
+        return [paused.write[2] for paused in self._all_paused()]
+
+    def interrupt(self, connection_id: int, error: CommandError) -> None:
+        """End the paused write of a connection, by its number, at its next turn."""
+        for paused in self._all_paused():
+            if paused.write[0].client.connection_id == connection_id:
+                self._interrupt(paused, error)
+
+    def interrupt_all(self, error: CommandError) -> None:
+        """End all paused writes, each at its next turn."""
+        for paused in self._all_paused():
+            self._interrupt(paused, error)
+
+    def wake(self, key: str) -> None:
+        """What the writes blocked on this key have waited for is there: they go on."""
+        for paused in self._blocked.pop(key, ()):
+            self._paused.append(paused)
+            self._schedule()
+
+    def _all_paused(self) -> list[PausedWrite]:
+        return [*self._paused, *(paused for blocked in self._blocked.values() for paused in blocked)]
+
+    def _interrupt(self, paused: PausedWrite, error: CommandError) -> None:
+        paused.turn.interruption = error
+        self._unblock(paused)
+
+    def _unblock(self, paused: PausedWrite) -> None:
+        """Let a write that waits for a transaction go on, to find out why."""
+        for key, blocked in self._blocked.items():
+            if paused in blocked:
+                blocked.remove(paused)
+                if not blocked:
+                    del self._blocked[key]
+                self._paused.append(paused)
+                self._schedule()
+                return
+
+    def _pause(self, paused: PausedWrite) -> None:
+        """A write has paused, and what it did is committed."""
+        request, holder = paused.write[2], paused.turn.waits_for
+        if self._core.ending:
+            paused.turn.interruption = Interrupted(11600, "interrupted at shutdown")
+        elif holder is not None and not holder.over():
+            self._blocked.setdefault(holder.key, []).append(paused)
+            if request.deadline_ms is not None:
+                left_ms = request.deadline_ms - self._core.engine.clock.monotonic_ms()
+                self._core.loop.call_later(max(0.0, left_ms + 1.0) / 1000, self._unblock, paused)
+            return
+        self._paused.append(paused)
+
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
@@ -94,7 +164,7 @@ class Writer:
     def _next(self) -> None:
         """A group has ended: begin the next, or rest."""
         self.busy_since = None
-        if self._retries or self._queue or self._jobs:
+        if self._retries or self._queue or self._jobs or self._paused:
             self._core.loop.call_soon(self._flush)
             return
         self._scheduled = False
@@ -110,6 +180,8 @@ class Writer:
         else:
             group = WriteGroup(self._queue[: limits.COMMIT_COMMAND_COUNT_MAX], self._jobs)
             self._queue, self._jobs = self._queue[limits.COMMIT_COMMAND_COUNT_MAX :], []
+            if self._paused:
+                group.resumed = self._paused.popleft()
         try:
             self._run(group)
         except Exception as error:
@@ -117,14 +189,17 @@ class Writer:
 
     def _run(self, group: WriteGroup) -> None:
         """Run a group in one transaction, and commit it here or in the thread."""
-        store, engine = self._core.store, self._core.engine
+        store = self._core.store
+        if group.resumed is not None and store.is_nearly_full(limits.MAP_BYTES_AHEAD):
+            store.grow()
         txn = group.txn = store.begin()
         try:
-            for _, command, request in group.writes:
-                group.answers.append(engine.run_write(command, request, txn))
+            self._run_writes(group, txn)
             for run, _ in group.jobs:
                 run(txn)
                 group.jobs_run += 1
+            if group.resumed is not None:
+                group.answers.append(self._core.scheduler.turns.resume(group.resumed.turn, txn))
             store.prepare(txn)
         except Exception as error:
             self._failed(group, error)
@@ -141,6 +216,23 @@ class Writer:
             failure = error
         self._synced(group, failure)
 
+    def _run_writes(self, group: WriteGroup, txn: WriteTransaction) -> None:
+        """Run the writes; those for which no time is left go back into the queue."""
+        engine, turns = self._core.engine, self._core.scheduler.turns
+        ends = monotonic() + limits.GROUP_SECONDS
+        for _, command, request in group.writes:
+            pauses = command.pauses
+            if pauses and (pauses is True or pauses(engine, request)):
+                group.answers.append(turns.run(engine.run_write, command, request, txn))
+            else:
+                group.answers.append(engine.run_write(command, request, txn))
+            if monotonic() > ends:
+                break
+        run = len(group.answers)
+        if run < len(group.writes):
+            self._queue = group.writes[run:] + self._queue
+            group.writes = group.writes[:run]
+
     def _timed_sync(self, txn: WriteTransaction) -> None:
         started = time.perf_counter()
         self._core.store.sync(txn)
@@ -156,11 +248,14 @@ class Writer:
         except Exception as error:
             self._core.fail("what is committed could not be published", error)
             return
-        for (peer, command, request), answer in zip(group.writes, group.answers):
+        writes = group.writes if group.resumed is None else [*group.writes, group.resumed.write]
+        for write, answer in zip(writes, group.answers):
             if type(answer) is bytes:
-                peer.finish(answer)
+                write[0].finish(answer)
+            elif type(answer) is Turn:
+                self._pause(PausedWrite(write, answer))
             else:
-                peer.wait(command, request, answer)  # type: ignore[arg-type]
+                write[0].wait(*write[1:], answer)  # type: ignore[arg-type]
         for _, future in group.jobs:
             if not future.done():
                 future.set_result(None)
@@ -170,17 +265,24 @@ class Writer:
         """Nothing of the transaction has happened. Whoever raised is answered; the others run once more, as two groups:
         those before it, which are known to work, and those behind it, which have not been run."""
         self._core.store.abandon(group.txn)
+        writes, jobs = group.writes, group.jobs
+        for answer in group.answers[: len(writes)]:
+            if type(answer) is Turn:
+                self._core.scheduler.turns.abandon(answer)
+        failed = self._failed_resumed(group, error)
         if isinstance(error, MapFull):
             try:
                 self._core.store.grow()
             except Exception as no_room:  # no address space: each client is answered that
                 error = no_room
             else:
-                self._retries.appendleft(WriteGroup(group.writes, group.jobs))
+                if writes or jobs:
+                    self._retries.appendleft(WriteGroup(writes, jobs))
                 self._next()
                 return
-        writes, jobs = group.writes, group.jobs
-        if (index := len(group.answers)) < len(writes):
+        if failed:
+            retries = [WriteGroup(writes, jobs)]
+        elif (index := len(group.answers)) < len(writes):
             retries = [WriteGroup(writes[:index], []), WriteGroup(writes[index + 1 :], jobs)]
             self._answer_failure(writes[index], error)
         elif (index := group.jobs_run) < len(jobs):
@@ -196,6 +298,20 @@ class Writer:
                 self._fail_job(job, error)
         self._retries.extendleft(reversed([retry for retry in retries if retry.writes or retry.jobs]))
         self._next()
+
+    def _failed_resumed(self, group: WriteGroup, error: BaseException) -> bool:
+        """End the paused write of a group that failed, if it had its turn in it: that is lost, and with it where the
+        write stood. One that has not had its turn goes on in the next group. Whether it has failed."""
+        resumed = group.resumed
+        if resumed is None:
+            return False
+        if len(group.answers) < len(group.writes) or group.jobs_run < len(group.jobs):
+            self._paused.appendleft(resumed)
+            return False
+        if len(group.answers) > len(group.writes) and type(group.answers[-1]) is Turn:
+            self._core.scheduler.turns.abandon(resumed.turn)
+        self._answer_failure(resumed.write, error)
+        return True
 
     def _answer_failure(self, write: Write, error: BaseException) -> None:
         peer, _, request = write

@@ -113,6 +113,10 @@ class Environment(Protocol):
     def name_of(self, table: Table) -> str:
         """The name of a table."""
 
+    @property
+    def map_bytes_left(self) -> int:
+        """Bytes of the map that were never used."""
+
     def begin_read(self) -> Transaction:
         """A read transaction on the last commit; the caller ends it before it returns to the loop.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import pathlib
 import shutil
@@ -44,7 +45,9 @@ class DirectoryInUse(Exception):
 
 def is_disk_failure(error: BaseException) -> bool:
     """Whether a write failed because the disk is full or fails; lmdb's own errors are no `OSError`."""
-    number = error.errno if isinstance(error, OSError) else error.code if isinstance(error, lmdb.Error) else None
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, lmdb.Error):
+        number = getattr(error, "code", None)
     return number in _DISK_ERRORS
 
 
@@ -123,6 +126,12 @@ class LmdbEnvironment:
             yield transaction
         finally:
             transaction.abort()
+
+    @property
+    def map_bytes_left(self) -> int:
+        """Bytes of the map behind its last page, so that none of the free ones before it are counted."""
+        info = self._lmdb.info()
+        return int(info["map_size"] - (info["last_pgno"] + 1) * mmap.PAGESIZE)
 
     def grow(self) -> None:
         """Double the map, after `MapFull` and with no transaction open."""

@@ -223,6 +223,10 @@ class Store:
             self._load(kv)
         self.transactions.settled()
 
+    def is_nearly_full(self, wanted_bytes: int) -> bool:
+        """Whether less than that is left of the map."""
+        return self.environment.map_bytes_left < wanted_bytes
+
     def grow(self) -> None:
         """Make room after `MapFull`; no transaction may be open."""
         self.environment.grow()

@@ -33,17 +33,18 @@ class RetryableWrite:
     Whoever runs the statements sets `statement` before each; a document of an insert is a statement of its own.
     """
 
-    __slots__ = ("_previous", "head", "statement")
+    __slots__ = ("head", "previous", "statement")
 
-    def __init__(self, lsid: bytes, txn_number: int) -> None:
+    def __init__(self, lsid: bytes, txn_number: int, previous: int = 0) -> None:
+        """`previous`: where the entries that the write has made before end, 0: there are none."""
         self.head = entries.session_head(lsid, txn_number)
         self.statement = 0
-        self._previous = 0
+        self.previous = previous
 
     def logged(self, last: int) -> tuple[int, int]:
         """The `retried` of `entries.entry` for the next entry; `last` is its position, or the last one's of many."""
-        retried = self.statement, self._previous
-        self._previous = last
+        retried = self.statement, self.previous
+        self.previous = last
         return retried
 
 

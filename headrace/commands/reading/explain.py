@@ -24,9 +24,10 @@ from headrace.dispatch.generic_arguments import MULTI, UPSERT
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import MONGODB_VERSION_TEXT, host_of
-from headrace.errors import CommandError
-from headrace.execution.explain_plan import CountingView, Stage, access, gives_id_order, parsed_query
+from headrace.errors import CommandError, Interrupted
+from headrace.execution.explain_plan import Examined, Stage, access, gives_id_order, parsed_query
 from headrace.execution.let import variables_of
+from headrace.execution.matches import MatchedDocument, matches
 from headrace.execution.pipelines import pipeline_context_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.sources import documents, resolve
@@ -69,14 +70,14 @@ def explain(context: CommandContext, request: Request, with_counts: bool) -> dic
         raise CommandError(59, f"Explain failed due to unknown command: {request.name}")
     command = context.engine.commands[request.name]
     command.arguments.check(command.name, request.body)
-    view = CountingView(context.view)
-    context.enter(view)
+    examined = Examined()
+    context.wrap(examined.counting)
     reply: dict[str, Any] = {"explainVersion": "1"}
     if request.name == "aggregate" or _is_view(context, request):
-        reply |= _pipeline(context, request, view, with_counts)
+        reply |= _pipeline(context, request, examined, with_counts)
     else:
         assert plans is not None
-        reply |= _explained(context, plans(context, request), view, with_counts)
+        reply |= _explained(context, plans(context, request), examined, with_counts)
     reply["command"] = {**request.body, "$db": request.db}
     host, _, port = host_of(context.engine, request.client).rpartition(":")
     reply["serverInfo"] = {
@@ -86,7 +87,7 @@ def explain(context: CommandContext, request: Request, with_counts: bool) -> dic
     return reply
 
 
-def _explained(context: CommandContext, plan: Plan, view: CountingView, with_counts: bool) -> dict[str, Any]:
+def _explained(context: CommandContext, plan: Plan, examined: Examined, with_counts: bool) -> dict[str, Any]:
     reply: dict[str, Any] = {
         "queryPlanner": {
             "namespace": plan.namespace, "parsedQuery": plan.query, "indexFilterSet": False,
@@ -100,11 +101,13 @@ def _explained(context: CommandContext, plan: Plan, view: CountingView, with_cou
     counted: dict[str, int] = {}
     try:
         stats["nReturned"], counted = plan.run()
+    except Interrupted:
+        raise
     except CommandError as error:
         stats |= {"executionSuccess": False, "errorMessage": error.message, "errorCode": error.code}
     stats |= {
         "executionTimeMillis": int(context.clock.monotonic_ms() - began_ms),
-        "totalKeysExamined": view.keys, "totalDocsExamined": view.documents,
+        "totalKeysExamined": examined.keys, "totalDocsExamined": examined.documents,
         "executionStages": {"stage": plan.stage["stage"], "nReturned": stats["nReturned"], **counted, **plan.stage},
     }  # fmt: skip
     reply["executionStats"] = stats
@@ -179,17 +182,17 @@ def _writes(context: CommandContext, request: Request, statement: dict[str, Any]
         below = {"stage": "SORT", "sortPattern": sort, "inputStage": below}
 
     def run_plan() -> tuple[int, dict[str, int]]:
-        matches: Iterator[Any] = iter(())
+        selected: Iterator[MatchedDocument] = iter(())
         if collection is not None:
             finder = Finder(collection, spec, collation, let)
-            matches = finder.find(context.view)
+            selected = matches(context, finder, 1)
         matched = modified = 0
-        for _, _, matched_document in matches:
+        for match in selected:
             matched += 1
             if change is not None:
-                positional = finder.positional(matched_document) if change.needs_position else None
+                positional = finder.positional(match.document) if change.needs_position else None
                 update_context = UpdateContext(context.clock.now_ms(), Timestamp(0, 0), positional)
-                modified += change.apply(matched_document, update_context).change is not None
+                modified += change.apply(match.document, update_context).change is not None
             if one and not sort:
                 break
         if not updates:
@@ -260,7 +263,7 @@ def _is_view(context: CommandContext, request: Request) -> bool:
     return True
 
 
-def _pipeline(context: CommandContext, request: Request, view: CountingView, with_counts: bool) -> dict[str, Any]:
+def _pipeline(context: CommandContext, request: Request, examined: Examined, with_counts: bool) -> dict[str, Any]:
     """The filter that a pipeline begins with as a plan, and its other stages as they are run."""
     body = request.body
     name = body[request.name]
@@ -292,7 +295,7 @@ def _pipeline(context: CommandContext, request: Request, view: CountingView, wit
         return counts[0], {}
 
     below = access(collection, spec, pipeline_context.collation, variables)
-    explained = _explained(context, Plan(base, parsed_query(spec), below, run_plan), view, with_counts)
+    explained = _explained(context, Plan(base, parsed_query(spec), below, run_plan), examined, with_counts)
     if not stages:
         return explained
     shown: list[dict[str, Any]] = [{"$cursor": explained}, *({stage.name: stage.spec} for stage in stages)]
@@ -308,4 +311,4 @@ def _counted(items: Iterator[Any], counts: list[int], index: int) -> Iterator[An
         yield item
 
 
-COMMAND: Final = Command("explain", run, FIELDS)
+COMMAND: Final = Command("explain", run, FIELDS, pauses=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64, ObjectId
 
@@ -37,6 +37,9 @@ from headrace.query.projection import parse_projection
 from headrace.query.sort import parse_sort
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode, encode_in_order
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
 
 UNSUPPORTED: Final = {
     "max": (115, "find with 'max' is not supported"),
@@ -243,7 +246,7 @@ class _Projected:
         return encode_in_order(self._project(decode(next(self._documents))))
 
 
-def pauses(request: Request) -> bool:
+def pauses(engine: Engine, request: Request) -> bool:
     """Whether a find may look at more than the one document whose `_id` it names."""
     spec = request.body.get("filter")
     return type(spec) is not dict or type(spec.get("_id")) not in _ONE_ID

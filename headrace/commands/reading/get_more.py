@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.cursors.change_cursor import ChangeCursor
@@ -20,6 +20,9 @@ from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.store.locks import Conflict
 from headrace.turns import uninterrupted
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
 
 UNBOUNDED: Final = 1 << 30
 _INT64 = Struct("<q").pack
@@ -135,7 +138,7 @@ def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) ->
     return before + _INT64(cursor_id) + behind  # type: ignore[no-any-return]
 
 
-def pauses(request: Request) -> bool:
+def pauses(engine: Engine, request: Request) -> bool:
     """Whether the cursor may be one on documents: a change stream's getMore that repeats another knows its cursor."""
     return request.cursor is None
 

@@ -33,14 +33,14 @@ from headrace.dispatch.generic_arguments import (
 )
 from headrace.dispatch.namespaces import namespaces_of, writable
 from headrace.dispatch.request import Request
-from headrace.dispatch.retryable_writes import retryable_of
-from headrace.errors import CommandError
+from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
+from headrace.errors import CommandError, Interrupted
 from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
 from headrace.query.expressions.numbers import to_long
-from headrace.store import catalog_changes
 from headrace.store.write_transaction import RetryableWrite
-from headrace.values.bson import check_all, decode, encode, find_element
+from headrace.turns import ticking
+from headrace.values.bson import decode, encode, find_element
 
 NAMESPACE: Final = "admin.$cmd.bulkWrite"
 UNBOUNDED: Final = 1 << 30
@@ -69,20 +69,20 @@ class BulkOperation:
     statement: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
 class BulkTotals:
-    """What the reply counts, and the documents of its cursor."""
+    """What the reply counts, and the documents of its cursor: all in the command's progress."""
 
-    errors_only: bool
-    retryable: RetryableWrite | None
-    """What the entries of all its operations carry of the session."""
-    results: list[dict[str, Any]] = field(default_factory=list)
-    errors: int = 0
-    inserted: int = 0
-    matched: int = 0
-    modified: int = 0
-    upserted: int = 0
-    deleted: int = 0
+    def __init__(self, context: CommandContext, request: Request) -> None:
+        self.errors_only = ERRORS_ONLY.of(request.body)
+        self.ordered = ORDERED.of(request.body)
+        self.retryable = retryable_of(context, request)
+        """What the entries of all its operations carry of the session."""
+        self.progress = progress_of(context, results=[], counts=dict.fromkeys(_COUNTS, 0))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether an error ends the command before its last operation."""
+        return bool(self.ordered and self.progress["counts"]["nErrors"])
 
     def retryable_at(self, index: int) -> RetryableWrite | None:
         """`retryable`, at the operation of this number."""
@@ -90,40 +90,39 @@ class BulkTotals:
             self.retryable.statement = index
         return self.retryable
 
-    def done(self, index: int, result: dict[str, Any]) -> None:
+    def done(self, index: int, result: dict[str, Any], **counts: int) -> None:
         """Add the result of a successful operation."""
+        for name, count in counts.items():
+            self.progress["counts"][name] += count
         if not self.errors_only:
-            self.results.append({"ok": 1.0, "idx": index, **result})
+            self.progress["results"].append({"ok": 1.0, "idx": index, **result})
+        statement_done(self.progress, index, self.retryable)
 
     def failed(self, index: int, kind: str, error: CommandError) -> None:
         """Add the error of a failed operation."""
-        self.errors += 1
+        self.progress["counts"]["nErrors"] += 1
         result: dict[str, Any] = {"ok": 0.0, "idx": index, "code": error.code, **error.extra}
         result |= {"errmsg": error.message, "n": 0}
-        self.results.append(result | ({"nModified": 0} if kind == "update" else {}))
+        self.progress["results"].append(result | ({"nModified": 0} if kind == "update" else {}))
+        statement_done(self.progress, index, self.retryable)
 
-    def counts(self) -> dict[str, int]:
-        """The totals as fields of the reply."""
-        return {
-            "nErrors": self.errors, "nInserted": self.inserted, "nMatched": self.matched, "nModified": self.modified,
-            "nUpserted": self.upserted, "nDeleted": self.deleted,
-        }  # fmt: skip
+
+_COUNTS: Final = ("nErrors", "nInserted", "nMatched", "nModified", "nUpserted", "nDeleted")
 
 
 def run(context: CommandContext, request: Request) -> bytes:
     """bulkWrite: the totals, and a cursor over the results of the operations."""
     body = request.body
     operations = _operations(request)
-    ordered = ORDERED.of(body)
     size = BATCH_SIZE.of(CURSOR.of(body))
-    totals = BulkTotals(ERRORS_ONLY.of(body), retryable_of(request))
-    for first, group in _groups(operations):
-        _DO[group[0].kind](context, request, first, group, totals, ordered)
-        if ordered and totals.errors:
+    totals = BulkTotals(context, request)
+    for first, group in _groups(operations, totals.progress["next"]):
+        if totals.has_ended:
             break
-    results = (encode(result) for result in totals.results)
+        _DO[group[0].kind](context, request, first, group, totals)
+    results = (encode(result) for result in totals.progress["results"])
     cursor = open_cursor(context, request, NAMESPACE, results, UNBOUNDED if size is None else size)
-    return cursor + encode(totals.counts())[4:-1]
+    return cursor + encode(totals.progress["counts"])[4:-1]
 
 
 # What is asked for.
@@ -132,8 +131,8 @@ def run(context: CommandContext, request: Request) -> bytes:
 def _operations(request: Request) -> list[BulkOperation]:
     raw = raw_documents(request, "ops")
     namespaces = namespaces_of(request)
-    operations = [_operation(item, namespaces) for item in raw]
-    check_all([operation.document for operation in operations if operation.document])
+    operations = [_operation(item, namespaces) for item in ticking(raw)]
+    insert.check_documents([operation.document for operation in operations if operation.document])
     if "txnNumber" in request.body and "autocommit" not in request.body:
         for operation in operations:
             if MULTI.of(operation.statement) or operation.statement.get("limit") == 0:
@@ -192,9 +191,8 @@ _STATEMENTS: Final = {"delete": _delete_statement, "update": _update_statement}
 # What is done.
 
 
-def _groups(operations: list[BulkOperation]) -> Iterator[tuple[int, list[BulkOperation]]]:
-    """(index of the first, operations that are done together): inserts in a row into one collection, or one alone."""
-    first = 0
+def _groups(operations: list[BulkOperation], first: int) -> Iterator[tuple[int, list[BulkOperation]]]:
+    """(number of the first, operations that are done together): inserts in a row into one collection, or one alone."""
     while first < len(operations):
         end, begin = first + 1, operations[first]
         if begin.kind == "insert":
@@ -209,68 +207,66 @@ def _groups(operations: list[BulkOperation]) -> Iterator[tuple[int, list[BulkOpe
 
 
 def _insert(
-    context: CommandContext, request: Request, first: int, group: list[BulkOperation], totals: BulkTotals, ordered: bool
-) -> None:  # fmt: skip
+    context: CommandContext, request: Request, first: int, group: list[BulkOperation], totals: BulkTotals
+) -> None:
+    namespace = group[0].namespace
     try:
-        collection = writable(context, group[0].namespace) or catalog_changes.create(
-            context.txn, group[0].namespace, {}
-        )
+        writable(context, namespace)
+    except Interrupted:
+        raise
     except CommandError as error:
-        for index in range(1 if ordered else len(group)):
+        for index in range(1 if totals.ordered else len(group)):
             totals.failed(first + index, "insert", error)
         return
-    documents = [operation.document for operation in group]
-    failures = dict(
-        insert.insert_documents(context, request, collection, documents, totals.retryable, ordered=ordered, first=first)
+
+    def done(last: int, count: int) -> None:
+        for index in range(last - count + 1, last + 1):
+            totals.done(index, {"n": 1}, nInserted=1)
+
+    def failed(index: int, error: CommandError) -> None:
+        totals.failed(index, "insert", error)
+
+    inserts = insert.Inserts(
+        context, request, namespace, totals.retryable, ordered=totals.ordered, done=done, failed=failed
     )
-    for index in range(len(group)):
-        if index in failures:
-            totals.failed(first + index, "insert", failures[index])
-            if ordered:
-                return
-        else:
-            totals.inserted += 1
-            totals.done(first + index, {"n": 1})
+    inserts.run([operation.document for operation in group], 0, offset=first)
 
 
 def _update(
-    context: CommandContext, request: Request, index: int, group: list[BulkOperation], totals: BulkTotals, ordered: bool
-) -> None:  # fmt: skip
+    context: CommandContext, request: Request, index: int, group: list[BulkOperation], totals: BulkTotals
+) -> None:
     operation = group[0]
     try:
         writable(context, operation.namespace)
         outcome = update.run_statement(
             context, request, operation.namespace, operation.statement, totals.retryable_at(index)
         )
+    except Interrupted:
+        raise
     except CommandError as error:
         totals.failed(index, "update", error)
         return
-    totals.matched += outcome.matched
-    totals.modified += outcome.modified
-    context.count("document.updated", outcome.modified)
     if outcome.upserted is None:
-        totals.done(index, {"n": outcome.matched, "nModified": outcome.modified})
-        return
-    totals.upserted += 1
-    totals.done(index, {"n": 1, "nModified": 0, "upserted": {"_id": outcome.upserted["_id"]}})
+        result = {"n": outcome.matched, "nModified": outcome.modified}
+        totals.done(index, result, nMatched=outcome.matched, nModified=outcome.modified)
+    else:
+        totals.done(index, {"n": 1, "nModified": 0, "upserted": {"_id": outcome.upserted["_id"]}}, nUpserted=1)
 
 
 def _delete(
-    context: CommandContext, request: Request, index: int, group: list[BulkOperation], totals: BulkTotals, ordered: bool
-) -> None:  # fmt: skip
+    context: CommandContext, request: Request, index: int, group: list[BulkOperation], totals: BulkTotals
+) -> None:
     operation = group[0]
     try:
-        collection = writable(context, operation.namespace)
-        removed = 0
-        if collection is not None:
-            let, retryable = variables_of(request.body) or None, totals.retryable_at(index)
-            removed = delete.run_statement(context, collection, operation.statement, let, retryable)
+        writable(context, operation.namespace)
+        let, retryable = variables_of(request.body) or None, totals.retryable_at(index)
+        removed = delete.run_statement(context, operation.namespace, operation.statement, let, retryable)
+    except Interrupted:
+        raise
     except CommandError as error:
         totals.failed(index, "delete", error)
         return
-    totals.deleted += removed
-    context.count("document.deleted", removed)
-    totals.done(index, {"n": removed})
+    totals.done(index, {"n": removed}, nDeleted=removed)
 
 
 _DO: Final[dict[str, Callable[..., None]]] = {
@@ -279,4 +275,4 @@ _DO: Final[dict[str, Callable[..., None]]] = {
     "update": _update,
 }
 
-COMMAND: Final = Command("bulkWrite", run, FIELDS, writes=True, admin_only=True)
+COMMAND: Final = Command("bulkWrite", run, FIELDS, pauses=True, writes=True, admin_only=True)

@@ -8,16 +8,19 @@ from headrace.dispatch.arguments import Fields, array, document, number, raw_doc
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION, COLLECTION_UUID, ENCRYPTION, HINT, LET, ORDERED
-from headrace.dispatch.namespaces import for_writing, refused, target
+from headrace.dispatch.lock_waits import wait_until_unlocked
+from headrace.dispatch.namespaces import for_writing, refused
+from headrace.dispatch.namespaces import target as target_of
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
-from headrace.dispatch.retryable_writes import retryable_of
-from headrace.errors import CommandError
+from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
+from headrace.errors import CommandError, Interrupted
 from headrace.execution.let import variables_of
+from headrace.execution.matches import MatchedDocument, Target, current, matches
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.query.expressions.numbers import to_long
-from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite
+from headrace.turns import ticking
 from headrace.values.bson import decode
 
 
@@ -36,34 +39,35 @@ STATEMENT: Final = Fields(COLLATION, HINT, LIMIT, document("q", required=True), 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """delete: `n`, and `writeErrors` by index of the statement."""
-    namespace = target(request)
-    statements = [decode(raw) for raw in raw_documents(request, "deletes")]
-    for statement in statements:
+    namespace = target_of(request)
+    statements = [decode(raw) for raw in ticking(raw_documents(request, "deletes"))]
+    for statement in ticking(statements):
         check(statement)
     for_writing(context, namespace)
-    collection = context.txn.collection(namespace)
-    retryable = retryable_of(request)
+    retryable = retryable_of(context, request)
     ordered = ORDERED.of(request.body)
-    errors = refused(collection, len(statements), ordered=ordered)
+    errors = refused(context.txn.collection(namespace), len(statements), ordered=ordered)
     if errors is not None:
         return {"n": 0, "writeErrors": errors}
     let = variables_of(request.body) or None
-    removed = 0
-    failures: list[tuple[int, CommandError]] = []
-    for index, statement in enumerate(statements):
+    progress = progress_of(context, n=0, writeErrors=[])
+    for index in range(progress["next"], len(statements)):
         if retryable is not None:
             retryable.statement = index
         try:
-            if collection is not None:
-                removed += run_statement(context, collection, statement, let, retryable)
+            removed = run_statement(context, namespace, statements[index], let, retryable)
+        except Interrupted:
+            raise
         except CommandError as error:
-            failures.append((index, error))
-            if ordered:
-                break
-    context.count("document.deleted", removed)
-    reply: dict[str, Any] = {"n": removed}
-    if failures:
-        reply["writeErrors"] = write_errors(failures)
+            progress["writeErrors"] += write_errors([(index, error)])
+        else:
+            progress["n"] += removed
+        statement_done(progress, index, retryable)
+        if ordered and progress["writeErrors"]:
+            break
+    reply: dict[str, Any] = {"n": progress["n"]}
+    if progress["writeErrors"]:
+        reply["writeErrors"] = progress["writeErrors"]
     return reply
 
 
@@ -73,35 +77,39 @@ def check(statement: dict[str, Any]) -> None:
 
 
 def run_statement(
-    context: CommandContext,
-    collection: Collection,
-    statement: dict[str, Any],
-    let: Any,
-    retryable: RetryableWrite | None,
+    context: CommandContext, namespace: str, statement: dict[str, Any], let: Any, retryable: RetryableWrite | None
 ) -> int:
     """One of the statements of a delete command; returns how many documents went."""
-    txn = context.txn
+    collection = context.txn.collection(namespace)
+    if collection is None:
+        return 0
     context.count("operations.delete")
     check_hint(collection, statement.get("hint"))
     finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
-    if finder.is_by_id:
-        match = finder.by_id(txn)
-        matches = [] if match is None else [match]
-    elif LIMIT.of(statement):
-        matches = [(record, raw) for record, raw, _ in _first(finder, txn)]
-    else:
-        matches = [(record, raw) for record, raw, _ in finder.find(txn)]
-    for record, raw in matches:
-        txn.delete(collection, record, raw, retryable)
-    return len(matches)
+    target, one = Target(context, collection), LIMIT.of(statement)
+    removed = 0
+    for match in matches(context, finder):
+        if remove(context, target, finder, match, retryable) is not None:
+            context.count("document.deleted")
+            removed += 1
+            if one:
+                break
+    return removed
 
 
-def _first(finder: Finder, txn: Any) -> list[Any]:
-    """The first match, the walk closed before anything is written."""
-    walk = finder.find(txn)
-    match = next(walk, None)
-    walk.close()  # type: ignore[attr-defined]
-    return [] if match is None else [match]
+def remove(
+    context: CommandContext, target: Target, finder: Finder, match: MatchedDocument, retryable: RetryableWrite | None
+) -> MatchedDocument | None:
+    """Delete a match; returns it as it was, or None if it no longer matches."""
+    while True:
+        latest = current(context, target, finder, match)
+        if latest is None:
+            return None
+        match = latest
+        write = target.collection, match.record, match.raw
+        if not context.has_locks or wait_until_unlocked(context, lambda txn, write=write: txn.delete(*write)):  # type: ignore[misc]
+            context.txn.delete(*write, retryable)
+            return match
 
 
-COMMAND: Final = Command("delete", run, FIELDS, writes=True)
+COMMAND: Final = Command("delete", run, FIELDS, pauses=True, writes=True)

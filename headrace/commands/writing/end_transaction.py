@@ -11,7 +11,7 @@ from headrace.dispatch.arguments import Fields
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import lsid_document
+from headrace.dispatch.sessions import lsid_document, until_returned
 from headrace.dispatch.transactions import abort as abort_transaction
 from headrace.dispatch.transactions import committed, current, identity, until_ended
 from headrace.dispatch.wait import Wait
@@ -21,10 +21,13 @@ from headrace.store.transaction_commit import commit as write_commit
 from headrace.values.bson import encode
 
 
-def commit(context: CommandContext, request: Request) -> dict[str, Any]:
+def commit(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     """commitTransaction: a write. Sent again it answers the same."""
     _check_inside(request)
     session, number = identity(request)
+    waits = until_returned(context.engine, session)
+    if waits is not None:
+        return waits
     txn = context.txn
     transaction = current(context.engine, txn, session, number)
     if transaction is None or transaction.state is TransactionState.COMMITTED or transaction.committing is txn:
@@ -40,6 +43,9 @@ def abort(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     """abortTransaction: everything the transaction did is forgotten."""
     _check_inside(request)
     session, number = identity(request)
+    waits = until_returned(context.engine, session)
+    if waits is not None:
+        return waits
     transaction = current(context.engine, context.view, session, number)
     if transaction is None or transaction.state is TransactionState.COMMITTED:
         raise committed(number)

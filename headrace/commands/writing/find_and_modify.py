@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.commands.writing.delete import remove
 from headrace.dispatch.arguments import Field, Fields, boolean, document, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -19,17 +20,18 @@ from headrace.dispatch.generic_arguments import (
     UPDATE,
     UPSERT,
 )
-from headrace.dispatch.namespaces import target, writable
+from headrace.dispatch.namespaces import target as target_of
+from headrace.dispatch.namespaces import writable
 from headrace.dispatch.request import Request
-from headrace.dispatch.retryable_writes import retryable_of
+from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
+from headrace.execution.matches import Target, created, first_match
 from headrace.execution.plan import Finder, check_hint, collation_of
-from headrace.execution.updates import Applier, first_by, matches, parsed
+from headrace.execution.updates import Applier, parsed
 from headrace.query.projection import parse_projection
-from headrace.query.sort import parse_sort
+from headrace.query.sort import SortKey, parse_sort
 from headrace.query.update import check_upsert_filter
-from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 
 NEW: Final = boolean("new")
@@ -47,14 +49,22 @@ FIELDS: Final = Fields(
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """findAndModify: the document before or after the change as `value`, and `lastErrorObject`."""
     body = request.body
-    namespace = target(request)
+    namespace = target_of(request)
     _check(body)
     collection = writable(context, namespace)
     check_hint(collection, body.get("hint"))
     spec = QUERY.of(body)
-    if REMOVE.of(body):
-        return _remove(context, request, collection, spec)
-    return _modify(context, request, namespace, collection, spec)
+    finder = None
+    if collection is not None:
+        finder = Finder(collection, spec, collation_of(collection, body.get("collation")), variables_of(body) or None)
+    progress = progress_of(context, last={"n": 0}, document=None)
+    if not progress["next"]:
+        if REMOVE.of(body):
+            _remove(context, request, collection, finder, progress)
+        else:
+            _modify(context, request, namespace, collection, finder, progress)
+    predicate = None if finder is None or "upserted" in progress["last"] else finder.predicate
+    return {"lastErrorObject": progress["last"], "value": _shown(body, progress["document"], predicate)}
 
 
 def _check(body: dict[str, Any]) -> None:
@@ -73,43 +83,40 @@ def _check(body: dict[str, Any]) -> None:
         raise CommandError(9, "Either an update or remove=true must be specified")
 
 
-def _pick(context: CommandContext, finder: Finder, collection: Collection, body: dict[str, Any]) -> Any:
-    """The document to work on: the first match, by the sort if there is one."""
-    sort = body.get("sort")
-    if not sort:
-        match = matches(finder, context.txn, multi=False)
-        return match[0] if match else None
-    return first_by(finder, context.txn, parse_sort(sort, collation_of(collection, body.get("collation"))))
-
-
-def _shown(body: dict[str, Any], document: dict[str, Any] | None, finder: Finder | None) -> dict[str, Any] | None:
+def _shown(body: dict[str, Any], document: dict[str, Any] | None, predicate: Any) -> dict[str, Any] | None:
     if document is None or not body.get("fields"):
         return document
-    predicate = None if finder is None else finder.predicate
     shown: dict[str, Any] = parse_projection(body["fields"], kind="find", predicate=predicate)(document)
     return shown
 
 
+def _sort_key(body: dict[str, Any], collection: Collection) -> SortKey | None:
+    sort = body.get("sort")
+    return parse_sort(sort, collation_of(collection, body.get("collation"))) if sort else None
+
+
 def _remove(
-    context: CommandContext, request: Request, collection: Collection | None, spec: dict[str, Any]
-) -> dict[str, Any]:
-    body = request.body
-    match, finder = None, None
-    if collection is not None:
-        collation = collation_of(collection, body.get("collation"))
-        finder = Finder(collection, spec, collation, variables_of(body) or None)
-        match = _pick(context, finder, collection, body)
-    if match is None or collection is None:
-        return {"lastErrorObject": {"n": 0}, "value": None}
-    record, raw, document = match
-    context.txn.delete(collection, record, raw, retryable_of(request))
-    return {"lastErrorObject": {"n": 1}, "value": _shown(body, document, finder)}
+    context: CommandContext, request: Request, collection: Collection | None, finder: Finder | None,
+    progress: dict[str, Any],
+) -> None:  # fmt: skip
+    if collection is None or finder is None:
+        return
+    key, retryable = _sort_key(request.body, collection), retryable_of(context, request)
+    target = Target(context, collection)
+    while (first := first_match(context, finder, key)) is not None:
+        removed = remove(context, target, finder, first, retryable)
+        if removed is not None:  # else it was changed meanwhile: there may be another first
+            progress |= {"last": {"n": 1}, "document": removed.document}
+            statement_done(progress, 0, retryable)
+            return
 
 
 def _modify(
-    context: CommandContext, request: Request, namespace: str, collection: Collection | None, spec: dict[str, Any]
-) -> dict[str, Any]:
+    context: CommandContext, request: Request, namespace: str, collection: Collection | None, finder: Finder | None,
+    progress: dict[str, Any],
+) -> None:  # fmt: skip
     body = request.body
+    spec = QUERY.of(body)
     upsert, new = UPSERT.of(body), NEW.of(body)
     statement = {"q": spec, "u": body["update"], "upsert": upsert}
     statement |= {name: body[name] for name in ("arrayFilters", "collation") if name in body}
@@ -117,23 +124,37 @@ def _modify(
     update = parsed(statement, collection, let)
     if upsert:
         check_upsert_filter(spec)
-    if collection is None:
+    progress["last"] = {"n": 0, "updatedExisting": False}
+    if collection is None or finder is None:
         if not upsert:
-            return {"lastErrorObject": {"n": 0, "updatedExisting": False}, "value": None}
-        collection = catalog_changes.create(context.txn, namespace, {})
-    finder = Finder(collection, spec, collation_of(collection, body.get("collation")), let)
-    applier = Applier(context.txn, collection, statement, update, finder, body, retryable_of(request))
-    match = _pick(context, finder, collection, body)
-    if match is not None:
-        record, raw, document = match
-        after = applier.change(record, raw, document) or document
-        shown = _shown(body, after if new else document, finder)
-        return {"lastErrorObject": {"n": 1, "updatedExisting": True}, "value": shown}
-    if not upsert:
-        return {"lastErrorObject": {"n": 0, "updatedExisting": False}, "value": None}
-    made = applier.insert(spec)
-    last = {"n": 1, "updatedExisting": False, "upserted": made["_id"]}
-    return {"lastErrorObject": last, "value": _shown(body, made, None) if new else None}
+            return
+        collection = created(context, namespace)
+        finder = Finder(collection, spec, collation_of(collection, body.get("collation")), let)
+    retryable = retryable_of(context, request)
+    applier = Applier(context, Target(context, collection), statement, update, finder, body, retryable)
+    key, tried = _sort_key(body, collection), False
+    while True:
+        pause_count = context.pause_count
+        if (first := first_match(context, finder, key)) is not None:
+            changed = applier.change(first)
+            if changed is None:  # changed meanwhile: there may be another first
+                continue
+            shown = (changed.after or changed.before) if new else changed.before
+            progress |= {"last": {"n": 1, "updatedExisting": True}, "document": shown}
+        elif upsert:
+            try:
+                made = applier.insert(spec)
+            except CommandError as error:
+                if error.code != 11000 or pause_count == context.pause_count or tried:
+                    raise
+                tried = True  # somebody else may have inserted what was missing
+                continue
+            last = {"n": 1, "updatedExisting": False, "upserted": made["_id"]}
+            progress |= {"last": last, "document": made if new else None}
+        else:
+            return
+        statement_done(progress, 0, retryable)
+        return
 
 
-COMMAND: Final = Command("findAndModify", run, FIELDS, writes=True, aliases=("findandmodify",))
+COMMAND: Final = Command("findAndModify", run, FIELDS, pauses=True, writes=True, aliases=("findandmodify",))

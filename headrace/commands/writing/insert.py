@@ -6,23 +6,33 @@ they can be: a malformed one in the store would be in the way of whoever reads i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from headrace import limits
 from headrace.dispatch.arguments import Fields, array, raw_documents
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BYPASS, COLLECTION_UUID, ENCRYPTION, ORDERED
+from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.dispatch.namespaces import for_writing, refused, target
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
-from headrace.dispatch.retryable_writes import retryable_of
-from headrace.errors import CommandError
-from headrace.execution.validation import checker
-from headrace.store import capped, catalog_changes
+from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
+from headrace.errors import CommandError, Interrupted
+from headrace.execution.matches import Target, created
+from headrace.execution.validation import Validator
+from headrace.store import capped
 from headrace.store.catalog import Collection
-from headrace.store.write_transaction import RetryableWrite
+from headrace.store.write_transaction import RetryableWrite, WriteTransaction
+from headrace.turns import tick
 from headrace.values.bson import check_all
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
 
 _INT32 = Struct("<i").pack
 _N: Final = b"\x10n\x00"
@@ -34,58 +44,162 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     """insert: `n` documents inserted, and `writeErrors` by index of the document."""
     namespace = target(request)
     documents = raw_documents(request, "documents")
-    check_all(documents)
+    check_documents(documents)
     for_writing(context, namespace)
-    txn = context.txn
-    collection = txn.collection(namespace)
     ordered = ORDERED.of(request.body)
+    collection = context.txn.collection(namespace)
     errors = refused(collection, len(documents), ordered=ordered)
     if errors is not None:
         return {"n": 0, "writeErrors": errors}
-    if collection is None:
-        collection = catalog_changes.create(txn, namespace, {})
-    failures = insert_documents(context, request, collection, documents, retryable_of(request), ordered=ordered)
-    if not failures:
-        return _N + _INT32(len(documents))
-    done = failures[-1][0] - len(failures) + 1 if ordered else len(documents) - len(failures)
-    return {"n": done, "writeErrors": write_errors(failures)}
+    retryable = retryable_of(context, request)
+    if len(documents) == 1 and (collection is None or collection.options.keys().isdisjoint(_CHECKED)):
+        return _one(context, collection or created(context, namespace), documents[0], retryable)
+    progress = progress_of(context, n=0, writeErrors=[])
+
+    def done(index: int, count: int) -> None:
+        progress["n"] += count
+        statement_done(progress, index, retryable)
+
+    def failed(index: int, error: CommandError) -> None:
+        progress["writeErrors"] += write_errors([(index, error)])
+        statement_done(progress, index, retryable)
+
+    inserts = Inserts(context, request, namespace, retryable, ordered=ordered, done=done, failed=failed)
+    inserts.run(documents, progress["next"])
+    if not progress["writeErrors"]:
+        return _N + _INT32(progress["n"])
+    return {"n": progress["n"], "writeErrors": progress["writeErrors"]}
 
 
-def insert_documents(
-    context: CommandContext, request: Request, collection: Collection, documents: list[bytes],
-    retryable: RetryableWrite | None, *, ordered: bool, first: int = 0,
-) -> list[tuple[int, CommandError]]:  # fmt: skip
-    """Insert raw documents; returns (index, what went wrong) of each that failed, where `ordered` of the one.
+_CHECKED: Final = frozenset({"capped", "validator"})
+_ONE_INSERTED: Final = _N + _INT32(1)
 
-    `first` is the first document's number among the statements of its command.
-    """
-    txn = context.txn
-    if retryable is not None:
-        retryable.statement = first
-    options = collection.options
-    plain = "validator" not in options and "capped" not in options
-    context.count("operations.insert", len(documents))
-    if len(documents) > 1 and plain and txn.insert_many(collection, documents, retryable) is not None:
-        context.count("document.inserted", len(documents))
-        return []
-    check = checker(collection, request.body)
-    inserted = 0
-    failures: list[tuple[int, CommandError]] = []
-    for index, document in enumerate(documents):
-        if retryable is not None:
-            retryable.statement = first + index
+
+def _one(
+    context: CommandContext, collection: Collection, document: bytes, retryable: RetryableWrite | None
+) -> bytes | dict[str, Any]:
+    """One document, into a collection that takes any: the commonest insert."""
+    context.count("operations.insert")
+    try:
+        while context.has_locks and not wait_until_unlocked(context, partial(_try, collection, document)):
+            collection = created(context, collection.namespace)
+        context.txn.insert(collection, document, retryable)
+    except Interrupted:
+        raise
+    except CommandError as error:
+        return {"n": 0, "writeErrors": write_errors([(0, error)])}
+    context.count("document.inserted")
+    return _ONE_INSERTED
+
+
+def _try(collection: Collection, document: bytes, txn: WriteTransaction) -> None:
+    txn.insert(collection, document)
+
+
+def check_documents(documents: list[bytes]) -> None:
+    """As `check_all`, a piece at a time."""
+    if len(documents) == 1:
+        check_all(documents)
+        return
+    for first, end in pieces(documents, 0):
+        tick()
+        check_all(documents[first:end])
+
+
+def pieces(documents: list[bytes], first: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of what is inserted at once, a millisecond's worth."""
+    size = 0
+    for index in range(first, len(documents)):
+        size += len(documents[index])
+        if size >= limits.INSERT_BYTES or index - first == limits.INSERT_COUNT - 1:
+            yield first, index + 1
+            first, size = index + 1, 0
+    if first < len(documents):
+        yield first, len(documents)
+
+
+@dataclass(slots=True)
+class Inserts:
+    """The documents of one command that go into one collection, inserted piece by piece."""
+
+    context: CommandContext
+    request: Request
+    namespace: str
+    retryable: RetryableWrite | None
+    ordered: bool
+    done: Callable[[int, int], None]
+    """Called with the number of the last of so many documents that are in."""
+    failed: Callable[[int, CommandError], None]
+    """Called with the number of a document that is refused."""
+    validator: Validator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.validator = Validator(self.request.body)
+
+    def run(self, documents: list[bytes], first: int, offset: int = 0) -> None:
+        """Insert `documents` from number `first` on; `offset`: the first one's number among the command's statements.
+
+        Where `ordered`, nothing behind one that is refused.
+        """
+        for start, end in pieces(documents, first) if len(documents) > 1 else ((first, len(documents)),):
+            tick()
+            if not self._piece(documents[start:end] if end - start < len(documents) else documents, start + offset):
+                return
+
+    def _piece(self, documents: list[bytes], number: int) -> bool:
+        """Insert some; False if one is refused and that ends the command."""
+        context = self.context
+        collection = created(context, self.namespace)
+        if self.retryable is not None:
+            self.retryable.statement = number
+        options = collection.options
+        plain = "validator" not in options and "capped" not in options
+        context.count("operations.insert", len(documents))
+        if len(documents) > 1 and plain and self._at_once(collection, documents):
+            context.count("document.inserted", len(documents))
+            self.done(number + len(documents) - 1, len(documents))
+            return True
+        target = Target(context, collection)
+        goes_on = all(self._one(target, index, document) for index, document in enumerate(documents, number))
+        if not plain:
+            capped.enforce(context.txn, target.collection)
+        return goes_on
+
+    def _at_once(self, collection: Collection, documents: list[bytes]) -> bool:
+        if self.context.has_locks:
+            return False
+        return self.context.txn.insert_many(collection, documents, self.retryable) is not None
+
+    def _one(self, target: Target, number: int, document: bytes) -> bool:
+        """Insert one; False if it is refused and that ends the command."""
+        context = self.context
+        if self.retryable is not None:
+            self.retryable.statement = number
         try:
-            check(document)
-            txn.insert(collection, document, retryable)
-            inserted += 1
+            tick()
+            self.validator.check(target.collection, document)
+            while context.has_locks and not wait_until_unlocked(
+                context, lambda txn: txn.insert(target.collection, document)
+            ):
+                pass
+            context.txn.insert(target.collection, document, self.retryable)
+        except Interrupted:
+            raise
         except CommandError as error:
-            failures.append((index, error))
-            if ordered:
-                break
-    context.count("document.inserted", inserted)
-    if not plain:
-        capped.enforce(txn, collection)
-    return failures
+            self.failed(number, error)
+            return not self.ordered
+        context.count("document.inserted")
+        self.done(number, 1)
+        return True
 
 
-COMMAND: Final = Command("insert", run, FIELDS, writes=True)
+def pauses(engine: Engine, request: Request) -> bool:
+    """Whether an insert may take long: any but one small document into a collection that takes all."""
+    documents = request.sequences.get("documents")
+    if documents is None or len(documents) != 1 or len(documents[0]) > limits.INSERT_BYTES:
+        return True
+    collection = engine.store.catalog.collections.get(f"{request.db}.{request.body['insert']}")
+    return collection is not None and "validator" in collection.options
+
+
+COMMAND: Final = Command("insert", run, FIELDS, pauses=pauses, writes=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,19 +24,21 @@ from headrace.dispatch.generic_arguments import (
     UPDATE,
     UPSERT,
 )
-from headrace.dispatch.namespaces import for_writing, refused, target
+from headrace.dispatch.namespaces import for_writing, refused
+from headrace.dispatch.namespaces import target as target_of
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
-from headrace.dispatch.retryable_writes import retryable_of
-from headrace.errors import CommandError
+from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
+from headrace.errors import CommandError, Interrupted
 from headrace.execution.let import variables_of
+from headrace.execution.matches import MatchedDocument, Target, created, first_match, matches
 from headrace.execution.plan import Finder, check_hint, collation_of
-from headrace.execution.updates import Applier, first_by, matches, parsed
+from headrace.execution.updates import Applier, Changed, parsed
 from headrace.query.sort import parse_sort
 from headrace.query.update import Update, check_upsert_filter, parse_update
-from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
-from headrace.store.write_transaction import RetryableWrite, WriteTransaction
+from headrace.store.write_transaction import RetryableWrite
+from headrace.turns import ticking
 from headrace.values.bson import decode, encode, find_element
 
 FIELDS: Final = Fields(
@@ -60,45 +63,42 @@ class Outcome:
 
 def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     """update: `n` matched, `nModified`, `upserted`, and `writeErrors` by index of the statement."""
-    namespace = target(request)
+    namespace = target_of(request)
     raw = raw_documents(request, "updates")
-    statements = [decode(item) for item in raw]
+    statements = [decode(item) for item in ticking(raw)]
     for_writing(context, namespace)
-    retryable = retryable_of(request)
+    retryable = retryable_of(context, request)
     if len(statements) == 1:
         answer = _by_id(context, request, namespace, raw[0], statements[0], retryable)
         if answer is not None:
             return answer
-    for statement in statements:
+    for statement in ticking(statements):
         check(statement)
     ordered = ORDERED.of(request.body)
     errors = refused(context.txn.collection(namespace), len(statements), ordered=ordered)
     if errors is not None:
         return {"n": 0, "nModified": 0, "writeErrors": errors}
-    matched = modified = 0
-    upserted: list[dict[str, Any]] = []
-    failures: list[tuple[int, CommandError]] = []
-    for index, statement in enumerate(statements):
+    progress = progress_of(context, n=0, nModified=0, upserted=[], writeErrors=[])
+    for index in range(progress["next"], len(statements)):
         if retryable is not None:
             retryable.statement = index
         try:
-            outcome = run_statement(context, request, namespace, statement, retryable)
+            outcome = run_statement(context, request, namespace, statements[index], retryable)
+        except Interrupted:
+            raise
         except CommandError as error:
-            failures.append((index, error))
-            if ordered:
-                break
-            continue
-        matched, modified = matched + outcome.matched, modified + outcome.modified
-        if outcome.upserted is not None:
-            matched += 1
-            upserted.append({"index": index, "_id": outcome.upserted["_id"]})
-    context.count("document.updated", modified)
-    reply: dict[str, Any] = {"n": matched, "nModified": modified}
-    if upserted:
-        reply["upserted"] = upserted
-    if failures:
-        reply["writeErrors"] = write_errors(failures)
-    return reply
+            progress["writeErrors"] += write_errors([(index, error)])
+        else:
+            progress["n"] += outcome.matched
+            progress["nModified"] += outcome.modified
+            if outcome.upserted is not None:
+                progress["n"] += 1
+                progress["upserted"].append({"index": index, "_id": outcome.upserted["_id"]})
+        statement_done(progress, index, retryable)
+        if ordered and progress["writeErrors"]:
+            break
+    reply: dict[str, Any] = {"n": progress["n"], "nModified": progress["nModified"]}
+    return reply | {name: progress[name] for name in ("upserted", "writeErrors") if progress[name]}
 
 
 _PLAIN_FIELDS: Final = frozenset({"multi", "q", "u", "upsert"})
@@ -124,11 +124,17 @@ def _by_id(
         match = finder.by_id(context.txn) if finder.is_by_id else None
         if match is None:
             return None
+        matched = MatchedDocument(match[0], match[1], decode(match[1]), context.pause_count)
         update = _cached(raw, change)
-        applier = Applier(context.txn, collection, statement, update, finder, request.body, retryable)
-        modified = applier.change(match[0], match[1], decode(match[1])) is not None
+        target = Target(context, collection)
+        changed = Applier(context, target, statement, update, finder, request.body, retryable).change(matched)
+    except Interrupted:
+        raise
     except CommandError:
         return None  # raised again, with its index, by the general path
+    if changed is None:
+        return None
+    modified = changed.after is not None
     context.count("document.updated", modified)
     context.count("operations.update")
     return _ONE_CHANGED if modified else _ONE_MATCHED
@@ -169,41 +175,66 @@ def run_statement(
     retryable: RetryableWrite | None,
 ) -> Outcome:
     """One of the statements of an update command."""
-    txn = context.txn
     context.count("operations.update")
-    collection = txn.collection(namespace)
+    pause_count = context.pause_count
+    try:
+        return _run_statement(context, request, namespace, statement, retryable)
+    except CommandError as error:
+        if error.code != 11000 or not UPSERT.of(statement) or pause_count == context.pause_count:
+            raise
+    return _run_statement(context, request, namespace, statement, retryable)  # it may have been inserted meanwhile
+
+
+def _run_statement(
+    context: CommandContext, request: Request, namespace: str, statement: dict[str, Any],
+    retryable: RetryableWrite | None,
+) -> Outcome:  # fmt: skip
+    collection = context.txn.collection(namespace)
     let = variables_of(request.body) or None
     update = parsed(statement, collection, let)
     upsert = UPSERT.of(statement)
     if upsert:
         check_upsert_filter(statement["q"])
     check_hint(collection, statement.get("hint"))
+    collation = collation_of(collection, statement.get("collation"))
     if collection is None:
-        if upsert:
-            collection = catalog_changes.create(txn, namespace, {})
-        else:
-            Finder(_nowhere(namespace), statement["q"], collation_of(None, statement.get("collation")), let)
+        if not upsert:
+            Finder(_nowhere(namespace), statement["q"], collation, let)
             return Outcome()
-    finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
+        collection = created(context, namespace)
+        collation = collation_of(collection, statement.get("collation"))
+    finder = Finder(collection, statement["q"], collation, let)
+    target = Target(context, collection)
+    applier = Applier(context, target, statement, update, finder, request.body, retryable)
     outcome = Outcome()
-    applier = Applier(txn, collection, statement, update, finder, request.body, retryable)
-    for record, raw, decoded in _chosen(finder, txn, collection, statement):
+    for changed in _changes(context, finder, applier, statement, collation):
         outcome.matched += 1
-        outcome.modified += applier.change(record, raw, decoded) is not None
+        if changed.after is not None:
+            outcome.modified += 1
+            context.count("document.updated")
     if not outcome.matched and upsert:
         outcome.upserted = applier.insert(statement["q"])
     return outcome
 
 
-def _chosen(
-    finder: Finder, txn: WriteTransaction, collection: Collection, statement: dict[str, Any]
-) -> list[tuple[bytes, bytes, dict[str, Any]]]:
-    """The matches that a statement changes: all, the first, or the first by its sort."""
-    sort = statement.get("sort")
-    if sort:
-        first = first_by(finder, txn, parse_sort(sort, collation_of(collection, statement.get("collation"))))
-        return [] if first is None else [first]
-    return matches(finder, txn, multi=MULTI.of(statement))
+def _changes(
+    context: CommandContext, finder: Finder, applier: Applier, statement: dict[str, Any], collation: Any
+) -> Iterator[Changed]:
+    """The matches that a statement changes, as it changes them: all, the first, or the first by its sort."""
+    if not statement.get("sort"):
+        for match in matches(context, finder):
+            changed = applier.change(match)
+            if changed is not None:
+                yield changed
+                if not MULTI.of(statement):
+                    return
+        return
+    key = parse_sort(statement["sort"], collation)
+    while (first := first_match(context, finder, key)) is not None:
+        changed = applier.change(first)
+        if changed is not None:  # else it was changed meanwhile: there may be another first
+            yield changed
+            return
 
 
 def _nowhere(namespace: str) -> Collection:
@@ -211,4 +242,4 @@ def _nowhere(namespace: str) -> Collection:
     return Collection(namespace, 0, None, "collection", {}, [])
 
 
-COMMAND: Final = Command("update", run, FIELDS, writes=True)
+COMMAND: Final = Command("update", run, FIELDS, pauses=True, writes=True)

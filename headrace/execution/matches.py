@@ -1,0 +1,135 @@
+"""The documents that a write changes, found and changed across pauses.
+
+    for match in matches(context, finder):        in pieces, through the view of the moment
+        current = still_matches(context, target, finder, match)
+
+Between reading a document and changing it a command may pause, in its filter, in the update, in a validator. Rule:
+before a document is changed it is read again if the command has paused since it was read; if it is another one, it must
+match again, and the change is computed anew. A walk goes by record or by `_id`, which no update changes, so that it
+never meets a document twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from headrace import limits
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.lock_waits import wait_until_unlocked
+from headrace.errors import CommandError
+from headrace.execution.plan import Finder
+from headrace.query.sort import SortKey
+from headrace.store import catalog_changes
+from headrace.store.catalog import Collection
+from headrace.turns import tick
+from headrace.values.bson import decode
+
+
+class MatchedDocument(NamedTuple):
+    """A document that matched."""
+
+    record: bytes
+    raw: bytes
+    document: dict[str, Any]
+    pause_count: int
+    """That of the context when the document was read."""
+
+
+class Target:
+    """The collection that a statement writes to, which may change its shape or go while the command has paused."""
+
+    __slots__ = ("_collection", "_context", "_namespace", "_pause_count")
+
+    def __init__(self, context: CommandContext, collection: Collection) -> None:
+        self._context = context
+        self._collection = collection
+        self._namespace = collection.namespace
+        self._pause_count = context.pause_count
+
+    @property
+    def collection(self) -> Collection:
+        """The collection as it is now. Raises 175 where it was dropped or renamed."""
+        context = self._context
+        if self._pause_count != context.pause_count:
+            now = context.txn.collection(self._namespace)
+            if now is None or now.uuid != self._collection.uuid:
+                raise CommandError(175, f"collection '{self._namespace}' was dropped or renamed")
+            self._collection = now
+            self._pause_count = context.pause_count
+        return self._collection
+
+
+def matches(
+    context: CommandContext, finder: Finder, count_max: int = limits.VIEW_CHUNK_COUNT
+) -> Iterator[MatchedDocument]:
+    """What matches, read in pieces of so many, so that no cursor of the store is open when the command pauses."""
+    predicate = finder.predicate
+    after: bytes | None = None
+    while True:
+        piece = _piece(finder.candidates(context.view, after), count_max)
+        pause_count = context.pause_count
+        for _, record, raw in piece:
+            tick()
+            document = decode(raw)
+            if predicate is None or predicate(document):
+                yield MatchedDocument(record, raw, document, pause_count)
+        if not piece:
+            return
+        after = piece[-1][0]
+
+
+def _piece(walk: Iterator[tuple[bytes, bytes, bytes]], count_max: int) -> list[tuple[bytes, bytes, bytes]]:
+    """So many documents of a walk, or so many bytes of them."""
+    piece = []
+    size = 0
+    for item in islice(walk, count_max):
+        piece.append(item)
+        size += len(item[2])
+        if size >= limits.VIEW_CHUNK_BYTES:
+            break
+    return piece
+
+
+def first_match(context: CommandContext, finder: Finder, key: SortKey | None) -> MatchedDocument | None:
+    """The first match, by a sort if there is one."""
+    if key is None:
+        return next(matches(context, finder), None)
+    return min(matches(context, finder), key=lambda match: key.key(match.document), default=None)
+
+
+def current(context: CommandContext, target: Target, finder: Finder, match: MatchedDocument) -> MatchedDocument | None:
+    """The match as it is at this moment: itself, or the document read again; None if that no longer matches."""
+    while match.pause_count != context.pause_count:
+        pause_count = context.pause_count
+        raw = context.txn.by_record(target.collection, match.record)
+        if raw is None:
+            return None
+        if raw == match.raw:
+            return match._replace(pause_count=pause_count)
+        document = decode(raw)
+        if finder.predicate is not None and not finder.predicate(document):
+            return None
+        match = MatchedDocument(match.record, raw, document, pause_count)
+    return match
+
+
+def is_unchanged(context: CommandContext, target: Target, match: MatchedDocument) -> bool:
+    """Whether the document is still as it was when it matched, so that what was computed from it may be written."""
+    if match.pause_count == context.pause_count:
+        return True
+    return context.txn.by_record(target.collection, match.record) == match.raw
+
+
+def created(context: CommandContext, namespace: str) -> Collection:
+    """The collection to write to, made if it is not there."""
+    made: dict[str, Any] = {"namespace": namespace, "options": {}}
+    while True:
+        collection = context.txn.collection(namespace)
+        if collection is not None:
+            return collection
+        if context.has_locks and not wait_until_unlocked(context, partial(catalog_changes.create, **made)):
+            continue
+        return catalog_changes.create(context.txn, **made)
