@@ -88,10 +88,12 @@ class Run:
         if self.failed or not self.commands:
             self.seconds = time.monotonic() - self.start
             return
+        environ = os.environ | dict(self.lane.environment) | {"PYTHONUNBUFFERED": "1"}
+        # Tests start hundreds of processes: without its bytecode each would compile the package anew.
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)
         self.process = subprocess.Popen(
-            self.commands.pop(0), cwd=ROOT, env=os.environ | dict(self.lane.environment) | {"PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
-            text=True,
+            self.commands.pop(0), cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=self.log,
+            stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
     def text(self) -> str:

@@ -11,7 +11,7 @@ from pymongo.database import Database
 from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import StringType, StructField, StructType
 
-from headrace.spark.source import prefetch
+from headrace import limits
 from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.prefetch import PrefetchingReader, prefetching
@@ -45,9 +45,9 @@ def test_a_large_batch_is_left_to_the_workers(
     start = reader.initialOffset()
     database.c.insert_many([{"_id": number} for number in range(10)])
     end = reader.latestOffset(start, ReadAllAvailable())
-    for name in ("ROWS_MAX", "BYTES_MAX"):
+    for name in ("PREFETCH_ROW_COUNT_MAX", "PREFETCH_BYTES_MAX"):
         with monkeypatch.context() as patched:
-            patched.setattr(prefetch, name, 9)
+            patched.setattr(limits, name, 9)
             assert len(reader.partitions(start, end)) == 3
             assert reader.getCache(start, end) is None
     reader.stop()
