@@ -28,7 +28,6 @@ from honest import KINDS, HonestClient, Latency, lower_priority
 from target import StartedServer, Target
 
 BEGIN, END = "<!-- bench/fairness.py: begin -->", "<!-- bench/fairness.py: end -->"
-MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ def measure(attack: Attack, idle: Target, seconds: float, directory: Path | None
         time.sleep(0.5)
         latency = {kind: client.stop() for kind, client in clients.items()}
         after = memory_of(target)
-        return Result(attack.name, latency, (before, most, after), answers, _is_alive(target))
+        return Result(attack.name, latency, (before, most, after), answers, is_alive(target))
 
 
 def memory_of(target: Target) -> float:
@@ -145,7 +144,8 @@ def memory_of(target: Target) -> float:
     return int(matched[1]) / 1024 if matched else float("nan")
 
 
-def _is_alive(target: Target) -> bool:
+def is_alive(target: Target) -> bool:
+    """Whether the server still answers."""
     try:
         target.connect().close()
     except (OSError, RuntimeError):

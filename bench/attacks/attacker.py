@@ -47,6 +47,12 @@ class Attacker:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
+    def close(self) -> None:
+        """Close the connection that `ask` uses."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     @property
     def connection(self) -> socket.socket:
         """The one that `ask` uses."""

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.commands.reading.get_more import COMMAND as GET_MORE
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.server.core import Core
 
 LOG = logging.getLogger("headrace.server")
+_DECODED_BYTES_MAX: Final = limits.DECODED_BYTES_MAX
 
 
 _NO_MESSAGE = Message(0, OP_MSG, 0, b"", {})
@@ -138,25 +139,25 @@ class Peer(asyncio.Protocol):
                 self._request = again
                 self.run(GET_MORE, again)
                 return
-        if len(message.body) > limits.DECODED_BYTES_MAX or type(message) is UnopenedMessage:
+        if len(message.body) > _DECODED_BYTES_MAX or type(message) is UnopenedMessage:
             self._busy = True
             self._core.scheduler.run_message(self, self._parsed, self._parse_long, message)
             return
         try:
-            request = self._parse(message)
+            if message.opcode == OP_QUERY:
+                request = parse_legacy_query(message.collection or "", message.body, self.client)
+            else:
+                request = parse_message(message.body, message.sequences, self.client)
         except Exception as error:
             self._refuse(message, error)
             return
         self._begin_request(request)
 
-    def _parse(self, message: Message) -> Request:
+    def _parse_long(self, message: Message) -> Request:
+        message = self._message = message.opened()
         if message.opcode == OP_QUERY:
             return parse_legacy_query(message.collection or "", message.body, self.client)
         return parse_message(message.body, message.sequences, self.client)
-
-    def _parse_long(self, message: Message) -> Request:
-        message = self._message = message.opened()
-        return self._parse(message)
 
     def _parsed(self, request: Request | Exception) -> None:
         """A long message has been read, or is refused."""

@@ -33,17 +33,20 @@ OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     datetime_conversion=DatetimeConversion.DATETIME_MS,
 )
 
+_DECODED_BYTES_MAX: Final = limits.DECODED_BYTES_MAX
+
 
 def decode(data: bytes | memoryview) -> dict[str, Any]:
     """One BSON document as a dict of the types named above; raises `bson.InvalidBSON` if malformed. May tick."""
-    if len(data) > limits.DECODED_BYTES_MAX:
-        return decode_in_pieces(bytes(data), _decode)
-    return _decode(data)
-
-
-def _decode(data: bytes | memoryview) -> dict[str, Any]:
+    if len(data) > _DECODED_BYTES_MAX:
+        return decode_in_pieces(bytes(data), _decode_short)
     document = bson._bson_to_dict(data, OPTIONS)  # type: ignore[attr-defined]  # the C decoder, less a call
     return _without_dbrefs(document) if b"$ref\0" in bytes(data) else document
+
+
+def _decode_short(data: bytes) -> dict[str, Any]:
+    document = bson._bson_to_dict(data, OPTIONS)  # type: ignore[attr-defined]
+    return _without_dbrefs(document) if b"$ref\0" in data else document
 
 
 def check_all(documents: Sequence[bytes]) -> None:
