@@ -32,14 +32,19 @@ def internal_error() -> CommandError:
 
 
 def read_error(error: BaseException) -> CommandError:
-    """The answer to a read that failed inside the server: 305 (DataCorruptionDetected) if LMDB cannot read its file."""
+    """The answer to a read that failed inside the server: 305 (DataCorruptionDetected) if LMDB cannot read its file, 15
+    (Overflow) if what the client sent nests so deeply that the stack does not suffice (MongoDB: 200 levels)."""
+    if isinstance(error, RecursionError):
+        return CommandError(15, "BSONObj exceeds maximum nested object depth")
     if is_damage(error):
         return CommandError(DAMAGED, f"the data file cannot be read: {error}")
     return internal_error()
 
 
 def write_error(error: BaseException) -> CommandError:
-    """The answer to a write that failed inside the server: 14031 (OutOfDiskSpace) if the disk did, 305 as above."""
+    """The answer to a write that failed inside the server: 14031 (OutOfDiskSpace) if the disk did; 305, 15."""
+    if isinstance(error, RecursionError):
+        return read_error(error)
     if is_disk_failure(error):
         return CommandError(14031, f"the disk is full or fails, and nothing more was written: {error}")
     if is_damage(error):

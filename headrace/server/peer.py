@@ -21,7 +21,7 @@ from headrace.dispatch.fail_points import Failure
 from headrace.dispatch.request import Request, parse_legacy_query, parse_message
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.server.failures import internal_error, log_failure, printable, read_error
+from headrace.server.failures import log_failure, printable, read_error
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, UnopenedMessage
 from headrace.wire.message import MORE_TO_COME, OP_MSG, OP_QUERY
 from headrace.wire.reply_message import encode_reply
@@ -183,7 +183,7 @@ class Peer(asyncio.Protocol):
             answer = error
         else:
             log_failure(f"a message of {self.client.address} failed inside the server", error)
-            answer = internal_error()
+            answer = read_error(error)
         blank = Request("", "", message.body, {}, self.client)
         self._answer(self._core.engine.failure(answer, blank))
 
