@@ -11,7 +11,7 @@ BENCH = str(Path(__file__).parents[2] / "bench")
 
 
 @pytest.mark.soak
-def test_events_are_complete_and_memory_is_flat_beside_attacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_events_are_complete_and_memory_is_flat_under_attacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Takes more than a minute: memory is compared between thirds of the time."""
     monkeypatch.syspath_prepend(BENCH)
     from soak import soak
