@@ -18,6 +18,7 @@ NOW_MS = int(dt.datetime(2021, 1, 1, tzinfo=dt.UTC).timestamp() * 1000)
 @pytest.fixture
 def server() -> Any:
     with headrace.Server() as server:
+        server._running.background.ttl._due_ms = float("inf")  # no rounds but those of the test
         yield server
 
 
