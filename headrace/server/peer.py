@@ -22,6 +22,7 @@ from headrace.dispatch.request import Request, parse_legacy_query, parse_message
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.server.failures import log_failure, printable, read_error
+from headrace.server.scheduler import EAGER_COUNT
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, UnopenedMessage
 from headrace.wire.message import MORE_TO_COME, OP_MSG, OP_QUERY
 from headrace.wire.reply_message import encode_reply
@@ -105,9 +106,15 @@ class Peer(asyncio.Protocol):
 
     def _serve(self) -> None:
         """Answer messages until there is none, or one that must wait."""
+        wire, served = self._wire, 0
         try:
             while not self._busy and not self._paused:
-                message = self._wire.next_event()
+                if served and wire.unread_bytes and (served >= EAGER_COUNT or not self._core.scheduler.has_time()):
+                    self._busy = True
+                    self._core.scheduler.serve_later(self)
+                    return
+                served += 1
+                message = wire.next_event()
                 if message is NEED_DATA:
                     if self._full:
                         self._read_on()
@@ -117,6 +124,12 @@ class Peer(asyncio.Protocol):
             self._close_invalid(error)
         except Exception as error:
             self._close_after(error)
+
+    def serve_on(self) -> None:
+        """It is the turn of this client, which has sent several messages at once. One that has gone is not served."""
+        if not self._transport.is_closing():
+            self._busy = False
+            self._serve()
 
     def _close_invalid(self, error: ProtocolError) -> None:
         LOG.warning("%s sent an invalid message; its connection is closed: %s", self.client.address, printable(error))

@@ -1,5 +1,8 @@
 """Commands that have paused: each iteration of the loop resumes one of them, in turn, between what sockets bring.
 
+A client that has sent many messages at once is *eager*: behind the first, they are served in the time that each
+iteration of the loop has for all such clients, some of one and then some of the next.
+
 Rule: who sends a short command waits for one turn of a long one at most, however many long ones there are; those share
 the time that is left.
 """
@@ -9,8 +12,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -19,6 +23,12 @@ from headrace.turns import Turn, Turns, free
 if TYPE_CHECKING:
     from headrace.server.core import Core
     from headrace.server.peer import Peer
+
+
+EAGER_SECONDS: Final = 0.005
+"""How long an iteration of the loop serves eager clients."""
+EAGER_COUNT: Final = 16
+"""Messages of one of them before the next is served."""
 
 
 class _Paused(NamedTuple):
@@ -38,6 +48,30 @@ class Scheduler:
         self.turns = Turns()
         self._core = core
         self._paused: deque[_Paused] = deque()
+        self._scheduled = False
+        self.eager_seconds = EAGER_SECONDS
+        self._eager: deque[Peer] = deque()
+        self._eager_ends = 0.0  # when this iteration of the loop has no more time for eager clients; 0: not begun
+
+    def has_time(self) -> bool:
+        """Whether this iteration of the loop has time for one more message of a client that has had one answered."""
+        if not self._eager_ends:
+            self._eager_ends = monotonic() + self.eager_seconds
+            self._core.loop.call_soon(self._next_iteration)
+        return monotonic() < self._eager_ends
+
+    def serve_later(self, peer: Peer) -> None:
+        """Serve a client on behind the other eager ones."""
+        self._eager.append(peer)
+        self.has_time()
+
+    def _next_iteration(self) -> None:
+        self._eager_ends = 0.0
+        while self._eager:
+            goes_on = self.has_time()
+            self._eager.popleft().serve_on()
+            if not goes_on or not self.has_time():
+                return
 
     def run_read(self, peer: Peer, command: Command, request: Request) -> Any:
         """What `Engine.run_read` answers; a `Turn` if the command has paused: its peer is answered through `finish`."""
@@ -82,17 +116,22 @@ class Scheduler:
             self._resume()
 
     def _add(self, paused: _Paused) -> None:
-        if not self._paused:
-            self._core.loop.call_soon(self._next)
         self._paused.append(paused)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._core.loop.call_soon(self._next)
 
     def _next(self) -> None:
+        self._scheduled = False
         try:
             if self._paused:
                 self._resume()
         finally:
             if self._paused:
-                self._core.loop.call_soon(self._next)
+                self._schedule()
 
     def _resume(self) -> None:
         paused = self._paused.popleft()

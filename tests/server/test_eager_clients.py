@@ -1,0 +1,100 @@
+"""Clients that send many messages at once: others are served in between, and what one that has gone left is not run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.dispatch.engine import Engine
+
+from .raw import RawClient, message
+
+
+@pytest.fixture
+def server() -> Iterator[headrace.Server]:
+    with headrace.Server() as running:
+        running._running.scheduler.eager_seconds = 0.0
+        yield running
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The connection of each command that reads, in order."""
+    numbers: list[int] = []
+    original = Engine.run_read
+
+    def run_read(self: Engine, command: Any, request: Any) -> Any:
+        numbers.append(request.client.connection_id)
+        return original(self, command, request)
+
+    monkeypatch.setattr(Engine, "run_read", run_read)
+    return numbers
+
+
+def hold_the_loop(server: headrace.Server) -> threading.Event:
+    """Keep the server from reading its sockets until the event is set."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        held.set()
+        go_on.wait()
+
+    server._running.loop.call_soon_threadsafe(wait)
+    held.wait()
+    return go_on
+
+
+def pings(count: int) -> bytes:
+    return message({"ping": 1, "$db": "t"}) * count
+
+
+def test_a_client_with_one_message_is_served_between_those_of_eager_ones(
+    server: headrace.Server, served: list[int]
+) -> None:
+    with RawClient(server.address) as eager, RawClient(server.address) as second, RawClient(server.address) as other:
+        numbers = [client.ask({"connectionStatus": 1})["ok"] and served[-1] for client in (eager, second, other)]
+        del served[:]
+        go_on = hold_the_loop(server)
+        eager.socket.sendall(pings(500))
+        second.socket.sendall(pings(100))
+        other.send({"ping": 1})
+        go_on.set()
+        for client, count in ((eager, 500), (second, 100), (other, 1)):
+            for _ in range(count):
+                assert client.receive()[1]["ok"] == 1.0
+        assert served.index(numbers[2]) < 10
+        assert served.index(numbers[1]) < 10
+        last_of_second = len(served) - served[::-1].index(numbers[1])
+        assert last_of_second < 450
+
+
+def test_what_a_client_has_left_in_the_queue_is_not_run(server: headrace.Server, served: list[int]) -> None:
+    with RawClient(server.address) as other:
+        other.ask({"ping": 1})
+        with RawClient(server.address) as eager:
+            eager.ask({"ping": 1})
+            number = served[-1]
+            go_on = hold_the_loop(server)
+            eager.socket.sendall(pings(2000))
+        go_on.set()
+        while any(peer.client.connection_id == number for peer in set(server._running.peers)):
+            other.ask({"ping": 1})
+        before = served.count(number)
+        for _ in range(20):
+            other.ask({"ping": 1})
+        assert served.count(number) == before < 2000
+
+
+def test_answers_of_an_eager_client_come_in_order(server: headrace.Server) -> None:
+    with RawClient(server.address) as client:
+        sent = b"".join(
+            message({"insert": "c", "documents": [{"_id": number}], "$db": "t"} if number % 3 else
+                    {"find": "c", "$db": "t"}, request_id=number)
+            for number in range(1, 200)
+        )  # fmt: skip
+        client.socket.sendall(sent)
+        assert [client.receive()[0] for _ in range(1, 200)] == list(range(1, 200))
