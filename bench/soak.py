@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import random
+import signal
 import statistics
 import sys
 import threading
@@ -220,6 +221,7 @@ def main() -> int:
     arguments = parser.parse_args()
     seed = random.SystemRandom().randrange(2**31) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server and the clients end, too
     problems = soak(arguments.minutes, arguments.clients, seed, arguments.directory)
     print("\n".join(problems) or "nothing went wrong")
     return int(bool(problems))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from headrace import limits
 from headrace.changes.builder import EventBuilder
@@ -30,6 +30,11 @@ from headrace.store.view import View
 from headrace.values.bson import decode
 
 HISTORY_LOST = "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
+
+_LOOK: Final = 63
+"""The time is checked every 64 entries,"""
+_LARGE_BYTES: Final = 64 * 1024
+"""and behind an event of one with so many bytes."""
 
 
 class ViewSource(Protocol):
@@ -223,7 +228,8 @@ class ChangeCursor:
             seen += 1
             if len(documents) == count_max:
                 return Batch(documents, self._token)
-            if seen >= limits.SCAN_ENTRY_COUNT_MAX or (seen & 255 == 0 and self._clock_ms() > until_ms):
+            looks = seen & _LOOK == 0 or (documents and len(raw) > _LARGE_BYTES)
+            if seen >= limits.SCAN_ENTRY_COUNT_MAX or (looks and self._clock_ms() > until_ms):
                 self._advance_mark(position)
                 return Batch(documents, self._token)
         self._reached_end(view)

@@ -21,8 +21,8 @@ from headrace.values.position import LAST
 
 _TIME_END: Final = 18
 """Where a token's cluster time ends."""
-_LOOK: Final = 255
-"""The time is checked every 256 entries."""
+_LOOK: Final = 63
+"""The time is checked every 64 entries."""
 
 
 class RowCursor(ChangeCursor):

@@ -1,4 +1,4 @@
-"""Twenty seconds of the mutation fuzz, each time with another seed: no answer is an error inside the server."""
+"""Fifty seconds of the mutation fuzz, each time with another seed: no answer is an error inside the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.fuzz import Fuzz
 from tests.conformance.test_recorded import FOLDER
 
-SECONDS = 20
+SECONDS = 50
 
 
 @pytest.mark.process
