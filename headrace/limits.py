@@ -58,7 +58,13 @@ ARROW_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 64 * 1024  # an Arrow batch in one 
 CURSOR_IDLE_MS_MAX: Final = 10 * 60 * 1000  # a cursor nobody reads is closed after MongoDB's ten minutes
 VIEW_CHUNK_COUNT: Final = 64  # documents or entries a scan reads from a view at once, between two looks at the time
 VIEW_CHUNK_BYTES: Final = 1024 * 1024  # and bytes of them
-SORT_BYTES_MAX: Final = 100 * 1024 * 1024  # what a sort without an index may hold in memory
+MEMORY_SHARE_DEFAULT: Final = 0.25  # of the machine's: Python's objects take some times the bytes that are counted
+MEMORY_BYTES_MIN: Final = 256 * 1024 * 1024  # of that share: room for a few operations of the size that MongoDB allows
+CURSOR_BYTES: Final = 16 * 1024  # counted for an open cursor, besides what it has read ahead
+STAGE_BYTES_MAX: Final = 100 * 1024 * 1024  # that a sort, a group or another blocking stage may hold: MongoDB's
+ACCUMULATOR_BYTES_MAX: Final = 100 * 1024 * 1024  # and one accumulator of one group: internalQueryMaxPushBytes
+SPILL_BLOCK_BYTES: Final = 64 * 1024  # of records, written to a temporary file at once; a group gathers 16 blocks
+SPILL_DISK_FREE_BYTES_MIN: Final = 500 * 1024 * 1024  # on the disk, for writes: as MongoDB leaves
 EXPRESSION_ARRAY_LENGTH_MAX: Final = (
     4_000_000  # elements $range may make: about what fits the 100 MB of memory MongoDB grants
 )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from headrace import limits
+from headrace.errors import CommandError
 from headrace.store.catalog import Collection
 from headrace.store.view import View
 from headrace.turns import tick
@@ -90,6 +91,15 @@ class IdScan:
         return next(self._buffer)
 
 
+def _check_size(size: int) -> None:
+    if size > limits.INTERNAL_DOCUMENT_BYTES_MAX:
+        raise CommandError(
+            10334,
+            f"BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and "
+            f"{limits.INTERNAL_DOCUMENT_BYTES_MAX}({limits.DOCUMENT_BYTES_MAX // 1024**2}MB)",
+        )
+
+
 class DocumentCursor:
     """Batches of raw documents from an iterator."""
 
@@ -146,9 +156,11 @@ class DocumentCursor:
                 self.exhausted = not self.tails
                 return batch
             size += len(document)
-            if batch and size > limits.BATCH_BYTES_MAX:
-                self._held = document
-                return batch
+            if size > limits.BATCH_BYTES_MAX:
+                if batch:
+                    self._held = document
+                    return batch
+                _check_size(size)
             batch.append(document)
         return batch
 
@@ -156,3 +168,5 @@ class DocumentCursor:
         """Drop what was read ahead."""
         self._documents = iter(())
         self._held = None
+        if self.context is not None and self.context.memory is not None:
+            self.context.memory.close()

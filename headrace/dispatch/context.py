@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.cursors.registry import Cursors
     from headrace.dispatch.engine import Engine
+    from headrace.query.memory import OperationMemory
     from headrace.store.store import Store
     from headrace.store.write_transaction import WriteTransaction
 
@@ -34,6 +35,8 @@ class CommandContext:
         "_wrap",
         "deadline_ms",
         "engine",
+        "memory",
+        "outlives_command",
         "pause_count",
         "progress",
         "save_progress",
@@ -59,6 +62,10 @@ class CommandContext:
         self.save_progress: Callable[[], None] | None = None
         """Called before each pause while the write transaction is there: notes what the pause will commit."""
         self._wrap: Callable[[View], View] | None = None
+        self.memory: OperationMemory | None = None
+        """What its stages may hold in memory; see `execution/memory.py`."""
+        self.outlives_command = False
+        """A cursor goes on reading through this context, and gives back its memory."""
         self._view: View | None = txn
         self._began: View | None = None
         self._lender: CommandContext | None = None
@@ -185,6 +192,8 @@ class CommandContext:
         self._closed = True
         if self.session is not None and self.pause_count:
             self.engine.return_session(self.session)
+        if self.memory is not None and not self.outlives_command:
+            self.memory.close()
         if self._began is not None:
             self._began.kv.abort()
             self._began = None

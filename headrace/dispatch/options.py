@@ -35,6 +35,8 @@ class ServerOptions:
     """Age limit of the oplog; 0: none."""
     oplog_entries_max: int | None = None
     """Limit of oplog entries; None: none."""
+    memory_bytes_max: int | None = None
+    """Memory that clients may make the server hold; None: a quarter of the machine's, or of its control group's."""
     enable_test_commands: bool = False
     """Enable `configureFailPoint` and other commands for tests."""
     quiet: bool = False

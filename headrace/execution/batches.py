@@ -23,6 +23,7 @@ def open_cursor(
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     keep = not (cursor.exhausted or single_batch)
     cursor_id = context.cursors.add(cursor, session_id(request)) if keep else 0
+    context.outlives_command = keep
     if context.deadline_ms is not None:
         cursor.left_ms = context.deadline_ms - context.clock.monotonic_ms()
     if cursor_id and context.transaction is not None:

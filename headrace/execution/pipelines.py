@@ -11,11 +11,13 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.execution import server_stages
 from headrace.execution.let import variables_of
+from headrace.execution.memory import memory_of
 from headrace.execution.output import write_output
 from headrace.execution.plan import collation_of
 from headrace.execution.sources import documents, resolve
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
 from headrace.query.stages.server_stage import ServerStage
+from headrace.query.stages.sort_stage import Sort
 from headrace.values.bson import decode, encode_in_order
 
 
@@ -39,7 +41,7 @@ def pipeline_context_of(context: CommandContext, namespace: str, body: dict[str,
     return PipelineContext(
         database=database, collection=None if name == "$cmd.aggregate" else name,
         collation=collation_of(collection, body.get("collation")), variables=variables,
-        read_collection=read_collection,
+        read_collection=read_collection, memory=memory_of(context, body),
     )  # fmt: skip
 
 
@@ -66,6 +68,8 @@ def run_pipeline_on(
     results = documents(context, base, spec, pipeline_context.collation, variables=dict(pipeline_context.variables))
     if stages and _writes(stages[-1]):
         return write_output(context, namespace, stages[-1], run_pipeline(stages[:-1], map(decode, results)))
+    if stages and isinstance(stages[0], Sort):
+        results, stages = stages[0].apply_raw(results), stages[1:]
     if not stages:
         return results
     return map(encode_in_order, run_pipeline(stages, map(decode, results)))

@@ -18,7 +18,9 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
 from headrace.query.expressions.field_paths import check_length
-from headrace.values.bson import MISSING
+from headrace.query.external_sort import Sorter
+from headrace.query.memory import StageMemory
+from headrace.values.bson import MISSING, decode
 from headrace.values.order import Key, number_key, sort_key
 from headrace.values.paths import array_index, split_path
 
@@ -61,13 +63,28 @@ class SortKey:
         return tuple(Descending(key) if down else key for key, (_, down) in zip(keys, self.paths))
 
     def sorted(self, documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The documents in order, stable. Faster than sorting by `key`."""
+        """The documents in order, stable. For few of them: without a limit, without a pause."""
         if not self.paths:
             return list(documents)[:: self.natural or 1]
-        keyed = [(self._keys(document), document) for document in documents]
-        for index in reversed(range(len(self.paths))):
-            keyed.sort(key=lambda pair, index=index: pair[0][index], reverse=self.paths[index][1])  # type: ignore[misc]
-        return [document for _, document in keyed]
+        return sorted(documents, key=self.key)
+
+    def sorter(self, memory: StageMemory, count_max: int | None = None) -> Sorter:
+        """A sorter for encoded documents, to be added with their `merge_key`."""
+        return Sorter(
+            memory, lambda raw: self.merge_key(decode(raw)), descending=self.is_descending, count_max=count_max
+        )
+
+    @property
+    def is_descending(self) -> bool:
+        """The direction of the first path: that of a sorter's keys."""
+        return bool(self.paths) and self.paths[0][1]
+
+    def merge_key(self, document: dict[str, Any]) -> tuple[Any, ...]:
+        """As `key`, but documents are sorted in descending order of it where `is_descending`. Cheaper to compare."""
+        keys, descending = self._keys(document), self.is_descending
+        if len(keys) == 1:
+            return (keys[0],)
+        return tuple(key if down == descending else Descending(key) for key, (_, down) in zip(keys, self.paths))
 
     def fields(self) -> set[str]:
         """Names of the top-level fields that the sort reads."""

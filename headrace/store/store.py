@@ -30,6 +30,7 @@ from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, Transaction
 from headrace.store.lmdb import LmdbEnvironment, LmdbError, MapFull
+from headrace.store.spill_file import SpillFolder
 from headrace.store.transaction_registry import Transactions
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
@@ -68,6 +69,7 @@ class Store:
         self.oplog_enabled = oplog
         self.environment: Environment = LmdbEnvironment(path, map_bytes=map_bytes)
         self.tables = self.environment.tables
+        self.spill_folder = SpillFolder(self.environment.path)
         self.catalog = Catalog(self.tables)
         self.last_position = 0
         self.last_wall_ms = 0

@@ -47,6 +47,9 @@ class _LeastNumber:
 
     __slots__ = ()
 
+    def __reduce__(self) -> str:
+        return "NAN_KEY"
+
     def __lt__(self, other: object) -> bool:
         return other is not self
 

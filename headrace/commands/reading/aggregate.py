@@ -21,6 +21,7 @@ from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution import change_streams
 from headrace.execution.batches import open_cursor
+from headrace.execution.memory import ALLOW_DISK_USE
 from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import check_hint
 from headrace.execution.sources import resolve
@@ -37,9 +38,9 @@ PIPELINE: Final = array(
     items_error=(14, "Each element of the 'pipeline' array must be an object"),
 )  # fmt: skip
 FIELDS: Final = Fields(
-    COLLATION, _CURSOR, EXPLAIN, HINT, LET, PIPELINE, *COLLECTION_UUID, *ENCRYPTION, *QUERY_STATS,
+    ALLOW_DISK_USE, COLLATION, _CURSOR, EXPLAIN, HINT, LET, PIPELINE, *COLLECTION_UUID, *ENCRYPTION, *QUERY_STATS,
     *without_effect(
-        "bool", "allowDiskUse", "bypassDocumentValidation", "fromMongos", "fromRouter", "isMapReduceCommand",
+        "bool", "bypassDocumentValidation", "fromMongos", "fromRouter", "isMapReduceCommand",
         "needsMerge",
     ),
     *without_effect("object", "exchange", "passthroughToShard", "querySettings", "runtimeConstants"),

@@ -105,6 +105,8 @@ def _explained(context: CommandContext, plan: Plan, examined: Examined, with_cou
         raise
     except CommandError as error:
         stats |= {"executionSuccess": False, "errorMessage": error.message, "errorCode": error.code}
+    if plan.stage["stage"] == "SORT":
+        counted |= spills_of(context, "$sort")
     stats |= {
         "executionTimeMillis": int(context.clock.monotonic_ms() - began_ms),
         "totalKeysExamined": examined.keys, "totalDocsExamined": examined.documents,
@@ -302,7 +304,20 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, wit
     if with_counts:
         for index, item in enumerate(shown):
             item["nReturned"] = Int64(counts[index])
+            item |= spills_of(context, next(iter(item)))
     return {"stages": shown}
+
+
+def spills_of(context: CommandContext, stage: str) -> dict[str, Any]:
+    """What the stages of a name have put on disk; nothing where that is none of them."""
+    if stage not in _SPILLING:
+        return {}
+    spills = {} if context.memory is None else context.memory.spills.get(stage, {})
+    counters = {name: Int64(spills.get(name, 0)) for name in ("spills", "spilledBytes", "spilledRecords")}
+    return {"usedDisk": bool(spills), **counters}
+
+
+_SPILLING: Final = frozenset({"$bucketAuto", "$group", "$setWindowFields", "$sort"})
 
 
 def _counted(items: Iterator[Any], counts: list[int], index: int) -> Iterator[Any]:

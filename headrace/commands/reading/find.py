@@ -29,12 +29,14 @@ from headrace.dispatch.sessions import session_id
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
+from headrace.execution.memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.sources import documents, in_id_order, is_virtual, resolve
 from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
 from headrace.query.projection import parse_projection
 from headrace.query.sort import parse_sort
+from headrace.query.stages.sort_stage import Sort
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode, encode_in_order
 
@@ -64,13 +66,13 @@ SKIP: Final = number("skip", least=0, check=negative)
 SORT: Final = document("sort")
 TAILABLE: Final = boolean("tailable")
 FIELDS: Final = Fields(
-    AWAIT_DATA, BATCH_SIZE, COLLATION, FILTER, HINT, LET, LIMIT, NO_CURSOR_TIMEOUT, PROJECTION, SINGLE_BATCH, SKIP,
-    SORT, TAILABLE,
+    ALLOW_DISK_USE, AWAIT_DATA, BATCH_SIZE, COLLATION, FILTER, HINT, LET, LIMIT, NO_CURSOR_TIMEOUT, PROJECTION,
+    SINGLE_BATCH, SKIP, SORT, TAILABLE,
     *(unsupported(name, UNSUPPORTED[name], "object") for name in ("max", "min")),
     *(unsupported(name, UNSUPPORTED[name], "bool") for name in ("returnKey", "showRecordId")),
     *ENCRYPTION, *QUERY_STATS,
     *without_effect(
-        "bool", "allowDiskUse", "allowPartialResults", "allowSpeculativeMajorityRead", "oplogReplay", "readOnce"
+        "bool", "allowPartialResults", "allowSpeculativeMajorityRead", "oplogReplay", "readOnce"
     ),
     *without_effect("number", "term"), *without_effect("object", "querySettings", "runtimeConstants"),
 )  # fmt: skip
@@ -137,8 +139,8 @@ def selected(
     else:
         matches = documents(context, namespace, spec, collation, backward=backward, variables=let)
     if sort and "$natural" not in sort:
-        key = parse_sort(sort, collation)
-        matches = _sorted(matches, key, None if limit is None else skip + limit)
+        order, wanted = parse_sort(sort, collation), None if limit is None else skip + limit
+        matches = Sort("$sort", sort, order, wanted, memory_of(context, body)).apply_raw(matches)
     if skip:
         matches = islice(matches, skip, None)
     if limit is not None:
@@ -163,22 +165,6 @@ def _by_id_order(
     if collection is None or list(sort) != ["_id"] or sort["_id"] not in (1, -1):
         return None
     return in_id_order(context, collection, spec, collation, backward=sort["_id"] == -1, variables=let)
-
-
-def _sorted(matches: Iterator[bytes], key: Any, count_max: int | None) -> Iterator[bytes]:
-    """All documents in order; only their sort keys are decoded for longer than a moment."""
-    keyed = []
-    size = 0
-    for index, raw in enumerate(matches):
-        size += len(raw)
-        if size > limits.SORT_BYTES_MAX:
-            raise CommandError(
-                292,
-                f"Sort exceeded memory limit of {limits.SORT_BYTES_MAX} bytes, but did not opt in to external sorting.",
-            )
-        keyed.append((key.key(decode(raw)), index, raw))
-    keyed.sort(key=lambda item: (item[0], item[1]))
-    return iter([raw for _, _, raw in (keyed if count_max is None else keyed[:count_max])])
 
 
 def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:

@@ -53,6 +53,17 @@ def _count(name: str, value: Any) -> int | None:
     return int(bound)
 
 
+def _bytes(name: str, value: Any) -> int:
+    size = _count(name, value)
+    if size is None:
+        raise CommandError(2, f"Invalid value for parameter {name}: expected a number of bytes")
+    return size
+
+
+def _stage_bytes(options: ServerOptions) -> int:
+    return limits.STAGE_BYTES_MAX
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One parameter: its value at the start, and how a new one is checked (None: it cannot be changed)."""
@@ -69,9 +80,14 @@ def _size_mb(options: ServerOptions) -> float | None:
 PARAMETERS: Final = {
     parameter.name: parameter
     for parameter in (
+        Parameter("allowDiskUseByDefault", lambda options: True, _boolean),
         Parameter("authenticationMechanisms", lambda options: []),
         Parameter("enableTestCommands", lambda options: options.enable_test_commands),
         Parameter("featureCompatibilityVersion", lambda options: {"version": FEATURE_VERSION}),
+        Parameter("internalDocumentSourceBucketAutoMaxMemoryBytes", _stage_bytes, _bytes),
+        Parameter("internalDocumentSourceGroupMaxMemoryBytes", _stage_bytes, _bytes),
+        Parameter("internalDocumentSourceSetWindowFieldsMaxMemoryBytes", _stage_bytes, _bytes),
+        Parameter("internalQueryMaxBlockingSortMemoryUsageBytes", _stage_bytes, _bytes),
         Parameter("oplogEntriesMax", lambda options: options.oplog_entries_max, _count),
         Parameter("oplogMinRetentionHours", lambda options: options.oplog_hours, _hours),
         Parameter("oplogSizeMB", _size_mb, _bound),

@@ -24,6 +24,7 @@ from headrace.query.accumulators.states import (
     STATE_FACTORIES,
     AccumulatorState,
     FirstN,
+    Growing,
     LastN,
     MinMaxN,
     Percentile,
@@ -41,6 +42,11 @@ class Accumulator:
 
     new_state: Callable[[], AccumulatorState]
     evaluate: Evaluate
+
+    @property
+    def grows(self) -> bool:
+        """Whether its states may hold more with each document."""
+        return isinstance(self.new_state(), Growing)
 
     def add(self, state: AccumulatorState, env: Env) -> None:
         """Add a document to a group. Raises what the expression and the state raise."""

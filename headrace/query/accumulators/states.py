@@ -9,15 +9,29 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from collections import deque
 from collections.abc import Callable, Hashable
+from heapq import merge
 from typing import Any, Final, Protocol
 
+from bson import Int64, ObjectId
+from bson.datetime_ms import DatetimeMS
+
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, double_of, is_nullish
 from headrace.query.expressions.summing import Total
 from headrace.query.expressions.value_text import as_text
-from headrace.values.bson import MISSING, type_name
+from headrace.query.memory import size_of
+from headrace.turns import TICK_COUNT, tick, ticking
+from headrace.values.bson import MISSING, Missing, type_name
 from headrace.values.order import compare, hash_key, sort_key
+
+ELEMENT_BYTES: Final = 32
+"""Counted for a value, besides the size of one that is not small."""
+SMALL: Final = frozenset({bool, int, Int64, float, type(None), ObjectId, DatetimeMS, Missing})
+SORTED_COUNT: Final = 16_384
+"""Numbers sorted at once: some milliseconds."""
 
 
 class AccumulatorState(Protocol):
@@ -29,8 +43,75 @@ class AccumulatorState(Protocol):
     def result(self) -> Any:
         """The value of the accumulator so far, MISSING if there is none."""
 
+    def held(self) -> int:
+        """About how many bytes it holds, besides a flat amount for itself."""
 
-class Sum:
+
+class State:
+    """What the states have in common."""
+
+    __slots__ = ()
+
+    def held(self) -> int:
+        """About how many bytes it holds, besides a flat amount for itself. Raises 146 where they are too many."""
+        return 0
+
+
+class Growth:
+    """How many bytes the states of all operations have taken since the start: tells when to look at them again."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+GROWTH: Final = Growth()
+
+
+class Growing(State):
+    """A state that may hold many values, of up to MongoDB's 100 MB. Small values are counted when it is looked at."""
+
+    __slots__ = ("bytes",)
+    name = ""
+    """The accumulator's, for its error."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        """Of the values that are not small."""
+
+    def take(self, value: Any) -> None:
+        """Count a value that is stored. Raises 146."""
+        if type(value) not in SMALL:
+            size = size_of(value)
+            self.bytes += size
+            GROWTH.bytes += size
+            self.check(self.bytes)
+
+    def give_back(self, value: Any) -> None:
+        """Uncount a value that is dropped."""
+        if type(value) not in SMALL:
+            self.bytes -= size_of(value)
+
+    def check(self, size: int) -> int:
+        """The size; raises 146 where it is too much for one accumulator."""
+        if size > limits.ACCUMULATOR_BYTES_MAX:
+            raise CommandError(
+                146,
+                f"{self.name} used too much memory and cannot spill to disk. Used: {size} bytes. "
+                f"Memory limit: {limits.ACCUMULATOR_BYTES_MAX} bytes",
+            )
+        return size
+
+    def held(self) -> int:
+        return self.check(self.bytes + ELEMENT_BYTES * self.count())
+
+    def count(self) -> int:
+        """How many values it holds."""
+        raise NotImplementedError
+
+
+class Sum(State):
     """$sum: the sum of the numbers; other values are ignored."""
 
     __slots__ = ("total",)
@@ -55,7 +136,7 @@ class Avg(Sum):
         return self.total.mean()
 
 
-class MinMax:
+class MinMax(State):
     """$min (`sign` 1) and $max (-1): the extreme value that is neither null nor missing; None if there is none."""
 
     __slots__ = ("best", "collation", "sign")
@@ -74,8 +155,11 @@ class MinMax:
     def result(self) -> Any:
         return None if self.best is MISSING else self.best
 
+    def held(self) -> int:
+        return size_of(self.best)
 
-class First:
+
+class First(State):
     """$first: the first value, which may be MISSING."""
 
     __slots__ = ("seen", "value")
@@ -91,8 +175,11 @@ class First:
     def result(self) -> Any:
         return self.value
 
+    def held(self) -> int:
+        return size_of(self.value)
 
-class Last:
+
+class Last(State):
     """$last: the last value, which may be MISSING."""
 
     __slots__ = ("value",)
@@ -106,51 +193,71 @@ class Last:
     def result(self) -> Any:
         return self.value
 
+    def held(self) -> int:
+        return size_of(self.value)
 
-class Push:
+
+class Push(Growing):
     """$push: all values in order, without missing ones."""
 
     __slots__ = ("values",)
+    name = "$push"
 
     def __init__(self) -> None:
+        super().__init__()
         self.values: list[Any] = []
 
     def add(self, value: Any) -> None:
         if value is not MISSING:
             self.values.append(value)
+            if type(value) not in SMALL:
+                self.take(value)
 
     def result(self) -> list[Any]:
         return list(self.values)
 
+    def count(self) -> int:
+        return len(self.values)
 
-class AddToSet:
+
+class AddToSet(Growing):
     """$addToSet: the distinct values in order of first appearance, without missing ones."""
 
     __slots__ = ("collation", "values")
+    name = "$addToSet"
 
     def __init__(self, collation: Any) -> None:
+        super().__init__()
         self.collation = collation
         self.values: dict[Hashable, Any] = {}
 
     def add(self, value: Any) -> None:
-        if value is not MISSING:
-            self.values.setdefault(hash_key(value, self.collation), value)
+        if value is MISSING:
+            return
+        hashed = hash_key(value, self.collation)
+        if hashed not in self.values:
+            self.take(value)
+            self.values[hashed] = value
 
     def result(self) -> list[Any]:
         return list(self.values.values())
+
+    def count(self) -> int:
+        return len(self.values)
 
 
 class SetUnion(AddToSet):
     """$setUnion: the distinct elements of all arrays."""
 
     __slots__ = ()
+    name = "$setUnion"
 
     def add(self, value: Any) -> None:
         if is_nullish(value):
             return
         if type(value) is not list:
             raise CommandError(14, f"$setUnion requires array inputs, but input is of type {type_name(value)}")
-        for item in value:
+        for item in ticking(value):
             super().add(item)
 
 
@@ -158,21 +265,25 @@ class ConcatArrays(Push):
     """$concatArrays: the elements of all arrays, in order."""
 
     __slots__ = ()
+    name = "$concatArrays"
 
     def add(self, value: Any) -> None:
         if is_nullish(value):
             return
         if type(value) is not list:
             raise CommandError(14, f"$concatArrays requires array inputs, but input is of type {type_name(value)}")
+        self.take(value)
         self.values += value
 
 
-class MergeObjects:
+class MergeObjects(Growing):
     """$mergeObjects: all objects merged, later fields overriding earlier ones; nulls are ignored."""
 
     __slots__ = ("document",)
+    name = "$mergeObjects"
 
     def __init__(self) -> None:
+        super().__init__()
         self.document: dict[str, Any] = {}
 
     def add(self, value: Any) -> None:
@@ -181,13 +292,19 @@ class MergeObjects:
         if type(value) is not dict:
             message = f"$mergeObjects requires object inputs, but input {as_text(value)} is of type {type_name(value)}"
             raise CommandError(40400, message)
-        self.document.update(value)
+        for field, item in value.items():
+            self.give_back(self.document.get(field))
+            self.take(item)
+            self.document[field] = item
 
     def result(self) -> dict[str, Any]:
         return dict(self.document)
 
+    def count(self) -> int:
+        return 2 * len(self.document)
 
-class StdDev:
+
+class StdDev(State):
     """$stdDevPop and (`sample`) $stdDevSamp: the standard deviation of the numbers; None for too few."""
 
     __slots__ = ("count", "mean", "sample", "squares")
@@ -215,61 +332,78 @@ class StdDev:
         return math.sqrt(variance) if variance >= 0 else math.nan
 
 
-class FirstN:
+class FirstN(Growing):
     """$firstN: the first `n` values, missing ones as null."""
 
     __slots__ = ("n", "values")
+    name = "$firstN"
 
     def __init__(self, n: int) -> None:
+        super().__init__()
         self.n = n
-        self.values: list[Any] = []
+        self.values: deque[Any] = deque()
 
     def add(self, value: Any) -> None:
         if len(self.values) < self.n:
+            self.take(value)
             self.values.append(None if value is MISSING else value)
 
     def result(self) -> list[Any]:
         return list(self.values)
+
+    def count(self) -> int:
+        return len(self.values)
 
 
 class LastN(FirstN):
     """$lastN: the last `n` values, missing ones as null."""
 
     __slots__ = ()
+    name = "$lastN"
 
     def add(self, value: Any) -> None:
+        if len(self.values) == self.n:
+            self.give_back(self.values.popleft())
+        self.take(value)
         self.values.append(None if value is MISSING else value)
-        if len(self.values) > self.n:
-            del self.values[0]
 
 
-class MinMaxN:
+class MinMaxN(Growing):
     """$minN (`sign` 1) and $maxN (-1): the `n` extreme values that are neither null nor missing, most extreme first."""
 
     __slots__ = ("collation", "n", "ordered", "serial", "sign")
 
     def __init__(self, n: int, sign: int, collation: Any) -> None:
+        super().__init__()
         self.n = n
         self.sign = sign
         self.collation = collation
         self.serial = 0
         self.ordered: list[tuple[Any, int, Any]] = []
 
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "$minN" if self.sign > 0 else "$maxN"
+
     def add(self, value: Any) -> None:
         if is_nullish(value):
             return
         self.serial += 1
         tie_breaker = self.serial if self.sign > 0 else -self.serial
+        self.take(value)
         insort(self.ordered, (sort_key(value, self.collation), tie_breaker, value), key=lambda item: item[:2])
         if len(self.ordered) > self.n:
-            del self.ordered[-1 if self.sign > 0 else 0]
+            self.give_back(self.ordered.pop(-1 if self.sign > 0 else 0)[2])
 
     def result(self) -> list[Any]:
         values = [value for _, _, value in self.ordered]
         return values if self.sign > 0 else values[::-1]
 
+    def count(self) -> int:
+        return 4 * len(self.ordered)
 
-class TopBottom:
+
+class TopBottom(Growing):
     """$top, $topN and (`bottom`) $bottom, $bottomN: the outputs of `n` documents by a sort; adds pairs (key, output).
 
     Documents with equal keys stay in the order in which they were added.
@@ -278,56 +412,95 @@ class TopBottom:
     __slots__ = ("bottom", "n", "ordered", "serial", "single")
 
     def __init__(self, n: int, bottom: bool, single: bool) -> None:
+        super().__init__()
         self.n = n
         self.bottom = bottom
         self.single = single
         self.serial = 0
         self.ordered: list[tuple[Any, int, Any]] = []
 
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return ("$bottom" if self.bottom else "$top") + ("" if self.single else "N")
+
     def add(self, value: tuple[Any, Any]) -> None:
         key, output = value
         self.serial += 1
+        self.take(output)
         insort(self.ordered, (key, self.serial, None if output is MISSING else output), key=lambda item: item[:2])
         if len(self.ordered) > self.n:
-            del self.ordered[0 if self.bottom else -1]
+            self.give_back(self.ordered.pop(0 if self.bottom else -1)[2])
 
     def result(self) -> Any:
         outputs = [output for _, _, output in self.ordered]
         return (outputs[0] if outputs else MISSING) if self.single else outputs
 
+    def count(self) -> int:
+        return 6 * len(self.ordered)
 
-class Percentile:
+
+class Percentile(Growing):
     """$percentile and (`single`) $median: percentiles of the numbers as doubles; None for each without numbers."""
 
-    __slots__ = ("continuous", "fractions", "numbers", "single")
+    __slots__ = ("_added", "_numbers", "continuous", "fractions", "single")
 
     def __init__(self, fractions: tuple[float, ...], continuous: bool, single: bool) -> None:
+        super().__init__()
         self.fractions = fractions
         self.continuous = continuous
         self.single = single
-        self.numbers: list[float] = []
+        self._numbers: list[float] = []  # in order
+        self._added: list[float] = []  # since they were last looked at
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "$median" if self.single else "$percentile"
 
     def add(self, value: Any) -> None:
         if type(value) in NUMBERS:
             number = double_of(value)
             if not math.isnan(number):
-                insort(self.numbers, number)
+                self._added.append(number)
 
     def result(self) -> Any:
+        added, self._added = self._added, []
+        if len(added) < TICK_COUNT:
+            for number in added:
+                insort(self._numbers, number)
+        else:
+            self._numbers = _merged_numbers(self._numbers, added)
         percentiles = [self._at(fraction) for fraction in self.fractions]
         return percentiles[0] if self.single else percentiles
 
+    def count(self) -> int:
+        return len(self._numbers) + len(self._added)
+
     def _at(self, fraction: float) -> float | None:
-        count = len(self.numbers)
+        numbers = self._numbers
+        count = len(numbers)
         if not count:
             return None
         if not self.continuous:
-            return self.numbers[max(0, math.ceil(fraction * count) - 1)]
+            return numbers[max(0, math.ceil(fraction * count) - 1)]
         rank = fraction * (count - 1)
         low, high = math.floor(rank), math.ceil(rank)
         if low == high:
-            return self.numbers[low]
-        return self.numbers[low] * (high - rank) + self.numbers[high] * (rank - low)
+            return numbers[low]
+        return numbers[low] * (high - rank) + numbers[high] * (rank - low)
+
+
+def _merged_numbers(ordered: list[float], added: list[float]) -> list[float]:
+    """All numbers in order; pauses."""
+    runs = [ordered]
+    for start in range(0, len(added), SORTED_COUNT):
+        tick()
+        runs.append(sorted(added[start : start + SORTED_COUNT]))
+    merged = []
+    for index, number in enumerate(merge(*runs)):
+        if not index % TICK_COUNT:
+            tick()
+        merged.append(number)
+    return merged
 
 
 STATE_FACTORIES: Final[dict[str, Callable[[Any], AccumulatorState]]] = {

@@ -13,11 +13,12 @@ from typing import Any
 from headrace.errors import CommandError
 from headrace.query.expressions import Env
 from headrace.query.expressions.numbers import NUMBERS, int32_of
+from headrace.query.external_sort import Sorter
 from headrace.query.stages.bucket import COUNT, require_group_by
 from headrace.query.stages.granularity import Rounder, parse_granularity
 from headrace.query.stages.group import AccumulatedFields, new_states, parse_fields, results
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.values.bson import MISSING, type_name
+from headrace.values.bson import MISSING, decode, encode_in_order, type_name
 from headrace.values.order import compare, sort_key
 
 _OPTIONS = frozenset({"buckets", "granularity", "groupBy", "output"})
@@ -36,30 +37,39 @@ class BucketAuto(Stage):
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """One document a bucket, in order of their boundaries; reads everything first."""
-        collation = self.context.collation
-        pairs = [(self._value(document), document) for document in documents]
-        pairs.sort(key=lambda pair: sort_key(pair[0], collation))
-        size = max(1, int(len(pairs) / self.count + 0.5))
-        start, made, lower = 0, 0, None
-        while start < len(pairs) and made < self.count:
-            end = len(pairs) if made == self.count - 1 else min(start + size, len(pairs))
-            end, least, most = self._bounds(pairs, start, end, lower)
-            yield self._bucket(pairs[start:end], least, most)
-            start, made, lower = end, made + 1, most
+        """One document a bucket, in order of their boundaries; reads everything first. Raises 292."""
+        with self.context.memory.stage(self.name) as memory:
+            sorter = Sorter(memory, lambda raw: (self._key(decode(raw)["v"]),))
+            for document in documents:
+                value = self._value(document)
+                sorter.add((self._key(value),), encode_in_order({"v": value, "d": document}))
+            size = max(1, int(len(sorter) / self.count + 0.5))
+            yield from self._buckets(sorter.sorted(), size)
 
-    def _bounds(self, pairs: list[Any], start: int, end: int, lower: Any) -> tuple[int, Any, Any]:
-        """Where the bucket ends, and its boundaries; `lower` is the upper boundary of the one before."""
-        if self.rounder is not None:
-            least = self.rounder.down(pairs[0][0]) if start == 0 else lower
-            most = self.rounder.up(pairs[end - 1][0])
-            while end < len(pairs) and compare(pairs[end][0], most) < 0:
-                end += 1
-            return end, least, most
-        least = pairs[start][0]
-        while end < len(pairs) and compare(pairs[end][0], pairs[end - 1][0], self.context.collation) == 0:
-            end += 1
-        return end, least, pairs[end][0] if end < len(pairs) else pairs[end - 1][0]
+    def _buckets(self, records: Iterator[bytes], size: int) -> Iterator[Document]:
+        """The buckets of sorted records, of about `size` each."""
+        made, lower = 0, None
+        current = next(records, None)
+        while current is not None and made < self.count:
+            item = decode(current)
+            bucket = _Bucket(self, item["v"])
+            bucket.add(item)
+            least = item["v"] if self.rounder is None else self.rounder.down(item["v"]) if made == 0 else lower
+            following, wanted = None, None if made == self.count - 1 else size
+            for record in records:
+                following = decode(record)
+                if wanted is None or bucket.count < wanted or bucket.reaches(following["v"]):
+                    bucket.add(following)
+                    following = None
+                else:
+                    break
+            upper = bucket.upper(None if following is None else (following["v"],))
+            yield {"_id": {"min": least, "max": upper}, **results(self.fields, bucket.states)}
+            made, lower = made + 1, upper
+            current = None if following is None else record
+
+    def _key(self, value: Any) -> Any:
+        return sort_key(value, self.context.collation)
 
     def _value(self, document: Document) -> Any:
         value = self.value(document)
@@ -67,13 +77,48 @@ class BucketAuto(Stage):
             self.rounder.check(value)
         return None if value is MISSING else value
 
-    def _bucket(self, pairs: list[tuple[Any, Document]], least: Any, most: Any) -> Document:
-        states = new_states(self.fields)
-        for _, document in pairs:
-            env = Env(document, self.context.bound)
-            for (_, accumulator), state in zip(self.fields, states):
-                accumulator.add(state, env)
-        return {"_id": {"min": least, "max": most}, **results(self.fields, states)}
+
+class _Bucket:
+    """A bucket being filled."""
+
+    __slots__ = ("_bound", "_last", "_stage", "count", "states")
+
+    def __init__(self, stage: BucketAuto, value: Any) -> None:
+        self._stage = stage
+        self._last = value
+        self._bound: Any = None
+        self.count = 0
+        self.states = new_states(stage.fields)
+
+    def add(self, item: Document) -> None:
+        """Add a document with its value."""
+        env = Env(item["d"], self._stage.context.bound)
+        for (_, accumulator), state in zip(self._stage.fields, self.states):
+            accumulator.add(state, env)
+        self.count += 1
+        if self._bound is None:
+            self._last = item["v"]
+        if self.count % _MEASURED_COUNT == 0:
+            for state in self.states:
+                state.held()  # which checks how much that is
+
+    def reaches(self, value: Any) -> bool:
+        """Whether a full bucket takes this value as well: it equals its last, or lies below its rounded bound."""
+        rounder = self._stage.rounder
+        if rounder is None:
+            return compare(value, self._last, self._stage.context.collation) == 0
+        if self._bound is None:
+            self._bound = rounder.up(self._last)
+        return compare(value, self._bound) < 0
+
+    def upper(self, following: tuple[Any] | None) -> Any:
+        """The upper boundary; `following`: the value of the next bucket's first, None where there is none."""
+        if self._stage.rounder is None:
+            return self._last if following is None else following[0]
+        return self._stage.rounder.up(self._last) if self._bound is None else self._bound
+
+
+_MEASURED_COUNT = 4096
 
 
 def parse_bucket_auto(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:

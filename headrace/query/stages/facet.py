@@ -8,8 +8,10 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_field_name
+from headrace.query.memory import RecordStream, StageMemory, size_of
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.values.bson import type_name
+from headrace.turns import tick
+from headrace.values.bson import decode, encode_in_order, type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +21,61 @@ class Facet(Stage):
     name: str
     spec: Any
     pipelines: tuple[tuple[str, tuple[Stage, ...]], ...]
+    context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """One document with an array for each pipeline; reads everything first."""
+        """One document with an array for each pipeline; reads everything first. Raises 292, and 4031700."""
         from headrace.query.pipeline import run_pipeline
 
-        inputs = list(documents)
-        yield {field: list(run_pipeline(stages, inputs)) for field, stages in self.pipelines}
+        with self.context.memory.stage(self.name) as memory:
+            tape = _Tape(documents, memory) if len(self.pipelines) > 1 else None
+            answer: Document = {}
+            size = 0
+            for field, stages in self.pipelines:
+                array = answer[field] = []
+                for document in run_pipeline(stages, documents if tape is None else tape.documents()):
+                    tick()
+                    array.append(document)
+                    size += size_of(document)
+                    if size > memory.bytes_max:
+                        raise CommandError(
+                            4031700,
+                            f"document constructed by $facet is {size} bytes, which exceeds the limit of "
+                            f"{memory.bytes_max} bytes",
+                        )
+            memory.add(size)
+            yield answer
+
+
+class _Tape:
+    """Documents to be read several times: in memory, and on disk from where that is full."""
+
+    def __init__(self, documents: Iterator[Document], memory: StageMemory) -> None:
+        self._records: list[bytes] = []
+        self._stream: RecordStream | None = None
+        count = size = 0
+        for document in documents:
+            tick()
+            record = encode_in_order(document)
+            if self._stream is not None:
+                self._stream.append(record)
+                count, size = count + 1, size + len(record)
+                continue
+            self._records.append(record)
+            size += len(record)
+            if size >= memory.step:
+                memory.add(size)
+                size = 0
+                if memory.is_over:
+                    self._stream = memory.spill_stream()
+        if count:
+            memory.spilled(count, size)
+
+    def documents(self) -> Iterator[Document]:
+        """All of them, from the first."""
+        yield from map(decode, self._records)
+        if self._stream is not None:
+            yield from map(decode, self._stream.records())
 
 
 def parse_facet(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
@@ -38,4 +88,4 @@ def parse_facet(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
         if type(value) is not list:
             raise CommandError(40170, f"arguments to $facet must be arrays, {field} is type {type_name(value)}")
         pipelines.append((field, context.subpipeline(value, "$facet")))
-    return (Facet(name, spec, tuple(pipelines)),)
+    return (Facet(name, spec, tuple(pipelines), context),)

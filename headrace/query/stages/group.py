@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env
+from headrace.query.memory import StageMemory, size_of
+from headrace.query.stages.group_spill import Groups, GrowthWatch, PartitionedGroups
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.turns import tick
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from headrace.query.accumulators import Accumulator
 
 AccumulatedFields: TypeAlias = tuple[tuple[str, "Accumulator"], ...]
+
+GROUP_BYTES: Final = 256
+STATE_BYTES: Final = 256
+"""What a group and a state of an accumulator take in memory, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +41,65 @@ class Group(Stage):
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """One document a group; reads everything first."""
-        groups: dict[Any, tuple[Any, list[Any]]] = {}
+        """One document a group; reads everything first. Raises 292, and 146 where an accumulator holds too much."""
+        with self.context.memory.stage("$group") as memory:
+            groups: Groups = {}
+            if self._gather(documents, groups, memory):
+                partitions = PartitionedGroups(self, memory)
+                partitions.take(groups)
+                for document in documents:
+                    partitions.add_document(self.key(document), document)
+                partitions.count()
+                yield from partitions.results()
+                return
+            for value, states in groups.values():
+                tick()
+                yield self.result(value, states)
+
+    def _gather(self, documents: Iterator[Document], groups: Groups, memory: StageMemory) -> bool:
+        """Group all documents; or True, with some left, once the groups need more memory than there is."""
         key, bound, collation = self.key, self.context.bound, self.context.collation
         adders = [accumulator.add for _, accumulator in self.fields]
+        watch = GrowthWatch(self, memory) if self.grows else None
+        size, step = 0, memory.step
         for document in documents:
             tick()
             value = key(document)
             hashed = hash_key(value, collation)
             group = groups.get(hashed)
-            if group is None:
-                group = groups[hashed] = (value, new_states(self.fields))
             env = Env(document, bound)
-            for add, state in zip(adders, group[1]):
-                add(state, env)
-        for value, states in groups.values():
-            tick()
-            yield {"_id": value, **results(self.fields, states)}
+            if group is None:
+                states = new_states(self.fields)
+                for add, state in zip(adders, states):
+                    add(state, env)
+                groups[hashed] = (value, states)
+                size += self.size(value, states)
+            else:
+                for add, state in zip(adders, group[1]):
+                    add(state, env)
+                if watch is None or not watch.is_due():
+                    continue
+                size = watch.measure(groups.values()) - memory.used
+            if size >= step:
+                memory.add(size)
+                size = 0
+                if memory.is_over:
+                    return True
+        return False
+
+    def size(self, value: Any, states: list[Any]) -> int:
+        """About what a group takes in memory."""
+        held: int = sum([state.held() for state in states])
+        return GROUP_BYTES + STATE_BYTES * len(states) + size_of(value) + held
+
+    @property
+    def grows(self) -> bool:
+        """Whether a group takes more memory with each document."""
+        return any(accumulator.grows for _, accumulator in self.fields)
+
+    def result(self, value: Any, states: list[Any]) -> Document:
+        """The document of a group."""
+        return {"_id": value, **results(self.fields, states)}
 
 
 def new_states(fields: AccumulatedFields) -> list[Any]:

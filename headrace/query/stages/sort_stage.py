@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from heapq import nsmallest
 from typing import Any
 
 from headrace.errors import CommandError
+from headrace.query.memory import UNBOUNDED, OperationMemory
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.limit import Limit, Skip
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
+from headrace.values.bson import decode, encode_in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,25 @@ class Sort(Stage):
     spec: Any
     order: SortKey
     count_max: int | None = None
+    memory: OperationMemory = UNBOUNDED
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """All documents, or the first `count_max`, in order; reads everything first."""
-        if self.count_max is None:
-            yield from self.order.sorted(documents)
-        else:
-            yield from nsmallest(self.count_max, documents, key=self.order.key)
+        """All documents, or the first `count_max`, in order; reads everything first. Raises 292."""
+        with self.memory.stage("$sort") as memory:
+            sorter, key = self.order.sorter(memory, self.count_max), self.order.merge_key
+            for document in documents:
+                if sorter.wants(order := key(document)):
+                    sorter.add(order, encode_in_order(document))
+            yield from map(decode, sorter.sorted())
+
+    def apply_raw(self, documents: Iterator[bytes]) -> Iterator[bytes]:
+        """As `apply`, over encoded documents."""
+        with self.memory.stage("$sort") as memory:
+            sorter, key = self.order.sorter(memory, self.count_max), self.order.merge_key
+            for raw in documents:
+                if sorter.wants(order := key(decode(raw))):
+                    sorter.add(order, raw)
+            yield from sorter.sorted()
 
 
 def parse_sort_stage(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
@@ -36,7 +49,7 @@ def parse_sort_stage(name: str, spec: Any, context: PipelineContext) -> tuple[St
         raise CommandError(15973, "the $sort key specification must be an object")
     if not spec:
         raise CommandError(15976, "$sort stage must have at least one sort key")
-    return (Sort(name, spec, parse_sort(spec, context.collation)),)
+    return (Sort(name, spec, parse_sort(spec, context.collation), memory=context.memory),)
 
 
 def with_limits(stages: Sequence[Stage]) -> tuple[Stage, ...]:

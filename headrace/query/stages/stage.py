@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, ParseContext, parse_expression
+from headrace.query.memory import UNBOUNDED, OperationMemory
 from headrace.turns import tick
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class PipelineContext:
     None where no other collection may be read. `collection` is None for `{aggregate: 1}`. `in_change_stream`: the
     stages follow a `$changeStream`. `bound` has the values of variables that an outer stage binds for each of its
     documents. `inside` is the name of the outer stage of a sub-pipeline, or empty. `generator` is the source of random
-    numbers of `$sample`.
+    numbers of `$sample`. `memory` limits what blocking stages hold.
     """
 
     database: str = ""
@@ -46,6 +47,7 @@ class PipelineContext:
     bound: Mapping[str, Any] = field(default_factory=dict)
     inside: str = ""
     generator: random.Random = field(default_factory=random.Random)
+    memory: OperationMemory = UNBOUNDED
 
     def parse_context(self) -> ParseContext:
         """What an expression in a stage may refer to."""

@@ -12,14 +12,18 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import split_path
+from headrace.query.external_sort import Sorter
+from headrace.query.memory import StageMemory
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested, without_nested
 from headrace.query.stages.window_functions import WindowFunction, parse_window_function
 from headrace.query.stages.window_partition import Partition, sorted_by
-from headrace.values.bson import MISSING, type_name
-from headrace.values.order import hash_key, sort_key
+from headrace.turns import tick
+from headrace.values.bson import MISSING, decode, encode_in_order, type_name
+from headrace.values.order import sort_key
 
+_DOCUMENT = "d"
 _OPTIONS = frozenset({"output", "partitionBy", "sortBy"})
 
 
@@ -36,30 +40,59 @@ class SetWindowFields(Stage):
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """All documents with their fields, partition after partition; reads everything first."""
-        for members in self._partitions(documents):
-            ordered = members if self.order is None else self.order.sorted(members)
-            partition = Partition(ordered, self.sort_path, self.order, self.context)
-            columns = [(path, function(partition)) for path, function in self.outputs]
-            for index, document in enumerate(ordered):
-                for path, column in columns:
-                    document = _with_value(document, path, column[index])
-                yield document
+        """All documents with their fields, partition after partition; reads everything first.
 
-    def _partitions(self, documents: Iterator[Document]) -> Iterator[list[Document]]:
-        if self.partition is None:
-            everything = list(documents)
-            return iter([everything] if everything else [])
-        collation = self.context.collation
-        partitions: dict[Any, tuple[Any, list[Document]]] = {}
-        for document in documents:
-            value = self.partition(document)
-            if type(value) is list:
-                raise CommandError(14, "An expression used to partition cannot evaluate to value of type array")
-            value = None if value is MISSING else value
-            partitions.setdefault(hash_key(value, collation), (value, []))[1].append(document)
-        ordered = sorted(partitions.values(), key=lambda pair: sort_key(pair[0], collation))
-        return (members for _, members in ordered)
+        Raises 292, and 5414201 where a partition is too large for the memory.
+        """
+        with self.context.memory.stage(self.name) as memory:
+            sorter = Sorter(memory, lambda raw: self._key(decode(raw)[_DOCUMENT]))
+            for document in documents:
+                sorter.add(self._key(document), encode_in_order({_DOCUMENT: document}))
+            for members in self._partitions(sorter.sorted(), memory):
+                partition = Partition(members, self.sort_path, self.order, self.context)
+                columns = [(path, function(partition)) for path, function in self.outputs]
+                for index, document in enumerate(members):
+                    tick()
+                    for path, column in columns:
+                        document = _with_value(document, path, column[index])
+                    yield document
+
+    def _key(self, document: Document) -> tuple[Any, ...]:
+        """What the documents are sorted by: partition, then `sortBy`."""
+        key = () if self.order is None else self.order.key(document)
+        return key if self.partition is None else (self._partition_key(document), *key)
+
+    def _partition_key(self, document: Document) -> Any:
+        assert self.partition is not None
+        value = self.partition(document)
+        if type(value) is list:
+            raise CommandError(14, "An expression used to partition cannot evaluate to value of type array")
+        return sort_key(None if value is MISSING else value, self.context.collation)
+
+    def _partitions(self, records: Iterator[bytes], memory: StageMemory) -> Iterator[list[Document]]:
+        """The documents of one partition after the other."""
+        members: list[Document] = []
+        last: Any = None
+        held = 0
+        for record in records:
+            document = decode(record)[_DOCUMENT]
+            key = None if self.partition is None else self._partition_key(document)
+            if key != last and members:
+                yield members
+                memory.add(-held)
+                members, held = [], 0
+            last = key
+            members.append(document)
+            held += len(record)
+            memory.add(len(record))
+            if held > memory.bytes_max:
+                raise CommandError(
+                    5414201,
+                    f"Exceeded memory limit in DocumentSourceSetWindowFields, used {held} bytes but max allowed is "
+                    f"{memory.bytes_max}",
+                )
+        if members:
+            yield members
 
 
 def _with_value(document: Document, path: tuple[str, ...], value: Any) -> Document:

@@ -19,6 +19,9 @@ class Missing:
     def __bool__(self) -> bool:
         return False
 
+    def __reduce__(self) -> str:
+        return "MISSING"
+
     def __copy__(self) -> Missing:
         return self
 

@@ -1,0 +1,36 @@
+"""The memory of one command's stages: its limits, its temporary files, and what it counts."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace import limits
+from headrace.dispatch.arguments import boolean
+from headrace.dispatch.context import CommandContext
+from headrace.query.memory import OperationMemory
+
+ALLOW_DISK_USE: Final = boolean("allowDiskUse")
+
+_PARAMETERS: Final = {
+    "$bucketAuto": "internalDocumentSourceBucketAutoMaxMemoryBytes",
+    "$group": "internalDocumentSourceGroupMaxMemoryBytes",
+    "$setWindowFields": "internalDocumentSourceSetWindowFieldsMaxMemoryBytes",
+    "$sort": "internalQueryMaxBlockingSortMemoryUsageBytes",
+}
+"""The parameters that limit the stages of these names."""
+
+
+def memory_of(context: CommandContext, body: dict[str, Any]) -> OperationMemory:
+    """The memory of the command, made at the first call; `body` has its `allowDiskUse`."""
+    if context.memory is not None:
+        return context.memory
+    engine = context.engine
+    allowed = body.get("allowDiskUse")
+    context.memory = OperationMemory(
+        lambda stage: engine.parameters.get(_PARAMETERS.get(stage, ""), limits.STAGE_BYTES_MAX),
+        account=engine.memory.account("operation"),
+        open_file=engine.store.spill_folder.open_file,
+        may_spill=bool(engine.parameters["allowDiskUseByDefault"] if allowed is None else allowed),
+        count=context.count,
+    )
+    return context.memory

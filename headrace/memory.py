@@ -1,0 +1,132 @@
+"""The memory budget of a process: accounts of who holds how much, and what becomes of the one who holds most.
+
+    account = memory.account("cursors of 127.0.0.1:50100", release)     for each that can grow at a client's wish
+    account.add(65536); account.add(-65536); account.close()
+
+Rule: when the sum of all accounts exceeds the budget, `release` of the largest is called, then of the next, until the
+rest fits. It lets go of what the account stands for: a cursor is closed, a transaction aborted, a connection cut off.
+Where it has nothing to let go, the account is closed: its holder learns that from the error that the next `add` raises.
+Amounts are estimates of what is stored (bytes of BSON, a flat amount for an object), never measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from headrace import limits
+from headrace.errors import CommandError
+
+LOG = logging.getLogger("headrace.memory")
+UNLIMITED: Final = 1 << 62
+
+
+class Account:
+    """What one holder of memory has taken. `bytes` is never below zero."""
+
+    __slots__ = ("_error", "_memory", "_release", "bytes", "closed", "name")
+
+    def __init__(self, memory: Memory, name: str, release: Callable[[], None] | None, error: CommandError) -> None:
+        self._memory = memory
+        self._release = release
+        self._error = error
+        self.name = name
+        self.bytes = 0
+        self.closed = False
+
+    def add(self, size: int) -> None:
+        """Take `size` more bytes, or give them back (negative). Raises the account's error if it was released."""
+        if self.closed:
+            if size > 0:
+                raise self._error
+            return
+        self.bytes += size
+        memory = self._memory
+        memory.used += size
+        if size > 0 and memory.used > memory.bytes_max:
+            memory.make_room(self)
+            if self.closed:
+                raise self._error
+
+    def set(self, size: int) -> None:
+        """Take or give back what is needed to hold `size` bytes. Raises as `add`."""
+        self.add(size - self.bytes)
+
+    def close(self) -> None:
+        """Give everything back, for good."""
+        if not self.closed:
+            self.closed = True
+            self._memory.forget(self)
+
+    def release(self) -> None:
+        """Make the holder let go; the account is closed unless that gave something back."""
+        before = self.bytes
+        if self._release is not None:
+            self._release()
+        if self.bytes >= before:
+            self.close()
+
+    def when_needed(self, release: Callable[[], None]) -> None:
+        """From here on call `release` when its memory is needed."""
+        self._release = release
+
+
+class Memory:
+    """The budget and all open accounts. One thread drives it."""
+
+    def __init__(self, bytes_max: int = UNLIMITED) -> None:
+        self.bytes_max = bytes_max
+        self.used = 0
+        self.used_max = 0
+        """The most that was in use when one had to."""
+        self.released = 0
+        """How many accounts had to let go."""
+        self._accounts: dict[int, Account] = {}
+
+    def account(
+        self, name: str, release: Callable[[], None] | None = None, error: CommandError | None = None
+    ) -> Account:
+        """Open an account. `name` says whose it is, in the log; `release`: called once, when its memory is needed."""
+        account = Account(self, name, release, error or exceeded(self.bytes_max))
+        self._accounts[id(account)] = account
+        return account
+
+    def forget(self, account: Account) -> None:
+        """An account was closed."""
+        del self._accounts[id(account)]
+        self.used -= account.bytes
+        account.bytes = 0
+
+    def make_room(self, growing: Account) -> None:
+        """Release accounts, the largest first, until the rest fits; `growing` before another of its size."""
+        while self.used > self.bytes_max and self._accounts:
+            largest = max(self._accounts.values(), key=lambda account: (account.bytes, account is growing))
+            if largest.bytes == 0:
+                return
+            self.used_max = max(self.used_max, self.used)
+            self.released += 1
+            LOG.warning(
+                "memory: %d bytes are in use and %d allowed (--memoryLimit): the %s, which holds %d bytes, is ended",
+                self.used, self.bytes_max, largest.name, largest.bytes,
+            )  # fmt: skip
+            largest.release()
+
+
+def default_bytes_max() -> int:
+    """A quarter of the machine's memory, or of what its control group may use."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            total = min(total, int(Path(path).read_text(encoding="ascii")))
+    return max(int(total * limits.MEMORY_SHARE_DEFAULT), limits.MEMORY_BYTES_MIN)
+
+
+def exceeded(bytes_max: int) -> CommandError:
+    """The error of an operation that was ended for its memory: 146."""
+    return CommandError(
+        146, f"the server's memory limit of {bytes_max} bytes is exceeded, and this operation holds most"
+    )

@@ -1,0 +1,194 @@
+"""What the stages of one operation may hold in memory, and where they put the rest.
+
+    with operation.stage("$sort") as memory:      one run of a blocking stage
+        memory.add(size)
+        if memory.is_over: stream = memory.spill_stream(); stream.append(record) ...; memory.spilled(records, size)
+
+Sizes are estimates: the bytes of BSON, or a flat amount for a value. Rule: `add` is called at least once for each
+megabyte that a stage takes, so that the account of the process follows. Source: MongoDB's limit of 100 MB for a stage,
+`allowDiskUse` and the counters of serverStatus; messages and codes are the server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from bson import Decimal128, Int64, ObjectId, Timestamp
+from bson.datetime_ms import DatetimeMS
+
+from headrace.errors import CommandError
+from headrace.memory import UNLIMITED, Account
+from headrace.values.bson import Missing
+
+_STEP_BYTES: Final = 1024 * 1024
+
+
+class RecordStream(Protocol):
+    """Records on disk, in the order in which they were appended."""
+
+    def append(self, record: bytes) -> None:
+        """Add a record. Raises 14031 where the disk is full."""
+
+    def records(self) -> Iterator[bytes]:
+        """All records, from the first."""
+
+
+class RecordFile(Protocol):
+    """A temporary file of one stage."""
+
+    def stream(self) -> RecordStream:
+        """Another sequence of records in the file."""
+
+    def close(self) -> None:
+        """Remove it."""
+
+
+class OperationMemory:
+    """The limits of one operation, which all its stages share; `account` is its share of the process's memory."""
+
+    __slots__ = ("_count", "_open_file", "account", "bytes_max", "may_spill", "spills")
+
+    def __init__(
+        self, bytes_max: Callable[[str], int] = lambda stage: UNLIMITED, *, account: Account | None = None,
+        open_file: Callable[[], RecordFile] | None = None, may_spill: bool = True,
+        count: Callable[[str, int], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`bytes_max`: what a stage of a name may hold. `open_file` makes a temporary file; None: there is no disk.
+        `may_spill`: the operation's `allowDiskUse`.
+
+        `count` adds to a counter of serverStatus, by its dotted name.
+        """
+        self.bytes_max = bytes_max
+        self.account = account
+        self.may_spill = may_spill and open_file is not None
+        self.spills: dict[str, dict[str, int]] = {}
+        """What each stage has spilled: counters by the stage's name, for explain."""
+        self._open_file = open_file
+        self._count = count
+
+    def stage(self, name: str) -> StageMemory:
+        """The memory of one run of a stage, by the stage's name."""
+        return StageMemory(self, name)
+
+    def close(self) -> None:
+        """The operation has ended: give back what its account has left."""
+        if self.account is not None:
+            self.account.close()
+
+    def open_file(self) -> RecordFile:
+        """A temporary file. Only where `may_spill`."""
+        assert self._open_file is not None
+        return self._open_file()
+
+    def count_spill(self, name: str, records: int, size: int) -> None:
+        """A stage has spilled so many records and bytes."""
+        counters = self.spills.setdefault(name, {"spills": 0, "spilledRecords": 0, "spilledBytes": 0})
+        counters["spills"] += 1
+        counters["spilledRecords"] += records
+        counters["spilledBytes"] += size
+        if self._count is None:
+            return
+        metric = f"query.{name.lstrip('$')}"
+        if name == "$sort":
+            self._count(f"{metric}.spillToDisk", 1)
+            self._count(f"{metric}.spillToDiskBytes", size)
+            return
+        self._count(f"{metric}.spills", 1)
+        self._count(f"{metric}.spilledBytes", size)
+        self._count(f"{metric}.spilledRecords", records)
+
+
+class StageMemory:
+    """What one run of a stage holds; a context manager, which gives it back."""
+
+    __slots__ = ("_file", "_name", "_operation", "bytes_max", "step", "used")
+
+    def __init__(self, operation: OperationMemory, name: str) -> None:
+        self._operation = operation
+        self._name = name
+        self._file: RecordFile | None = None
+        self.bytes_max = operation.bytes_max(name)
+        self.step = max(1, min(_STEP_BYTES, self.bytes_max // 16))
+        """What a stage may take before it calls `add`."""
+        self.used = 0
+
+    def __enter__(self) -> StageMemory:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.add(-self.used)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def add(self, size: int) -> None:
+        """Take so many bytes, or give them back (negative). Raises 146 where the process has no more."""
+        self.used += size
+        account = self._operation.account
+        if account is not None:
+            account.add(size)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the stage holds more than it may."""
+        return self.used > self.bytes_max
+
+    def check(self, code: int, message: Callable[[int], str]) -> None:
+        """Raise `code` with the message for the limit, where the stage holds more than it may and cannot spill."""
+        if self.used > self.bytes_max:
+            raise CommandError(code, message(self.bytes_max))
+
+    def spill_stream(self) -> RecordStream:
+        """A sequence of records on disk. Raises 292 where the operation may not use it."""
+        if not self._operation.may_spill:
+            raise _no_disk_use(self._name, self.bytes_max)
+        if self._file is None:
+            self._file = self._operation.open_file()
+        return self._file.stream()
+
+    def spilled(self, records: int, size: int) -> None:
+        """So much has been put on disk at once: for the counters."""
+        self._operation.count_spill(self._name, records, size)
+
+
+UNBOUNDED: Final = OperationMemory()
+
+
+def _no_disk_use(name: str, bytes_max: int) -> CommandError:
+    """Error 292 (QueryExceededMemoryLimitNoDiskUseAllowed), in the words of the stage."""
+    if name in ("$bucketAuto", "$sort"):
+        return CommandError(
+            292, f"Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting."
+        )
+    return CommandError(
+        292, f"Exceeded memory limit for {name}, but didn't allow external spilling; pass allowDiskUse:true to opt in"
+    )
+
+
+# The size of a value.
+
+_NUMBER: Final = 32
+_TEXT: Final = 56
+_ARRAY: Final = 64
+_ELEMENT: Final = 8
+_DOCUMENT: Final = 200
+_FIELD: Final = 56
+_FLAT: Final[dict[type, int]] = {
+    bool: 0, int: _NUMBER, Int64: 2 * _NUMBER, float: _NUMBER, type(None): 0, ObjectId: 88, DatetimeMS: 64,
+    Missing: 0, Timestamp: 96, Decimal128: 128,
+}  # fmt: skip
+
+
+def size_of(value: Any) -> int:
+    """About how many bytes a value takes in memory; documents and arrays with all that is in them."""
+    kind = type(value)
+    if kind in _FLAT:
+        return _FLAT[kind]
+    if kind is str:
+        return _TEXT + len(value)
+    if kind is dict:
+        return _DOCUMENT + _FIELD * len(value) + sum(map(size_of, value.values()))
+    if kind is list:
+        return _ARRAY + _ELEMENT * len(value) + sum(map(size_of, value))
+    return _TEXT + len(value) if isinstance(value, bytes) else _DOCUMENT

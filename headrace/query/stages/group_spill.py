@@ -1,0 +1,217 @@
+"""A group that exceeds its memory: its keys are cut into partitions, of which some go to disk for a while.
+
+    resident partition     its groups are in memory and take what comes
+    spilled partition      a stream on disk: the groups as they were, then the documents that came since
+
+When all documents have come, the groups of the resident partitions leave; then one spilled partition after the other
+is grouped in the same way, cut anew by another hash. So each group sees its documents in their order, and nothing has
+to be merged. The states of accumulators are pickled: the file has no name, and only this process reads it.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.query.accumulators.states import ELEMENT_BYTES, GROWTH
+from headrace.query.expressions import Env
+from headrace.query.memory import RecordStream, StageMemory
+from headrace.turns import TICK_COUNT, tick
+from headrace.values.bson import decode, encode_in_order
+from headrace.values.order import hash_key
+
+if TYPE_CHECKING:
+    from headrace.query.stages.group import Group
+    from headrace.query.stages.stage import Document
+
+PARTITION_COUNT: Final = 16
+LEVEL_MAX: Final = 8
+"""Groups that so many hashes put together stay together."""
+_DOCUMENT, _GROUP = b"d", b"g"
+
+Groups = dict[Any, tuple[Any, list[Any]]]
+"""By the hash of their keys: the key and the states of the accumulators."""
+
+
+class GrowthWatch:
+    """Says when groups whose states grow have to be measured again: that is a look at each."""
+
+    __slots__ = ("_count", "_group", "_growth", "_memory")
+
+    def __init__(self, group: Group, memory: StageMemory) -> None:
+        self._group = group
+        self._memory = memory
+        self._count = 0
+        self._growth = GROWTH.bytes
+
+    def is_due(self) -> bool:
+        """Called for each document: whether much may have been added since the last measure."""
+        self._count += 1
+        if self._count % TICK_COUNT:
+            return False
+        least = max(self._memory.step, self._memory.used // 8)
+        return GROWTH.bytes - self._growth >= least or self._count * ELEMENT_BYTES >= least
+
+    def measure(self, groups: Iterable[tuple[Any, list[Any]]]) -> int:
+        """What the groups take now. Raises 146 where one state takes too much."""
+        size = 0
+        for value, states in groups:
+            tick()
+            size += self._group.size(value, states)
+        self._count, self._growth = 0, GROWTH.bytes
+        return size
+
+
+class PartitionedGroups:
+    """The groups of one level."""
+
+    def __init__(self, group: Group, memory: StageMemory, level: int = 0) -> None:
+        self._group = group
+        self._memory = memory
+        self._level = level
+        self._collation = group.context.collation
+        self._resident: list[Groups] = [{} for _ in range(PARTITION_COUNT)]
+        self._bytes = [0] * PARTITION_COUNT
+        self._streams: list[RecordStream | None] = [None] * PARTITION_COUNT
+        self._uncounted = 0
+        self._watch = GrowthWatch(group, memory) if group.grows else None
+
+    def add_document(self, value: Any, document: Document) -> None:
+        """Put a document into the group of a key."""
+        tick()
+        hashed = hash_key(value, self._collation)
+        number = self._number(hashed)
+        stream = self._streams[number]
+        if stream is not None:
+            stream.append(_DOCUMENT + encode_in_order({"k": value, "d": document}))
+            return
+        group, groups = self._group, self._resident[number]
+        entry = groups.get(hashed)
+        states = entry[1] if entry is not None else [accumulator.new_state() for _, accumulator in group.fields]
+        env = Env(document, group.context.bound)
+        for (_, accumulator), state in zip(group.fields, states):
+            accumulator.add(state, env)
+        if entry is None:
+            groups[hashed] = (value, states)
+            self._grow(number, group.size(value, states))
+        elif self._watch is not None and self._watch.is_due():
+            self._measure()
+
+    def take(self, groups: Groups) -> None:
+        """Take over what was grouped so far, and what it holds of the memory."""
+        items = list(groups.values())
+        groups.clear()
+        items.reverse()
+        self._memory.add(-self._memory.used)
+        while items:
+            tick()
+            self._add_group(*items.pop())
+
+    def _add_group(self, value: Any, states: list[Any]) -> None:
+        """Take a group as it is."""
+        hashed = hash_key(value, self._collation)
+        number = self._number(hashed)
+        stream = self._streams[number]
+        if stream is not None:
+            stream.append(self._packed(value, states))
+            return
+        self._resident[number][hashed] = (value, states)
+        self._grow(number, self._group.size(value, states))
+
+    def _number(self, hashed: Any) -> int:
+        return hash((self._level, hashed)) % PARTITION_COUNT
+
+    def _measure(self) -> None:
+        """Look at all groups again."""
+        assert self._watch is not None
+        for number, groups in enumerate(self._resident):
+            size = self._watch.measure(groups.values())
+            self._uncounted += size - self._bytes[number]
+            self._bytes[number] = size
+        self.count()
+
+    def _grow(self, number: int, size: int) -> None:
+        self._bytes[number] += size
+        self._uncounted += size
+        if self._uncounted >= self._memory.step:
+            self.count()
+
+    def count(self) -> None:
+        """Count what has come in the last while; puts partitions on disk until the rest fits."""
+        size, self._uncounted = self._uncounted, 0
+        self._memory.add(size)
+        while self._memory.is_over and self._level < LEVEL_MAX and self._spill():
+            pass
+
+    def _spill(self) -> bool:
+        """Put the largest partition on disk; False where that would gain nothing."""
+        number = max(range(PARTITION_COUNT), key=self._bytes.__getitem__)
+        groups, size = self._resident[number], self._bytes[number]
+        if len(groups) < 2:
+            return False
+        stream = self._streams[number] = self._memory.spill_stream()
+        for value, states in groups.values():
+            tick()
+            stream.append(self._packed(value, states))
+        self._memory.spilled(len(groups), size)
+        self._resident[number], self._bytes[number] = {}, 0
+        self._memory.add(-size)
+        return True
+
+    def results(self) -> Iterator[Document]:
+        """One document a group."""
+        for number, groups in enumerate(self._resident):
+            for value, states in groups.values():
+                tick()
+                yield self._group.result(value, states)
+            self._resident[number] = {}
+        self._memory.add(-sum(self._bytes))
+        for number, stream in enumerate(self._streams):
+            if stream is not None:
+                self._streams[number] = None
+                yield from self._regrouped(stream)
+
+    def _regrouped(self, stream: RecordStream) -> Iterator[Document]:
+        inner = PartitionedGroups(self._group, self._memory, self._level + 1)
+        for record in stream.records():
+            if record[:1] == _DOCUMENT:
+                item = decode(record[1:])
+                inner.add_document(item["k"], item["d"])
+            else:
+                inner._add_group(*self._unpacked(record))
+        inner.count()
+        yield from inner.results()
+
+    def _packed(self, value: Any, states: list[Any]) -> bytes:
+        file = io.BytesIO()
+        file.write(_GROUP)
+        _Pickler(file, self._collation).dump((value, states))
+        return file.getvalue()
+
+    def _unpacked(self, record: bytes) -> tuple[Any, list[Any]]:
+        unpacked: tuple[Any, list[Any]] = _Unpickler(io.BytesIO(record[1:]), self._collation).load()
+        return unpacked
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out the collation, which states refer to."""
+
+    def __init__(self, file: io.BytesIO, collation: Any) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._collation = collation
+
+    def persistent_id(self, obj: Any) -> str | None:
+        return "collation" if obj is self._collation and obj is not None else None
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts the collation back."""
+
+    def __init__(self, file: io.BytesIO, collation: Any) -> None:
+        super().__init__(file)
+        self._collation = collation
+
+    def persistent_load(self, pid: str) -> Any:
+        return self._collation
