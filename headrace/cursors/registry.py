@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from headrace import limits
 from headrace.clock import Clock
 from headrace.errors import CommandError
+from headrace.turns import tick
 
 
 class OpenCursor(Protocol):
@@ -93,6 +94,7 @@ class Cursors:
         """Close what the ended sessions opened."""
         ended = set(sessions)
         for cursor_id in [item.id for item in self._open.values() if item.session in ended]:
+            tick()
             self.kill(cursor_id)
 
     def remove_idle(self, now_ms: float) -> int:

@@ -108,3 +108,9 @@ def wait_until_unlocked(context: CommandContext, change: Change) -> bool:
     except CommandError:
         pass
     return True
+
+
+def wait_until_unused(context: CommandContext, namespace: str) -> None:
+    """Wait for the clients' transactions that have used a collection since the command began, which changes it now."""
+    while context.pause_count and (holder := context.store.transactions.holder_of(namespace, context.txn)) is not None:
+        context.wait_for(holder)

@@ -27,6 +27,7 @@ from headrace.errors import CommandError
 from headrace.store.client_transaction import ClientTransaction, TransactionState, TransactionView
 from headrace.store.locks import Conflict
 from headrace.store.transaction_registry import SETTLED
+from headrace.turns import tick
 from headrace.values.bson import decode
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ def abort_of_sessions(engine: Engine, sessions: list[bytes] | None) -> None:
     """Abort what the ended sessions have open; None: what any has."""
     transactions = engine.store.transactions
     for session in list(transactions.open) if sessions is None else sessions:
+        tick()
         if session in transactions.open:
             abort(engine, transactions.open[session])
 

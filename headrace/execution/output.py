@@ -10,7 +10,7 @@ from typing import Any, Final
 from bson import ObjectId, Timestamp
 
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.lock_waits import wait_until_unlocked
+from headrace.dispatch.lock_waits import wait_until_unlocked, wait_until_unused
 from headrace.dispatch.namespaces import check_namespace, writable
 from headrace.errors import CommandError
 from headrace.execution.matches import MatchedDocument, Target, created, first_match, is_unchanged
@@ -51,7 +51,7 @@ def _out(context: CommandContext, goal: str, documents: list[dict[str, Any]]) ->
         for document in documents:
             tick()
             context.txn.insert(target.collection, encode(document))
-        _wait_until_unused(context, goal)
+        wait_until_unused(context, goal)
         old = context.txn.collection(goal)
         if old is not None and old.is_view:
             raise CommandError(166, f"Namespace {goal} is a view, not a collection")
@@ -72,12 +72,6 @@ def _temporary(context: CommandContext, namespace: str, like: Collection | None)
     if like is not None and len(like.indexes) > 1:
         catalog_changes.create_indexes(txn, new, [index.spec for index in like.indexes if index.name != "_id_"])
     return Target(context, new)
-
-
-def _wait_until_unused(context: CommandContext, namespace: str) -> None:
-    """Wait for the clients' transactions that have used a collection, which is to be replaced."""
-    while context.pause_count and (holder := context.store.transactions.holder_of(namespace, context.txn)) is not None:
-        context.wait_for(holder)
 
 
 def _merge(context: CommandContext, goal: str, writes: Any, document: dict[str, Any]) -> None:

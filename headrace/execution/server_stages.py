@@ -16,7 +16,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import host_of
 from headrace.errors import CommandError
 from headrace.execution.current_operations import operations, sessions
-from headrace.execution.storage_stats import storage_stats
+from headrace.execution.storage_stats import count_of, storage_stats
 from headrace.query.stages.server_stage import ServerStage
 
 UNSUPPORTED: Final = {
@@ -57,7 +57,7 @@ def _collection_stats(
                 26,
                 f"Unable to retrieve count in $collStats stage :: caused by :: Collection [{namespace}] not found.",
             )
-        stats["count"] = context.view.count(collection)
+        stats["count"] = count_of(context, collection)
     return iter((stats,))
 
 

@@ -6,6 +6,8 @@ Source: MongoDB's TTL monitor: once a minute; a date, or the earliest date of an
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,9 +68,21 @@ class TimeToLive:
                     lambda txn, old=old, gone=gone: gone.append(delete_expired(txn, collection, index, old, now_ms))  # type: ignore[misc]
                 )
                 removed += gone[-1]
-            if len(piece) < limits.TTL_COUNT_MAX:
+            if not piece:
                 return removed
+            await asyncio.sleep(0)
             after = piece[-1]
+
+
+def _piece(walk: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """So many documents of a walk, or so many bytes of them."""
+    piece, size = [], 0
+    for item in islice(walk, limits.TTL_COUNT_MAX):
+        piece.append(item)
+        size += len(item[1])
+        if size >= limits.TTL_BYTES_MAX:
+            break
+    return piece
 
 
 def is_ttl(index: Index) -> bool:

@@ -37,7 +37,7 @@ def _remove(txn: WriteTransaction, collection: Collection, record: bytes) -> Non
             unique.change(txn, collection, record, document, None)
         txn.kv.delete(bounded_key(collection.number_key, identify(document)[0]), db=txn.tables["ids"])
     txn.kv.delete(collection.number_key + record, db=txn.tables["documents"])
-    txn.add_count(collection, -1)
+    txn.add_count(collection, -1, record)
 
 
 def _document(txn: WriteTransaction, collection: Collection, record: bytes) -> bytes | None:

@@ -48,9 +48,9 @@ class Collection:
     """A collection or view in memory. `uuid` is 16 bytes, None for a view."""
 
     __slots__ = (
-        "database", "delete_head", "document_count", "images", "indexes", "insert_head", "kind", "long_ids", "name",
-        "namespace",
-        "next_record", "number", "number_key", "options", "topic", "unique_indexes", "update_head", "uuid",
+        "counted", "counted_through", "database", "delete_head", "document_count", "images", "indexes", "insert_head",
+        "kind", "long_ids", "name", "namespace", "next_record", "number", "number_key", "options", "topic",
+        "unique_indexes", "update_head", "uuid",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,8 @@ class Collection:
         self.indexes = indexes
         self.next_record: int | None = None  # read from the table at the first insert
         self.document_count: int | None = None  # counted when first asked for
+        self.counted = 0  # documents up to the record `counted_through`, until all of them are counted
+        self.counted_through = b""
         self.topic = 0
         self.long_ids = False  # whether an `_id` was ever stored whose key is cut, so that the ids are not in order
         self.set_options(options)

@@ -3,10 +3,10 @@
 Rule: everything is checked by the caller (`commands/catalog/`) before the first function here is called, except
 what only the data can tell (a unique index over duplicates), which is checked before anything changes.
 
-A dropped collection's documents go in the background: `drop` moves its number to the garbage, and
-`collect_garbage` removes a bounded number of documents in each of its transactions.
+A dropped collection's documents go in the background, and the keys of a dropped index: `drop` moves its number to the
+garbage, and `collect_garbage` removes a bounded number of rows in each of its transactions.
 
-    meta   "garbage" + collection number (4)   → b""
+    meta   "garbage" + collection or index number (4)   → b""
 
 Source of the entries' shapes: MongoDB's oplog, as listed in the change streams reference.
 """
@@ -83,24 +83,28 @@ def drop(txn: WriteTransaction, collection: Collection) -> None:
 
 def _discard(txn: WriteTransaction, collection: Collection) -> None:
     for index in collection.unique_indexes:
-        unique.clear(txn, index)
+        _discard_index(txn, index)
     txn.kv.put(_GARBAGE + collection.number_key, b"", db=txn.tables["meta"])
 
 
+def _discard_index(txn: WriteTransaction, index: Index) -> None:
+    txn.kv.put(_GARBAGE + index.number.to_bytes(4, "big"), b"", db=txn.tables["meta"])
+
+
 def has_garbage(view: View) -> bool:
-    """Whether documents of dropped collections are still there."""
+    """Whether rows of dropped collections and indexes are still there."""
     with view.kv.cursor(view.tables["meta"]) as cursor:
         return bool(cursor.set_range(_GARBAGE) and cursor.key().startswith(_GARBAGE))
 
 
 def collect_garbage(txn: WriteTransaction, count_max: int) -> bool:
-    """Remove up to `count_max` documents of dropped collections; True if some are left."""
+    """Remove up to `count_max` rows of dropped collections and indexes; True if some are left."""
     with txn.kv.cursor(txn.tables["meta"]) as cursor:
         if not cursor.set_range(_GARBAGE) or not cursor.key().startswith(_GARBAGE):
             return False
         number = cursor.key()[len(_GARBAGE) :]
     left = count_max
-    for table in ("documents", "ids"):
+    for table in ("documents", "ids", "indexes"):
         with txn.kv.cursor(txn.tables[table]) as cursor:
             moved = cursor.set_range(number)
             while moved and left and cursor.key()[:4] == number:
@@ -196,7 +200,7 @@ def logged_spec(spec: dict[str, Any]) -> dict[str, Any]:
 def drop_index(txn: WriteTransaction, collection: Collection, index: Index) -> None:
     """Drop an index; one entry."""
     if index.unique:
-        unique.clear(txn, index)
+        _discard_index(txn, index)
     collection.set_indexes([item for item in collection.indexes if item is not index])
     txn.catalog.save(txn.kv, collection)
     txn.log_command(

@@ -267,7 +267,7 @@ class ProvisionalRecords:
         """The first of `count` records that no other view has."""
         return self._transactions.new_records(count)
 
-    def add(self, collection: Collection, change: int) -> None:
+    def add(self, collection: Collection, change: int, removed: bytes | None = None) -> None:
         """The counts in memory are those of what is committed."""
 
     def count(self, view: View, collection: Collection) -> int:

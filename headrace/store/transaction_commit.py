@@ -84,7 +84,7 @@ def _write(
                 txn.add_count(collections[key[:4]], 1)
         elif rest < PROVISIONAL:
             kv.delete(key, db=db)
-            txn.add_count(collections[key[:4]], -1)
+            txn.add_count(collections[key[:4]], -1, rest)
 
 
 def _log(txn: WriteTransaction, transaction: ClientTransaction, head: bytes) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace import limits
@@ -50,8 +51,8 @@ class DocumentRecords(Protocol):
     def next_record(self, view: View, collection: Collection, count: int) -> int:
         """The first of `count` consecutive new records."""
 
-    def add(self, collection: Collection, change: int) -> None:
-        """The collection has `change` more documents."""
+    def add(self, collection: Collection, change: int, removed: bytes | None = None) -> None:
+        """The collection has `change` more documents, the last ones; or one less, that of the record `removed`."""
 
     def count(self, view: View, collection: Collection) -> int:
         """How many documents the view shows of a collection."""
@@ -68,9 +69,20 @@ class StoredRecords:
         collection.next_record = first + count
         return first
 
-    def add(self, collection: Collection, change: int) -> None:
+    def add(self, collection: Collection, change: int, removed: bytes | None = None) -> None:
         if collection.document_count is not None:
             collection.document_count += change
+        elif removed is not None and removed <= collection.counted_through:
+            collection.counted -= 1
+
+    def count_on(self, view: View, collection: Collection, count_max: int) -> None:
+        """Count up to so many documents more, behind those that are counted; the last time sets `document_count`."""
+        records = list(islice(view.records(collection, after=collection.counted_through or None), count_max))
+        collection.counted += len(records)
+        if records:
+            collection.counted_through = records[-1]
+        if len(records) < count_max:
+            collection.document_count = collection.counted
 
     def count(self, view: View, collection: Collection) -> int:
         """A count made while a write transaction is on its way to the disk is not stored: it lacks its changes."""
@@ -188,8 +200,19 @@ class View:
                 if document is not None:
                     yield id_key, record, document
 
+    def is_counted(self, collection: Collection) -> bool:
+        """Whether `count` is cheap."""
+        return self._records is not STORED or collection.document_count is not None
+
+    def count_on(self, collection: Collection, count_max: int) -> bool:
+        """Count up to so many documents more, so that `is_counted` in the end; False while a commit is under way."""
+        if self.store.writing not in (None, self):
+            return False
+        STORED.count_on(self, collection, count_max)
+        return True
+
     def count(self, collection: Collection) -> int:
-        """How many documents the view shows of a collection; cheap but for the first time."""
+        """How many documents the view shows of a collection; cheap if it `is_counted`."""
         return self._records.count(self, collection)
 
     # The oplog.

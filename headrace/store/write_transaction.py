@@ -209,7 +209,7 @@ class WriteTransaction(View):
             unique.change(self, collection, record, old, None)
         self.kv.delete(bounded_key(collection.number_key, key), db=self.tables["ids"])
         self.kv.delete(collection.number_key + record, db=self.tables["documents"])
-        self._records.add(collection, -1)
+        self._records.add(collection, -1, record)
         self._changes.change(self, collection, collection.delete_head, key_document, None, old, retryable)
 
     def is_locked(self, collection: Collection, record: bytes) -> bool:
@@ -217,9 +217,9 @@ class WriteTransaction(View):
         locks = self.store.transactions.locks
         return bool(locks) and (self.tables["documents"], collection.number_key + record) in locks
 
-    def add_count(self, collection: Collection, change: int) -> None:
+    def add_count(self, collection: Collection, change: int, removed: bytes | None = None) -> None:
         """The number of documents has changed by other ways than `insert` and `delete`."""
-        self._records.add(collection, change)
+        self._records.add(collection, change, removed)
 
 
 def _has_empty_timestamp(document: bytes) -> bool:

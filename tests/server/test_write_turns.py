@@ -395,3 +395,56 @@ def raw_update() -> bytes:
     from .raw import message
 
     return message({**update_all(), "$db": "t", "writeConcern": {"w": 0}})
+
+
+READS_ALL: dict[str, dict[str, Any]] = {
+    "collStats": {"collStats": "c"},
+    "count": {"count": "c"},
+    "dbStats": {"dbStats": 1},
+    "drop": {"drop": "c"},
+    "dropDatabase": {"dropDatabase": 1},
+    "listDatabases": {"listDatabases": 1},
+    "renameCollection": {"renameCollection": "t.d", "to": "t.c", "dropTarget": True},
+    "validate": {"validate": "c"},
+}
+
+
+@pytest.mark.parametrize("name", READS_ALL)
+def test_what_reads_all_of_a_collection_pauses(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.limits.COUNT_COUNT", 7)
+    with headrace.Server(tmp_path) as server, RawClient(server.address) as client:
+        fill(client)
+        client.ask({"create": "d"})
+    with headrace.Server(tmp_path) as server, RawClient(server.address) as long, RawClient(server.address) as other:
+        server._running.scheduler.turns.seconds = 0.0
+        stream = other.watch("c")
+        long.send(READS_ALL[name], "admin" if name in ("listDatabases", "renameCollection") else "t")
+        removed = other.ask({"delete": "c", "deletes": [{"q": {"_id": 3}, "limit": 1}]})["n"]
+        reply = long.receive()[1]
+        assert reply["ok"] == 1.0
+        if name in ("drop", "dropDatabase", "renameCollection"):
+            newest = other.ask({"find": "oplog.rs", "sort": {"$natural": -1}, "limit": 3}, "local")
+            entries = [entry for entry in newest["cursor"]["firstBatch"] if "numRecords" in entry.get("o2", {})]
+            assert entries[0]["o2"]["numRecords"] == COUNT - removed
+        else:
+            assert other.ask({"count": "c"})["n"] == COUNT - removed
+        assert stream
+
+
+def test_the_keys_of_a_dropped_index_go_in_the_background(server: headrace.Server) -> None:
+    with RawClient(server.address) as client:
+        fill(client)
+        index = {"key": {"_id": 1, "n": 1}, "name": "u", "unique": True}
+        client.ask({"createIndexes": "c", "indexes": [index]})
+        client.ask({"dropIndexes": "c", "index": "u"})
+        assert client.ask({"createIndexes": "c", "indexes": [index]})["ok"] == 1.0
+        assert client.ask({"insert": "c", "documents": [{"_id": 1000, "n": 0}]})["n"] == 1
+        client.ask({"drop": "c"})
+        store = server._running.store
+
+        def rows() -> int:
+            with store.reading() as view:
+                return int(view.kv.stat(store.tables["indexes"])["entries"])
+
+        while rows():
+            client.ask({"ping": 1})

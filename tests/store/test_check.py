@@ -79,6 +79,12 @@ def test_a_sound_directory_has_no_problems_and_is_left_as_it_is(
     assert {item: (item.read_bytes(), item.stat().st_mtime_ns) for item in directory.iterdir()} == before
 
 
+def test_the_rows_of_a_dropped_index_are_no_problem(directory: Path) -> None:
+    with DrivenServer(directory, clock=FakeClock()) as at:
+        at.must("t", {"dropIndexes": "c", "index": "a_1"})
+    assert check(directory).problems == []
+
+
 def test_a_directory_without_checksums_is_checked_as_it_is(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(directory)
     as_format_1(store)

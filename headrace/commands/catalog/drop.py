@@ -8,10 +8,13 @@ from headrace.dispatch.arguments import Fields, boolean, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLECTION_UUID, ENCRYPTION
+from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.dispatch.namespaces import check_database, check_namespace, for_writing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
+from headrace.execution.storage_stats import count_of
 from headrace.store import catalog_changes
+from headrace.store.catalog import Collection
 
 DROP_TARGET: Final = boolean("dropTarget")
 TO: Final = string("to", required=True)
@@ -21,7 +24,7 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     """drop: a collection or a view; one that does not exist is no error."""
     namespace = target(request)
     for_writing(context, namespace)
-    collection = context.txn.collection(namespace)
+    collection = counted(context, namespace)
     if collection is None:
         return {}
     count = len(collection.indexes)
@@ -36,6 +39,9 @@ def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
         raise CommandError(20, f"Dropping the '{database}' database is prohibited.")
     if not context.txn.catalog.in_database(database):
         return {}
+    for collection in context.txn.catalog.in_database(database):
+        counted(context, collection.namespace)
+    wait_until_unused(context, f"{database}.")
     catalog_changes.drop_database(context.txn, database)
     return {"dropped": database}
 
@@ -46,6 +52,10 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     source, goal = check_namespace(body[request.name]), check_namespace(TO.of(body))
     for namespace in (source, goal):
         for_writing(context, namespace)
+    if DROP_TARGET.of(body):
+        counted(context, goal)
+    wait_until_unused(context, source)
+    wait_until_unused(context, goal)
     txn = context.txn
     if source == goal:
         raise CommandError(20, "Can't rename a collection to itself")
@@ -63,6 +73,15 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     return {}
 
 
+def counted(context: CommandContext, namespace: str) -> Collection | None:
+    """The collection that is about to be dropped, its documents counted, as the entry says how many there were."""
+    collection = context.txn.collection(namespace)
+    if collection is not None and not collection.is_view:
+        count_of(context, collection)
+        wait_until_unused(context, namespace)
+    return context.txn.collection(namespace)
+
+
 _DROP: Final = Fields(*COLLECTION_UUID, *ENCRYPTION)
 _RENAME: Final = Fields(
     string("renameCollection", required=True), TO, DROP_TARGET, *COLLECTION_UUID, *ENCRYPTION,
@@ -70,7 +89,7 @@ _RENAME: Final = Fields(
 )  # fmt: skip
 
 COMMANDS: Final = (
-    Command("drop", drop, _DROP, writes=True),
-    Command("dropDatabase", drop_database, Fields(), writes=True),
-    Command("renameCollection", rename, _RENAME, writes=True, admin_only=True),
+    Command("drop", drop, _DROP, pauses=True, writes=True),
+    Command("dropDatabase", drop_database, Fields(), pauses=True, writes=True),
+    Command("renameCollection", rename, _RENAME, pauses=True, writes=True, admin_only=True),
 )

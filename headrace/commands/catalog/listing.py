@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 from bson import Binary, Int64
 
+from headrace import limits
 from headrace.dispatch.arguments import Fields, boolean, document, number, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -15,7 +18,7 @@ from headrace.dispatch.namespaces import OPLOG, check_database, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
-from headrace.execution.storage_stats import _size, storage_stats
+from headrace.execution.storage_stats import count_of, size_of, storage_stats
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
 from headrace.store.checksums.transaction import DamagedValue
@@ -90,7 +93,7 @@ def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
     shown: list[dict[str, Any]] = []
     total = 0
     for name in sorted(names):
-        size = sum(_size(context, item) for item in context.view.catalog.in_database(name)) if not name_only else 0
+        size = sum(size_of(context, item) for item in context.view.catalog.in_database(name)) if not name_only else 0
         total += size
         shown.append({"name": name} if name_only else {"name": name, "sizeOnDisk": Int64(size), "empty": not size})
     spec = FILTER.of(request.body)
@@ -111,8 +114,8 @@ def database_stats(context: CommandContext, request: Request) -> dict[str, Any]:
     """dbStats: sums over the collections of a database, in bytes."""
     namespaces = context.view.catalog.in_database(check_database(request.db))
     collections = [item for item in namespaces if not item.is_view]
-    size = sum(_size(context, item) for item in collections)
-    count = sum(context.view.count(item) for item in collections)
+    size = sum(size_of(context, item) for item in collections)
+    count = sum(count_of(context, item) for item in collections)
     return {
         "db": request.db, "collections": Int64(len(collections)), "views": Int64(len(namespaces) - len(collections)),
         "objects": Int64(count), "avgObjSize": size / count if count else 0.0, "dataSize": float(size),
@@ -135,13 +138,15 @@ def validate(context: CommandContext, request: Request) -> dict[str, Any]:
     errors: list[str] = []
     damaged: list[Int64] = []
     count = 0
-    for record in context.view.records(collection):
+    for record in _records(context, collection):
         count += 1
         try:
-            raw = context.view.by_record(collection, record)
-            assert raw is not None
+            view = context.view
+            raw = view.by_record(collection, record)
+            if raw is None:  # deleted meanwhile
+                continue
             decode(raw)
-            if context.view.record_of(collection, identify(raw)[0]) != record:
+            if view.record_of(collection, identify(raw)[0]) != record:
                 errors.append(f"the id index does not lead to record {int.from_bytes(record, 'big')}")
         except DamagedValue as error:
             damaged.append(Int64(int.from_bytes(record, "big")))
@@ -151,6 +156,14 @@ def validate(context: CommandContext, request: Request) -> dict[str, Any]:
         "nrecords": count, "nIndexes": len(collection.indexes),
         "valid": not errors, "warnings": [], "errors": errors,
     }  # fmt: skip
+
+
+def _records(context: CommandContext, collection: Collection) -> Iterator[bytes]:
+    """The records of a collection, read in pieces, between which the command may pause."""
+    after: bytes | None = None
+    while records := list(islice(context.view.records(collection, after=after), limits.COUNT_COUNT)):
+        yield from records
+        after = records[-1]
 
 
 _STATISTICS: Final = Fields(SCALE, strict=False)
@@ -163,9 +176,9 @@ _VALIDATE: Final = Fields(
 )
 
 COMMANDS: Final = (
-    Command("collStats", collection_stats, _STATISTICS, aliases=("collstats",)),
-    Command("dbStats", database_stats, _STATISTICS, aliases=("dbstats",)),
+    Command("collStats", collection_stats, _STATISTICS, aliases=("collstats",), pauses=True),
+    Command("dbStats", database_stats, _STATISTICS, aliases=("dbstats",), pauses=True),
     Command("listCollections", list_collections, _LIST_COLLECTIONS),
-    Command("listDatabases", list_databases, _LIST_DATABASES, admin_only=True),
-    Command("validate", validate, _VALIDATE),
+    Command("listDatabases", list_databases, _LIST_DATABASES, pauses=True, admin_only=True),
+    Command("validate", validate, _VALIDATE, pauses=True),
 )

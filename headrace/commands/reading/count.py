@@ -15,6 +15,7 @@ from headrace.dispatch.request import Request
 from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import check_hint, collation_of
 from headrace.execution.sources import documents, is_virtual, resolve
+from headrace.execution.storage_stats import count_of
 from headrace.query.collation import Collation
 from headrace.values.bson import decode
 from headrace.values.order import hash_key
@@ -34,7 +35,7 @@ def count(context: CommandContext, request: Request) -> dict[str, Any]:
     collection = context.view.collection(namespace)
     check_hint(collection, body.get("hint"))
     if collection is not None and not collection.is_view and not spec:
-        matched = context.view.count(collection)
+        matched = count_of(context, collection)
     else:
         collation = collation_of(collection, body.get("collation"))
         matched = sum(1 for _ in _matches(context, namespace, spec, collation, body))

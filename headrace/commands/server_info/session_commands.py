@@ -58,10 +58,10 @@ def _ids(sessions: list[dict[str, Any]]) -> list[bytes]:
 
 
 COMMANDS: Final = (
-    Command("endSessions", end, _listing("endSessions")),
-    Command("killAllSessions", end_all, _listing("killAllSessions")),
-    Command("killAllSessionsByPattern", end_all, _listing("killAllSessionsByPattern")),
-    Command("killSessions", end, _listing("killSessions")),
+    Command("endSessions", end, _listing("endSessions"), pauses=True),
+    Command("killAllSessions", end_all, _listing("killAllSessions"), pauses=True),
+    Command("killAllSessionsByPattern", end_all, _listing("killAllSessionsByPattern"), pauses=True),
+    Command("killSessions", end, _listing("killSessions"), pauses=True),
     Command("refreshSessions", refresh, _listing("refreshSessions")),
     Command("startSession", start_session, Fields(strict=False)),
 )

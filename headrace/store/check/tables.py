@@ -65,11 +65,14 @@ def _check_numbers(rows: Rows) -> None:
         rows.problems.append("the catalog's next number is one that it has given already")
 
 
+def _dropped(rows: Rows) -> set[bytes]:
+    """The numbers of dropped collections and indexes whose rows have not been removed yet."""
+    return {key[len(_GARBAGE) :] for key, _ in rows.walk("meta", _GARBAGE, _GARBAGE + b"\xff" * 4)}
+
+
 def _collections(rows: Rows) -> dict[bytes, Collection | None]:
     """Collections by the first bytes of their keys; None for one that was dropped and not yet removed."""
-    known: dict[bytes, Collection | None] = {
-        key[len(_GARBAGE) :]: None for key, _ in rows.walk("meta", _GARBAGE, _GARBAGE + b"\xff" * 4)
-    }
+    known: dict[bytes, Collection | None] = dict.fromkeys(_dropped(rows))
     known.update({item.number_key: item for item in rows.catalog.collections.values() if not item.is_view})
     return known
 
@@ -118,7 +121,10 @@ def _check_indexes(rows: Rows) -> None:
         for item in rows.catalog.collections.values()
         for index in item.unique_indexes
     }
+    dropped = _dropped(rows)
     for key, record in rows.walk("indexes"):
+        if key[:4] in dropped:
+            continue
         if key[:4] not in owners:
             rows.problems.append(f"{rows.name('indexes', key)} belongs to no index")
             continue
