@@ -172,6 +172,7 @@ def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 def _run(options: ServerOptions, announce: Announce) -> int:
     from headrace.server import daemon
+    from headrace.server.listener import raise_descriptor_limit
     from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse
     from headrace.store.store import IncompatibleFormat
@@ -180,6 +181,7 @@ def _run(options: ServerOptions, announce: Announce) -> int:
         if options.logpath is not None:
             open_log(options.logpath, append=options.logappend)
         _start_logging(quiet=options.quiet)
+        raise_descriptor_limit()
         with pid_file(options.pidfilepath):
             daemon.run(options, announce)
     except DirectoryInUse as error:

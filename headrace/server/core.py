@@ -21,6 +21,7 @@ from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request, is_loopb
 from headrace.errors import Interrupted
 from headrace.server.background import Background
 from headrace.server.failures import log_failure, printable
+from headrace.server.listener import Listener, bound_sockets, bound_unix_socket
 from headrace.server.log_tail import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
@@ -61,7 +62,7 @@ class Core:
         self.peers: set[Peer] = set()
         self.ending = False
         self.port = options.port
-        self._servers: list[asyncio.Server] = []
+        self._listener = Listener(self.loop, lambda: Peer(self))
         self._socket_path: Path | None = None
         self.startup_warnings: list[str] = []
 
@@ -69,9 +70,9 @@ class Core:
         """Listen; raises OSError where an address cannot be had, and then nothing is left open."""
         try:
             for address in self.options.bind_ips:
-                await self._listen(address)
+                self._listen(address)
             if self.options.unix_socket_prefix is not None:
-                await self._listen_unix(self.options.unix_socket_prefix)
+                self._listen_unix(self.options.unix_socket_prefix)
         except BaseException:
             await self.stop()
             raise
@@ -79,17 +80,14 @@ class Core:
         self.background.start()
         self._watch_writer()
 
-    async def _listen(self, address: str) -> None:
-        server = await self.loop.create_server(
-            lambda: Peer(self), address, self.port, backlog=limits.LISTEN_BACKLOG, reuse_address=True
-        )
-        self._servers.append(server)
-        if self.port == 0:  # the port picked for the first address is used for all
-            self.port = server.sockets[0].getsockname()[1]
+    def _listen(self, address: str) -> None:
+        for bound in bound_sockets(address, self.port):
+            self.port = bound.getsockname()[1]  # the port picked for the first address is used for all
+            self._listener.add(bound)
 
     def _warn_of_addresses(self) -> None:
         """Say what it means that other machines can connect."""
-        hosts = [item.getsockname() for server in self._servers for item in server.sockets]
+        hosts = [item.getsockname() for item in self._listener.sockets]
         exposed = [host[0] for host in hosts if isinstance(host, tuple) and not is_loopback(host[0])]
         if exposed:
             warning = (
@@ -99,20 +97,18 @@ class Core:
             self.startup_warnings.append(warning)
             LOG.warning("%s", warning)
 
-    async def _listen_unix(self, prefix: Path) -> None:
+    def _listen_unix(self, prefix: Path) -> None:
         path = prefix / f"mongodb-{self.port}.sock"
         if path.is_socket() and not _answers(path):
             path.unlink()  # what a killed server left behind
-        server = await self.loop.create_unix_server(lambda: Peer(self), str(path), backlog=limits.LISTEN_BACKLOG)
-        self._servers.append(server)
+        self._listener.add(bound_unix_socket(path))
         self._socket_path = path
 
     async def stop(self) -> None:
         """Take no more clients, finish the writes that have come, close everything. Called once."""
         logging.getLogger("headrace").removeHandler(self._log)
         self.ending = True
-        for server in self._servers:
-            server.close()
+        self._listener.close()
         for peer in self.peers:
             peer.stop_reading()
         self.background.stop()
@@ -137,13 +133,12 @@ class Core:
     def addresses(self) -> list[str]:
         """Where it listens, as drivers write it."""
         listed = []
-        for server in self._servers:
-            for bound in server.sockets:
-                name = bound.getsockname()
-                if bound.family == socket.AF_UNIX:
-                    listed.append(str(name))
-                else:
-                    listed.append(f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}")
+        for bound in self._listener.sockets:
+            name = bound.getsockname()
+            if bound.family == socket.AF_UNIX:
+                listed.append(str(name))
+            else:
+                listed.append(f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}")
         return listed
 
     def _watch_writer(self) -> None:
@@ -164,8 +159,7 @@ class Core:
         self.failure = f"{what}: {type(error).__name__}: {printable(error)}"
         log_failure(f"the server ends: {what}", error, level=logging.CRITICAL)
         self.ending = True
-        for server in self._servers:
-            server.close()
+        self._listener.close()
         for peer in list(self.peers):
             with contextlib.suppress(Exception):
                 peer.drop()
@@ -213,6 +207,8 @@ class Core:
         A write whose answer the client does not want goes on: such a client need not stay for it."""
         self.peers.discard(peer)
         self.engine.connections_open -= 1
+        if self._listener.paused:
+            self.loop.call_soon(self._listener.client_left)  # its socket is closed behind this call
         self.notifier.leave(peer)
         error = Interrupted(279, "the client has disconnected")
         self.scheduler.interrupt(peer.client.connection_id, error)

@@ -1,0 +1,168 @@
+"""Listening sockets: connections accepted as long as there are descriptors, and left waiting in the kernel while not.
+
+An event loop's own server either takes and closes the connections for which there is no descriptor (libuv), or logs
+each second that there is none (asyncio). Here the listener pauses, says so once, and goes on when a client has left:
+those who wait are served then. Some descriptors are left for files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import resource
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from headrace import limits
+
+LOG = logging.getLogger("headrace.server")
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Listener:
+    """The listening sockets of one server."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, factory: Callable[[], asyncio.Protocol]) -> None:
+        """`factory` makes the protocol of a new connection."""
+        self._loop = loop
+        self._factory = factory
+        self.paused = False
+        """There are no descriptors for more connections."""
+        self._has_warned = False
+        self._closed = False
+        self._connecting: set[asyncio.Task[None]] = set()
+        self.sockets: list[socket.socket] = []
+
+    def add(self, listening: socket.socket) -> None:
+        """Accept connections of a bound socket, which is closed with the others."""
+        listening.setblocking(False)
+        listening.listen(limits.LISTEN_BACKLOG)
+        self.sockets.append(listening)
+        self._loop.add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(limits.ACCEPT_COUNT_MAX):
+            try:
+                connection, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                self._say_that_nobody_waits()
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                self._pause()
+                return
+            connection.setblocking(False)
+            task = self._loop.create_task(self._connect(connection))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+            if connection.fileno() >= descriptor_count() - limits.DESCRIPTOR_RESERVE:
+                self._pause()
+                return
+
+    async def _connect(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._factory, connection)
+        except OSError:  # the client has gone already
+            connection.close()
+
+    def _pause(self) -> None:
+        if self.paused or self._closed:
+            return
+        self.paused = True
+        for listening in self.sockets:
+            self._loop.remove_reader(listening)
+        if not self._has_warned:
+            self._has_warned = True
+            LOG.warning(
+                "the process has no descriptors left (its limit is %d): new connections wait until clients leave",
+                descriptor_count(),
+            )
+        self._loop.call_later(limits.ACCEPT_RETRY_SECONDS, self._retry)
+
+    def _say_that_nobody_waits(self) -> None:
+        if self._has_warned:
+            self._has_warned = False
+            LOG.warning("there are descriptors again: no connection waits any more")
+
+    def _retry(self) -> None:
+        self.client_left()
+        if self.paused and not self._closed:
+            self._loop.call_later(limits.ACCEPT_RETRY_SECONDS, self._retry)
+
+    def client_left(self) -> None:
+        """Descriptors may be free again: accept, if that was paused."""
+        if not self.paused or self._closed or not _has_free_descriptors():
+            return
+        self.paused = False
+        for listening in self.sockets:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def close(self) -> None:
+        """Listen no more; connections that were accepted stay."""
+        self._closed = True
+        for listening in self.sockets:
+            self._loop.remove_reader(listening)
+            listening.close()
+        self.sockets.clear()
+
+
+def _has_free_descriptors() -> bool:
+    """Whether there are more than those left for files: the lowest free one shows how many are in use."""
+    try:
+        with socket.socket() as probe:
+            return probe.fileno() < descriptor_count() - limits.DESCRIPTOR_RESERVE
+    except OSError:
+        return False
+
+
+def bound_sockets(address: str, port: int) -> list[socket.socket]:
+    """Sockets bound to the addresses that a name has; raises OSError where one cannot be had."""
+    bound: list[socket.socket] = []
+    names = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        for family, kind, protocol, _, name in dict.fromkeys(names):
+            listening = socket.socket(family, kind, protocol)
+            bound.append(listening)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                listening.bind((name[0], port, *name[2:]))
+                port = listening.getsockname()[1]
+            except OSError as error:
+                raise OSError(error.errno, f"cannot listen on {address}:{port}: {error.strerror}") from None
+    except BaseException:
+        for listening in bound:
+            listening.close()
+        raise
+    return bound
+
+
+def bound_unix_socket(path: Path) -> socket.socket:
+    """A Unix socket bound to a path that is free; raises OSError where it is not."""
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.bind(str(path))
+    except OSError as error:
+        listening.close()
+        raise OSError(error.errno, f"cannot listen on {path}: {error.strerror}") from None
+    return listening
+
+
+def descriptor_count() -> int:
+    """How many descriptors the process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def raise_descriptor_limit() -> None:
+    """As many descriptors as the operating system allows without privileges."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):  # macOS says "unlimited", and allows less
+            return
