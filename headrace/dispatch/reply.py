@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Any, Final
 
 from headrace.errors import CommandError
+from headrace.turns import PIECE_COUNT, tick, ticking
 from headrace.values.bson import encode
 
 _INT32 = Struct("<i").pack
@@ -69,10 +70,14 @@ def error_reply(error: CommandError, labels: Sequence[str], position: int | None
 def array(documents: Sequence[bytes]) -> bytes:
     """A BSON array of raw documents."""
     while len(_KEYS) < len(documents):
+        if not len(_KEYS) % PIECE_COUNT:
+            tick()
         _KEYS.append(b"\x03" + str(len(_KEYS)).encode() + b"\x00")
-    pieces = [part for pair in zip(_KEYS, documents) for part in pair]
-    body = b"".join(pieces)
-    return _INT32(len(body) + 5) + body + b"\x00"
+    pieces = [b""]
+    pieces += [part for pair in zip(_KEYS, ticking(documents)) for part in pair]
+    pieces.append(b"\x00")
+    pieces[0] = _INT32(sum(map(len, pieces)) + 4)
+    return b"".join(pieces)
 
 
 def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: bytes, token: bytes | None) -> bytes:

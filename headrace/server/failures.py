@@ -22,7 +22,8 @@ def printable(text: object) -> str:
 
 def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) -> None:
     """Log an unexpected exception with its innermost frames."""
-    frames = traceback.format_tb(error.__traceback__)[-limits.LOG_FRAME_COUNT_MAX :]
+    is_deep = isinstance(error, RecursionError)  # its thousands of frames take long to list, and say the same
+    frames = [] if is_deep else traceback.format_tb(error.__traceback__, -limits.LOG_FRAME_COUNT_MAX)
     LOG.log(level, "%s: %s: %s\n%s", printable(what), type(error).__name__, printable(error), "".join(frames).rstrip())
 
 

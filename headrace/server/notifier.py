@@ -11,12 +11,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
+from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.server.deadlines import Deadlines
 from headrace.store.store import Committed
+from headrace.turns import TURN_SECONDS
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -127,10 +129,13 @@ class Notifier:
 
     def _run_woken(self) -> None:
         woken = self._woken
+        ends = monotonic() + TURN_SECONDS
         try:
             for _ in range(min(len(woken), limits.WOKEN_COUNT_MAX)):
                 parked = woken.popleft()
                 parked.peer.wake(parked.command, parked.request)
+                if monotonic() > ends:
+                    break
         finally:
             if woken:
                 self._core.loop.call_soon(self._run_woken)

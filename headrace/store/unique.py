@@ -16,6 +16,7 @@ from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
 from headrace.store.index_keys import UNDEFINED, Row, index_rows
 from headrace.store.view import bounded_key
+from headrace.turns import uninterrupted
 from headrace.values.bson import MISSING, decode
 from headrace.values.bson.to_string import to_string
 from headrace.values.keystring import encode_element, encode_value
@@ -88,6 +89,7 @@ def _nulled(row: Row) -> list[Any]:
     return [None if item is MISSING else item for item in row]
 
 
+@uninterrupted()
 def keys_to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[bytes]:
     """Keys of a new document in all unique indexes; raises 11000 where one belongs to another record."""
     decoded = decode(document)
@@ -101,6 +103,7 @@ def keys_to_add(txn: WriteTransaction, collection: Collection, document: bytes, 
     return added
 
 
+@uninterrupted()
 def change(txn: WriteTransaction, collection: Collection, record: bytes, old: bytes, new: bytes | None) -> None:
     """Move the keys of a record from `old` to `new` (None: the document goes)."""
     added = keys_to_add(txn, collection, new, record) if new is not None else []

@@ -113,7 +113,7 @@ class Connection:
             return self._wait_for(wanted_bytes, buffer, at)
         if len(buffer) - at + self._tail_bytes < self._wanted_bytes:
             return NEED_DATA
-        self._buffer = buffer[at:] + b"".join(self._tail)
+        self._buffer = b"".join((buffer[at:], *self._tail))
         self._at = 0
         self._tail.clear()
         self._tail_bytes = 0

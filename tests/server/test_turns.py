@@ -132,3 +132,28 @@ def test_an_explain_counts_everything(server: headrace.Server) -> None:
         explained = client.ask({"explain": {"find": "c", "filter": {"x": None}}, "verbosity": "executionStats"})
         stats = explained["executionStats"]
         assert (stats["totalDocsExamined"], stats["nReturned"]) == (300, 300)
+
+
+def test_a_write_does_not_pause_between_its_look_at_a_unique_index_and_the_change(server: headrace.Server) -> None:
+    """A document of megabytes is decoded in pieces, but not in the middle of a write transaction."""
+    server._running.scheduler.turns.seconds = 0.0
+    with RawClient(server.address) as client, RawClient(server.address) as other:
+        client.ask({"createIndexes": "c", "indexes": [{"key": {"k": 1}, "name": "k_1", "unique": True}]})
+        large = {"_id": 1, "k": 1, "a": ["x" * 100] * 20_000}
+        client.send({"insert": "c", "documents": [large]})
+        other.send({"insert": "c", "documents": [{"_id": 2, "k": 1}]})
+        inserted = [client.receive()[1].get("n", 0), other.receive()[1].get("n", 0)]
+        assert sorted(inserted) == [0, 1]
+        client.ask({"update": "c", "updates": [{"q": {}, "u": {"$set": {"k": 2}}, "multi": True}]})
+        assert client.ask({"validate": "c"})["valid"]
+
+
+def test_long_messages_are_read_in_turns(server: headrace.Server) -> None:
+    server._running.scheduler.turns.seconds = 0.0
+    numbers = list(range(50_000))
+    with RawClient(server.address) as client, RawClient(server.address) as other:
+        client.ask({"insert": "c", "documents": [{"_id": 1, "n": 7, "a": numbers}]})
+        client.send({"find": "c", "filter": {"n": {"$in": numbers}}})
+        assert other.ask({"ping": 1})["ok"] == 1.0
+        assert client.receive()[1]["cursor"]["firstBatch"][0]["a"] == numbers
+        assert client.ask({"find": "c", "filter": {"$or": [{"x": -n} for n in range(20_000)]}})["cursor"]["id"] == 0

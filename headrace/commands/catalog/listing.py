@@ -22,6 +22,7 @@ from headrace.execution.storage_stats import count_of, size_of, storage_stats
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
 from headrace.store.checksums.transaction import DamagedValue
+from headrace.turns import ticking
 from headrace.values.bson import encode
 
 OPLOG_UUID: Final = uuid.uuid5(uuid.NAMESPACE_URL, "headrace:local.oplog.rs").bytes
@@ -50,19 +51,21 @@ def list_collections(context: CommandContext, request: Request) -> bytes:
     """listCollections: a cursor over collections and views, filtered by `filter`."""
     database = check_database(request.db)
     spec = FILTER.of(request.body)
-    shown = [_shown(collection) for collection in context.view.catalog.in_database(database)]
+    shown = [_shown(collection) for collection in ticking(context.view.catalog.in_database(database))]
     if database == "local" and context.store.oplog_enabled:
         shown.append(_oplog(context))
-    if any(item["type"] == "view" for item in shown):
+    if any(item["type"] == "view" for item in ticking(shown)):
         shown.append(_system_views(database))
     if spec:
         predicate = parse_filter(spec)
-        shown = [item for item in shown if predicate(item)]
+        shown = [item for item in ticking(shown) if predicate(item)]
     if NAME_ONLY.of(request.body):
         shown = [{"name": item["name"], "type": item["type"]} for item in shown]
     size = BATCH_SIZE.of(CURSOR.of(request.body))
     namespace = f"{database}.$cmd.listCollections"
-    return open_cursor(context, request, namespace, iter([encode(item) for item in shown]), size, id_first=True)
+    return open_cursor(
+        context, request, namespace, iter([encode(item) for item in ticking(shown)]), size, id_first=True
+    )
 
 
 def _oplog(context: CommandContext) -> dict[str, Any]:
@@ -92,7 +95,7 @@ def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
     name_only = NAME_ONLY.of(request.body)
     shown: list[dict[str, Any]] = []
     total = 0
-    for name in sorted(names):
+    for name in ticking(sorted(names)):
         size = sum(size_of(context, item) for item in context.view.catalog.in_database(name)) if not name_only else 0
         total += size
         shown.append({"name": name} if name_only else {"name": name, "sizeOnDisk": Int64(size), "empty": not size})
@@ -144,9 +147,11 @@ def validate(context: CommandContext, request: Request) -> dict[str, Any]:
             view = context.view
             raw = view.by_record(collection, record)
             if raw is None:  # deleted meanwhile
+                count -= 1
                 continue
-            decode(raw)
-            if view.record_of(collection, identify(raw)[0]) != record:
+            leads_back = view.record_of(collection, identify(raw)[0]) == record
+            decode(raw)  # which may pause
+            if not leads_back:
                 errors.append(f"the id index does not lead to record {int.from_bytes(record, 'big')}")
         except DamagedValue as error:
             damaged.append(Int64(int.from_bytes(record, "big")))
@@ -178,7 +183,7 @@ _VALIDATE: Final = Fields(
 COMMANDS: Final = (
     Command("collStats", collection_stats, _STATISTICS, aliases=("collstats",), pauses=True),
     Command("dbStats", database_stats, _STATISTICS, aliases=("dbstats",), pauses=True),
-    Command("listCollections", list_collections, _LIST_COLLECTIONS),
+    Command("listCollections", list_collections, _LIST_COLLECTIONS, pauses=True),
     Command("listDatabases", list_databases, _LIST_DATABASES, pauses=True, admin_only=True),
     Command("validate", validate, _VALIDATE, pauses=True),
 )

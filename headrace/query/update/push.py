@@ -7,12 +7,14 @@ inserted before others, the diff has the complete array.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.query.update.arrays import exact_int64
 from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode, depth
 from headrace.query.update.message_text import id_text
+from headrace.turns import sorted_in_pieces
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import sort_key
 from headrace.values.paths import array_index
@@ -124,7 +126,7 @@ def _parse_sort(pattern: Any, collation: Any) -> Sorter:
 
 def _by_value(descending: bool, collation: Any) -> Sorter:
     def sort(array: list[Any]) -> None:
-        array.sort(key=lambda value: sort_key(value, collation), reverse=descending)
+        array[:] = sorted_in_pieces(array, lambda value: sort_key(value, collation), reverse=descending)
 
     return sort
 
@@ -134,9 +136,13 @@ def _by_fields(fields: list[tuple[tuple[str, ...], bool]], collation: Any) -> So
 
     def sort(array: list[Any]) -> None:
         for path, descending in reversed(fields):
-            array.sort(key=lambda value, path=path: sort_key(_field(value, path), collation), reverse=descending)  # type: ignore[misc]
+            array[:] = sorted_in_pieces(array, partial(_key_at, path, collation), reverse=descending)
 
     return sort
+
+
+def _key_at(path: tuple[str, ...], collation: Any, value: Any) -> Any:
+    return sort_key(_field(value, path), collation)
 
 
 def _field(value: Any, components: tuple[str, ...]) -> Any:
