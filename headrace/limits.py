@@ -73,7 +73,6 @@ EXPRESSION_ARRAY_LENGTH_MAX: Final = (
 )
 ARROW_ROW_COUNT_MAX: Final = 1 << 30  # rows that a client may ask for in one Arrow batch: its length is an int32
 ARROW_SLICE_COUNT_MAX: Final = 1 << 16  # slices that events are cut into; more than Spark has tasks
-TEXT_LENGTH_MAX: Final = 64 * 1024 * 1024  # of a text that $concat or $replaceAll makes: MongoDB's, in bytes
 AWAIT_MS_DEFAULT: Final = 1000  # how long a getMore on a tailing cursor waits when the client does not say
 AWAIT_MS_MAX: Final = 2**31 - 1
 

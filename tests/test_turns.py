@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.turns import Turn, Turns, current_turn, tick
+from headrace.turns import (
+    LARGE_COUNT,
+    Turn,
+    Turns,
+    current_turn,
+    freed_in_pieces,
+    in_pieces,
+    sorted_in_pieces,
+    tick,
+)
 
 
 def test_a_call_that_never_ticks_is_just_a_call() -> None:
@@ -60,3 +69,37 @@ def test_an_interruption_is_raised_where_the_command_paused() -> None:
         turn
     )  # which is used again, and knows nothing of what was before
     assert turn.before_pause is None and turn.interruption is None
+
+
+def test_sorting_in_pieces_is_stable() -> None:
+    items = [(n * 7919 % 1000, n) for n in range(20_000)]
+    assert sorted_in_pieces(items, lambda item: item[0]) == sorted(items, key=lambda item: item[0])
+    descending = sorted_in_pieces(items, lambda item: item[0], reverse=True)
+    assert descending == sorted(items, key=lambda item: item[0], reverse=True)
+    assert [len(piece) for piece in in_pieces(range(10_000))] == [4096, 4096, 1808]
+
+
+def test_a_large_array_is_freed_in_pieces_once_nothing_refers_to_it() -> None:
+    class Element:
+        alive = 0
+
+        def __init__(self) -> None:
+            Element.alive += 1
+
+        def __del__(self) -> None:
+            Element.alive -= 1
+
+    turns = Turns(seconds=0.0)
+
+    def command() -> str:
+        freed_in_pieces([Element() for _ in range(LARGE_COUNT)])
+        retained = freed_in_pieces({n: Element() for n in range(LARGE_COUNT)})
+        assert Element.alive == len(retained)
+        return "done"
+
+    turn, left = turns.run(command), []
+    while isinstance(turn, Turn):
+        left.append(Element.alive)
+        turn = turns.resume(turn)
+    assert turn == "done" and Element.alive == 0 and not turns.large
+    assert len(set(left)) >= 16

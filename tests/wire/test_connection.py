@@ -7,9 +7,11 @@ from contextlib import suppress
 
 import bson
 import pytest
+import snappy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.wire import compression
 from headrace.wire.checksum import crc32c
 from headrace.wire.compression import NAMES, compress
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError
@@ -320,3 +322,13 @@ def test_the_messages_are_the_same_whenever_they_are_asked_for(stream: list[byte
     while isinstance(message := connection.next_event(), Message):
         result.append(message)
     assert shown(result) == shown(read_all(full))
+
+
+@pytest.mark.parametrize("compressor", [0, 1, 2, 3])
+@pytest.mark.parametrize("size", [0, 1, 100, 256 * 1024, 256 * 1024 + 1, 3_000_000])
+def test_long_data_are_compressed_in_pieces(compressor: int, size: int) -> None:
+    data = (bytes(range(256)) * (size // 256 + 1))[:size]
+    packed = compression.compress(compressor, data)
+    assert compression.decompress(compressor, packed, size) == data
+    if compressor == 1:
+        assert snappy.uncompress(packed) == data

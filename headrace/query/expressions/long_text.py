@@ -1,7 +1,7 @@
 """Operations on texts of megabytes, cut into pieces with ticks; of a short text they are Python's own.
 
-Rule: the results are those of `str.replace`, `str.split` and `str.translate`. A text that an operator makes has at most
-MongoDB's 64 MiB (error 13548).
+Rule: the results are those of `str.replace`, `str.split` and `str.translate`. A text that an operator makes is no
+longer than a document may be, also where it is not stored (error 10334).
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ _QUICK_LENGTH: Final = 16 * PIECE_LENGTH  # of what comes out at most
 
 
 def check_length(length: int) -> None:
-    """Raise 13548 for a text of so many characters (in MongoDB: bytes) that it is too long to be made."""
-    if length > limits.TEXT_LENGTH_MAX:
-        raise CommandError(13548, f"BufBuilder attempted to grow() to {length} bytes, past the 64MB limit.")
+    """Raise 10334 for a text of so many characters that no document could hold it."""
+    if length > limits.INTERNAL_DOCUMENT_BYTES_MAX:
+        most = limits.INTERNAL_DOCUMENT_BYTES_MAX
+        message = f"BSONObj size: {length} ({length:#x}) is invalid. Size must be between 0 and {most}(16MB)"
+        raise CommandError(10334, message)
 
 
 def joined(texts: list[str]) -> str:
-    """All of them in one. Raises 13548."""
+    """All of them in one. Raises 10334."""
     check_length(sum(map(len, texts)))
     return "".join(texts)
 
 
 def replaced(text: str, find: str, replacement: str, count: int) -> str:
-    """As `str.replace`: at most `count` occurrences, -1 for all. Raises 13548."""
+    """As `str.replace`: at most `count` occurrences, -1 for all. Raises 10334."""
     if (len(text) + 1) * (len(replacement) + 1) <= _QUICK_LENGTH:
         return text.replace(find, replacement, count)
     if count == 1 or not find:
