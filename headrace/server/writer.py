@@ -61,6 +61,8 @@ class WriteGroup:
     answers: list[Answer] = field(default_factory=list)
     """One for each write that has run, `resumed` behind them."""
     jobs_run: int = 0
+    has_resumed: bool = False
+    """Whether `resumed` has had its turn, or has begun it."""
     txn: WriteTransaction = field(init=False)
 
 
@@ -199,6 +201,7 @@ class Writer:
                 run(txn)
                 group.jobs_run += 1
             if group.resumed is not None:
+                group.has_resumed = True
                 group.answers.append(self._core.scheduler.turns.resume(group.resumed.turn, txn))
             store.prepare(txn)
         except Exception as error:
@@ -305,7 +308,7 @@ class Writer:
         resumed = group.resumed
         if resumed is None:
             return False
-        if len(group.answers) < len(group.writes) or group.jobs_run < len(group.jobs):
+        if not group.has_resumed:
             self._paused.appendleft(resumed)
             return False
         if len(group.answers) > len(group.writes) and type(group.answers[-1]) is Turn:

@@ -26,11 +26,12 @@ from headrace.values.bson import decode, encode
 class Index:
     """One index of a collection. Only unique ones have keys in the tables; the others are listed."""
 
-    __slots__ = ("number", "partial", "spec")
+    __slots__ = ("building", "number", "partial", "spec")
 
     def __init__(self, number: int, spec: dict[str, Any]) -> None:
         self.number = number
         self.spec = spec
+        self.building = False  # not all documents have been looked at yet: a key may be another document's
         self.partial: Any = None  # the parsed partialFilterExpression, made when first asked for
 
     @property

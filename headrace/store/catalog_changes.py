@@ -14,7 +14,7 @@ Source of the entries' shapes: MongoDB's oplog, as listed in the change streams 
 from __future__ import annotations
 
 import uuid as uuids
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary
 
@@ -25,6 +25,9 @@ from headrace.store.entries import crud_head, entry, tail
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import encode
+
+if TYPE_CHECKING:
+    from headrace.store.store import Store
 
 ID_INDEX: Final[dict[str, Any]] = {"v": 2, "key": {"_id": 1}, "name": "_id_"}
 _GARBAGE: Final = b"garbage"
@@ -91,18 +94,29 @@ def _discard_index(txn: WriteTransaction, index: Index) -> None:
     txn.kv.put(_GARBAGE + index.number.to_bytes(4, "big"), b"", db=txn.tables["meta"])
 
 
+def _garbage(view: View) -> bytes | None:
+    """The number of a dropped collection or index whose rows are still there. Those of an index that is being built
+    count as garbage, for the case that the server ends before it is done, but are not collected meanwhile."""
+    with view.kv.cursor(view.tables["meta"]) as cursor:
+        moved = cursor.set_range(_GARBAGE)
+        while moved and cursor.key().startswith(_GARBAGE):
+            number = cursor.key()[len(_GARBAGE) :]
+            if number not in view.store.building:
+                return number
+            moved = cursor.next()
+    return None
+
+
 def has_garbage(view: View) -> bool:
     """Whether rows of dropped collections and indexes are still there."""
-    with view.kv.cursor(view.tables["meta"]) as cursor:
-        return bool(cursor.set_range(_GARBAGE) and cursor.key().startswith(_GARBAGE))
+    return _garbage(view) is not None
 
 
 def collect_garbage(txn: WriteTransaction, count_max: int) -> bool:
     """Remove up to `count_max` rows of dropped collections and indexes; True if some are left."""
-    with txn.kv.cursor(txn.tables["meta"]) as cursor:
-        if not cursor.set_range(_GARBAGE) or not cursor.key().startswith(_GARBAGE):
-            return False
-        number = cursor.key()[len(_GARBAGE) :]
+    number = _garbage(txn)
+    if number is None:
+        return False
     left = count_max
     for table in ("documents", "ids", "indexes"):
         with txn.kv.cursor(txn.tables[table]) as cursor:
@@ -178,6 +192,37 @@ def create_indexes(txn: WriteTransaction, collection: Collection, specs: list[di
         for index in made:
             unique.clear(txn, index)
         raise
+    _add_indexes(txn, collection, made)
+
+
+def begin_index(txn: WriteTransaction, collection: Collection, spec: dict[str, Any]) -> Index:
+    """A unique index that is to be filled document by document: from now on each change of a document is in it."""
+    index = Index(txn.catalog.new_number(txn.kv), spec)
+    index.building = True
+    _discard_index(txn, index)
+    txn.store.building.add(index.number.to_bytes(4, "big"))
+    collection.unique_indexes = [*collection.unique_indexes, index]
+    return index
+
+
+def end_index(store: Store, collection: Collection | None, index: Index) -> None:
+    """Give up an index that `begin_index` has made: its keys go with the garbage. No effect on one that was added."""
+    store.building.discard(index.number.to_bytes(4, "big"))
+    if index.building and collection is not None:
+        collection.unique_indexes = [item for item in collection.unique_indexes if item is not index]
+
+
+def add_built_indexes(txn: WriteTransaction, collection: Collection, made: list[Index]) -> None:
+    """Add indexes, of which the unique ones are filled."""
+    for index in made:
+        if index.building:
+            txn.kv.delete(_GARBAGE + index.number.to_bytes(4, "big"), db=txn.tables["meta"])
+            index.building = False
+    _add_indexes(txn, collection, made)
+
+
+def _add_indexes(txn: WriteTransaction, collection: Collection, made: list[Index]) -> None:
+    specs = [index.spec for index in made]
     empty = txn.count(collection) == 0
     collection.set_indexes([*collection.indexes, *made])
     txn.catalog.save(txn.kv, collection)

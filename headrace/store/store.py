@@ -78,6 +78,8 @@ class Store:
         self._last_run: Run | None = None  # at the end of the oplog
         self.cluster_parameters: dict[str, Any] = {}
         self.transactions = Transactions(self)
+        self.building: set[bytes] = set()
+        """The numbers of the indexes that are being built."""
         self._open_transaction: WriteTransaction | None = None
         try:
             self._start()

@@ -110,7 +110,8 @@ def change(txn: WriteTransaction, collection: Collection, record: bytes, old: by
     before = decode(old)
     for index in collection.unique_indexes:
         for key in keys_of(index, before):
-            txn.kv.delete(key, db=txn.tables["indexes"])
+            if not index.building or txn.kv.get(key, db=txn.tables["indexes"]) == record:
+                txn.kv.delete(key, db=txn.tables["indexes"])
     for key in added:
         txn.kv.put(key, record, db=txn.tables["indexes"])
 
@@ -125,6 +126,16 @@ def build(txn: WriteTransaction, collection: Collection, index: Index) -> None:
             made[key] = record
     for key, record in made.items():
         txn.kv.put(key, record, db=txn.tables["indexes"])
+
+
+def add(txn: WriteTransaction, collection: Collection, index: Index, record: bytes, document: bytes) -> None:
+    """Put the keys of one document into an index that is being built; raises 11000 where another has one of them."""
+    for key, row in keys_of(index, decode(document)).items():
+        holder = txn.kv.get(key, db=txn.tables["indexes"])
+        if holder is None:
+            txn.kv.put(key, record, db=txn.tables["indexes"])
+        elif holder != record:
+            raise _duplicate(collection, index.name, index.spec["key"], dict(zip(index.spec["key"], row)))
 
 
 def clear(txn: WriteTransaction, index: Index) -> None:

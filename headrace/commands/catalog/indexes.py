@@ -25,6 +25,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.transaction_statements import check_new_indexes
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
+from headrace.execution.index_builds import build_indexes
 from headrace.query.match import parse_filter
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
@@ -81,7 +82,8 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
         raise CommandError(67, f"add index fails, too many indexes for {namespace}")
     if wanted:
         check_new_indexes(context, collection)
-        catalog_changes.create_indexes(context.txn, collection, wanted)
+        build_indexes(context, collection, wanted)
+        collection = context.txn.collection(namespace) or collection
     reply: dict[str, Any] = {"numIndexesBefore": before, "numIndexesAfter": len(collection.indexes)}
     if not wanted:
         return {**reply, "note": "all indexes already exist"}
@@ -230,7 +232,7 @@ _LIST: Final = Fields(
 )
 
 COMMANDS: Final = (
-    Command("createIndexes", create, _CREATE, writes=True),
+    Command("createIndexes", create, _CREATE, pauses=True, writes=True),
     Command("dropIndexes", drop, _DROP, writes=True, aliases=("deleteIndexes",)),
     Command("listIndexes", list_indexes, _LIST),
 )
