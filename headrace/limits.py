@@ -43,6 +43,7 @@ WOKEN_COUNT_MAX: Final = 64  # waiting commands run again in one turn of the loo
 LOG_LINE_COUNT_MAX: Final = 1024  # lines of the log that `getLog` shows, as many as mongod has
 LOG_LINE_LENGTH_MAX: Final = 1024  # characters of one of them; so all fit into a reply
 LOG_FRAME_COUNT_MAX: Final = 12  # innermost frames of a logged failure: a recursion has a thousand that say the same
+LOG_DISK_SECONDS: Final = 60  # between two lines that say that the disk is full
 LOG_TEXT_LENGTH_MAX: Final = 500  # characters of a client's text in a line of the log
 ACCEPT_COUNT_MAX: Final = 64  # connections accepted in one iteration of the loop
 ACCEPT_RETRY_SECONDS: Final = 1.0  # until the listener looks again whether there are descriptors

@@ -24,17 +24,17 @@ LOG = logging.getLogger("headrace.server")
 TICK_MS: Final = 1000
 
 
-def retention_of(core: Core, oplog_bytes: int) -> Retention:
+def retention_of(core: Core, reusable_bytes: int) -> Retention:
     """The bounds in force: parameters set at run time, else the options, else MongoDB-like defaults.
 
-    `oplog_bytes`: the oplog's size, which is counted as free.
+    `reusable_bytes`: the oplog's size and what is free in the data file, which are counted as free on the disk.
     """
     parameters = core.engine.parameters
     size_mb = parameters["oplogSizeMB"]
     if size_mb is not None:
         bytes_max = int(size_mb * 1024 * 1024)
     else:
-        free = shutil.disk_usage(core.store.environment.path).free + oplog_bytes
+        free = shutil.disk_usage(core.store.environment.path).free + reusable_bytes
         least = min(limits.OPLOG_BYTES_MIN, int(free * limits.OPLOG_DISK_SHARE_MAX))
         bytes_max = max(least, int(free * limits.OPLOG_DISK_SHARE_DEFAULT))
     return Retention(parameters["oplogMinRetentionHours"], bytes_max, parameters["oplogEntriesMax"])
@@ -100,8 +100,8 @@ class Background:
         if not store.oplog_enabled:
             return 0
         with store.reading() as view:
-            oplog_bytes = store.environment.table_bytes(view.kv, "oplog")
-            first_retained = first_to_keep(view, retention_of(self._core, oplog_bytes), now_ms)
+            reusable_bytes = store.environment.table_bytes(view.kv, "oplog") + store.environment.free_bytes(view.kv)
+            first_retained = first_to_keep(view, retention_of(self._core, reusable_bytes), now_ms)
             oldest = view.oldest_position()
         removed = 0
         while oldest is not None and first_retained > oldest:

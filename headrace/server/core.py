@@ -26,6 +26,7 @@ from headrace.server.log_tail import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
 from headrace.server.scheduler import Scheduler
+from headrace.server.watchdog import LOOK_SECONDS, Watchdog
 from headrace.server.writer import Writer
 from headrace.store.store import Store
 
@@ -62,6 +63,7 @@ class Core:
         self.peers: set[Peer] = set()
         self.ending = False
         self.port = options.port
+        self._watchdog = Watchdog()
         self._listener = Listener(self.loop, lambda: Peer(self))
         self._socket_path: Path | None = None
         self.startup_warnings: list[str] = []
@@ -78,7 +80,7 @@ class Core:
             raise
         self._warn_of_addresses()
         self.background.start()
-        self._watch_writer()
+        self._watch()
 
     def _listen(self, address: str) -> None:
         for bound in bound_sockets(address, self.port):
@@ -141,13 +143,15 @@ class Core:
                 listed.append(f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}")
         return listed
 
-    def _watch_writer(self) -> None:
-        """Each second: a group of writes that neither ends nor fails ends the server, as a disk that hangs does."""
-        since = self.writer.busy_since
-        if since is not None and monotonic() - since > limits.WRITER_STALL_SECONDS_MAX:
-            self.fail("no write has ended", TimeoutError(f"for {limits.WRITER_STALL_SECONDS_MAX} s"))
+    def _watch(self) -> None:
+        self.look_after_writer()
         if not self.ending:
-            self.loop.call_later(1.0, self._watch_writer)
+            self.loop.call_later(LOOK_SECONDS, self._watch)
+
+    def look_after_writer(self) -> None:
+        """Each second: a group of writes that neither ends nor fails ends the server, as a disk that hangs does."""
+        if self._watchdog.is_stalled(self.writer.busy_since, monotonic()):
+            self.fail("no write has ended", TimeoutError(f"for {limits.WRITER_STALL_SECONDS_MAX} s"))
 
     def fail(self, what: str, error: BaseException) -> None:
         """End the server, which can write no more: no request is answered any more, and all connections are closed.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import traceback
 
 from headrace import limits
+from headrace.clock import monotonic
 from headrace.errors import CommandError
 from headrace.store.checksums.transaction import DAMAGED
 from headrace.store.lmdb import is_damage, is_disk_failure
@@ -20,8 +22,19 @@ def printable(text: object) -> str:
     return shown if len(line) <= limits.LOG_TEXT_LENGTH_MAX else shown[: limits.LOG_TEXT_LENGTH_MAX] + "..."
 
 
+class _DiskFailure:
+    """When the log last had a full disk, on the monotonic clock: a line for each refused write would fill it more."""
+
+    logged_at = -math.inf
+
+
 def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) -> None:
-    """Log an unexpected exception with its innermost frames."""
+    """Log an unexpected exception with its innermost frames; a full disk in one line, once a minute."""
+    if is_disk_failure(error) and level == logging.ERROR:
+        if monotonic() - _DiskFailure.logged_at > limits.LOG_DISK_SECONDS:
+            _DiskFailure.logged_at = monotonic()
+            LOG.error("%s, since the disk is full or fails: %s", printable(what), printable(error))
+        return
     is_deep = isinstance(error, RecursionError)  # its thousands of frames take long to list, and say the same
     frames = [] if is_deep else traceback.format_tb(error.__traceback__, -limits.LOG_FRAME_COUNT_MAX)
     LOG.log(level, "%s: %s: %s\n%s", printable(what), type(error).__name__, printable(error), "".join(frames).rstrip())

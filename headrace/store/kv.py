@@ -138,5 +138,8 @@ class Environment(Protocol):
     def table_bytes(self, transaction: Transaction, name: str) -> int:
         """Bytes of a table's pages."""
 
+    def free_bytes(self, transaction: Transaction) -> int:
+        """Bytes of the data file that no table uses, and that writes can use again."""
+
     def close(self) -> None:
         """Close the directory and free it for other processes."""

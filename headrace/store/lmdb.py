@@ -142,6 +142,11 @@ class LmdbEnvironment:
         stat = transaction.stat(self.tables[name])
         return int(stat["psize"] * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]))
 
+    def free_bytes(self, transaction: Transaction) -> int:
+        """Bytes of the data file that no table uses, and that writes can use again."""
+        used = sum(self.table_bytes(transaction, name) for name in TABLES)
+        return max(0, self._file_bytes() - used)
+
     def close(self) -> None:
         """Close the directory and free it for other processes; remove a throw-away one. Again: nothing."""
         self._lmdb.close()

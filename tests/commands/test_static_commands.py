@@ -20,6 +20,7 @@ from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.shell import NoShell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
+from headrace.testing.driven import DrivenServer
 from headrace.values.bson import encode
 from headrace.wire.compression import NAMES
 
@@ -340,3 +341,12 @@ def test_commands_that_govern_the_server_are_for_local_clients(
 def test_warnings_of_the_start_can_be_asked_for() -> None:
     info = FakeServer(shell=FakeShell(startup_warnings=("a warning",)))
     assert ask({"getLog": "startupWarnings"}, info) == {"totalLinesWritten": 1, "log": ["a warning"]}
+
+
+@pytest.mark.parametrize(("address", "code"), [("10.1.2.3:5000", 13), ("127.0.0.1:5000", 0)])
+def test_cluster_parameters_are_set_by_local_clients(address: str, code: int) -> None:
+    with DrivenServer() as at:
+        at._client = ClientInfo(1, address, ("0.0.0.0", 27017))
+        value = {"preAndPostImages": {"expireAfterSeconds": 5}}
+        reply = at.run("admin", {"setClusterParameter": {"changeStreamOptions": value}})
+        assert isinstance(reply, dict) and reply.get("code", 0) == code

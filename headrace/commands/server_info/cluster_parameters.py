@@ -12,7 +12,7 @@ from bson import Int64
 from headrace.dispatch.arguments import Field, Fields, FieldType, document
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.request import Request
+from headrace.dispatch.request import Request, require_loopback
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import double_of, to_long
 from headrace.values.bson import type_name
@@ -43,7 +43,8 @@ VALUE: Final = Fields(IMAGES)
 
 
 def set_cluster_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
-    """setClusterParameter: only `changeStreamOptions`. Raises 2, 14, 20, 72, 40415."""
+    """setClusterParameter: only `changeStreamOptions`, from this machine. Raises 2, 13, 14, 20, 72, 40415."""
+    require_loopback(request)
     if not context.store.oplog_enabled:
         raise CommandError(20, "setClusterParameter cannot be run on standalones")
     wanted = request.body[request.name]
