@@ -34,6 +34,8 @@ TICK_COUNT: Final = 64
 """Steps of a cheap loop (an element of an array, a line of a cross product) between two ticks."""
 PIECE_COUNT: Final = 4096
 """Elements that are copied, sorted or freed at once: some milliseconds at most."""
+FIRST_COUNT: Final = 512
+"""Elements sorted at first, while it is not known how quickly their keys compare."""
 LARGE_COUNT: Final = 32_768
 """Elements from which on an array is freed in pieces."""
 
@@ -103,11 +105,25 @@ def in_pieces(items: Any, count: int = PIECE_COUNT) -> Iterator[Any]:
 
 def sorted_in_pieces(items: list[Item], key: Callable[[Item], Any], *, reverse: bool = False) -> list[Item]:
     """As `sorted`, with ticks: pieces are sorted and then merged, which takes up to four times as long."""
-    if len(items) <= PIECE_COUNT:
+    if len(items) <= FIRST_COUNT:
         tick()
         return sorted(items, key=key, reverse=reverse)
-    pieces = [sorted(piece, key=key, reverse=reverse) for piece in in_pieces(items)]
+    pieces: list[list[Item]] = []
+    start, count = 0, FIRST_COUNT
+    while start < len(items):
+        tick()
+        begun = monotonic()
+        pieces.append(sorted(items[start : start + count], key=key, reverse=reverse))
+        start += count
+        count = next_count(count, monotonic() - begun)
     return list(_ticking(merge(*pieces, key=key, reverse=reverse)))
+
+
+def next_count(count: int, seconds: float) -> int:
+    """How many elements to sort next, when so many took so long: keys may be a hundred times as slow to compare."""
+    if seconds > TURN_SECONDS:
+        return max(count // 4, TICK_COUNT)
+    return min(count * 2, PIECE_COUNT) if seconds < TURN_SECONDS / 4 else count
 
 
 Container = TypeVar("Container", list[Any], dict[Any, Any])
