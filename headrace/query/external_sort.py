@@ -32,8 +32,8 @@ class Sorter:
     """Takes records with their keys and gives them back in order."""
 
     __slots__ = (
-        "_bound", "_bytes", "_chunk", "_chunk_count", "_chunks", "_count_max", "_descending", "_held", "_key_of", "_memory",
-        "_next", "_run_start", "_runs", "_step", "_top",
+        "_bound", "_bytes", "_chunk", "_chunk_count", "_chunks", "_count_max", "_descending", "_held", "_key_of",
+        "_memory", "_next", "_run_start", "_runs", "_step", "_top",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,7 @@ class Sorter:
 
     def add(self, key: Key, record: bytes) -> None:
         """Take a record. Raises 292 where there are too many for the memory and they may not go to disk."""
+        tick()
         chunk = self._chunk
         chunk.append((*key, self._next, record))
         self._next += self._step
