@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import ObjectId, Timestamp
 
@@ -18,11 +18,30 @@ from headrace.execution.plan import Finder
 from headrace.query.update import Diff, Update, UpdateContext, parse_update
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
+from headrace.store.write_transaction import WriteTransaction
 from headrace.turns import tick
 from headrace.values.bson import encode
 
-TEMPORARY: Final = re.compile(r".*\.tmp\.agg_out\.[0-9a-f]{24}")
-"""The names of collections that an `$out` fills. What a failure leaves of one is dropped."""
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+_INFIX: Final = ".tmp.agg_out."
+_TEMPORARY: Final = re.compile(rf"[^.]+{re.escape(_INFIX)}[0-9a-f]{{24}}")
+"""The names of the collections that `$out`s fill."""
+
+
+def left_behind(engine: Engine) -> list[str]:
+    """The collections that an `$out` began to fill before it failed inside, or before the server ended."""
+    names = engine.store.catalog.collections
+    return [name for name in names if _INFIX in name and name not in engine.temporary and _TEMPORARY.fullmatch(name)]
+
+
+def drop_temporary(txn: WriteTransaction, names: list[str]) -> None:
+    """Drop what is left of such collections."""
+    for name in names:
+        collection = txn.collection(name)
+        if collection is not None:
+            catalog_changes.drop(txn, collection)
 
 
 def write_output(
@@ -44,7 +63,7 @@ def write_output(
 
 def _out(context: CommandContext, goal: str, documents: list[dict[str, Any]]) -> None:
     """Replace the collection: the documents go into a new one that takes the old one's name, options and indexes."""
-    temporary = f"{goal.partition('.')[0]}.tmp.agg_out.{ObjectId()}"
+    temporary = f"{goal.partition('.')[0]}{_INFIX}{ObjectId()}"
     context.engine.temporary.add(temporary)
     try:
         target = _temporary(context, temporary, context.txn.collection(goal))

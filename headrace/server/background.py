@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.dispatch import transactions
+from headrace.execution import output
 from headrace.server.retention_clock import RetentionClock
 from headrace.server.ttl import TimeToLive
 from headrace.store import catalog_changes, session_records
@@ -132,8 +133,11 @@ class Background:
                 return
 
     async def _collect(self) -> None:
-        """Remove the documents of dropped collections, a piece at a time."""
+        """Remove the documents of dropped collections, a piece at a time; and what failed `$out`s have left."""
         store = self._core.store
+        left_behind = output.left_behind(self._core.engine)
+        if left_behind:
+            await self._core.writer.add_job(lambda txn: output.drop_temporary(txn, left_behind))
         with store.reading() as view:
             there = catalog_changes.has_garbage(view)
         while there:

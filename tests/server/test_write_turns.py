@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -376,6 +377,17 @@ def test_an_interrupted_out_leaves_no_collection_behind(server: headrace.Server)
         listed = other.ask({"listCollections": 1})["cursor"]["firstBatch"]
         assert sorted(item["name"] for item in listed) == ["c", "other"]
         assert len(all_of(other, "other")) == 2
+
+
+def test_what_an_out_has_left_at_a_crash_is_dropped(server: headrace.Server) -> None:
+    names = {"tmp.agg_out.64b000000000000000000001", "tmp.agg_out.mine", "c"}
+    with RawClient(server.address) as client:
+        for name in names:
+            client.ask({"create": name})
+        core = server._running
+        asyncio.run_coroutine_threadsafe(core.background.tick(), core.loop).result()
+        listed = client.ask({"listCollections": 1, "nameOnly": True})["cursor"]["firstBatch"]
+        assert {item["name"] for item in listed} == names - {"tmp.agg_out.64b000000000000000000001"}
 
 
 def test_an_unacknowledged_write_goes_on_when_its_client_has_gone(server: headrace.Server) -> None:
