@@ -15,6 +15,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.query.match import parse_filter
+from headrace.server.expiry_clock import ExpiryClock
 from headrace.store.catalog import Collection, Index
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.view import View
@@ -34,14 +35,16 @@ class TimeToLive:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._due_ms = 0.0
+        self._expiry_clock = ExpiryClock(core.engine.clock)
 
     async def tick(self) -> None:
         """Make a round if one is due."""
         clock = self._core.engine.clock
+        now_ms = self._expiry_clock.now_ms()
         if clock.monotonic_ms() < self._due_ms:
             return
         self._due_ms = clock.monotonic_ms() + ROUND_MS
-        await self.round(clock.now_ms())
+        await self.round(now_ms)
 
     async def round(self, now_ms: int) -> int:
         """Delete what has expired as of `now_ms`; returns how many documents went."""

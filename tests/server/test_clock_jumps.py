@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from datetime import UTC, datetime
 from typing import Any
 
 import pymongo
@@ -12,6 +13,7 @@ import pytest
 import headrace
 from headrace import limits
 from headrace.server.background import retention_of
+from headrace.server.expiry_clock import ExpiryClock
 from headrace.server.retention_clock import RetentionClock
 from headrace.store.retention import HOUR_MS
 from headrace.testing.clock import FakeClock
@@ -75,6 +77,40 @@ def test_age_catches_up_at_twice_the_pace_and_never_goes_back() -> None:
     assert retention.now_ms() == clock.now_ms()
     clock.set_wall(5)
     assert retention.now_ms() == 1_000_000_000 + 12 * HOUR_MS
+
+
+def test_documents_expire_by_a_jump_that_lasts_and_by_no_other() -> None:
+    clock = FakeClock(1_000_000_000)
+    expiry = ExpiryClock(clock)
+    clock.set_wall(clock.now_ms() + 25 * HOUR_MS)
+    assert expiry.now_ms() == 1_000_000_000
+    clock.advance(60_000)
+    assert expiry.now_ms() == 1_000_060_000
+    clock.set_wall(1_000_060_000)
+    assert expiry.now_ms() == 1_000_060_000
+    clock.set_wall(1_000_060_000 - 25 * HOUR_MS)
+    assert expiry.now_ms() == 1_000_060_000 - 25 * HOUR_MS
+    clock.set_wall(1_000_060_000)
+    for second in range(limits.JUMP_SECONDS):
+        assert expiry.now_ms() == 1_000_060_000 - 25 * HOUR_MS + 1000 * second
+        clock.advance(1000)
+    assert expiry.now_ms() == clock.now_ms()
+
+
+def test_a_clock_that_is_wrong_for_a_minute_deletes_no_document() -> None:
+    clock = FakeClock()
+    with headrace.Server(clock=clock) as server, pymongo.MongoClient(server.uri) as client:
+        client.t.c.create_index("at", expireAfterSeconds=3600)
+        client.t.c.insert_one({"_id": 1, "at": datetime.fromtimestamp(clock.now_ms() / 1000, UTC)})
+        right = clock.now_ms()
+        clock.set_wall(right + 25 * HOUR_MS)
+        for _ in range(61):
+            clock.advance(1000)
+            tick(server)
+        assert client.t.c.count_documents({}) == 1
+        clock.advance(limits.JUMP_SECONDS * 1000)
+        tick(server)
+        assert client.t.c.count_documents({}) == 0
 
 
 @pytest.mark.parametrize(

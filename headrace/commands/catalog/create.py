@@ -8,7 +8,7 @@ from headrace.dispatch.arguments import Fields, array, boolean, document, number
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION
-from headrace.dispatch.namespaces import for_writing, target
+from headrace.dispatch.namespaces import check_namespace, for_writing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
@@ -55,6 +55,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
         kind = "view" if existing.is_view else "collection"
         raise CommandError(48, f"Collection {namespace} already exists as a {kind} with other options")
     if "viewOn" in options:
+        check_namespace(f"{request.db}.{options['viewOn']}")
         _create_view(context, request, namespace, stored_options)
         return {}
     _check(namespace, stored_options)
