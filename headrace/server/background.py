@@ -16,7 +16,7 @@ from headrace.execution import output
 from headrace.server.retention_clock import RetentionClock
 from headrace.server.ttl import TimeToLive
 from headrace.store import catalog_changes, session_records
-from headrace.store.retention import Retention, expired_images, first_to_keep, prune, remove_images
+from headrace.store.retention import AgedScan, Retention, expired_images, first_to_keep, prune, remove_images
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -49,6 +49,7 @@ class Background:
         self._task: asyncio.Task[None] | None = None
         self.ttl = TimeToLive(core)
         self._retention_clock = RetentionClock(core.engine.clock, core.store.last_wall_ms)
+        self._aged = AgedScan()
         self._noop_due_ms = 0.0
         self._session_at = b""  # where the scan of the sessions continues
 
@@ -102,7 +103,7 @@ class Background:
             return 0
         with store.reading() as view:
             reusable_bytes = store.environment.table_bytes(view.kv, "oplog") + store.environment.free_bytes(view.kv)
-            first_retained = first_to_keep(view, retention_of(self._core, reusable_bytes), now_ms)
+            first_retained = first_to_keep(view, retention_of(self._core, reusable_bytes), now_ms, self._aged)
             oldest = view.oldest_position()
         removed = 0
         while oldest is not None and first_retained > oldest:

@@ -16,7 +16,7 @@ from headrace.store.kv import Cursor
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import find_element
-from headrace.values.position import LAST, from_key, position, seconds
+from headrace.values.position import LAST, from_key, position, seconds, to_key
 
 HOUR_MS = 3_600_000
 
@@ -30,8 +30,38 @@ class Retention:
     entries_max: int | None
 
 
-def first_to_keep(view: View, retention: Retention, now_ms: int) -> int:
-    """The position of the oldest entry within all bounds."""
+class AgedScan:
+    """Looks for what is too old in an oplog whose positions are ahead of the clock, since the clock was ahead once.
+
+    Positions do not show the age of such entries, but `wall` does. That of an entry of the wrong future does not, and
+    the entries behind it tell. A bounded number is read each time, and the next time goes on from there.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._keep = 0
+
+    def first_to_keep(self, view: View, limit_ms: int, now_ms: int) -> int:
+        """The position behind the last entry that is known to be older than `limit_ms`."""
+        try:
+            for at, entry in islice(view.entries(self._next), limits.PRUNE_COUNT_MAX):
+                element = find_element(entry, b"wall")
+                assert element is not None
+                wall_ms = int.from_bytes(entry[element[1] : element[2]], "little", signed=True)
+                if wall_ms < limit_ms:
+                    self._keep = at + 1
+                elif wall_ms <= now_ms:
+                    break
+                self._next = at + 1
+        except DamagedValue:  # the entries behind it tell
+            with view.kv.cursor(view.tables["oplog"]) as cursor:
+                cursor.set_range(to_key(self._next))
+                self._next = from_key(cursor.key()) + 1
+        return self._keep
+
+
+def first_to_keep(view: View, retention: Retention, now_ms: int, aged: AgedScan | None = None) -> int:
+    """The position of the oldest entry within all bounds; `aged` goes on from where its last look ended."""
     newest = view.newest_position()
     if newest is None:
         return 0
@@ -40,7 +70,7 @@ def first_to_keep(view: View, retention: Retention, now_ms: int) -> int:
         limit_ms = now_ms - int(retention.hours * HOUR_MS)
         keep = max(keep, min(position(max(limit_ms // 1000, 0), 0), newest))
         if seconds(newest) * 1000 > now_ms:
-            keep = max(keep, min(_after_aged(view, limit_ms), newest))
+            keep = max(keep, min((aged or AgedScan()).first_to_keep(view, limit_ms, now_ms), newest))
     count = view.kv.stat(view.tables["oplog"])["entries"]
     too_many = count - retention.entries_max if retention.entries_max else 0
     if retention.bytes_max:
@@ -49,19 +79,6 @@ def first_to_keep(view: View, retention: Retention, now_ms: int) -> int:
             too_many = max(too_many, -(-count * (table_bytes - retention.bytes_max) // table_bytes))
     if too_many > 0:
         keep = max(keep, _position_after(view, too_many, newest))
-    return keep
-
-
-def _after_aged(view: View, limit_ms: int) -> int:
-    """The position after the last of the oldest entries that was written before `limit_ms`, by its own `wall`.
-
-    For an oplog whose positions are ahead of the clock, since the clock was ahead once: they do not show its age.
-    """
-    keep = 0
-    for at, entry in islice(view.entries(0), limits.PRUNE_COUNT_MAX):
-        element = find_element(entry, b"wall")
-        if element is not None and int.from_bytes(entry[element[1] : element[2]], "little", signed=True) < limit_ms:
-            keep = at + 1
     return keep
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from headrace import limits
 from headrace.store import catalog_changes, pre_images
 from headrace.store.catalog import Collection
-from headrace.store.retention import HOUR_MS, Retention, expired_images, first_to_keep, prune, remove_images
+from headrace.store.retention import HOUR_MS, AgedScan, Retention, expired_images, first_to_keep, prune, remove_images
 from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
 from headrace.values.bson import encode
@@ -49,6 +50,24 @@ def change_all(store: Store, collection: Collection) -> list[int]:
         store.commit(txn)
         made.append(store.last_position)
     return made
+
+
+def test_many_entries_of_a_wrong_future_go_when_what_follows_them_is_too_old(
+    store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PRUNE_COUNT_MAX", 10)
+    collection, right = make(store, "t.c"), clock.now_ms()
+    clock.set_wall(right + 10_000 * HOUR_MS)
+    insert(store, collection, *range(95))
+    clock.set_wall(right)
+    insert(store, collection, *range(100, 105))
+    clock.advance(20 * HOUR_MS)
+    insert(store, collection, *range(200, 205))
+    clock.advance(10 * HOUR_MS)
+    made, aged = positions(store), AgedScan()
+    with store.reading() as view:
+        looks = [first_to_keep(view, Retention(24, None, None), clock.now_ms(), aged) for _ in range(15)]
+    assert looks[0] <= made[3] and looks[-1] == made[-5]
 
 
 def positions(store: Store) -> list[int]:
