@@ -32,7 +32,10 @@ KEY_NESTING_MAX: Final = 200  # levels of a token's key: one of nothing but arra
 CLIENT_METADATA_BYTES_MAX: Final = 512  # of the `client` document of hello: MongoDB's
 APPLICATION_NAME_BYTES_MAX: Final = 128  # of the application's name in it: MongoDB's
 LISTEN_BACKLOG: Final = 4096  # connections the kernel holds before they are accepted; the kernel's own bound is lower
-WRITE_BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024  # replies a client has not read; above that it is not read from
+CONNECTION_BYTES_FREE: Final = 64 * 1024  # sent ahead or not read by a client before it counts: most never have as much
+WRITE_BUFFER_BYTES_MAX: Final = (
+    1024 * 1024
+)  # replies a client has not read; above that they count, and it is not read from
 READ_AHEAD_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX  # what a client may send ahead while its command waits
 REPLY_ID_MAX: Final = 2**31 - 1  # of a connection's replies, an int32 in their header; they begin again at 0
 COLLECTION_SECONDS: Final = 5  # between two looks whether garbage is to be collected
@@ -63,7 +66,9 @@ CURSOR_IDLE_MS_MAX: Final = 10 * 60 * 1000  # a cursor nobody reads is closed af
 VIEW_CHUNK_COUNT: Final = 64  # documents or entries a scan reads from a view at once, between two looks at the time
 VIEW_CHUNK_BYTES: Final = 1024 * 1024  # and bytes of them
 MEMORY_SHARE_DEFAULT: Final = 0.25  # of the machine's: Python's objects take some times the bytes that are counted
+MEMORY_BYTES_LEAST: Final = 64 * 1024 * 1024  # that --memoryLimit may be: a message of the greatest length must fit
 MEMORY_BYTES_MIN: Final = 256 * 1024 * 1024  # of that share: room for a few operations of the size that MongoDB allows
+VERSION_BYTES: Final = 256  # counted for an earlier value of a key, or a write of a transaction, besides its bytes
 CURSOR_BYTES: Final = 16 * 1024  # counted for an open cursor, besides what it has read ahead
 STAGE_BYTES_MAX: Final = 100 * 1024 * 1024  # that a sort, a group or another blocking stage may hold: MongoDB's
 ACCUMULATOR_BYTES_MAX: Final = 100 * 1024 * 1024  # and one accumulator of one group: internalQueryMaxPushBytes

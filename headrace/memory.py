@@ -28,9 +28,13 @@ UNLIMITED: Final = 1 << 62
 class Account:
     """What one holder of memory has taken. `bytes` is never below zero."""
 
-    __slots__ = ("_error", "_memory", "_release", "bytes", "closed", "name")
+    __slots__ = ("_error", "_memory", "_release", "bytes", "closed", "may_close", "name")
 
-    def __init__(self, memory: Memory, name: str, release: Callable[[], None] | None, error: CommandError) -> None:
+    def __init__(
+        self, memory: Memory, name: str, release: Callable[[], object] | None, error: CommandError, may_close: bool
+    ) -> None:
+        self.may_close = may_close
+        """Whether it is closed if its holder gives nothing back; otherwise it is left as it is."""
         self._memory = memory
         self._release = release
         self._error = error
@@ -67,10 +71,10 @@ class Account:
         before = self.bytes
         if self._release is not None:
             self._release()
-        if self.bytes >= before:
+        if self.bytes >= before and self.may_close:
             self.close()
 
-    def when_needed(self, release: Callable[[], None]) -> None:
+    def when_needed(self, release: Callable[[], object]) -> None:
         """From here on call `release` when its memory is needed."""
         self._release = release
 
@@ -88,10 +92,11 @@ class Memory:
         self._accounts: dict[int, Account] = {}
 
     def account(
-        self, name: str, release: Callable[[], None] | None = None, error: CommandError | None = None
-    ) -> Account:
+        self, name: str, release: Callable[[], object] | None = None, error: CommandError | None = None,
+        *, may_close: bool = True,
+    ) -> Account:  # fmt: skip
         """Open an account. `name` says whose it is, in the log; `release`: called once, when its memory is needed."""
-        account = Account(self, name, release, error or exceeded(self.bytes_max))
+        account = Account(self, name, release, error or exceeded(self.bytes_max), may_close)
         self._accounts[id(account)] = account
         return account
 
@@ -103,15 +108,18 @@ class Memory:
 
     def make_room(self, growing: Account) -> None:
         """Release accounts, the largest first, until the rest fits; `growing` before another of its size."""
-        while self.used > self.bytes_max and self._accounts:
-            largest = max(self._accounts.values(), key=lambda account: (account.bytes, account is growing))
-            if largest.bytes == 0:
+        stuck: set[Account] = set()
+        while self.used > self.bytes_max:
+            candidates = [account for account in self._accounts.values() if account.bytes and account not in stuck]
+            if not candidates:
                 return
+            largest = max(candidates, key=lambda account: (account.bytes, account is growing))
+            stuck.add(largest)
             self.used_max = max(self.used_max, self.used)
             self.released += 1
             LOG.warning(
-                "memory: %d bytes are in use and %d allowed (--memoryLimit): the %s, which holds %d bytes, is ended",
-                self.used, self.bytes_max, largest.name, largest.bytes,
+                "memory: %d bytes are in use and %d allowed (--memoryLimit); most, %d bytes, are of: %s. It is cut off",
+                self.used, self.bytes_max, largest.bytes, largest.name,
             )  # fmt: skip
             largest.release()
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from headrace import limits
 from headrace.cli.background import Announce, open_log, pid_file, run_in_background
 from headrace.cli.data_directory import data_directory
 from headrace.dispatch.options import ServerOptions
@@ -86,6 +87,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--oplogMinRetentionHours", metavar="HOURS", type=_hours, default=24.0, help="age limit of the oplog; 0: none")
     add("--oplogEntriesMax", metavar="N", type=_positive, help="limit of oplog entries (default: none)")
+    add(
+        "--memoryLimit",
+        metavar="BYTES",
+        type=_bytes,
+        help="memory that clients can make the server hold, such as 512M or 2G (default: a quarter of the machine's)",
+    )
     add("--no-oplog", action="store_true", help="a standalone: no local database and no change streams")
     add("--logpath", metavar="FILE", type=Path, help="log to this file instead of the standard output")
     add("--logappend", action="store_true", help="append to an existing log file instead of renaming it")
@@ -119,6 +126,15 @@ def _positive_number(text: str) -> float:
     return number
 
 
+def _bytes(text: str) -> int:
+    """A size: a number of bytes, or of K, M or G (powers of 1024)."""
+    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    number = int(float(text if unit == 1 else text[:-1]) * unit)
+    if number < limits.MEMORY_BYTES_LEAST:
+        raise argparse.ArgumentTypeError(f"{text} is less than {limits.MEMORY_BYTES_LEAST} bytes")
+    return number
+
+
 def _hours(text: str) -> float:
     number = float(text)
     if not 0 <= number < float("inf"):
@@ -149,6 +165,7 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         oplog_bytes_max=None if arguments.oplogSize is None else int(arguments.oplogSize * _MEGABYTE),
         oplog_hours=arguments.oplogMinRetentionHours,
         oplog_entries_max=arguments.oplogEntriesMax,
+        memory_bytes_max=arguments.memoryLimit,
         enable_test_commands=arguments.enable_test_commands or test_commands,
         quiet=arguments.quiet,
         logpath=arguments.logpath and arguments.logpath.absolute(),

@@ -24,6 +24,7 @@ from headrace.changes.stream import StreamSpec
 from headrace.cursors.batch import Batch
 from headrace.cursors.feed import Feed, Feeds
 from headrace.errors import CommandError
+from headrace.memory import Account
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.store import INITIATING, Store
 from headrace.store.view import View
@@ -77,6 +78,7 @@ class ChangeCursor:
         "_spec",
         "_token",
         "_token_time",
+        "account",
         "id",
         "idle",
         "key",
@@ -90,6 +92,7 @@ class ChangeCursor:
     )  # fmt: skip
 
     is_change_stream = True
+    read_ahead_bytes = 0
 
     def __init__(
         self, spec: StreamSpec, builder: EventBuilder, feeds: Feeds, source: ViewSource, clock_ms: Callable[[], float]
@@ -109,6 +112,7 @@ class ChangeCursor:
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.no_timeout = False
+        self.account: Account | None = None
         self.repeated_getmore: Any = None  # the getMore that its client repeats, see dispatch/repeated_getmore.py
         self.state = CursorState.BEHIND
         self._guard = ResumeGuard(spec) if spec.resume is not None else None

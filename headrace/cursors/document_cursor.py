@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.memory import Account
 from headrace.store.catalog import Collection
 from headrace.store.view import View
 from headrace.turns import tick
@@ -104,8 +105,8 @@ class DocumentCursor:
     """Batches of raw documents from an iterator."""
 
     __slots__ = (
-        "_documents", "_held", "_left", "awaits", "context", "exhausted", "id", "in_use", "left_ms", "namespace",
-        "no_timeout", "session", "tails", "used_ms",
+        "_documents", "_held", "_left", "account", "awaits", "context", "exhausted", "id", "in_use", "left_ms",
+        "namespace", "no_timeout", "read_ahead_bytes", "session", "tails", "used_ms",
     )  # fmt: skip
 
     is_change_stream = False
@@ -121,6 +122,9 @@ class DocumentCursor:
         self.in_use = False  # a getMore reads it, which may have paused
         self.session: bytes | None = None
         self.used_ms = 0.0
+        self.account: Account | None = None
+        self.read_ahead_bytes = 0
+        """About what its scan has read and not returned, as the registry counts it."""
         self.no_timeout = no_timeout
         self.exhausted = False
         self.left_ms: float | None = None  # of its command's maxTimeMS, for all the batches to come

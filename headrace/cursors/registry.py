@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from headrace import limits
 from headrace.clock import Clock
 from headrace.errors import CommandError
+from headrace.memory import Account, Memory
 from headrace.turns import tick
 
 
@@ -24,6 +25,8 @@ class OpenCursor(Protocol):
     session: bytes | None
     used_ms: float
     no_timeout: bool
+    account: Account | None
+    read_ahead_bytes: int
 
     def close(self) -> None: ...
 
@@ -31,9 +34,12 @@ class OpenCursor(Protocol):
 class Cursors:
     """All open cursors by id."""
 
-    def __init__(self, clock: Clock, killed: Callable[[Any], None]) -> None:
+    def __init__(self, clock: Clock, killed: Callable[[Any], None], memory: Memory) -> None:
         """`clock`: for when a cursor was last read. `killed`: called with each that is killed: one may wait for it."""
         self._clock = clock
+        self._memory = memory
+        self._accounts: dict[str, Account] = {}
+        """What the cursors of a client hold, by the account's name."""
         self._killed = killed
         self._open: dict[int, Any] = {}
 
@@ -43,13 +49,31 @@ class Cursors:
     def __iter__(self) -> Any:
         return iter(list(self._open.values()))
 
-    def add(self, cursor: OpenCursor, session: bytes | None = None) -> int:
-        """Give the cursor an id, a random positive 63-bit number, and register it."""
+    def add(self, cursor: OpenCursor, session: bytes | None = None, address: str = "") -> int:
+        """Give the cursor an id, a random positive 63-bit number, and register it for the client at `address`.
+
+        Where memory is short, cursors of whoever holds most are killed: it may be this one.
+        """
         cursor.id = secrets.randbits(62) + 1
         cursor.session = session
         cursor.used_ms = self._clock.monotonic_ms()
         self._open[cursor.id] = cursor
+        name = f"open cursors of {address}"
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._memory.account(name, lambda: self._make_room(name), may_close=False)
+            self._accounts[name] = account
+        cursor.account = account
+        account.add(limits.CURSOR_BYTES + cursor.read_ahead_bytes)
         return int(cursor.id)
+
+    def _make_room(self, name: str) -> None:
+        """Kill cursors of a client, the oldest first, until a tenth of the memory is free."""
+        account, memory = self._accounts[name], self._memory
+        for cursor_id in [item.id for item in self._open.values() if item.account is account]:
+            if memory.used <= memory.bytes_max * 0.9:
+                return
+            self.kill(cursor_id)
 
     def peek(self, cursor_id: Any) -> Any:
         """An open cursor or None, without the checks of a getMore."""
@@ -74,8 +98,17 @@ class Cursors:
         cursor = self._open.pop(cursor_id, None)
         if cursor is None:
             return False
+        self._give_back(cursor)
         cursor.close()
         return True
+
+    def _give_back(self, cursor: OpenCursor) -> None:
+        account, cursor.account = cursor.account, None
+        if account is not None:
+            account.add(-limits.CURSOR_BYTES - cursor.read_ahead_bytes)
+            if account.bytes == 0:
+                account.close()
+                del self._accounts[account.name]
 
     def kill(self, cursor_id: int) -> bool:
         """Close a cursor that a client may be waiting for at this moment; False where there is none."""

@@ -42,7 +42,7 @@ from headrace.dispatch.sessions import checked_out_key
 from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.memory import Memory, default_bytes_max
+from headrace.memory import default_bytes_max
 from headrace.turns import current_turn
 from headrace.values.bson import encode
 from headrace.values.position import to_timestamp
@@ -72,9 +72,10 @@ class Engine:
         self.channels = Channels()
         self.feeds = Feeds(self.channels, store)
         self.shell = shell or NoShell()
-        self.cursors = Cursors(self.clock, self.shell.cursor_killed)
+        self.cursors = Cursors(self.clock, self.shell.cursor_killed, store.memory)
         self.parameters = parameters
-        self.memory = Memory(options.memory_bytes_max or default_bytes_max())
+        self.memory = store.memory
+        self.memory.bytes_max = options.memory_bytes_max or default_bytes_max()
         self.fail_points = fail_points.FailPoints()
         self.snapshots = snapshots.Snapshots(store)
         self.statements: dict[str, Command] = {}

@@ -11,6 +11,7 @@ from headrace.clock import Clock
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo
 from headrace.dispatch.shell import Shell
+from headrace.memory import Memory
 
 
 class ServerInfo(Protocol):
@@ -25,6 +26,8 @@ class ServerInfo(Protocol):
     """Current values of the parameters (`commands/server_info/parameters.py` has the table and the first values)."""
     metrics: dict[str, int]
     """Counters since the start by dotted name: `commands.find.total`, `document.inserted`, `network.bytesIn`."""
+    memory: Memory
+    """The memory of the process: its budget, and what counts."""
     shell: Shell
     """The server of sockets around it."""
     connections_open: int

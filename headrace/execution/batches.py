@@ -22,8 +22,13 @@ def open_cursor(
     cursor = DocumentCursor(namespace, documents, context, no_timeout=no_timeout, limit=limit)
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     keep = not (cursor.exhausted or single_batch)
-    cursor_id = context.cursors.add(cursor, session_id(request)) if keep else 0
+    if keep and batch:
+        average = sum(map(len, batch)) // len(batch)
+        cursor.read_ahead_bytes = min(average * limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_BYTES)
+    cursor_id = context.cursors.add(cursor, session_id(request), request.client.address) if keep else 0
     context.outlives_command = keep
+    if keep and context.memory is not None:
+        context.memory.when_needed(lambda: context.cursors.kill(cursor_id))
     if context.deadline_ms is not None:
         cursor.left_ms = context.deadline_ms - context.clock.monotonic_ms()
     if cursor_id and context.transaction is not None:

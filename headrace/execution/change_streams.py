@@ -84,7 +84,7 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
     except CommandError:
         cursor.close()
         raise
-    cursor_id = 0 if cursor.closed else context.cursors.add(cursor, session_id(request))
+    cursor_id = 0 if cursor.closed else context.cursors.add(cursor, session_id(request), request.client.address)
     before, behind = reply.cursor_envelope(
         b"firstBatch",
         reply.array(batch.documents),

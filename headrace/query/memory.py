@@ -71,6 +71,11 @@ class OperationMemory:
         """The memory of one run of a stage, by the stage's name."""
         return StageMemory(self, name)
 
+    def when_needed(self, release: Callable[[], object]) -> None:
+        """From here on call `release` where the process needs the memory."""
+        if self.account is not None:
+            self.account.when_needed(release)
+
     def close(self) -> None:
         """The operation has ended: give back what its account has left."""
         if self.account is not None:

@@ -41,7 +41,8 @@ class Server:
         port: The TCP port; 0 picks a free one.
         oplog: False makes it a standalone without change streams.
         clock: The source of time, for tests; the system's by default.
-        options: Fields of `ServerOptions`, such as `oplog_hours`, `oplog_bytes_max` and `oplog_entries_max`.
+        options: Fields of `ServerOptions`, such as `oplog_hours`, `oplog_bytes_max`, `oplog_entries_max` and
+            `memory_bytes_max`.
 
     Raises:
         DirectoryInUse: Another process has the directory open (when the server starts).

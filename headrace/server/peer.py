@@ -21,6 +21,7 @@ from headrace.dispatch.fail_points import Failure
 from headrace.dispatch.request import Request, parse_legacy_query, parse_message
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
+from headrace.memory import Account
 from headrace.server.failures import log_failure, printable, read_error
 from headrace.server.scheduler import EAGER_COUNT
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, UnopenedMessage
@@ -41,14 +42,16 @@ class Peer(asyncio.Protocol):
     """One client's socket."""
 
     __slots__ = (
-        "_busy", "_core", "_full", "_message", "_paused", "_replies", "_request", "_started", "_transport",
-        "_wire", "client", "waiting",
+        "_account", "_busy", "_core", "_full", "_message", "_message_bytes", "_paused", "_replies", "_request",
+        "_started", "_transport", "_wire", "client", "waiting",
     )  # fmt: skip
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._wire = Connection()
         self._message = _NO_MESSAGE
+        self._message_bytes = 0  # of a long message that is being answered
+        self._account: Account | None = None  # of what it has sent and not read, where that is much
         self._busy = False
         self._full = False  # not read from, since it has sent too much ahead
         self._paused = False
@@ -79,9 +82,34 @@ class Peer(asyncio.Protocol):
         ):
             self._full = True
             self._transport.pause_reading()
+        if self._wire.unread_bytes > limits.CONNECTION_BYTES_FREE:
+            self._count()
+
+    def _count(self) -> None:
+        """Account for what the client has sent ahead, what it is answered to, and what it has not read."""
+        size = self._wire.unread_bytes + self._message_bytes + self._transport.get_write_buffer_size()
+        if self._account is None:
+            if size <= limits.CONNECTION_BYTES_FREE or self._transport.is_closing():
+                return
+            self._account = self._core.engine.memory.account(f"the connection of {self.client.address}", self._cut_off)
+        elif size <= limits.CONNECTION_BYTES_FREE:
+            self._account.close()
+            self._account = None
+            return
+        with contextlib.suppress(CommandError):  # it is this one that is cut off
+            self._account.set(size)
+
+    def _cut_off(self) -> None:
+        """Its memory is needed."""
+        self._wire = Connection()
+        self.drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._busy = True
+        if self._account is not None:
+            self._account.close()
+        self._wire = Connection()
+        self._message = _NO_MESSAGE
         self._core.peer_disconnected(self)
 
     def _read_on(self) -> None:
@@ -93,12 +121,14 @@ class Peer(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._paused = True
         self._transport.pause_reading()
+        self._count()
 
     def resume_writing(self) -> None:
         if self._core.ending:
             return
         self._full = self._paused = False
         self._transport.resume_reading()
+        self._count()
         if not self._busy:
             self._serve()
 
@@ -118,6 +148,10 @@ class Peer(asyncio.Protocol):
                 if message is NEED_DATA:
                     if self._full:
                         self._read_on()
+                    if self._message_bytes or self._account is not None:
+                        self._message, self._message_bytes = _NO_MESSAGE, 0
+                        wire.shrink()
+                        self._count()
                     return
                 self._begin(message)  # type: ignore[arg-type]
         except ProtocolError as error:
@@ -154,6 +188,10 @@ class Peer(asyncio.Protocol):
                 return
         if len(message.body) > _DECODED_BYTES_MAX or type(message) is UnopenedMessage:
             self._busy = True
+            self._message_bytes = message.unpacked_bytes if type(message) is UnopenedMessage else len(message.body)
+            self._count()
+            if self._transport.is_closing():
+                return
             self._core.scheduler.run_message(self, self._parsed, self._parse_long, message)
             return
         try:

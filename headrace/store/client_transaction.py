@@ -52,8 +52,8 @@ class ClientTransaction:
     """One transaction of one session."""
 
     __slots__ = (
-        "bytes", "catalog_version", "claims", "committing", "created", "cursors", "ended_ms", "key", "number",
-        "operations", "overlay", "session", "snapshot", "started_ms", "state", "touched",
+        "account", "bytes", "catalog_version", "claims", "committing", "created", "cursors", "ended_ms", "key",
+        "number", "operations", "overlay", "session", "snapshot", "started_ms", "state", "touched",
     )  # fmt: skip
 
     def __init__(self, store: Store, session: bytes, number: int, now_ms: float) -> None:
@@ -69,16 +69,26 @@ class ClientTransaction:
         self.snapshot = store.transactions.history.sequence
         self.catalog_version = store.catalog.version
         self.cursors: set[int] = set()
+        self.account = store.memory.account(
+            f"transaction {number}",
+            lambda: self._abort(store),
+            CommandError(257, "the transaction was aborted: it has written more than the server has memory for"),
+        )
+        """Counts what it has written."""
         self.empty(store)
 
     def empty(self, store: Store) -> None:
         """Forget all it did."""
-        self.overlay = Overlay(store.tables)
+        self.overlay = Overlay(store.tables, self.account)
         self.operations: list[AppliedOperation] = []
         self.bytes = 0
         self.claims: list[TableKey] = []
         self.created: dict[str, Collection] = {}
         self.touched: dict[str, bytes] = {}  # namespace → number key, of all it looked at
+
+    def _abort(self, store: Store) -> None:
+        """Its memory is needed."""
+        store.transactions.abort(self, store.clock.monotonic_ms())
 
     @property
     def has_ended(self) -> bool:
@@ -177,3 +187,4 @@ class TransactionLog:
                 257, f"Total size of all transaction operations must be less than {limits.TRANSACTION_BYTES_MAX}"
             )
         transaction.operations.append(operation)
+        transaction.account.add(limits.VERSION_BYTES + len(operation.item))

@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
+from headrace import limits
+from headrace.memory import Account, Memory
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
 
 TRACKED: Final = ("documents", "ids", "indexes")
@@ -99,7 +101,9 @@ class ChangedKeys:
 class History:
     """Earlier values of one store's keys, from the first open transaction's start to the last one's end."""
 
-    def __init__(self, tables: dict[str, Table]) -> None:
+    def __init__(self, tables: dict[str, Table], account: Account | None = None) -> None:
+        """`account`: what counts the memory of the values."""
+        self._account = account or Memory().account("history")
         self.sequence = 0
         """That of the last write transaction that was recorded."""
         self.changed = ChangedKeys(tables)
@@ -120,6 +124,7 @@ class History:
         self._values.setdefault(key, []).append((sequence, before))
         self._journal.append((sequence, key))
         self.changed.add(key)
+        self._account.add(_size(before))  # which may end transactions, and forget
 
     def before(self, key: TableKey, snapshot: int) -> tuple[bytes | None] | None:
         """(what the key held) after sequence `snapshot`; None where it has not changed since."""
@@ -142,7 +147,7 @@ class History:
 
     def _drop(self, key: TableKey, which: int) -> None:
         values = self._values[key]
-        del values[which]
+        self._account.add(-_size(values.pop(which)[1]))
         if not values:
             del self._values[key]
             self.changed.discard(key)
@@ -152,6 +157,11 @@ class History:
         self._values.clear()
         self._journal.clear()
         self.changed.clear()
+        self._account.set(0)
+
+
+def _size(value: bytes | None) -> int:
+    return limits.VERSION_BYTES + (0 if value is None else len(value))
 
 
 class RecordingTransaction:

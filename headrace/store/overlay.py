@@ -16,6 +16,8 @@ import uuid as uuids
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from headrace import limits
+from headrace.memory import Account
 from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.history import ChangedKeys, History
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
@@ -33,16 +35,21 @@ Claim = Callable[[TableKey], None]
 class Overlay:
     """Values by table and key, None for a deletion; and the keys that are walked in order."""
 
-    __slots__ = ("changed", "values")
+    __slots__ = ("_account", "changed", "values")
 
-    def __init__(self, tables: dict[str, Table]) -> None:
+    def __init__(self, tables: dict[str, Table], account: Account | None = None) -> None:
+        self._account = account
         self.values: dict[TableKey, bytes | None] = {}
         self.changed = ChangedKeys(tables)
 
     def put(self, key: TableKey, value: bytes | None) -> None:
-        """Set a key's value; None deletes it."""
+        """Set a key's value; None deletes it. Raises the error of the account where that has no memory for it."""
+        before = self.values.get(key, _ABSENT)
         self.values[key] = value
         self.changed.add(key)
+        if self._account is not None:
+            size = 0 if value is None else len(value)
+            self._account.add(size + limits.VERSION_BYTES if before is _ABSENT else size - len(before or b""))
 
 
 class OverlayTransaction:

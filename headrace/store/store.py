@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.clock import Clock, SystemClock
+from headrace.memory import Memory
 from headrace.store.catalog import Catalog
 from headrace.store.checksums.names import describe
 from headrace.store.checksums.transaction import DamagedValue
@@ -77,6 +78,8 @@ class Store:
         self.listeners: list[Callable[[Committed], None]] = []
         self._last_run: Run | None = None  # at the end of the oplog
         self.cluster_parameters: dict[str, Any] = {}
+        self.memory = Memory()
+        """The memory of the process, without a limit unless the engine gives it one."""
         self.transactions = Transactions(self)
         self.building: set[bytes] = set()
         """The numbers of the indexes that are being built."""

@@ -35,7 +35,10 @@ class Transactions:
         self.latest: dict[bytes, ClientTransaction] = {}
         """The last one of each session, emptied once it has ended."""
         self.locks: dict[TableKey, ClientTransaction] = {}
-        self.history = History(store.tables)
+        account = store.memory.account(
+            "earlier versions of documents, for the oldest snapshot or transaction", self._abort_oldest, may_close=False
+        )
+        self.history = History(store.tables, account)
         self._next_record = RECORD_START
         self._last_number = NUMBER_START
         self.listeners: list[Callable[[ClientTransaction], None]] = []
@@ -63,6 +66,7 @@ class Transactions:
         for key in transaction.claims:
             del self.locks[key]
         transaction.empty(self._store)
+        transaction.account.close()
         if self.open:
             self.history.forget(min(other.snapshot for other in self.open.values()))
         else:
@@ -90,6 +94,12 @@ class Transactions:
             return False
         self.end(transaction, TransactionState.ABORTED, now_ms)
         return True
+
+    def _abort_oldest(self) -> None:
+        """There is no memory for what it would read."""
+        oldest = min(self.open.values(), key=lambda item: item.snapshot, default=None)
+        if oldest is not None:
+            self.abort(oldest, self._store.clock.monotonic_ms())
 
     def forget(self, ended_before_ms: float) -> None:
         """Forget how the transactions of long unused sessions ended."""

@@ -52,6 +52,8 @@ _START = struct.Struct("<iiiiIBi").unpack_from
 _INT = struct.Struct("<i").unpack_from
 _UNSIGNED = struct.Struct("<I").unpack_from
 _COMPRESSED = struct.Struct("<iiB").unpack_from
+_SMALL, _JOINED = 1024, 64 * 1024
+"""Pieces of a message shorter than the first are joined, up to the second."""
 _OPCODES = frozenset({OP_COMPRESSED, OP_MSG, OP_QUERY})
 _UNKNOWN_FLAGS = REQUIRED_FLAGS & ~(CHECKSUM_PRESENT | MORE_TO_COME)
 
@@ -82,8 +84,17 @@ class Connection:
             self._buffer = data
             self._at = 0
         else:
-            self._tail.append(data)
+            tail = self._tail
+            if tail and len(data) < _SMALL and len(tail[-1]) < _JOINED:  # an object for each byte would cost much more
+                tail[-1] += data
+            else:
+                tail.append(data)
             self._tail_bytes += len(data)
+
+    def shrink(self) -> None:
+        """Let go of the bytes of a message that has been taken."""
+        if self._at == len(self._buffer):
+            self._buffer, self._at = b"", 0
 
     def next_event(self) -> Message | NeedData:
         """The next message, or NEED_DATA; raises ProtocolError for good once the stream is not the protocol."""
@@ -145,7 +156,7 @@ class Connection:
             if opcode == OP_COMPRESSED and not MESSAGE_BYTES_MIN - 16 <= unpacked <= MESSAGE_BYTES_MAX - 16:
                 raise ProtocolError(f"a compressed message of {unpacked} bytes")
             if unpacked > DECODED_BYTES_MAX:
-                return UnopenedMessage(request_id, opcode, buffer, at, end)
+                return UnopenedMessage(request_id, opcode, buffer, at, end, unpacked)
             return _open(opcode, request_id, buffer, at, end)
         except ProtocolError as error:
             raise self._fail(str(error)) from error
@@ -163,9 +174,11 @@ class Connection:
 class UnopenedMessage(Message):
     """A long message, of which only the header has been read: `opened` takes some time, and ticks."""
 
-    __slots__ = ("_at", "_buffer", "_end")
+    __slots__ = ("_at", "_buffer", "_end", "unpacked_bytes")
 
-    def __init__(self, request_id: int, opcode: int, buffer: bytes, at: int, end: int) -> None:
+    def __init__(self, request_id: int, opcode: int, buffer: bytes, at: int, end: int, unpacked_bytes: int) -> None:
+        self.unpacked_bytes = unpacked_bytes
+        """How long it is once it has been decompressed."""
         super().__init__(request_id, opcode, 0, b"", {})
         self._buffer = buffer
         self._at = at

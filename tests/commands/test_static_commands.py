@@ -20,6 +20,7 @@ from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.shell import NoShell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
+from headrace.memory import Memory
 from headrace.testing.driven import DrivenServer
 from headrace.values.bson import encode
 from headrace.wire.compression import NAMES
@@ -50,6 +51,7 @@ class FakeServer:
     started_ms: int = 1_700_000_000_000
     parameters: dict[str, Any] = field(default_factory=lambda: first_parameters(OPTIONS))
     metrics: dict[str, int] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
     shell: FakeShell = field(default_factory=FakeShell)
     connections_open: int = 3
     connections_created: int = 4

@@ -214,7 +214,7 @@ def _tail(
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     if SINGLE_BATCH.of(request.body):
         return reply.cursor_elements(b"firstBatch", reply.array(batch), 0, namespace.encode(), None)
-    cursor_id = context.cursors.add(cursor, session_id(request))
+    cursor_id = context.cursors.add(cursor, session_id(request), request.client.address)
     return reply.cursor_elements(b"firstBatch", reply.array(batch), cursor_id, namespace.encode(), None)
 
 

@@ -86,11 +86,14 @@ def _resident_kb(maximum: int) -> int:
 
 
 def _memory(context: CommandContext, request: Request) -> dict[str, Any]:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
+    usage, memory = resource.getrusage(resource.RUSAGE_SELF), context.engine.memory
     return {
         "bits": 64 if sys.maxsize > 2**32 else 32,
         "resident": _resident_kb(usage.ru_maxrss) // 1024,
         "supported": True,
+        "limitBytes": Int64(memory.bytes_max),
+        "countedBytes": Int64(memory.used),
+        "cutOff": Int64(memory.released),
     }
 
 

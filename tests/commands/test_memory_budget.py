@@ -1,0 +1,126 @@
+"""The memory of a process: what counts, who is cut off when it is spent, and that it comes back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bson import Binary, Int64
+
+from headrace.errors import CommandError
+from headrace.memory import Memory
+from headrace.testing.driven import DrivenServer
+
+MEGABYTE = 1024 * 1024
+
+
+def test_the_largest_lets_go_first_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    memory = Memory(100)
+    small, large = memory.account("small"), memory.account("large")
+    small.add(30)
+    large.add(60)
+    with caplog.at_level(logging.WARNING, "headrace.memory"):
+        small.add(20)
+    assert (memory.used, small.bytes, large.bytes, large.closed, memory.released) == (50, 50, 0, True, 1)
+    assert [record.message for record in caplog.records] == [
+        "memory: 110 bytes are in use and 100 allowed (--memoryLimit); most, 60 bytes, are of: large. It is cut off"
+    ]
+    with pytest.raises(CommandError) as raised:
+        large.add(1)
+    assert raised.value.code == 146
+    large.add(-1)
+    assert memory.used == 50
+
+
+def test_the_largest_that_grows_gets_the_error_at_once() -> None:
+    memory = Memory(100)
+    memory.account("other").add(50)
+    account = memory.account("growing", error=CommandError(257, "no"))
+    with pytest.raises(CommandError) as raised:
+        account.add(51)
+    assert (raised.value.code, memory.used) == (257, 50)
+
+
+def test_one_that_can_give_back_some_stays_open_and_one_that_may_not_close_is_passed_over() -> None:
+    memory = Memory(100)
+    stuck = memory.account("stuck", may_close=False)
+    stuck.add(70)
+    shrinking = memory.account("shrinking")
+    shrinking.when_needed(lambda: shrinking.add(-20))
+    shrinking.add(40)
+    assert (shrinking.bytes, shrinking.closed, stuck.bytes, memory.used) == (20, False, 70, 90)
+
+
+@pytest.fixture
+def server() -> Iterator[DrivenServer]:
+    with DrivenServer(memory_bytes_max=10 * MEGABYTE) as server:
+        server.run("t", {"insert": "c", "documents": [{"_id": n, "b": Binary(bytes(1000))} for n in range(1000)]})
+        yield server
+
+
+def begin(server: DrivenServer, number: int, command: dict[str, Any], first: bool) -> Any:
+    fields = {"lsid": {"id": Binary(bytes([number] * 16), 4)}, "txnNumber": Int64(1), "autocommit": False}
+    return server.run("t", {**command, **fields, **({"startTransaction": True} if first else {})})
+
+
+def test_an_idle_reader_does_not_make_the_server_store_every_version(server: DrivenServer) -> None:
+    assert begin(server, 1, {"find": "c", "limit": 1}, True)["ok"] == 1
+    for value in range(30):
+        update = {"q": {"_id": 1}, "u": {"$set": {"b": Binary(bytes([value]) * MEGABYTE)}}}
+        assert server.run("t", {"update": "c", "updates": [update]})["nModified"] == 1
+    failed = begin(server, 1, {"find": "c", "limit": 1}, False)
+    assert (failed["code"], failed["codeName"]) == (251, "NoSuchTransaction")
+    assert server.engine.memory.used == 0
+
+
+def test_a_reader_at_a_snapshot_gets_error_246(server: DrivenServer) -> None:
+    find = {"find": "c", "batchSize": 1, "readConcern": {"level": "snapshot"}}
+    cursor = server.run("t", find)["cursor"]
+    for value in range(30):
+        update = {"q": {"_id": 1}, "u": {"$set": {"b": Binary(bytes([value]) * MEGABYTE)}}}
+        server.run("t", {"update": "c", "updates": [update]})
+    at = {"find": "c", "readConcern": {"level": "snapshot", "atClusterTime": cursor["atClusterTime"]}}
+    assert server.run("t", at)["code"] == 246
+
+
+def test_the_transaction_with_most_writes_is_aborted(server: DrivenServer) -> None:
+    small, large = Binary(bytes(MEGABYTE)), Binary(bytes(3 * MEGABYTE))
+    assert begin(server, 1, {"insert": "c", "documents": [{"b": small}]}, True)["ok"] == 1
+    assert begin(server, 2, {"insert": "c", "documents": [{"b": large}]}, True)["ok"] == 1
+    failed = begin(server, 2, {"insert": "c", "documents": [{"b": large}]}, False)
+    assert failed["writeErrors"][0]["code"] == 257
+    assert begin(server, 2, {"find": "c"}, False)["code"] == 251
+    assert begin(server, 1, {"insert": "c", "documents": [{"b": small}]}, False)["ok"] == 1
+    assert server.engine.memory.used > 2 * MEGABYTE
+    commit = {"lsid": {"id": Binary(bytes([1] * 16), 4)}, "txnNumber": Int64(1), "autocommit": False}
+    assert server.run("admin", {"commitTransaction": 1, **commit})["ok"] == 1
+    assert server.engine.memory.used == 0
+
+
+def test_a_client_with_too_many_cursors_loses_the_oldest(server: DrivenServer) -> None:
+    ids = [server.run("t", {"find": "c", "batchSize": 2})["cursor"]["id"] for _ in range(300)]
+    assert server.engine.memory.used <= 10 * MEGABYTE
+    get_more = {"collection": "c", "batchSize": 1}
+    assert server.run("t", {"getMore": ids[0], **get_more})["code"] == 43
+    assert server.run("t", {"getMore": ids[-1], **get_more})["ok"] == 1
+    server.run("t", {"killCursors": "c", "cursors": ids})
+    assert server.engine.memory.used == 0
+
+
+def test_operations_are_refused_and_idle_sorted_cursors_closed(server: DrivenServer) -> None:
+    sort = {"find": "c", "sort": {"b": 1}, "batchSize": 1}
+    ids = [server.run("t", sort)["cursor"]["id"] for _ in range(20)]
+    assert all(ids) and server.engine.memory.used <= 10 * MEGABYTE
+    assert server.run("t", {"getMore": ids[0], "collection": "c"})["code"] == 43
+    assert len(server.run("t", {"getMore": ids[-1], "collection": "c"})["cursor"]["nextBatch"]) > 100
+    server.run("t", {"killCursors": "c", "cursors": ids})
+    server.engine.memory.bytes_max = MEGABYTE // 2
+    assert server.run("t", sort)["code"] == 146
+    assert server.engine.memory.used == 0
+
+
+def test_server_status_shows_the_budget(server: DrivenServer) -> None:
+    section = server.run("admin", {"serverStatus": 1})["mem"]
+    assert (section["limitBytes"], section["countedBytes"], section["cutOff"]) == (10 * MEGABYTE, 0, 0)

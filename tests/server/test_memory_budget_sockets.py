@@ -1,0 +1,76 @@
+"""Clients that send or ask for more than the server has memory for are cut off; the others notice nothing."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from bson import Binary
+
+import headrace
+
+from .raw import RawClient, message
+
+pytestmark = pytest.mark.long
+MEGABYTE = 1024 * 1024
+
+
+@pytest.fixture
+def server() -> Iterator[headrace.Server]:
+    with headrace.Server(memory_bytes_max=20 * MEGABYTE) as running:
+        yield running
+
+
+def used(client: RawClient) -> int:
+    return int(client.ask({"serverStatus": 1}, "admin")["mem"]["countedBytes"])
+
+
+def until_unused(client: RawClient) -> None:
+    """Returns once everything has been given back (each question is a turn of the server's loop)."""
+    for _ in range(10_000):
+        if not used(client):
+            return
+    raise AssertionError(f"{used(client)} bytes are still counted")
+
+
+def test_who_never_ends_a_message_is_cut_off_when_memory_is_short(server: headrace.Server) -> None:
+    with RawClient(server.address) as other, ExitStack() as stack:
+        other.ask({"ping": 1})
+        large = stack.enter_context(RawClient(server.address))
+        large.socket.sendall(struct.pack("<iiii", 40 * MEGABYTE, 1, 0, 2013) + bytes(12 * MEGABYTE))
+        while used(other) < 12 * MEGABYTE:
+            pass
+        small = stack.enter_context(RawClient(server.address))
+        small.socket.sendall(struct.pack("<iiii", 40 * MEGABYTE, 1, 0, 2013) + bytes(10 * MEGABYTE))
+        assert large.is_cut_off()
+        while used(other) < 10 * MEGABYTE:
+            pass
+        small.socket.close()
+        until_unused(other)
+
+
+def test_who_reads_no_replies_is_cut_off_when_memory_is_short(server: headrace.Server) -> None:
+    with RawClient(server.address) as other, ExitStack() as stack:
+        for number in range(4):
+            other.ask({"insert": "c", "documents": [{"_id": number, "b": Binary(bytes(8 * MEGABYTE))}]})
+        clients = [stack.enter_context(RawClient(server.address, receive_bytes=4096)) for _ in range(6)]
+        for client in clients:
+            client.socket.sendall(message({"find": "c", "filter": {"_id": 1}, "$db": "t"}))
+        cut_off = 0
+        while cut_off < 2:
+            cut_off = other.ask({"serverStatus": 1}, "admin")["mem"]["cutOff"]
+        assert used(other) <= 20 * MEGABYTE
+        for client in clients:
+            client.socket.close()
+        until_unused(other)
+
+
+def test_a_message_in_small_pieces_is_read(server: headrace.Server) -> None:
+    with RawClient(server.address) as client:
+        data = message({"insert": "pieces", "documents": [{"_id": 1, "b": Binary(bytes(300_000))}], "$db": "t"})
+        client.socket.sendall(data[:200_000])
+        for at in range(200_000, len(data), 700):
+            client.socket.sendall(data[at : at + 700])
+        assert client.receive()[1]["n"] == 1
