@@ -116,6 +116,7 @@ QUICK_STATEMENT_BYTES_MAX: Final = 4096  # of an update of one document that nee
 INSERT_COUNT: Final = 500  # documents of one command that are inserted at once, between two looks at the time: a few ms
 INSERT_BYTES: Final = 1024 * 1024  # and bytes of them
 PRUNE_COUNT_MAX: Final = 2000  # rows removed by one background transaction: writes wait for a few milliseconds
+CLOCK_AHEAD_SECONDS: Final = 60  # of the cluster time before the clock, that are worth a warning at the start
 JUMP_SECONDS: Final = 600  # that a clock which has jumped forward must last before documents expire by it
 TTL_COUNT_MAX: Final = 250  # documents a TTL index's round looks at before others get a turn
 TTL_BYTES_MAX: Final = 1024 * 1024  # and bytes of them

@@ -29,6 +29,7 @@ from headrace.server.scheduler import Scheduler
 from headrace.server.watchdog import LOOK_SECONDS, Watchdog
 from headrace.server.writer import Writer
 from headrace.store.store import Store
+from headrace.values.position import seconds
 
 LOG = logging.getLogger("headrace.server")
 
@@ -79,6 +80,7 @@ class Core:
             await self.stop()
             raise
         self._warn_of_addresses()
+        self._warn_of_clock()
         self.background.start()
         self._watch()
 
@@ -95,6 +97,17 @@ class Core:
             warning = (
                 f"The server listens on {', '.join(exposed)}, and there are no users: whoever can reach it can read, "
                 "change and remove everything. Keep the address behind a firewall, or use --bind_ip"
+            )
+            self.startup_warnings.append(warning)
+            LOG.warning("%s", warning)
+
+    def _warn_of_clock(self) -> None:
+        """Say that cluster times are ahead of the clock, which was ahead once, or is behind now."""
+        ahead = seconds(self.store.last_position) - self.engine.clock.now_ms() // 1000
+        if ahead > limits.CLOCK_AHEAD_SECONDS:
+            warning = (
+                f"The cluster time is {ahead} s ahead of the clock, which was ahead once or is behind now. It never "
+                "goes back: it stands still, but for its counter, until the clock has reached it"
             )
             self.startup_warnings.append(warning)
             LOG.warning("%s", warning)

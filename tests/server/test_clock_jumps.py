@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pymongo
@@ -77,6 +78,20 @@ def test_age_catches_up_at_twice_the_pace_and_never_goes_back() -> None:
     assert retention.now_ms() == clock.now_ms()
     clock.set_wall(5)
     assert retention.now_ms() == 1_000_000_000 + 12 * HOUR_MS
+
+
+def test_a_cluster_time_that_is_ahead_of_the_clock_is_a_warning_at_the_start(tmp_path: Path) -> None:
+    clock = FakeClock()
+    right = clock.now_ms()
+    clock.set_wall(right + 10_000 * HOUR_MS)
+    with headrace.Server(tmp_path, clock=clock) as server:
+        assert server._running.startup_warnings == []
+    clock.set_wall(right)
+    with headrace.Server(tmp_path, clock=clock) as server, pymongo.MongoClient(server.uri) as client:
+        (warning,) = server._running.startup_warnings
+        assert warning.startswith("The cluster time is 36000000 s ahead of the clock")
+        client.t.c.insert_one({"_id": 1})
+        assert client.t.c.count_documents({}) == 1
 
 
 def test_documents_expire_by_a_jump_that_lasts_and_by_no_other() -> None:
