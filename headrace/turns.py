@@ -34,7 +34,7 @@ TICK_COUNT: Final = 64
 """Steps of a cheap loop (an element of an array, a line of a cross product) between two ticks."""
 PIECE_COUNT: Final = 4096
 """Elements that are copied, sorted or freed at once: some milliseconds at most."""
-FIRST_COUNT: Final = 512
+FIRST_COUNT: Final = 128
 """Elements sorted at first, while it is not known how quickly their keys compare."""
 LARGE_COUNT: Final = 32_768
 """Elements from which on an array is freed in pieces."""
