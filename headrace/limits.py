@@ -38,7 +38,8 @@ WRITE_BUFFER_BYTES_MAX: Final = (
 )  # replies a client has not read; above that they count, and it is not read from
 READ_AHEAD_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX  # what a client may send ahead while its command waits
 REPLY_ID_MAX: Final = 2**31 - 1  # of a connection's replies, an int32 in their header; they begin again at 0
-COLLECTION_SECONDS: Final = 5  # between two looks whether garbage is to be collected
+COLLECTION_SECONDS: Final = 2  # between two looks whether garbage is to be collected
+COLLECTION_PASS_COUNT_MAX: Final = 150  # passes over young objects, about a million, behind which it is in any case
 COLLECTION_SECONDS_MAX: Final = 60  # between two collections, however busy the server is
 STOP_SECONDS_MAX: Final = 30  # for the writes that have come; then the server stops without them
 WRITER_STALL_SECONDS_MAX: Final = 60  # a commit that takes longer will not come: the server ends

@@ -54,6 +54,9 @@ class Turn(greenlet):
     waits_for: Any = None
     """What it waits for before it can go on, as the shell understands it; None: only for its next turn."""
 
+    result: Any = None
+    """What the command has returned, or `_Raised`, until it is handed on."""
+
     def __init__(self, run: Callable[..., Any], large: list[list[Any] | dict[Any, Any]]) -> None:
         super().__init__(run)
         self.large = large
@@ -227,27 +230,31 @@ class Turns:
 
     def _switch(self, turn: Turn, call: Any) -> Any:
         turn.ends = monotonic() + self.seconds
-        result = turn.switch(call)
-        if result is turn:
+        if turn.switch(call) is turn:
             return turn
+        result, turn.result = turn.result, None
         turn.before_pause = turn.after_pause = turn.interruption = None
         self._idle.append(turn)
         if type(result) is _Raised:
-            raise result.error
+            error, result = result.error, None
+            try:
+                raise error
+            finally:
+                del error  # whose traceback has this frame: a cycle would stay until garbage is collected
         return result
 
 
 def _work() -> None:
-    """The body of a turn's greenlet: one call after the other."""
+    """The body of a turn's greenlet: one call after the other. An idle one refers to nothing of the last."""
     turn = getcurrent()
     assert type(turn) is Turn and turn.parent is not None
-    parent, result = turn.parent, None
+    parent = turn.parent
     while True:
-        function, arguments = parent.switch(result)
+        function, arguments = parent.switch(None)
         try:
-            result = function(*arguments)
+            turn.result = function(*arguments)
         except BaseException as error:
-            result = _Raised(error)
+            turn.result = _Raised(error)
         del function, arguments
         if turn.large:
             _free_all(turn)

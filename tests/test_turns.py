@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import suppress
+from weakref import ref
+
 import pytest
 
 from headrace.turns import (
@@ -103,3 +107,28 @@ def test_a_large_array_is_freed_in_pieces_once_nothing_refers_to_it() -> None:
         turn = turns.resume(turn)
     assert turn == "done" and Element.alive == 0 and not turns.large
     assert len(set(left)) >= 16
+
+
+def test_nothing_of_a_command_stays_behind_it() -> None:
+    """Neither its result nor, by a cycle of an exception and its frames, what it held when it failed."""
+
+    class Held:
+        pass
+
+    turns, seen = Turns(), []
+
+    def command(fails: bool) -> Held:
+        held = Held()
+        seen.append(ref(held))
+        if fails:
+            raise ZeroDivisionError
+        return held
+
+    gc.disable()
+    try:
+        assert isinstance(turns.run(command, False), Held)
+        with suppress(ZeroDivisionError):
+            turns.run(command, True)
+        assert [held() for held in seen] == [None, None]
+    finally:
+        gc.enable()

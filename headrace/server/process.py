@@ -2,7 +2,7 @@
 
     imports    modules that commands import when they are first needed are imported behind the start, one at a time
     garbage    what is there by then is left out of the collector's passes (`gc.freeze`); a pass over all other objects,
-               50 ms for a million of them, runs when no command has paused, or once a minute
+               50 ms for a million of them, runs when no command has paused, or many objects are new, or once a minute
 
 A server inside another program (`headrace.Server`) changes nothing there: the collector is the program's.
 """
@@ -44,6 +44,8 @@ async def tend(core: Core) -> None:
     while True:
         await asyncio.sleep(limits.COLLECTION_SECONDS)
         is_quiet = not core.scheduler.requests()
-        if gc.get_count()[2] and (is_quiet or monotonic() - collected > limits.COLLECTION_SECONDS_MAX):
+        passes = gc.get_count()[2]  # of the collector over younger objects, each some thousands
+        is_due = passes > limits.COLLECTION_PASS_COUNT_MAX or monotonic() - collected > limits.COLLECTION_SECONDS_MAX
+        if passes and (is_quiet or is_due):
             gc.collect()
             collected = monotonic()
