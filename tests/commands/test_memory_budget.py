@@ -124,3 +124,22 @@ def test_operations_are_refused_and_idle_sorted_cursors_closed(server: DrivenSer
 def test_server_status_shows_the_budget(server: DrivenServer) -> None:
     section = server.run("admin", {"serverStatus": 1})["mem"]
     assert (section["limitBytes"], section["countedBytes"], section["cutOff"]) == (10 * MEGABYTE, 0, 0)
+
+
+def test_distinct_values_must_fit_into_a_document(server: DrivenServer) -> None:
+    for number in range(17):
+        document = {"_id": f"large {number}", "large": chr(65 + number) * MEGABYTE}
+        assert server.run("t", {"insert": "d", "documents": [document]})["n"] == 1
+    failed = server.run("t", {"distinct": "d", "key": "large"})
+    assert (failed["code"], failed["errmsg"]) == (17217, "distinct too big, 16mb cap")
+    assert len(server.run("t", {"distinct": "d", "key": "large", "query": {"_id": {"$lt": "large 2"}}})["values"]) == 9
+
+
+def test_what_a_lookup_holds_counts(server: DrivenServer) -> None:
+    lookup = {"$lookup": {"from": "c", "localField": "_id", "foreignField": "_id", "as": "x"}}
+    aggregate = {"aggregate": "c", "pipeline": [{"$limit": 1}, lookup], "cursor": {}}
+    assert len(server.run("t", aggregate)["cursor"]["firstBatch"]) == 1
+    assert server.engine.memory.used == 0
+    server.engine.memory.bytes_max = MEGABYTE // 2
+    assert server.run("t", aggregate)["code"] == 146
+    assert server.engine.memory.used == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from headrace import limits
 from headrace.commands.reading.find import negative
 from headrace.dispatch.arguments import Fields, document, number, string, without_effect
 from headrace.dispatch.command import Command
@@ -12,12 +13,13 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION, COLLECTION_UUID, HINT, QUERY_STATS
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
+from headrace.errors import CommandError
 from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import check_hint, collation_of
 from headrace.execution.sources import documents, is_virtual, resolve
 from headrace.execution.storage_stats import count_of
 from headrace.query.collation import Collation
-from headrace.values.bson import decode
+from headrace.values.bson import decode, encode
 from headrace.values.order import hash_key
 
 KEY: Final = string("key", required=True)
@@ -67,9 +69,15 @@ def distinct(context: CommandContext, request: Request) -> dict[str, Any]:
     collation = collation_of(context.view.collection(namespace), body.get("collation"))
     path = KEY.of(body).split(".")
     values: dict[Any, Any] = {}
+    size = 0
     for raw in _matches(context, namespace, spec, collation, body):
         for value in _values(decode(raw), path):
-            values.setdefault(hash_key(value, collation), value)
+            hashed = hash_key(value, collation)
+            if hashed not in values:
+                values[hashed] = value
+                size += len(encode({"": value}))
+                if size > limits.DOCUMENT_BYTES_MAX:
+                    raise CommandError(17217, "distinct too big, 16mb cap")
     return {"values": list(values.values())}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from headrace.query.memory import StageMemory, size_of
 from headrace.query.stages.stage import Document
 from headrace.turns import freed_in_pieces, in_pieces, sorted_in_pieces, tick, ticking
 from headrace.values.bson import MISSING
@@ -48,6 +49,17 @@ def _trailing(value: Any) -> Iterable[Any]:
     if type(value) is list:
         return value
     return () if value is MISSING else (value,)
+
+
+def counted(documents: Iterable[Document], memory: StageMemory) -> Iterator[Document]:
+    """Documents that are held for the run of a stage. Raises 146 where the process has no memory for them."""
+    size = 0
+    for document in documents:
+        size += size_of(document)
+        if size >= memory.step:
+            memory.add(size)
+            size = 0
+        yield document
 
 
 class ForeignIndex:

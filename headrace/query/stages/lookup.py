@@ -12,7 +12,8 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_variable_name, split_path
-from headrace.query.stages.joins import ForeignIndex, local_values
+from headrace.query.memory import StageMemory
+from headrace.query.stages.joins import ForeignIndex, counted, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested
 from headrace.turns import freed_in_pieces, tick
@@ -52,14 +53,15 @@ class LookupStage(Stage):
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """Each document with its array."""
-        find = self._finder()
-        for document in documents:
-            tick()
-            yield with_nested(document, self.into, find(document))
+        with self.context.memory.stage(self.name) as memory:
+            find = self._finder(memory)
+            for document in documents:
+                tick()
+                yield with_nested(document, self.into, find(document))
 
-    def _finder(self) -> Callable[[Document], list[Document]]:
+    def _finder(self, memory: StageMemory) -> Callable[[Document], list[Document]]:
         """The function from a document to what joins with it, for one run of the stage."""
-        foreign: Iterable[Document] = () if self.source is None else self.context.read(*self.source)
+        foreign: Iterable[Document] = () if self.source is None else counted(self.context.read(*self.source), memory)
         if self.fields is None:
             return self._piped_finder(freed_in_pieces(list(foreign)))
         local, index = self.fields.local, ForeignIndex(foreign, self.fields.foreign, self.context.collation)
