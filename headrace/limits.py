@@ -113,7 +113,6 @@ COMMIT_COMMAND_COUNT_MAX: Final = 1024  # commands in one write transaction, so 
 CONVERT_BYTES: Final = 16 * 1024 * 1024  # values that get their checksums in one transaction, at an upgrade
 CONVERT_COUNT: Final = 50_000  # and how many of them: a few milliseconds of a commit for each tenth of a second
 COUNT_COUNT: Final = 5000  # documents that are counted at once: a millisecond
-QUICK_STATEMENT_BYTES_MAX: Final = 4096  # of an update of one document that need not run in a turn
 INSERT_COUNT: Final = 500  # documents of one command that are inserted at once, between two looks at the time: a few ms
 INSERT_BYTES: Final = 1024 * 1024  # and bytes of them
 PRUNE_COUNT_MAX: Final = 2000  # rows removed by one background transaction: writes wait for a few milliseconds

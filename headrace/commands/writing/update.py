@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace import limits
-from headrace.commands.writing.one_document import is_quick_update, names_one
 from headrace.dispatch.arguments import Field, Fields, array, document, raw_documents, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -41,9 +40,6 @@ from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite
 from headrace.turns import ticking
 from headrace.values.bson import decode, encode, find_element
-
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
 
 FIELDS: Final = Fields(
     BYPASS, LET, ORDERED, array("updates"), *COLLECTION_UUID, *ENCRYPTION, *without_effect("object", "runtimeConstants")
@@ -246,10 +242,4 @@ def _nowhere(namespace: str) -> Collection:
     return Collection(namespace, 0, None, "collection", {}, [])
 
 
-def pauses(engine: Engine, request: Request) -> bool:
-    """Whether an update may take long: any but a simple one of one document, named by its `_id`."""
-    rest = names_one(engine, request, "updates")
-    return rest is None or not is_quick_update(rest)
-
-
-COMMAND: Final = Command("update", run, FIELDS, pauses=pauses, writes=True)
+COMMAND: Final = Command("update", run, FIELDS, pauses=True, writes=True)
