@@ -109,8 +109,8 @@ class Peer(asyncio.Protocol):
         if self._account is not None:
             self._account.close()
         self._wire = Connection()
-        self._message = _NO_MESSAGE
         self._core.peer_disconnected(self)
+        self._message = _NO_MESSAGE
 
     def _read_on(self) -> None:
         """Everything that came ahead of its turn is served: the client may send more."""

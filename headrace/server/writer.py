@@ -65,6 +65,16 @@ class WriteGroup:
     """Whether `resumed` has had its turn, or has begun it."""
     txn: WriteTransaction = field(init=False)
 
+    def all_writes(self) -> list[Write]:
+        """Those to which `answers` belong, in order."""
+        return self.writes if self.resumed is None else [*self.writes, self.resumed.write]
+
+    def paused(self) -> list[PausedWrite]:
+        """The writes that have paused in this group, or wait in it for their turn."""
+        pairs = zip(self.all_writes(), self.answers)
+        paused = [PausedWrite(write, answer) for write, answer in pairs if type(answer) is Turn]
+        return paused if self.resumed is None or self.has_resumed else [*paused, self.resumed]
+
 
 class Writer:
     """The queue of writes, and the callback that empties it.
@@ -79,6 +89,7 @@ class Writer:
         self._jobs: list[Job] = []
         self._paused: deque[PausedWrite] = deque()
         self._blocked: dict[str, list[PausedWrite]] = {}  # by the key of the transaction that they wait for
+        self._group: WriteGroup | None = None  # that is being run or committed
         self._retries: deque[WriteGroup] = deque()  # of failed transactions, run before what is queued
         self._scheduled = False
         self._commit_ms = 0.0
@@ -128,7 +139,9 @@ class Writer:
             self._schedule()
 
     def _all_paused(self) -> list[PausedWrite]:
-        return [*self._paused, *(paused for blocked in self._blocked.values() for paused in blocked)]
+        """Also those whose turn is being committed."""
+        blocked = [paused for waiting in self._blocked.values() for paused in waiting]
+        return [*self._paused, *blocked, *([] if self._group is None else self._group.paused())]
 
     def _interrupt(self, paused: PausedWrite, error: CommandError) -> None:
         paused.turn.interruption = error
@@ -150,7 +163,7 @@ class Writer:
         request, holder = paused.write[2], paused.turn.waits_for
         if self._core.ending:
             paused.turn.interruption = Interrupted(11600, "interrupted at shutdown")
-        elif holder is not None and not holder.over():
+        elif holder is not None and not holder.over() and paused.turn.interruption is None:
             self._blocked.setdefault(holder.key, []).append(paused)
             if request.deadline_ms is not None:
                 left_ms = request.deadline_ms - self._core.engine.clock.monotonic_ms()
@@ -184,6 +197,7 @@ class Writer:
             self._queue, self._jobs = self._queue[limits.COMMIT_COMMAND_COUNT_MAX :], []
             if self._paused:
                 group.resumed = self._paused.popleft()
+        self._group = group
         try:
             self._run(group)
         except Exception as error:
@@ -251,8 +265,8 @@ class Writer:
         except Exception as error:
             self._core.fail("what is committed could not be published", error)
             return
-        writes = group.writes if group.resumed is None else [*group.writes, group.resumed.write]
-        for write, answer in zip(writes, group.answers):
+        self._group = None
+        for write, answer in zip(group.all_writes(), group.answers):
             if type(answer) is bytes:
                 write[0].finish(answer)
             elif type(answer) is Turn:
@@ -268,6 +282,7 @@ class Writer:
         """Nothing of the transaction has happened. Whoever raised is answered; the others run once more, as two groups:
         those before it, which are known to work, and those behind it, which have not been run."""
         self._core.store.abandon(group.txn)
+        self._group = None
         writes, jobs = group.writes, group.jobs
         for answer in group.answers[: len(writes)]:
             if type(answer) is Turn:
