@@ -51,7 +51,7 @@ STATIC: Final = Lane(
 PROCESSES: Final = int(os.environ.get("PROCESSES", "2"))
 FAST: Final = tests("fast", "not slow", PROCESSES)
 QUICK: Final = replace(tests("fast", "not slow and not long", PROCESSES), environment=(("HEADRACE_FEW_EXAMPLES", "1"),))
-# One process with one session of Spark, and what needs another PySpark, so that both lanes take about as long.
+# One process with one session of Spark, and what needs another Spark, so that both lanes take about as long.
 SPARK: Final = tests("spark", "spark and not process and not soak")
 PROCESS: Final = tests("process", "(process or network and not spark) and not soak")
 GROUPS: Final = {

@@ -20,7 +20,7 @@ from headrace.spark.session.java import find_java, home_for_spark
 from headrace.spark.session.jvm import QUICK
 from tests.spark.support.distribution import spark_distribution
 
-pytestmark = [pytest.mark.process, pytest.mark.spark]
+pytestmark = pytest.mark.spark
 
 Db = Database[dict[str, Any]]
 JOB: Final = Path(__file__).with_name("submitted.py")
@@ -52,6 +52,7 @@ def submit(folder: Path, master: str, uri: str, *more: str) -> dict[str, Any]:
 
 
 def test_a_cluster_of_processes_runs_it_with_the_package_from_a_zip(uri: str, database: Db, tmp_path: Path) -> None:
+    """Takes over a minute: six JVMs, which are new to Spark's classes."""
     collection = database.client.get_database("d").c
     collection.drop()
     collection.insert_many([{"_id": number, "n": number} for number in range(100)])

@@ -30,6 +30,7 @@ TESTED: Final = [
 def test_a_batch_crashed_at_any_step_of_spark_s_merge_ends_as_if_nothing_had_been(
     kind: str, pyspark: str, jars: str, tmp_path: Path
 ) -> None:
+    """Takes one to two minutes: each of twenty batches is some statements of Spark's."""
     command = [
         sys.executable,
         "-m",
