@@ -20,6 +20,8 @@ from headrace.query.sort import parse_sort
 from headrace.store.spill_file import SpillFolder
 from headrace.values.bson import encode
 
+pytestmark = pytest.mark.long
+
 LITTLE = 4096
 
 

@@ -76,6 +76,7 @@ LONG_WRITES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", LONG_WRITES)
 def test_others_read_and_write_while_a_write_runs(server: headrace.Server, what: str) -> None:
     command = LONG_WRITES[what]
@@ -337,6 +338,7 @@ def test_a_write_that_waits_for_a_lock_is_killed(server: headrace.Server) -> Non
         assert long.receive()[1]["code"] == 11601
 
 
+@pytest.mark.long
 def test_a_transactions_statement_pauses_and_has_its_session_to_itself(server: headrace.Server) -> None:
     with RawClient(server.address) as long, RawClient(server.address) as same, RawClient(server.address) as other:
         fill(other)
@@ -390,6 +392,7 @@ def test_what_an_out_has_left_at_a_crash_is_dropped(server: headrace.Server) -> 
         assert {item["name"] for item in listed} == names - {"tmp.agg_out.64b000000000000000000001"}
 
 
+@pytest.mark.long
 def test_an_unacknowledged_write_goes_on_when_its_client_has_gone(server: headrace.Server) -> None:
     with RawClient(server.address) as other:
         fill(other)
