@@ -2,6 +2,7 @@
 
     sessions   lsid.id (16 bytes)   → {txnNumber, reply, usedAt}   (BSON; `reply` as raw elements)
                                       {txnNumber, progress, usedAt}   of one that has paused: what it has done so far
+               lsid.id + number (4)   → {progress, usedAt}   what one turn has added to the lists of `progress`
 
 The record is written in the same KV transaction as the write itself, so that a client which lost the answer
 to a crash gets it after the restart, and a write that was cut short goes on behind its last statement that is done.
@@ -10,7 +11,6 @@ Source: the drivers' retryable writes and sessions specifications.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64
@@ -72,17 +72,19 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
         if record["txnNumber"] == number and "reply" in record:
             return bytes(record["reply"])
         if record["txnNumber"] == number:
-            context.progress = record["progress"]
+            context.progress = _load_progress(txn, session, record["progress"])
         if record["txnNumber"] > number:
             raise CommandError(225, f"Cannot start transaction {number} on session: a newer one was started")
     if engine.fail_points.active:
         engine.fail_points.before_retryable_write(request)
-    context.save_progress = _progress_saver(context, session, number)
+    saver = _ProgressSaver(context, session, number)
+    context.save_progress = saver.save
     answer = command.run(context, request)
     if type(answer) is Wait:
         return answer
     elements = answer if type(answer) is bytes else encode(answer)[4:-1]  # type: ignore[arg-type]
     _put(context.txn, session, number, {"reply": elements})
+    saver.forget()
     return elements
 
 
@@ -107,18 +109,56 @@ def _is_a_transactions(number: int) -> CommandError:
     )
 
 
-def _progress_saver(context: CommandContext, session: bytes, number: Int64) -> Callable[[], None]:
-    """What is called before each pause, which will commit what the command has done."""
-    saved = 0
+class _ProgressSaver:
+    """Stores what a command has done before each pause, which will commit it; lists by what each turn adds to them."""
 
-    def save() -> None:
-        nonlocal saved
-        progress = context.progress
-        if progress is not None and progress["next"] > saved:
-            saved = progress["next"]
-            _put(context.txn, session, number, {"progress": progress})
+    __slots__ = ("_context", "_lengths", "_next", "_number", "_pieces", "_session")
 
-    return save
+    def __init__(self, context: CommandContext, session: bytes, number: Int64) -> None:
+        progress = context.progress or {}
+        self._context = context
+        self._session = session
+        self._number = number
+        self._next = 0
+        self._pieces: int = progress.get("pieces", 0)
+        self._lengths = {name: len(value) for name, value in progress.items() if type(value) is list}
+
+    def save(self) -> None:
+        """Store what the turn has done, if it has ended a statement."""
+        progress, txn = self._context.progress, self._context.txn
+        if progress is None or progress["next"] <= self._next:
+            return
+        self._next = progress["next"]
+        lists = {name: value for name, value in progress.items() if type(value) is list}
+        added = {name: value[self._lengths.get(name, 0) :] for name, value in lists.items()}
+        if any(added.values()):
+            piece = {"progress": added, "usedAt": DatetimeMS(txn.wall_ms)}
+            txn.kv.put(_piece_key(self._session, self._pieces), encode(piece), db=txn.tables["sessions"])
+            self._pieces += 1
+            self._lengths = {name: len(value) for name, value in lists.items()}
+        rest = {name: [] if name in lists else value for name, value in progress.items()}
+        _put(txn, self._session, self._number, {"progress": rest | {"pieces": self._pieces}})
+
+    def forget(self) -> None:
+        """The command has ended: its reply is stored instead."""
+        txn = self._context.txn
+        for piece in range(self._pieces):
+            txn.kv.delete(_piece_key(self._session, piece), db=txn.tables["sessions"])
+
+
+def _load_progress(txn: WriteTransaction, session: bytes, progress: dict[str, Any]) -> dict[str, Any]:
+    """The progress of a command that was cut short, its lists put together. Raises 217 if some of it has expired."""
+    for piece in range(progress.get("pieces", 0)):
+        stored = txn.kv.get(_piece_key(session, piece), db=txn.tables["sessions"])
+        if stored is None:
+            raise CommandError(217, "what this write has done is not known any more: it was cut short too long ago")
+        for name, added in decode(stored)["progress"].items():
+            progress[name] += added
+    return progress
+
+
+def _piece_key(session: bytes, piece: int) -> bytes:
+    return session + piece.to_bytes(4, "big")
 
 
 def _put(txn: WriteTransaction, session: bytes, number: Int64, fields: dict[str, Any]) -> None:

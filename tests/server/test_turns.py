@@ -12,7 +12,7 @@ import headrace
 
 from .raw import RawClient
 
-ENDLESS = {
+ENDLESS: dict[str, Any] = {
     "aggregate": 1,
     "pipeline": [
         {"$documents": [{"a": list(range(1000)), "b": list(range(1000)), "c": list(range(1000))}]},
@@ -59,15 +59,32 @@ def test_a_running_command_is_killed_by_its_number(server: headrace.Server) -> N
         assert long.ask({"ping": 1})["ok"] == 1.0
 
 
-@pytest.mark.parametrize("what", ["a cross product", "a map in a map"])
+_NESTED_MAPS = {"$map": {"input": {"$range": [0, 3000]}, "as": "i", "in": {"$map": {
+    "input": {"$range": [0, 3000]}, "as": "j", "in": {"$map": {
+        "input": {"$range": [0, 3000]}, "in": {"$add": ["$$i", "$$j", "$$this"]}}}}}}}  # fmt: skip
+
+
+def _windows(**output: Any) -> list[dict[str, Any]]:
+    """Windows of up to 10,000 documents around each of as many."""
+    output["window"] = {"documents": [-5000, 5000]}
+    documents = [{"$documents": [{"i": list(range(10_000))}]}, {"$unwind": "$i"}]
+    return [*documents, {"$setWindowFields": {"sortBy": {"i": 1}, "output": {"n": output}}}, {"$match": {"n": -1}}]
+
+
+LONG_PIPELINES: dict[str, list[dict[str, Any]]] = {
+    "a cross product": ENDLESS["pipeline"],
+    "a map in a map": [{"$documents": [{}]}, {"$project": {"n": {"$size": _NESTED_MAPS}}}],
+    "windows of covariances": _windows(**{"$covariancePop": ["$i", "$i"]}),
+    "windows of maxima": _windows(**{"$max": "$i"}),
+    "windows of slopes": _windows(**{"$derivative": {"input": "$i"}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", LONG_PIPELINES)
 def test_a_running_command_ends_when_its_time_is_over(server: headrace.Server, what: str) -> None:
-    array = {"$map": {"input": {"$range": [0, 3000]}, "as": "i", "in": {"$map": {
-        "input": {"$range": [0, 3000]}, "as": "j", "in": {"$map": {
-            "input": {"$range": [0, 3000]}, "in": {"$add": ["$$i", "$$j", "$$this"]}}}}}}}  # fmt: skip
-    stages = [{"$documents": [{}]}, {"$project": {"n": {"$size": array}}}]
-    command = ENDLESS if what == "a cross product" else {**ENDLESS, "pipeline": stages}
     with RawClient(server.address) as long:
-        assert long.ask({**command, "maxTimeMS": 100}, "admin")["code"] == 50
+        command = {**ENDLESS, "pipeline": LONG_PIPELINES[what], "maxTimeMS": 100}
+        assert long.ask(command, "admin")["code"] == 50
 
 
 def test_a_command_whose_client_has_gone_ends(server: headrace.Server) -> None:

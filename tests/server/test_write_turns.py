@@ -231,6 +231,10 @@ def test_a_retryable_write_that_was_cut_short_goes_on_where_it_was(kind: str, tm
         server._running.scheduler.turns.seconds = 0.005
         reply = other.receive()[1]
         assert reply["ok"] == 1.0 and reply.get("n", reply.get("nModified")) == count
+        if kind == "bulkWrite":
+            assert [result["idx"] for result in reply["cursor"]["firstBatch"]] == list(range(count))
+        with server._running.store.reading() as view, view.kv.cursor(view.tables["sessions"]) as cursor:
+            assert cursor.first() and not cursor.next(), "pieces of the progress are left"
     with headrace.Server(tmp_path) as server, RawClient(server.address) as client:
         again = client.ask(retryable(command), database)
         assert again.get("n", again.get("nModified")) == count

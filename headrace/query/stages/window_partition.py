@@ -22,6 +22,7 @@ from headrace.query.sort import SortKey
 from headrace.query.stages.stage import Document, PipelineContext
 from headrace.query.stages.time_units import UNITS, shifted
 from headrace.query.stages.unwind import nested
+from headrace.turns import ticking
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import sort_key
 
@@ -46,12 +47,12 @@ class Partition:
     def sort_values(self) -> list[Any]:
         """The value of the one sort field in each document, or MISSING."""
         path = self.sort_path or ()
-        return [nested(document, path) for document in self.documents]
+        return [nested(document, path) for document in ticking(self.documents)]
 
     def sort_keys(self) -> list[Any]:
         """What each document sorts by: equal for documents of equal rank."""
         order = self.order
-        return [] if order is None else [order.key(document) for document in self.documents]
+        return [] if order is None else [order.key(document) for document in ticking(self.documents)]
 
 
 def sorted_by(order: SortKey | None) -> tuple[str, ...] | None:
@@ -83,10 +84,10 @@ class WindowBounds:
             )
             return [(start, max(start, end)) for start, end in zip(low, high)]
         values = partition.sort_values()
-        for value in values:
+        for value in ticking(values):
             self._check(value)
-        keys = [sort_key(value) for value in values]
-        return [self._by_value(value, keys) for value in values]
+        keys = [sort_key(value) for value in ticking(values)]
+        return [self._by_value(value, keys) for value in ticking(values)]
 
     def _by_value(self, value: Any, keys: list[Any]) -> tuple[int, int]:
         start = 0 if self.lower is None else bisect_left(keys, sort_key(self._shifted(value, self.lower)))
