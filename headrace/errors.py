@@ -168,6 +168,10 @@ class CommandError(Exception):
         self.labels = labels
         self.extra = extra or {}
 
+    def behind(self, prefix: str) -> CommandError:
+        """The same error with its message behind `prefix`: what was wrong in a part, as an error of the whole."""
+        return CommandError(self.code, prefix + self.message, labels=self.labels, extra=self.extra)
+
     @property
     def code_name(self) -> str:
         """MongoDB's name of the code: `BadValue`; `Location40415` for one without a name."""
@@ -179,3 +183,7 @@ class Interrupted(CommandError):
 
     Whoever answers failures of single statements lets it pass. What the command has done until then stays done.
     """
+
+    def behind(self, prefix: str) -> Interrupted:
+        """Itself: nothing was wrong in the part."""
+        return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any, Final
 
-from headrace.errors import CommandError
+from headrace.errors import CommandError, Interrupted
 from headrace.values.bson import decode
 
 UNIX_SOCKET: Final = "anonymous unix socket"
@@ -131,6 +131,8 @@ def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: Client
     request = Request(name, "", body, sequences, client)
     try:
         database = request.body.get("$db")
+    except Interrupted:
+        raise
     except Exception as error:
         raise CommandError(22, f"invalid bson: {error}") from None
     if type(database) is not str:
@@ -146,6 +148,8 @@ def parse_legacy_query(collection: str, body: bytes, client: ClientInfo) -> Requ
     request = Request("", collection[:-5], body, {}, client)
     try:
         outer = request.body
+    except Interrupted:
+        raise
     except Exception as error:
         raise CommandError(22, f"invalid bson: {error}") from None
     inner = outer.get("$query", outer.get("query"))

@@ -9,11 +9,13 @@ from typing import Any, Final
 from bson import Binary, Int64
 from bson.datetime_ms import DatetimeMS
 
+from headrace import limits
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import host_of
 from headrace.dispatch.sessions import NO_USER, session_id
-from headrace.values.bson import decode
+from headrace.store import session_records
+from headrace.store.session_records import SESSION_BYTES
 
 _KINDS: Final = {"delete": "remove", "find": "query", "getMore": "getmore", "insert": "insert", "update": "update"}
 """`op` of the commands that have one of their own; of all others it is `command`."""
@@ -98,14 +100,16 @@ def sessions(context: CommandContext, request: Request, spec: dict[str, Any]) ->
     clock = context.clock
     now_ms, monotonic_ms = clock.now_ms(), clock.monotonic_ms()
     used: dict[bytes, int] = {}
-    with context.view.kv.cursor(context.view.tables["sessions"]) as cursor:
-        for key, record in cursor.iternext(keys=True, values=True):
-            used[bytes(key)] = int(decode(record)["usedAt"])
+    start: bytes | None = b""
+    while start is not None:
+        times, following = session_records.used(context.view, start, limits.PRUNE_COUNT_MAX)
+        used |= {key: used_ms for key, used_ms in times.items() if len(key) == SESSION_BYTES}
+        start = following or None
     for item in context.cursors:
         if item.session is not None:
             used[item.session] = int(now_ms - (monotonic_ms - item.used_ms))
     for session in context.store.transactions.open:
-        if len(session) == 16:
+        if len(session) == SESSION_BYTES:
             used[session] = now_ms
     requesting = session_id(request)
     if requesting is not None:

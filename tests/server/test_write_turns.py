@@ -227,6 +227,8 @@ def test_a_retryable_write_that_was_cut_short_goes_on_where_it_was(kind: str, tm
                 "nextBatch"
             ]:
                 pass
+        listed = other.ask({"aggregate": 1, "pipeline": [{"$listLocalSessions": {}}], "cursor": {}}, "t")
+        assert [item["_id"]["id"] for item in listed["cursor"]["firstBatch"]] == [Binary(b"\x07" * 16, 4)]
         other.send(retryable(command), database)
         server._running.scheduler.turns.seconds = 0.005
         reply = other.receive()[1]

@@ -52,7 +52,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     if errors is not None:
         return {"n": 0, "writeErrors": errors}
     retryable = retryable_of(context, request)
-    if len(documents) == 1 and (collection is None or collection.options.keys().isdisjoint(_CHECKED)):
+    if len(documents) == 1 and (collection is None or _takes_any(collection)):
         return _one(context, collection or created(context, namespace), documents[0], retryable)
     progress = progress_of(context, n=0, writeErrors=[])
 
@@ -73,6 +73,11 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
 
 _CHECKED: Final = frozenset({"capped", "validator"})
 _ONE_INSERTED: Final = _N + _INT32(1)
+
+
+def _takes_any(collection: Collection) -> bool:
+    """Whether a document is inserted without a look at it, or at others."""
+    return collection.options.keys().isdisjoint(_CHECKED)
 
 
 def _one(
@@ -152,8 +157,7 @@ class Inserts:
         collection = created(context, self.namespace)
         if self.retryable is not None:
             self.retryable.statement = number
-        options = collection.options
-        plain = "validator" not in options and "capped" not in options
+        plain = _takes_any(collection)
         context.count("operations.insert", len(documents))
         if len(documents) > 1 and plain and self._at_once(collection, documents):
             context.count("document.inserted", len(documents))

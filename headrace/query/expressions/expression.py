@@ -219,4 +219,4 @@ def optimized(node: Expression) -> Expression:
     try:
         return node.optimized()
     except CommandError as error:
-        raise CommandError(error.code, FOLDING_PREFIX + error.message, extra=error.extra) from error
+        raise error.behind(FOLDING_PREFIX) from None

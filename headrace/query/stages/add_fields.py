@@ -27,8 +27,7 @@ def parse_add_fields(name: str, spec: Any, context: PipelineContext) -> tuple[St
     try:
         return (DocumentStage(name, spec, _parse_fields(spec, context)),)
     except CommandError as error:
-        message = _PREFIX.format(name) + error.message
-        raise CommandError(error.code, message, labels=error.labels, extra=error.extra) from error
+        raise error.behind(_PREFIX.format(name)) from None
 
 
 def _parse_fields(spec: Document, context: PipelineContext) -> DocumentFunction:

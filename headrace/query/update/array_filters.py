@@ -30,9 +30,7 @@ def parse_array_filters(filters: list[dict[str, Any]], collation: Any, variables
         try:
             test = parse_filter(document, collation=collation, variables=variables)
         except CommandError as failure:
-            raise CommandError(
-                failure.code, f"Error parsing array filter :: caused by :: {failure.message}"
-            ) from failure
+            raise failure.behind("Error parsing array filter :: caused by :: ") from None
         identifier = _identifier(document)
         if identifier in tests:
             raise CommandError(9, f"Found multiple array filters with the same top-level field name {identifier}")
