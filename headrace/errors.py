@@ -1,7 +1,7 @@
-"""The client's failures: `CommandError`, and the table of MongoDB's error codes with their names.
+"""What a client is answered that fails: `CommandError` or `Interrupted`, and MongoDB's error codes with their names.
 
-Rule: whatever a client did wrong is raised as a `CommandError` with MongoDB's own number. Anything
-else that escapes from the core is our bug and stops what was being done.
+Rule: whatever a client did wrong is raised as a `CommandError` with MongoDB's own number, what ends a command from
+outside as `Interrupted`. Anything else that escapes from the core is our bug and stops what was being done.
 
 Source of the names: MongoDB's documentation and the drivers' specifications.
 """
@@ -156,8 +156,8 @@ def code_name(code: int) -> str:
     return CODE_NAMES.get(code, f"Location{code}")
 
 
-class CommandError(Exception):
-    """What a client did wrong, with MongoDB's number; `extra` holds fields sent beside the message."""
+class AnsweredError(Exception):
+    """What a client is answered with MongoDB's number; `extra` holds fields sent beside the message."""
 
     def __init__(
         self, code: int, message: str, *, labels: tuple[str, ...] = (), extra: dict[str, Any] | None = None
@@ -168,22 +168,23 @@ class CommandError(Exception):
         self.labels = labels
         self.extra = extra or {}
 
-    def behind(self, prefix: str) -> CommandError:
-        """The same error with its message behind `prefix`: what was wrong in a part, as an error of the whole."""
-        return CommandError(self.code, prefix + self.message, labels=self.labels, extra=self.extra)
-
     @property
     def code_name(self) -> str:
         """MongoDB's name of the code: `BadValue`; `Location40415` for one without a name."""
         return code_name(self.code)
 
 
-class Interrupted(CommandError):
-    """Ends a command, and not only the statement of it that ran: its time is up, it was killed, its client has gone.
+class CommandError(AnsweredError):
+    """What a client did wrong. Whoever runs a part of a command may catch it: a statement, a constant, a trial."""
 
-    Whoever answers failures of single statements lets it pass. What the command has done until then stays done.
+    def behind(self, prefix: str) -> CommandError:
+        """The same error with its message behind `prefix`: what was wrong in a part, as an error of the whole."""
+        return CommandError(self.code, prefix + self.message, labels=self.labels, extra=self.extra)
+
+
+class Interrupted(AnsweredError):
+    """Ends a command, and not only the part of it that ran: its time is up, it was killed, its client has gone.
+
+    No `CommandError`, so that nobody takes it for the error of a part; who clears up catches both (`AnsweredError`).
+    What the command has done until then stays done.
     """
-
-    def behind(self, prefix: str) -> Interrupted:
-        """Itself: nothing was wrong in the part."""
-        return self

@@ -9,7 +9,7 @@ written for it (a generator would have to be passed through every function in be
 calls `tick` must be ready for anything else to have happened when it returns: it holds no view of the store and no
 cursor of LMDB. Outside a turn (a test that calls a command, the server's own jobs) `tick` does nothing.
 
-Rule: an interruption is a `CommandError`, `TurnAbandoned` is not an `Exception`; both pass through the command.
+Rule: an interruption is no `CommandError`, `TurnAbandoned` no `Exception`: both pass through the command.
 
 Source: MongoDB's query yielding, `internalQueryExecYieldPeriodMS` (10 ms).
 """

@@ -57,7 +57,6 @@ class Feed:
         self._batches.clear()
         build = self.builder.build
         for _, entry in channel.since(self._read):
-            self._read += 1
             items: Sequence[Item]
             try:
                 items = build(entry)
@@ -65,6 +64,7 @@ class Feed:
                 items = [*error.events, error]
             except CommandError as error:
                 items = [error]
+            self._read += 1
             for item in items:
                 self._items.append(item)
                 self._bytes += _size(item)

@@ -41,7 +41,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import checked_out_key
 from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
-from headrace.errors import CommandError
+from headrace.errors import AnsweredError, CommandError
 from headrace.memory import default_bytes_max
 from headrace.turns import current_turn
 from headrace.values.bson import encode
@@ -149,7 +149,7 @@ class Engine:
         return command
 
     def run_read(self, command: Command, request: Request) -> bytes | Wait:
-        """Run a command that changes nothing; every `CommandError` becomes a reply."""
+        """Run a command that changes nothing; every `AnsweredError` becomes a reply."""
         context = CommandContext(self, request.deadline_ms)
         turn = current_turn()
         if turn is not None:
@@ -163,7 +163,7 @@ class Engine:
                 return answer
             self.metrics[command.total] = self.metrics.get(command.total, 0) + 1
             return self._close(answer)
-        except CommandError as error:
+        except AnsweredError as error:
             return self.failure(error, request)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
@@ -194,7 +194,7 @@ class Engine:
             if "writeConcern" in request.body and (error := generic_arguments.unsatisfied(request.body)):
                 answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
             return self._close(answer, max(context.txn.clock_position, self.store.last_position))
-        except CommandError as error:
+        except AnsweredError as error:
             return self.failure(error, request)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
@@ -212,7 +212,7 @@ class Engine:
         end = reply.closing(position)
         return reply.document(encode(answer)[4:-1], end if "ok" not in answer else end[len(reply.OK) :])
 
-    def failure(self, error: CommandError, request: Request, labels: Sequence[str] | None = None) -> bytes:
+    def failure(self, error: AnsweredError, request: Request, labels: Sequence[str] | None = None) -> bytes:
         """The reply to a failed command, with the labels that drivers act on, or with those given."""
         command = self.commands.get(request.name)
         if command is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Any, Final
 
-from headrace.errors import CommandError
+from headrace.errors import AnsweredError, CommandError
 from headrace.turns import PIECE_COUNT, tick, ticking
 from headrace.values.bson import encode
 
@@ -57,7 +57,7 @@ def document(elements: bytes, end: bytes) -> bytes:
     return b"".join((_INT32(4 + len(elements) + len(end)), elements, end))
 
 
-def error_reply(error: CommandError, labels: Sequence[str], position: int | None) -> bytes:
+def error_reply(error: AnsweredError, labels: Sequence[str], position: int | None) -> bytes:
     """The reply to a command that failed."""
     fields: dict[str, Any] = {"ok": 0.0, "errmsg": error.message, "code": error.code, "codeName": error.code_name}
     fields.update(error.extra)

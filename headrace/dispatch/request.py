@@ -129,12 +129,7 @@ def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: Client
         raise CommandError(22, "the message holds no command")
     name = body[5:end].decode(errors="replace")
     request = Request(name, "", body, sequences, client)
-    try:
-        database = request.body.get("$db")
-    except Interrupted:
-        raise
-    except Exception as error:
-        raise CommandError(22, f"invalid bson: {error}") from None
+    database = _body_of(request).get("$db")
     if type(database) is not str:
         raise CommandError(40571, "OP_MSG requests require a $db argument")
     request.db = database
@@ -146,12 +141,7 @@ def parse_legacy_query(collection: str, body: bytes, client: ClientInfo) -> Requ
     if not collection.endswith(".$cmd"):
         raise CommandError(5739101, "OP_QUERY is no longer supported. The client driver may require an upgrade.")
     request = Request("", collection[:-5], body, {}, client)
-    try:
-        outer = request.body
-    except Interrupted:
-        raise
-    except Exception as error:
-        raise CommandError(22, f"invalid bson: {error}") from None
+    outer = _body_of(request)
     inner = outer.get("$query", outer.get("query"))
     if isinstance(inner, dict):
         request = Request("", request.db, body, {}, client, inner)
@@ -161,3 +151,13 @@ def parse_legacy_query(collection: str, body: bytes, client: ClientInfo) -> Requ
             352, f"Unsupported OP_QUERY command: {request.name}. The client driver may require an upgrade."
         )
     return request
+
+
+def _body_of(request: Request) -> dict[str, Any]:
+    """The body; raises 22 for whatever is wrong with it."""
+    try:
+        return request.body
+    except Interrupted:
+        raise
+    except Exception as error:
+        raise CommandError(22, f"invalid bson: {error}") from None

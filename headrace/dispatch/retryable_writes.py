@@ -22,7 +22,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import lsid_document, session_id, until_returned
 from headrace.dispatch.wait import Wait
-from headrace.errors import CommandError
+from headrace.errors import AnsweredError, CommandError
 from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import decode, encode
 
@@ -166,7 +166,7 @@ def _put(txn: WriteTransaction, session: bytes, number: Int64, fields: dict[str,
     txn.kv.put(session, encode(record), db=txn.tables["sessions"])
 
 
-def labels_of(engine: Engine, request: Request, error: CommandError) -> list[str]:
+def labels_of(engine: Engine, request: Request, error: AnsweredError) -> list[str]:
     """The error labels by which a driver knows what it may retry: the write, the transaction, the stream."""
     code = error.code
     if code in HISTORY_CODES:

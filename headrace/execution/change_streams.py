@@ -16,7 +16,7 @@ from headrace.dispatch.generic_arguments import BATCH_SIZE, READ_CONCERN
 from headrace.dispatch.namespaces import check_database, check_namespace
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import session_id
-from headrace.errors import CommandError
+from headrace.errors import AnsweredError, CommandError
 from headrace.execution.let import variables_of
 from headrace.query.pipeline import PipelineContext
 from headrace.store import pre_images
@@ -81,7 +81,7 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
     try:
         with uninterrupted():
             batch = cursor.next_batch(context, limits.FIRST_BATCH_COUNT if size is None else size)
-    except CommandError:
+    except AnsweredError:
         cursor.close()
         raise
     cursor_id = 0 if cursor.closed else context.cursors.add(cursor, session_id(request), request.client.address)

@@ -12,7 +12,7 @@ from bson import ObjectId, Timestamp
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked, wait_until_unused
 from headrace.dispatch.namespaces import check_namespace, writable
-from headrace.errors import CommandError
+from headrace.errors import AnsweredError, CommandError
 from headrace.execution.matches import MatchedDocument, Target, created, first_match, is_unchanged
 from headrace.execution.plan import Finder
 from headrace.query.update import Diff, Update, UpdateContext, parse_update
@@ -75,7 +75,7 @@ def _out(context: CommandContext, goal: str, documents: list[dict[str, Any]]) ->
         if old is not None and old.is_view:
             raise CommandError(166, f"Namespace {goal} is a view, not a collection")
         catalog_changes.rename(context.txn, target.collection, goal, old)
-    except CommandError:
+    except AnsweredError:
         left = context.txn.collection(temporary)
         if left is not None:
             catalog_changes.drop(context.txn, left)

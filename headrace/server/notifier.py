@@ -15,7 +15,7 @@ from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
-from headrace.errors import CommandError
+from headrace.errors import Interrupted
 from headrace.server.deadlines import Deadlines
 from headrace.store.store import Committed
 from headrace.turns import TURN_SECONDS
@@ -78,7 +78,7 @@ class Notifier:
         for parked in [item for here in self._parked.values() for item in here]:
             if parked.peer.client.connection_id == connection_id:
                 self._remove(parked)
-                error = CommandError(11601, "operation was interrupted")
+                error = Interrupted(11601, "operation was interrupted")
                 answer = self._core.engine.failure(error, parked.request)
                 self._core.loop.call_soon(parked.peer.finish, answer)
 

@@ -20,7 +20,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.fail_points import Failure
 from headrace.dispatch.request import Request, parse_legacy_query, parse_message
 from headrace.dispatch.wait import Wait
-from headrace.errors import CommandError
+from headrace.errors import AnsweredError, CommandError
 from headrace.memory import Account
 from headrace.server.failures import log_failure, printable, read_error
 from headrace.server.scheduler import EAGER_COUNT
@@ -230,7 +230,7 @@ class Peer(asyncio.Protocol):
 
     def _refuse(self, message: Message, error: Exception) -> None:
         """Answer a message that could not be read as a command, or whose command may not run."""
-        if isinstance(error, CommandError):
+        if isinstance(error, AnsweredError):
             answer = error
         else:
             log_failure(f"a message of {self.client.address} failed inside the server", error)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
-from headrace.errors import CommandError
+from headrace.errors import Interrupted
 from headrace.turns import Turn, Turns, free
 
 if TYPE_CHECKING:
@@ -103,13 +103,13 @@ class Scheduler:
         """The commands that have begun and not ended."""
         return [paused.request for paused in self._paused if paused.request is not None]
 
-    def interrupt(self, connection_id: int, error: CommandError) -> None:
+    def interrupt(self, connection_id: int, error: Interrupted) -> None:
         """End the command of a connection, by its number, at its next turn."""
         for paused in self._paused:
             if paused.peer is not None and paused.peer.client.connection_id == connection_id:
                 paused.turn.interruption = error
 
-    def interrupt_all(self, error: CommandError) -> None:
+    def interrupt_all(self, error: Interrupted) -> None:
         """End all commands, at once: as the server stops."""
         while self._paused:
             self._paused[0].turn.interruption = error

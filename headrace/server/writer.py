@@ -26,7 +26,7 @@ from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
-from headrace.errors import CommandError, Interrupted
+from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
 from headrace.store.store import MapFull
 from headrace.store.write_transaction import WriteTransaction
@@ -121,13 +121,13 @@ class Writer:
         """The writes that have begun and not ended."""
         return [paused.write[2] for paused in self._all_paused()]
 
-    def interrupt(self, connection_id: int, error: CommandError) -> None:
+    def interrupt(self, connection_id: int, error: Interrupted) -> None:
         """End the paused write of a connection, by its number, at its next turn."""
         for paused in self._all_paused():
             if paused.write[0].client.connection_id == connection_id:
                 self._interrupt(paused, error)
 
-    def interrupt_all(self, error: CommandError) -> None:
+    def interrupt_all(self, error: Interrupted) -> None:
         """End all paused writes, each at its next turn."""
         for paused in self._all_paused():
             self._interrupt(paused, error)
@@ -143,7 +143,7 @@ class Writer:
         blocked = [paused for waiting in self._blocked.values() for paused in waiting]
         return [*self._paused, *blocked, *([] if self._group is None else self._group.paused())]
 
-    def _interrupt(self, paused: PausedWrite, error: CommandError) -> None:
+    def _interrupt(self, paused: PausedWrite, error: Interrupted) -> None:
         paused.turn.interruption = error
         self._unblock(paused)
 

@@ -24,7 +24,7 @@ from headrace.dispatch.generic_arguments import MULTI, UPSERT
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import MONGODB_VERSION_TEXT, host_of
-from headrace.errors import CommandError, Interrupted
+from headrace.errors import CommandError
 from headrace.execution.explain_plan import Examined, Stage, access, gives_id_order, parsed_query
 from headrace.execution.let import variables_of
 from headrace.execution.matches import MatchedDocument, matches
@@ -101,8 +101,6 @@ def _explained(context: CommandContext, plan: Plan, examined: Examined, with_cou
     counted: dict[str, int] = {}
     try:
         stats["nReturned"], counted = plan.run()
-    except Interrupted:
-        raise
     except CommandError as error:
         stats |= {"executionSuccess": False, "errorMessage": error.message, "errorCode": error.code}
     if plan.stage["stage"] == "SORT":

@@ -17,7 +17,7 @@ from headrace.dispatch.repeated_getmore import RepeatedGetMore
 from headrace.dispatch.request import Request
 from headrace.dispatch.transaction_statements import check_cursor
 from headrace.dispatch.wait import Wait
-from headrace.errors import CommandError
+from headrace.errors import AnsweredError, CommandError
 from headrace.store.locks import Conflict
 from headrace.turns import uninterrupted
 
@@ -116,7 +116,7 @@ def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) ->
     cursor.used_ms = context.clock.monotonic_ms()
     try:
         batch = cursor.next_batch(context, asked.count_max)
-    except CommandError:
+    except AnsweredError:
         context.cursors.remove(cursor.id)
         raise
     if not batch.documents and not cursor.closed and not request.time_is_up and cursor.idle:

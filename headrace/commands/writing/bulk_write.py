@@ -34,7 +34,7 @@ from headrace.dispatch.generic_arguments import (
 from headrace.dispatch.namespaces import namespaces_of, writable
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
-from headrace.errors import CommandError, Interrupted
+from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
 from headrace.query.expressions.numbers import to_long
@@ -212,8 +212,6 @@ def _insert(
     namespace = group[0].namespace
     try:
         writable(context, namespace)
-    except Interrupted:
-        raise
     except CommandError as error:
         for index in range(1 if totals.ordered else len(group)):
             totals.failed(first + index, "insert", error)
@@ -241,8 +239,6 @@ def _update(
         outcome = update.run_statement(
             context, request, operation.namespace, operation.statement, totals.retryable_at(index)
         )
-    except Interrupted:
-        raise
     except CommandError as error:
         totals.failed(index, "update", error)
         return
@@ -261,8 +257,6 @@ def _delete(
         writable(context, operation.namespace)
         let, retryable = variables_of(request.body) or None, totals.retryable_at(index)
         removed = delete.run_statement(context, operation.namespace, operation.statement, let, retryable)
-    except Interrupted:
-        raise
     except CommandError as error:
         totals.failed(index, "delete", error)
         return

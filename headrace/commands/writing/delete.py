@@ -14,7 +14,7 @@ from headrace.dispatch.namespaces import target as target_of
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
-from headrace.errors import CommandError, Interrupted
+from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.matches import MatchedDocument, Target, current, matches
 from headrace.execution.plan import Finder, check_hint, collation_of
@@ -56,8 +56,6 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
             retryable.statement = index
         try:
             removed = run_statement(context, namespace, statements[index], let, retryable)
-        except Interrupted:
-            raise
         except CommandError as error:
             progress["writeErrors"] += write_errors([(index, error)])
         else:

@@ -22,7 +22,7 @@ from headrace.dispatch.namespaces import for_writing, refused, target
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
-from headrace.errors import CommandError, Interrupted
+from headrace.errors import CommandError
 from headrace.execution.matches import Target, created
 from headrace.execution.validation import Validator
 from headrace.store import capped
@@ -89,8 +89,6 @@ def _one(
         while context.has_locks and not wait_until_unlocked(context, partial(_try, collection, document)):
             collection = created(context, collection.namespace)
         context.txn.insert(collection, document, retryable)
-    except Interrupted:
-        raise
     except CommandError as error:
         return {"n": 0, "writeErrors": write_errors([(0, error)])}
     context.count("document.inserted")
@@ -187,8 +185,6 @@ class Inserts:
             ):
                 pass
             context.txn.insert(target.collection, document, self.retryable)
-        except Interrupted:
-            raise
         except CommandError as error:
             self.failed(number, error)
             return not self.ordered

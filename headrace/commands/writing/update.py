@@ -29,7 +29,7 @@ from headrace.dispatch.namespaces import target as target_of
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
-from headrace.errors import CommandError, Interrupted
+from headrace.errors import CommandError
 from headrace.execution.let import variables_of
 from headrace.execution.matches import MatchedDocument, Target, created, first_match, matches
 from headrace.execution.plan import Finder, check_hint, collation_of
@@ -84,8 +84,6 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
             retryable.statement = index
         try:
             outcome = run_statement(context, request, namespace, statements[index], retryable)
-        except Interrupted:
-            raise
         except CommandError as error:
             progress["writeErrors"] += write_errors([(index, error)])
         else:
@@ -128,8 +126,6 @@ def _by_id(
         update = _cached(raw, change)
         target = Target(context, collection)
         changed = Applier(context, target, statement, update, finder, request.body, retryable).change(matched)
-    except Interrupted:
-        raise
     except CommandError:
         return None  # raised again, with its index, by the general path
     if changed is None:
