@@ -8,6 +8,7 @@ the pipe closes empty.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -71,8 +72,11 @@ def _serve_detached(run: Callable[[Announce], int], writer: int) -> NoReturn:
         os._exit(status)
 
 
-def open_log(path: Path, *, append: bool) -> None:
-    """Send what is printed to `path` from now on; an existing file is renamed with the current time unless `append`."""
+def open_log(path: Path, *, append: bool) -> str | None:
+    """Send what is printed to `path` from now on; an existing file is renamed with the current time unless `append`.
+
+    The file is made its owner's only; a warning if it was open to others.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not append:
         path.rename(path.with_name(f"{path.name}.{SystemClock().now_ms()}"))
@@ -81,7 +85,12 @@ def open_log(path: Path, *, append: bool) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    mode = os.fstat(file).st_mode
     os.close(file)
+    if not stat.S_ISREG(mode) or not mode & 0o077:
+        return None
+    path.chmod(0o600)
+    return f"the log {path} was open to others (mode {stat.S_IMODE(mode):04o}); it is its owner's only now"
 
 
 @contextmanager

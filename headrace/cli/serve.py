@@ -43,6 +43,8 @@ REFUSED_FLAGS: Final[dict[str, str]] = {
 }
 
 EXIT_FAILED: Final = 1
+EXIT_BAD_OPTIONS: Final = 2
+"""mongod's for options that do not go together, and argparse's."""
 EXIT_ADDRESS_IN_USE: Final = 48
 """mongod's own status when it cannot listen."""
 EXIT_DIRECTORY_IN_USE: Final = 100
@@ -66,6 +68,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--bind_ip", metavar="HOSTS", help="addresses to listen on, separated by commas (default: 127.0.0.1)"
     )
     address.add_argument("--bind_ip_all", action="store_true", help="listen on all addresses")
+    add(
+        "--allowUnauthenticated",
+        action="store_true",
+        help="listen on addresses that other machines reach, though there are no users",
+    )
     add("--ipv6", action="store_true", help="with --bind_ip_all: on IPv6, too")
     add(
         "--unixSocketPrefix",
@@ -73,6 +80,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("/tmp"),
         help="folder of the Unix socket mongodb-PORT.sock",
+    )
+    add(
+        "--filePermissions",
+        metavar="MODE",
+        type=_file_mode,
+        default=0o700,
+        help="permissions of the Unix socket, as an octal number (default: 0700)",
     )
     add("--nounixsocket", action="store_true", help="no Unix socket")
     add(
@@ -110,6 +124,13 @@ def _port(text: str) -> int:
     if not 0 <= port <= 65535:
         raise argparse.ArgumentTypeError(f"{text} is not a port: 0 to 65535")
     return port
+
+
+def _file_mode(text: str) -> int:
+    mode = int(text, 8)
+    if not 0 <= mode <= 0o777:
+        raise argparse.ArgumentTypeError(f"{text} is no file mode: 0000 to 0777")
+    return mode
 
 
 def _positive(text: str) -> int:
@@ -160,6 +181,8 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         bind_ips=hosts,
         port=arguments.port,
         unix_socket_prefix=None if arguments.nounixsocket else arguments.unixSocketPrefix,
+        unix_socket_mode=arguments.filePermissions,
+        allow_unauthenticated=arguments.allowUnauthenticated,
         replica_set=arguments.replSet.partition("/")[0],
         oplog=not arguments.no_oplog,
         oplog_bytes_max=None if arguments.oplogSize is None else int(arguments.oplogSize * _MEGABYTE),
@@ -189,20 +212,24 @@ def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 def _run(options: ServerOptions, announce: Announce) -> int:
     from headrace.server import daemon
+    from headrace.server.exposure import UnprotectedAddress
     from headrace.server.listener import raise_descriptor_limit
     from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse
     from headrace.store.store import IncompatibleFormat
 
     try:
-        if options.logpath is not None:
-            open_log(options.logpath, append=options.logappend)
+        warning = None if options.logpath is None else open_log(options.logpath, append=options.logappend)
         _start_logging(quiet=options.quiet)
+        if warning is not None:
+            logging.getLogger("headrace.server").warning("%s", warning)
         raise_descriptor_limit()
         with pid_file(options.pidfilepath):
             daemon.run(options, announce)
     except DirectoryInUse as error:
         return _fail(str(error), EXIT_DIRECTORY_IN_USE)
+    except UnprotectedAddress as error:
+        return _fail(str(error), EXIT_BAD_OPTIONS)
     except (IncompatibleFormat, UnusableDirectory) as error:
         return _fail(str(error), EXIT_FAILED)
     except OSError as error:

@@ -16,20 +16,21 @@ class ServerOptions:
 
     dbpath: Path
     """The data directory, created if missing."""
-    """The data directory, created if missing."""
     bind_ips: tuple[str, ...] = ("127.0.0.1",)
     """Addresses to listen on; empty for none (Unix socket only)."""
     port: int = 27017
     """0 picks a free one."""
     unix_socket_prefix: Path | None = None
     """Folder of the Unix socket `mongodb-PORT.sock`; None: no Unix socket."""
+    unix_socket_mode: int = 0o700
+    """The permissions of that socket."""
+    allow_unauthenticated: bool = False
+    """Listen on addresses that other machines reach, though nobody is asked who he is."""
     replica_set: str = "rs0"
-    """Name of the replica set."""
     """Name of the replica set."""
     oplog: bool = True
     """False: a standalone; no `local` database, no change streams."""
     oplog_bytes_max: int | None = None
-    """Size limit of the oplog; None: 5 % of the free disk, at least 1 GiB."""
     """Size limit of the oplog; None: 5 % of the free disk, at least 1 GiB."""
     oplog_hours: float = 24.0
     """Age limit of the oplog; 0: none."""

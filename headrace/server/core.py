@@ -17,9 +17,10 @@ from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
-from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request, is_loopback
+from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.errors import Interrupted
 from headrace.server.background import Background
+from headrace.server.exposure import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
 from headrace.server.failures import log_failure, printable
 from headrace.server.listener import Listener, bound_sockets, bound_unix_socket
 from headrace.server.log_tail import LogTail
@@ -50,6 +51,7 @@ class Core:
         """Why the server has ended by itself; None while it has not."""
         self._when_failed = failed
         self.options = options
+        self._throw_away = throw_away
         self.shut_down = shut_down
         self.loop = asyncio.get_running_loop()
         self.store = Store(None if throw_away else options.dbpath, oplog=options.oplog, clock=clock)
@@ -70,7 +72,10 @@ class Core:
         self.startup_warnings: list[str] = []
 
     async def start(self) -> None:
-        """Listen; raises OSError where an address cannot be had, and then nothing is left open."""
+        """Listen; raises OSError where an address cannot be had, `UnprotectedAddress` for one that needs consent.
+
+        Then nothing is left open.
+        """
         try:
             for address in self.options.bind_ips:
                 self._listen(address)
@@ -79,25 +84,27 @@ class Core:
         except BaseException:
             await self.stop()
             raise
-        self._warn_of_addresses()
+        self._warn(exposure_warning(self._listener.sockets))
+        if not self._throw_away:
+            self._warn(make_directory_private(self.options.dbpath))
         self._warn_of_clock()
         self.background.start()
         self._watch()
 
     def _listen(self, address: str) -> None:
-        for bound in bound_sockets(address, self.port):
+        sockets = bound_sockets(address, self.port)
+        try:
+            require_consent(self.options, sockets)
+        except UnprotectedAddress:
+            for bound in sockets:
+                bound.close()
+            raise
+        for bound in sockets:
             self.port = bound.getsockname()[1]  # the port picked for the first address is used for all
             self._listener.add(bound)
 
-    def _warn_of_addresses(self) -> None:
-        """Say what it means that other machines can connect."""
-        hosts = [item.getsockname() for item in self._listener.sockets]
-        exposed = [host[0] for host in hosts if isinstance(host, tuple) and not is_loopback(host[0])]
-        if exposed:
-            warning = (
-                f"The server listens on {', '.join(exposed)}, and there are no users: whoever can reach it can read, "
-                "change and remove everything. Keep the address behind a firewall, or use --bind_ip"
-            )
+    def _warn(self, warning: str | None) -> None:
+        if warning is not None:
             self.startup_warnings.append(warning)
             LOG.warning("%s", warning)
 
@@ -105,18 +112,16 @@ class Core:
         """Say that cluster times are ahead of the clock, which was ahead once, or is behind now."""
         ahead = seconds(self.store.last_position) - self.engine.clock.now_ms() // 1000
         if ahead > limits.CLOCK_AHEAD_SECONDS:
-            warning = (
+            self._warn(
                 f"The cluster time is {ahead} s ahead of the clock, which was ahead once or is behind now. It never "
                 "goes back: it stands still, but for its counter, until the clock has reached it"
             )
-            self.startup_warnings.append(warning)
-            LOG.warning("%s", warning)
 
     def _listen_unix(self, prefix: Path) -> None:
         path = prefix / f"mongodb-{self.port}.sock"
         if path.is_socket() and not _answers(path):
             path.unlink()  # what a killed server left behind
-        self._listener.add(bound_unix_socket(path))
+        self._listener.add(bound_unix_socket(path, self.options.unix_socket_mode))
         self._socket_path = path
 
     async def stop(self) -> None:

@@ -142,11 +142,12 @@ def bound_sockets(address: str, port: int) -> list[socket.socket]:
     return bound
 
 
-def bound_unix_socket(path: Path) -> socket.socket:
-    """A Unix socket bound to a path that is free; raises OSError where it is not."""
+def bound_unix_socket(path: Path, mode: int) -> socket.socket:
+    """A Unix socket bound to a path that is free, with these permissions; raises OSError where it is not."""
     listening = socket.socket(socket.AF_UNIX)
     try:
         listening.bind(str(path))
+        path.chmod(mode)  # nobody can connect yet, since nobody listens
     except OSError as error:
         listening.close()
         raise OSError(error.errno, f"cannot listen on {path}: {error.strerror}") from None

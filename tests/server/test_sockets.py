@@ -230,18 +230,6 @@ def test_a_server_ends_while_clients_go_on_writing_as_fast_as_they_can() -> None
         thread.join()
 
 
-def test_a_server_that_others_can_reach_warns_once_at_its_start(caplog: pytest.LogCaptureFixture) -> None:
-    for host, count in (("127.0.0.1", 0), ("0.0.0.0", 1)):
-        caplog.clear()
-        with (
-            headrace.Server(host=host) as server,
-            RawClient(f"127.0.0.1:{server.address.rpartition(':')[2]}") as client,
-        ):
-            warnings = client.ask({"getLog": "startupWarnings"}, "admin")["log"]
-            assert len(warnings) == sum("there are no users" in record.message for record in caplog.records) == count
-            assert all(f"listens on {host}" in line for line in warnings)
-
-
 def test_all_lines_of_the_log_fit_into_a_reply() -> None:
     with headrace.Server() as server, RawClient(server.address) as client:
         for number in range(1100):
