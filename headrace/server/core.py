@@ -23,6 +23,7 @@ from headrace.server.background import Background
 from headrace.server.exposure import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
 from headrace.server.failures import log_failure, printable
 from headrace.server.listener import Listener, bound_sockets, bound_unix_socket
+from headrace.server.log_rate import LogRates
 from headrace.server.log_tail import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
@@ -61,6 +62,7 @@ class Core:
         self.notifier = Notifier(self)
         self.scheduler = Scheduler(self)
         self._log = LogTail()
+        self._log_rates = LogRates()
         logging.getLogger("headrace").addHandler(self._log)
         self.background = Background(self)
         self.peers: set[Peer] = set()
@@ -127,6 +129,7 @@ class Core:
     async def stop(self) -> None:
         """Take no more clients, finish the writes that have come, close everything. Called once."""
         logging.getLogger("headrace").removeHandler(self._log)
+        self._log_rates.close()
         self.ending = True
         self._listener.close()
         for peer in self.peers:
@@ -163,6 +166,7 @@ class Core:
 
     def _watch(self) -> None:
         self.look_after_writer()
+        self._log_rates.look()
         if not self.ending:
             self.loop.call_later(LOOK_SECONDS, self._watch)
 

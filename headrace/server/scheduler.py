@@ -3,6 +3,9 @@
 A client that has sent many messages at once is *eager*: behind the first, they are served in the time that each
 iteration of the loop has for all such clients, some of one and then some of the next.
 
+Many clients may send a long command at the same moment. Behind the first that has paused in an iteration of the loop,
+the others begin with a short turn, and behind some of these the rest is queued for the next iterations.
+
 Rule: who sends a short command waits for one turn of a long one at most, however many long ones there are; those share
 the time that is left.
 """
@@ -18,7 +21,7 @@ from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.errors import Interrupted
-from headrace.turns import Turn, Turns, free
+from headrace.turns import TURN_SECONDS, Turn, Turns, free
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -29,6 +32,10 @@ EAGER_SECONDS: Final = 0.005
 """How long an iteration of the loop serves eager clients."""
 EAGER_COUNT: Final = 16
 """Messages of one of them before the next is served."""
+CROWDED_SECONDS: Final = 0.0005
+"""The first turn of a command, where another one has used its own up in the same iteration of the loop,"""
+CROWDED_COUNT: Final = 8
+"""and how many such turns may be used up before the next command is queued."""
 
 
 class _Paused(NamedTuple):
@@ -48,7 +55,10 @@ class Scheduler:
         self.turns = Turns()
         self._core = core
         self._paused: deque[_Paused] = deque()
+        self._by_connection: dict[int, _Paused] = {}
         self._scheduled = False
+        self._begun_count = 0  # commands that have begun in this iteration of the loop and have paused
+        self._queued: deque[tuple[Peer, Command, Request]] = deque()  # that have not begun
         self.eager_seconds = EAGER_SECONDS
         self._eager: deque[Peer] = deque()
         self._eager_ends = 0.0  # when this iteration of the loop has no more time for eager clients; 0: not begun
@@ -74,11 +84,45 @@ class Scheduler:
                 return
 
     def run_read(self, peer: Peer, command: Command, request: Request) -> Any:
-        """What `Engine.run_read` answers; a `Turn` if the command has paused: its peer is answered through `finish`."""
-        answer = self.turns.run(self._core.engine.run_read, command, request)
+        """What `Engine.run_read` answers. If the command has paused, or has to wait for its first turn, neither bytes
+        nor a `Wait`: its peer is answered through `finish`, or woken."""
+        if self._begun_count:
+            if self._begun_count > CROWDED_COUNT:
+                self._queued.append((peer, command, request))
+                return None
+            answer = self._run_shortly(self._core.engine.run_read, command, request)
+        else:
+            answer = self.turns.run(self._core.engine.run_read, command, request)
         if type(answer) is Turn:
+            self._begun()
             self._add(_Paused(peer, request, answer, partial(_go_on, peer, command, request)))
         return answer
+
+    def _run_shortly(self, function: Callable[..., Any], *args: Any) -> Any:
+        """As `Turns.run`, for one of many that begin at the same moment."""
+        turns, seconds = self.turns, self.turns.seconds
+        turns.seconds = min(seconds, CROWDED_SECONDS)
+        try:
+            return turns.run(function, *args)
+        finally:
+            turns.seconds = seconds
+
+    def _begun(self) -> None:
+        """A command has used up its first turn."""
+        if not self._begun_count:
+            self._core.loop.call_soon(self._begin_queued)
+        self._begun_count += 1
+
+    def _begin_queued(self) -> None:
+        """In the next iteration of the loop: begin what is queued, as long as there is time."""
+        self._begun_count = 0
+        if not self._queued:
+            return
+        self._begun()
+        ends = monotonic() + TURN_SECONDS
+        while self._queued and self._begun_count <= CROWDED_COUNT and monotonic() < ends:
+            peer, command, request = self._queued.popleft()
+            peer.wake(command, request)
 
     def run_message(self, peer: Peer, done: Callable[[Any], None], function: Callable[..., Any], *args: Any) -> None:
         """Read or write a long message of a peer in turns; `done` is called with the result, or with the exception."""
@@ -91,10 +135,11 @@ class Scheduler:
 
     def _run(self, peer: Peer | None, done: Callable[[Any], None], function: Callable[..., Any], *args: Any) -> None:
         try:
-            answer = self.turns.run(function, *args)
+            answer = self._run_shortly(function, *args) if self._begun_count else self.turns.run(function, *args)
         except Exception as error:
             answer = error
         if type(answer) is Turn:
+            self._begun()
             self._add(_Paused(peer, None, answer, done))
         else:
             done(answer)
@@ -105,18 +150,20 @@ class Scheduler:
 
     def interrupt(self, connection_id: int, error: Interrupted) -> None:
         """End the command of a connection, by its number, at its next turn."""
-        for paused in self._paused:
-            if paused.peer is not None and paused.peer.client.connection_id == connection_id:
-                paused.turn.interruption = error
+        if (paused := self._by_connection.get(connection_id)) is not None:
+            paused.turn.interruption = error
 
     def interrupt_all(self, error: Interrupted) -> None:
         """End all commands, at once: as the server stops."""
+        self._queued.clear()
         while self._paused:
             self._paused[0].turn.interruption = error
             self._resume()
 
     def _add(self, paused: _Paused) -> None:
         self._paused.append(paused)
+        if paused.peer is not None:
+            self._by_connection[paused.peer.client.connection_id] = paused
         self._schedule()
 
     def _schedule(self) -> None:
@@ -125,15 +172,18 @@ class Scheduler:
             self._core.loop.call_soon(self._next)
 
     def _next(self) -> None:
+        """Resume one command, and others behind those that end within the time of a turn: clients may have left."""
         self._scheduled = False
+        ends = monotonic() + TURN_SECONDS
         try:
-            if self._paused:
-                self._resume()
+            while self._paused and self._resume() and monotonic() < ends:
+                pass
         finally:
             if self._paused:
                 self._schedule()
 
-    def _resume(self) -> None:
+    def _resume(self) -> bool:
+        """Whether the command whose turn it was has ended."""
         paused = self._paused.popleft()
         try:
             answer = self.turns.resume(paused.turn)
@@ -141,8 +191,11 @@ class Scheduler:
             answer = error
         if type(answer) is Turn:
             self._paused.append(paused)
-        else:
-            paused.done(answer)
+            return False
+        if paused.peer is not None:
+            del self._by_connection[paused.peer.client.connection_id]
+        paused.done(answer)
+        return True
 
 
 def _go_on(peer: Peer, command: Command, request: Request, answer: Any) -> None:

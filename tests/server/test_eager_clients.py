@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import headrace
 from headrace.dispatch.engine import Engine
+from headrace.server.scheduler import CROWDED_COUNT
 
 from .raw import RawClient, message
 
@@ -98,3 +100,39 @@ def test_answers_of_an_eager_client_come_in_order(server: headrace.Server) -> No
         )  # fmt: skip
         client.socket.sendall(sent)
         assert [client.receive()[0] for _ in range(1, 200)] == list(range(1, 200))
+
+
+def test_of_many_long_commands_that_come_at_once_only_some_begin_before_others_are_served(
+    server: headrace.Server, served: list[int]
+) -> None:
+    server._running.scheduler.turns.seconds = 0.0
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.address)) for _ in range(40)]
+        other = stack.enter_context(RawClient(server.address))
+        clients[0].ask({"insert": "c", "documents": [{"n": number} for number in range(200)]})
+        number = other.ask({"connectionStatus": 1})["ok"] and served[-1]
+        del served[:]
+        go_on = hold_the_loop(server)
+        for client in clients:
+            client.send({"find": "c", "filter": {"n": {"$lt": 0}}})
+        other.send({"ping": 1})
+        go_on.set()
+        assert other.receive()[1]["ok"] == 1.0
+        assert [client.receive()[1]["ok"] for client in clients] == [1.0] * 40
+        assert served.index(number) <= CROWDED_COUNT + 2
+        assert len(served) == 41
+
+
+def test_a_queued_command_of_a_client_that_has_gone_is_not_run(server: headrace.Server, served: list[int]) -> None:
+    server._running.scheduler.turns.seconds = 0.0
+    with RawClient(server.address) as other:
+        other.ask({"insert": "c", "documents": [{"n": number} for number in range(200)]})
+        go_on = hold_the_loop(server)
+        for _ in range(40):
+            with RawClient(server.address) as client:
+                client.send({"find": "c", "filter": {"n": {"$lt": 0}}})
+        go_on.set()
+        while len(server._running.peers) > 1 or server._running.scheduler.requests():
+            other.ask({"ping": 1})
+        assert not server._running.scheduler._queued
+        assert not server._running.scheduler._by_connection
