@@ -105,8 +105,8 @@ class DocumentCursor:
     """Batches of raw documents from an iterator."""
 
     __slots__ = (
-        "_documents", "_held", "_left", "account", "awaits", "context", "exhausted", "id", "in_use", "left_ms",
-        "namespace", "no_timeout", "read_ahead_bytes", "session", "tails", "used_ms",
+        "_documents", "_held", "_left", "account", "awaits", "context", "exhausted", "id", "in_use", "key",
+        "left_ms", "namespace", "no_timeout", "read_ahead_bytes", "session", "tails", "used_ms",
     )  # fmt: skip
 
     is_change_stream = False
@@ -130,6 +130,7 @@ class DocumentCursor:
         self.left_ms: float | None = None  # of its command's maxTimeMS, for all the batches to come
         self.tails = False  # stays open at its end: what is inserted later comes later
         self.awaits = False  # and a getMore waits for it
+        self.key = ""  # the scope of that wait; "": the deployment
         self._documents = documents
         self._left = limit  # documents it may still return; None: no bound
         self._held: bytes | None = None  # read, but too large for the batch before

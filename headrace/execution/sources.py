@@ -8,6 +8,7 @@ from typing import Any
 from headrace import limits
 from headrace.cursors.document_cursor import IdScan, Scan
 from headrace.cursors.oplog_scan import OplogScan, pre_images, time_bounds
+from headrace.cursors.tailable_scan import Matching
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES
 from headrace.errors import CommandError
@@ -16,7 +17,6 @@ from headrace.query.collation import Collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
 from headrace.store.view import View, id_bounds
-from headrace.values.bson import decode
 
 
 def resolve(context: CommandContext, namespace: str) -> tuple[str, list[dict[str, Any]]]:
@@ -55,26 +55,7 @@ def virtual(
     if not spec:
         return documents
     predicate = parse_filter(spec, collation=collation, variables=variables)
-    return _Matching(documents, predicate)
-
-
-class _Matching:
-    """A filter that can continue after its end when its source does, unlike a generator: for tailable cursors."""
-
-    __slots__ = ("_documents", "_predicate")
-
-    def __init__(self, documents: Iterator[bytes], predicate: Callable[[dict[str, Any]], bool]) -> None:
-        self._documents = documents
-        self._predicate = predicate
-
-    def __iter__(self) -> _Matching:
-        return self
-
-    def __next__(self) -> bytes:
-        for raw in self._documents:
-            if self._predicate(decode(raw)):
-                return raw
-        raise StopIteration
+    return Matching(documents, predicate)
 
 
 def _views_of(context: CommandContext, database: str) -> list[bytes]:

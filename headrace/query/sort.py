@@ -17,7 +17,7 @@ from bson import Decimal128, Int64
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
-from headrace.query.expressions.field_paths import check_length
+from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
 from headrace.query.memory import StageMemory
 from headrace.values.bson import MISSING, decode
@@ -199,7 +199,7 @@ def parse_sort(spec: dict[str, Any], collation: Collation | None = None) -> Sort
         return _parse_natural(spec, collation)
     paths = []
     for path, direction in spec.items():
-        _check_path(path)
+        checked_path(path)
         paths.append((path, _is_descending(path, direction)))
     return SortKey(tuple(paths), collation)
 
@@ -211,20 +211,6 @@ def _parse_natural(spec: dict[str, Any], collation: Collation | None) -> SortKey
     if type(direction) not in (int, Int64, float, Decimal128) or number_key(direction) not in (1, -1):
         raise CommandError(2, "$natural sort cannot be set to a value other than -1 or 1.")
     return SortKey((), collation, natural=int(number_key(direction)))
-
-
-def _check_path(path: str) -> None:
-    if path == "":
-        raise CommandError(40352, "FieldPath cannot be constructed with empty string")
-    if path.endswith("."):
-        raise CommandError(40353, "FieldPath must not end with a '.'.")
-    components = tuple(path.split("."))
-    check_length(components)
-    for component in components:
-        if component == "":
-            raise CommandError(15998, "FieldPath field names may not be empty strings.")
-        if component.startswith("$") and component not in ("$id", "$ref", "$db"):
-            raise CommandError(16410, f"FieldPath field names may not start with '$'. Consider using $getField: {path}")
 
 
 def _is_descending(path: str, direction: Any) -> bool:

@@ -95,7 +95,7 @@ class Notifier:
 
     def cursor_killed(self, cursor: Any) -> None:
         """Run again the getMore that waits for this cursor, if there is one, so that it can say so."""
-        here = self._parked.get(cursor.key if cursor.is_change_stream else "", ())
+        here = self._parked.get(cursor.key, ())
         for parked in [item for item in here if _waits_for(item.request, cursor)]:
             self._remove(parked)
             self._core.loop.call_soon(parked.peer.wake, parked.command, parked.request)

@@ -31,7 +31,7 @@ class RawClient:
         self.socket = socket.socket()
         if receive_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        self.socket.settimeout(20)
+        self.socket.settimeout(120)
         self.socket.connect((host, int(port)))
 
     def __enter__(self) -> RawClient:

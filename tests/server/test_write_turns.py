@@ -72,7 +72,7 @@ LONG_WRITES: dict[str, dict[str, Any]] = {
     "merge": {"aggregate": "c", "pipeline": [{"$match": SLOW}, {"$merge": "other"}], "cursor": {}},
     "out": {"aggregate": "c", "pipeline": [{"$match": SLOW}, {"$out": "other"}], "cursor": {}},
     "update": update_all(),
-    "updates": {"update": "c", "updates": [{"q": {"n": key}, "u": {"$set": {"m": 1}}} for key in range(3000)]},
+    "updates": {"update": "c", "updates": [{"q": {"n": key}, "u": {"$set": {"m": 1}}} for key in range(1000)]},
 }  # fmt: skip
 
 

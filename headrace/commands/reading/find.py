@@ -10,6 +10,7 @@ from bson import Int64, ObjectId
 
 from headrace import limits
 from headrace.cursors.document_cursor import DocumentCursor
+from headrace.cursors.tailable_scan import Matching, Projected, Skipping, TailableScan
 from headrace.dispatch import reply
 from headrace.dispatch.arguments import Fields, boolean, document, number, unsupported, without_effect
 from headrace.dispatch.command import Command
@@ -118,9 +119,16 @@ def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool
 
 
 def check(body: dict[str, Any]) -> None:
-    """Raise 9 for fields that do not go together."""
+    """Raise 9 or 2 for fields that do not go together."""
     if AWAIT_DATA.of(body) and not TAILABLE.of(body):
         raise CommandError(9, "Cannot set 'awaitData' without also setting 'tailable'")
+    if not TAILABLE.of(body):
+        return
+    if SINGLE_BATCH.of(body):
+        raise CommandError(2, "cannot use tailable option with the 'singleBatch' option")
+    sort = SORT.of(body)
+    if sort and sort != {"$natural": 1}:
+        raise CommandError(2, "cannot use tailable option with a sort other than {$natural: 1}")
 
 
 def selected(
@@ -149,8 +157,14 @@ def selected(
     if not projection:
         return matches
     predicate = parse_filter(spec, collation=collation, variables=let) if spec else None
-    project = parse_projection(projection, kind="find", predicate=predicate, collation=collation, variables=let or {})
+    project = _projection(projection, predicate, collation, let)
     return (encode_in_order(project(decode(raw))) for raw in matches)
+
+
+def _projection(projection: dict[str, Any], predicate: Any, collation: Any, variables: dict[str, Any] | None) -> Any:
+    return parse_projection(
+        projection, kind="find", predicate=predicate, collation=collation, variables=variables or {}
+    )
 
 
 def _by_id_order(
@@ -194,42 +208,53 @@ def _on_view(context: CommandContext, request: Request, namespace: str) -> bytes
 def _tail(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None
 ) -> bytes:
-    """A tailable cursor, which only the oplog and capped collections have."""
+    """A tailable cursor, which only the oplog and capped collections have. One on an empty collection is closed at
+    once, as MongoDB's."""
+    body = request.body
     is_oplog = namespace == OPLOG and context.store.oplog_enabled
-    if not is_oplog and (collection is None or not collection.options.get("capped")):
-        if collection is None:
-            return reply.cursor_elements(b"firstBatch", reply.array([]), 0, namespace.encode(), None)
+    if collection is None and not is_oplog:
+        return reply.cursor_elements(b"firstBatch", reply.array([]), 0, namespace.encode(), None)
+    if not is_oplog and not collection.options.get("capped"):  # type: ignore[union-attr]
         raise CommandError(
             2, f"error processing query: ns={namespace} tailable cursor requested on non capped collection"
         )
-    matches = documents(context, namespace, spec, collation_of(collection, request.body.get("collation")))
-    projection = request.body.get("projection")
-    if projection:
-        project = parse_projection(projection, kind="find")
-        matches = _Projected(matches, project)
-    cursor = DocumentCursor(namespace, matches, context, no_timeout=True)
+    cursor = DocumentCursor(
+        namespace,
+        _tailable(context, body, namespace, spec, None if is_oplog else collection),
+        context,
+        no_timeout=True,
+        limit=LIMIT.of(body) or None,
+    )
     cursor.tails = True
-    cursor.awaits = AWAIT_DATA.of(request.body)
-    size = BATCH_SIZE.of(request.body)
+    cursor.awaits = AWAIT_DATA.of(body)
+    cursor.key = "" if is_oplog or not context.store.oplog_enabled else namespace
+    size = BATCH_SIZE.of(body)
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
-    if SINGLE_BATCH.of(request.body):
+    if cursor.exhausted or (not is_oplog and context.view.last_record(collection) is None):  # type: ignore[arg-type]
         return reply.cursor_elements(b"firstBatch", reply.array(batch), 0, namespace.encode(), None)
     cursor_id = context.cursors.add(cursor, session_id(request), request.client.address)
     return reply.cursor_elements(b"firstBatch", reply.array(batch), cursor_id, namespace.encode(), None)
 
 
-class _Projected:
-    """Projected raw documents of an iterator that may go on after its end."""
-
-    def __init__(self, documents: Iterator[bytes], project: Any) -> None:
-        self._documents = documents
-        self._project = project
-
-    def __iter__(self) -> _Projected:
-        return self
-
-    def __next__(self) -> bytes:
-        return encode_in_order(self._project(decode(next(self._documents))))
+def _tailable(
+    context: CommandContext, body: dict[str, Any], namespace: str, spec: dict[str, Any], collection: Collection | None
+) -> Iterator[bytes]:
+    """What a tailable cursor reads: matched, skipped, projected. `collection`: None for the oplog."""
+    collation, variables = collation_of(collection, body.get("collation")), variables_of(body) or None
+    if collection is None:
+        matches = documents(context, namespace, spec, collation, variables=variables)
+    else:
+        matches = TailableScan(lambda: context.view, collection)
+        if spec:
+            matches = Matching(matches, parse_filter(spec, collation=collation, variables=variables))
+    skip = SKIP.of(body)
+    if skip:
+        matches = Skipping(matches, skip)
+    projection = body.get("projection")
+    if projection:
+        predicate = parse_filter(spec, collation=collation, variables=variables) if spec else None
+        matches = Projected(matches, _projection(projection, predicate, collation, variables))
+    return matches
 
 
 def pauses(engine: Engine, request: Request) -> bool:

@@ -55,11 +55,11 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
         request.cursor = cursor
         with uninterrupted():  # a getMore that repeats this one does not run in a turn
             return _changes(context, request, cursor)
-    if not cursor.awaits and body.get("maxTimeMS") is not None and not cursor.tails:
+    if not cursor.awaits and body.get("maxTimeMS") is not None:
         _check_time(body)
     batch = _documents(context, cursor, size or None)
     if not batch and cursor.awaits and not request.time_is_up:
-        return Wait(_await_ms(body), "")
+        return Wait(_await_ms(body), cursor.key)
     if cursor.exhausted:
         context.cursors.remove(cursor_id)
     namespace = cursor.namespace.encode()

@@ -18,7 +18,7 @@ from headrace.query.expressions.expression import (
     ParseContext,
 )
 from headrace.query.expressions.expression_parser import parse_operand
-from headrace.query.expressions.field_paths import split_path, walk_value
+from headrace.query.expressions.field_paths import checked_path, walk_value
 from headrace.query.expressions.numbers import NUMBERS, int32_of, is_nullish
 from headrace.query.expressions.operator_parser import (
     OperatorParser,
@@ -297,7 +297,7 @@ def _sort_keys(pattern: Any) -> list[tuple[tuple[str, ...], bool]]:
         return [((), _descends(pattern))]
     if not pattern:
         raise CommandError(15976, "$sort stage must have at least one sort key")
-    return [(split_path(path), _descends(direction)) for path, direction in pattern.items()]
+    return [(checked_path(path), _descends(direction)) for path, direction in pattern.items()]
 
 
 def _descends(direction: Any) -> bool:

@@ -13,6 +13,7 @@ from headrace.errors import CommandError
 from headrace.query.expressions.expression import ABSENT, Constant, Env, Evaluate, Expression, ParseContext
 from headrace.values.bson import MISSING
 
+DBREF_FIELDS: Final = frozenset({"$db", "$id", "$ref"})
 _AT_EVALUATION: Final = ("CLUSTER_TIME", "NOW", "USER_ROLES")
 _OF_SEARCH: Final = ("JS_SCOPE", "IS_MR", "SEARCH_META", "SEARCH_SCORE")
 
@@ -103,11 +104,11 @@ def parse_path(text: str, context: ParseContext) -> Expression:
     if text.startswith("$$"):
         name, dot, rest = text[2:].partition(".")
         check_variable_name(name, for_writing=False)
-        steps = split_path(rest) if dot else ()
+        steps = checked_path(rest) if dot else ()
         return _variable(name, steps, context)
     if len(text) == 1:
         raise CommandError(16872, "'$' by itself is not a valid FieldPath")
-    return _current(split_path(text[1:]), context)
+    return _current(checked_path(text[1:]), context)
 
 
 def _current(steps: tuple[str, ...], context: ParseContext) -> Expression:
@@ -132,7 +133,7 @@ def _variable(name: str, steps: tuple[str, ...], context: ParseContext) -> Expre
     raise CommandError(17276, f"Use of undefined variable: {name}")
 
 
-def split_path(path: str) -> tuple[str, ...]:
+def checked_path(path: str) -> tuple[str, ...]:
     """The field names of a dotted path. Raises 40352, 40353, 15998, 16410, 16411, 5984700 for an invalid FieldPath."""
     if not path:
         raise CommandError(40352, "FieldPath cannot be constructed with empty string")
@@ -152,10 +153,10 @@ def check_length(steps: tuple[str, ...]) -> None:
 
 
 def check_field_name(name: str) -> None:
-    """Raises 15998, 16410, 16411 or 16412 unless `name` may be one step of a field path."""
+    """Raises 15998, 16410, 16411 or 16412 unless `name` may be one step of a field path, as a DBRef's fields may."""
     if not name:
         raise CommandError(15998, "FieldPath field names may not be empty strings.")
-    if name[0] == "$":
+    if name[0] == "$" and name not in DBREF_FIELDS:
         raise CommandError(
             16410,
             f"FieldPath field names may not start with '$'. Consider using $getField or $setField. Found: '{name}'",

@@ -17,7 +17,7 @@ from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
 from headrace.query.collation import Collation
-from headrace.query.expressions.field_paths import check_length
+from headrace.query.expressions.field_paths import checked_path
 from headrace.query.match import parse_filter
 from headrace.query.match.filter_parser import truthy
 from headrace.turns import ticking
@@ -269,22 +269,6 @@ META: Final = {
     "randVal": "rand val", "recordId": "record ID", "searchHighlights": "search highlights",
     "searchScore": "search score", "sortKey": "sort key", "textScore": "text score",
 }  # fmt: skip
-
-
-def checked_path(path: str) -> tuple[str, ...]:
-    """The components of a field path. Raises 40352, 40353, 15998 for empty ones, 16410 for a dollar sign, 5984700."""
-    if path == "":
-        raise CommandError(40352, "FieldPath cannot be constructed with empty string")
-    if path.endswith("."):
-        raise CommandError(40353, "FieldPath must not end with a '.'.")
-    names = tuple(path.split("."))
-    check_length(names)
-    for name in names:
-        if name == "":
-            raise CommandError(15998, "FieldPath field names may not be empty strings.")
-        if name.startswith("$") and name not in ("$db", "$id", "$ref"):
-            raise CommandError(16410, f"FieldPath field names may not start with '$'. Found: {path}")
-    return names
 
 
 def clamped(number: Any) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from headrace.errors import CommandError
-from headrace.query.expressions.field_paths import check_length, split_path
+from headrace.query.expressions.field_paths import check_length, checked_path
 from headrace.query.stages.stage import Document, DocumentFunction, DocumentStage, PipelineContext, Stage
 from headrace.values.bson import MISSING, type_name
 
@@ -44,7 +44,7 @@ def _parse_fields(spec: Document, context: PipelineContext) -> DocumentFunction:
 def _tree(spec: Document, parse: Callable[[Any], Any]) -> FieldTree:
     tree: FieldTree = {}
     for path, value in spec.items():
-        _add(tree, split_path(path), value, path, parse)
+        _add(tree, checked_path(path), value, path, parse)
     return tree
 
 
@@ -58,7 +58,7 @@ def _add(tree: FieldTree, steps: tuple[str, ...], value: Any, path: str, parse: 
                 raise CommandError(
                     40182, f"Bad projection specification, cannot mix operators and fields: {{ {path}: ... }}"
                 )
-            _add(tree, (*steps, *split_path(field)), inner, f"{path}.{field}", parse)
+            _add(tree, (*steps, *checked_path(field)), inner, f"{path}.{field}", parse)
         return
     if value == {}:
         raise CommandError(40180, f"an empty object is not a valid value. Found empty object at path {path}")

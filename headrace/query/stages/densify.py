@@ -18,7 +18,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.limits import DENSIFY_COUNT_MAX
-from headrace.query.expressions.field_paths import split_path
+from headrace.query.expressions.field_paths import checked_path
 from headrace.query.expressions.numbers import integral, is_nan, to_long
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.time_units import UNITS, shifted
@@ -149,8 +149,8 @@ def parse_densify(name: str, spec: Any, context: PipelineContext) -> tuple[Stage
     if unit is not None:
         _check_unit(unit, step)
     bounds = _bounds(extent["bounds"], unit, fields)
-    paths = tuple(split_path(item) for item in fields)
-    return (Densify(name, spec, split_path(field), paths, step, unit, bounds, context),)
+    paths = tuple(checked_path(item) for item in fields)
+    return (Densify(name, spec, checked_path(field), paths, step, unit, bounds, context),)
 
 
 def _object(name: str, value: Any, known: tuple[str, ...], required: tuple[str, ...]) -> Document:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bson import Int64
 
 from headrace.errors import CommandError
-from headrace.query.expressions.field_paths import split_path
+from headrace.query.expressions.field_paths import checked_path
 from headrace.query.expressions.numbers import NUMBERS, int64_of, to_long
 from headrace.query.stages.joins import ForeignIndex, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
@@ -89,11 +89,11 @@ def parse_graph_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[
         name,
         spec,
         source=spec["from"],
-        into=split_path(spec["as"]),
+        into=checked_path(spec["as"]),
         start=context.expression(spec["startWith"]),
-        connect_from=split_path(spec["connectFromField"]),
-        connect_to=split_path(spec["connectToField"]),
-        depth_path=split_path(spec["depthField"]) if "depthField" in spec else None,
+        connect_from=checked_path(spec["connectFromField"]),
+        connect_to=checked_path(spec["connectToField"]),
+        depth_path=checked_path(spec["depthField"]) if "depthField" in spec else None,
         depth_max=_depth_max(spec["maxDepth"]) if "maxDepth" in spec else None,
         restriction=None if restriction is None else context.predicate(restriction),
         context=context,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import CommandError
-from headrace.query.expressions.field_paths import check_variable_name, split_path
+from headrace.query.expressions.field_paths import check_variable_name, checked_path
 from headrace.query.memory import StageMemory
 from headrace.query.stages.joins import ForeignIndex, counted, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
@@ -123,8 +123,8 @@ def parse_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
     inner = _inner(options, source, context) if piped else None
     fields = None
     if "localField" in options:
-        fields = JoinFields(split_path(options["localField"]), split_path(options["foreignField"]))
-    return (LookupStage(name, spec, source, split_path(options["as"]), fields, inner, context),)
+        fields = JoinFields(checked_path(options["localField"]), checked_path(options["foreignField"]))
+    return (LookupStage(name, spec, source, checked_path(options["as"]), fields, inner, context),)
 
 
 def _checked_options(spec: Document) -> Document:

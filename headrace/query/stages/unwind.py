@@ -9,7 +9,7 @@ from typing import Any
 from bson import Int64
 
 from headrace.errors import CommandError
-from headrace.query.expressions.field_paths import split_path
+from headrace.query.expressions.field_paths import checked_path
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.turns import tick
 from headrace.values.bson import MISSING, type_name
@@ -95,7 +95,7 @@ def parse_unwind(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
         raise CommandError(28812, "no path specified to $unwind stage")
     if path[0] != "$":
         raise CommandError(28818, f"path option to $unwind stage should be prefixed with a '$': {path}")
-    return (Unwind(name, spec, split_path(path[1:]), keeps_empty, index_path),)
+    return (Unwind(name, spec, checked_path(path[1:]), keeps_empty, index_path),)
 
 
 def _path(value: Any) -> str:
@@ -123,4 +123,4 @@ def _index_path(value: Any) -> tuple[str, ...]:
         raise CommandError(
             28822, f"includeArrayIndex option to $unwind stage should not be prefixed with a '$': {value}"
         )
-    return split_path(value)
+    return checked_path(value)

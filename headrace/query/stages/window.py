@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import CommandError
-from headrace.query.expressions.field_paths import split_path
+from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
 from headrace.query.memory import StageMemory
 from headrace.query.sort import SortKey, parse_sort
@@ -122,7 +122,7 @@ def parse_set_window_fields(name: str, spec: Any, context: PipelineContext) -> t
         order=order,
         sort_path=sorted_by(order),
         outputs=tuple(
-            (split_path(path), parse_window_function(value, order, context)) for path, value in output.items()
+            (checked_path(path), parse_window_function(value, order, context)) for path, value in output.items()
         ),
         context=context,
     )

@@ -10,8 +10,7 @@ from functools import lru_cache
 
 from headrace import limits
 from headrace.errors import CommandError
-
-_DBREF_FIELDS = frozenset({"$db", "$id", "$ref"})
+from headrace.query.expressions.field_paths import DBREF_FIELDS
 
 
 @lru_cache(maxsize=8192)
@@ -33,10 +32,10 @@ def parse_field_path(path: str) -> tuple[str, ...]:
             component[0] == "$"
             and component != "$"
             and not is_array_component(component)
-            and component not in _DBREF_FIELDS
+            and component not in DBREF_FIELDS
         ):
             raise CommandError(52, f"The dollar ($) prefixed field '{component}' in '{path}' is not valid for storage.")
-    if components[0] in _DBREF_FIELDS:
+    if components[0] in DBREF_FIELDS:
         raise CommandError(52, f"The dollar ($) prefixed field '{components[0]}' in '{path}' is not valid for storage.")
     if components.count("$") > 1:
         raise CommandError(2, f"Too many positional (i.e. '$') elements found in path '{path}'")
