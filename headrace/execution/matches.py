@@ -22,7 +22,7 @@ from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
 from headrace.execution.plan import Finder
 from headrace.query.sort import SortKey
-from headrace.store import catalog_changes
+from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection
 from headrace.turns import tick
 from headrace.values.bson import decode
@@ -121,6 +121,12 @@ def is_unchanged(context: CommandContext, target: Target, match: MatchedDocument
     if match.pause_count == context.pause_count:
         return True
     return context.txn.by_record(target.collection, match.record) == match.raw
+
+
+def measure(context: CommandContext, target: Target) -> None:
+    """Measure a capped collection before something is inserted, so that it makes room."""
+    while not capped.measure_on(context.txn, target.collection):
+        tick()
 
 
 def created(context: CommandContext, namespace: str) -> Collection:

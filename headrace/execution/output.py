@@ -13,7 +13,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked, wait_until_unused
 from headrace.dispatch.namespaces import check_namespace, writable
 from headrace.errors import AnsweredError, CommandError
-from headrace.execution.matches import MatchedDocument, Target, created, first_match, is_unchanged
+from headrace.execution.matches import MatchedDocument, Target, created, first_match, is_unchanged, measure
 from headrace.execution.plan import Finder
 from headrace.query.update import Diff, Update, UpdateContext, parse_update
 from headrace.store import catalog_changes
@@ -67,6 +67,7 @@ def _out(context: CommandContext, goal: str, documents: list[dict[str, Any]]) ->
     context.engine.temporary.add(temporary)
     try:
         target = _temporary(context, temporary, context.txn.collection(goal))
+        measure(context, target)
         for document in documents:
             tick()
             context.txn.insert(target.collection, encode(document))
@@ -142,6 +143,7 @@ def _merged(
 
 
 def _insert(raw: bytes, target: Target, context: CommandContext) -> bool:
+    measure(context, target)
     if context.has_locks and not wait_until_unlocked(context, lambda txn: txn.insert(target.collection, raw)):
         return False
     context.txn.insert(target.collection, raw)

@@ -11,7 +11,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import MULTI, UPSERT
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
-from headrace.execution.matches import MatchedDocument, Target, current, is_unchanged
+from headrace.execution.matches import MatchedDocument, Target, current, is_unchanged, measure
 from headrace.execution.plan import Finder, collation_of
 from headrace.execution.validation import Validator
 from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
@@ -108,6 +108,7 @@ class Applier:
         times = UpdateContext(context.txn.wall_ms, self._time(), inserting=True)
         raw = encode(upsert_document(self._update, spec, times))
         self._validator.check(target.collection, raw)
+        measure(context, target)
         while context.has_locks and not wait_until_unlocked(context, lambda txn: txn.insert(target.collection, raw)):
             pass
         return decode(context.txn.insert(target.collection, raw, self._retryable))

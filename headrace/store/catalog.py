@@ -14,6 +14,7 @@ given up, the memory is read again (`load`).
 from __future__ import annotations
 
 import uuid as uuids
+from dataclasses import dataclass
 from typing import Any
 
 from bson import Binary
@@ -45,13 +46,26 @@ class Index:
         return bool(self.spec.get("unique")) and self.spec["name"] != "_id_"
 
 
+@dataclass(slots=True)
+class CappedSize:
+    """What a capped collection may hold, and holds. `count` and `size` are those of the documents up to the record
+    `through`, until `measured`: then of all."""
+
+    count_max: int | None
+    bytes_max: int | None
+    count: int = 0
+    size: int = 0
+    through: bytes = b""
+    measured: bool = False
+
+
 class Collection:
     """A collection or view in memory. `uuid` is 16 bytes, None for a view."""
 
     __slots__ = (
-        "counted", "counted_through", "database", "delete_head", "document_count", "images", "indexes", "insert_head",
-        "kind", "long_ids", "name", "namespace", "next_record", "number", "number_key", "options", "topic",
-        "unique_indexes", "update_head", "uuid",
+        "capped", "counted", "counted_through", "database", "delete_head", "document_count", "images", "indexes",
+        "insert_head", "kind", "long_ids", "name", "namespace", "next_record", "number", "number_key", "options",
+        "topic", "unique_indexes", "update_head", "uuid",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +82,7 @@ class Collection:
         self.counted_through = b""
         self.topic = 0
         self.long_ids = False  # whether an `_id` was ever stored whose key is cut, so that the ids are not in order
+        self.capped: CappedSize | None
         self.set_options(options)
         self.set_indexes(indexes)
         self.set_namespace(namespace)
@@ -83,6 +98,9 @@ class Collection:
     def set_options(self, options: dict[str, Any]) -> None:
         """Set the options, as `listCollections` shows them."""
         self.options = options
+        self.capped = None
+        if options.get("capped"):
+            self.capped = CappedSize(int(options.get("max", 0)) or None, int(options.get("size", 0)) or None)
         self.images = bool(options.get("changeStreamPreAndPostImages", {}).get("enabled"))
 
     def set_indexes(self, indexes: list[Index]) -> None:

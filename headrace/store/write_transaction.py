@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.store import entries, unique
+from headrace.store import capped, entries, unique
 from headrace.store.catalog import Catalog, Collection
 from headrace.store.change_log import NO_LOG, OPLOG, ChangeLog
 from headrace.store.identity import identify, with_id_first, with_timestamps
@@ -139,6 +139,8 @@ class WriteTransaction(View):
             self.kv.put(index_key, record, db=self.tables["indexes"])
         self._records.add(collection, 1)
         self._changes.insert(self, collection, document, key_document, position, retryable)
+        if collection.capped is not None and self._records is STORED:
+            capped.inserted(self, collection, collection.capped, len(document))
         return document
 
     def insert_many(
@@ -146,10 +148,10 @@ class WriteTransaction(View):
     ) -> int | None:
         """Store all documents at once, or none and answer None where one of them would be refused.
 
-        The fast path of bulk inserts: no unique index but `_id`, and no over-long one. The caller falls back to
+        The fast path of bulk inserts: no unique index but `_id`, no over-long one, not capped. The caller falls back to
         `insert`, one by one, to find which document was refused and why.
         """
-        if collection.unique_indexes:
+        if collection.unique_indexes or collection.capped is not None:
             return None
         try:
             ready = [with_id_first(document) for document in documents]
@@ -198,6 +200,8 @@ class WriteTransaction(View):
         if collection.unique_indexes:
             unique.change(self, collection, record, old, new)
         self.kv.put(collection.number_key + record, new, db=self.tables["documents"])
+        if collection.capped is not None and self._records is STORED:
+            capped.changed(collection.capped, record, len(new) - len(old))
         self._changes.change(self, collection, collection.update_head, logged, identify(old)[1], old, retryable)
 
     def delete(
@@ -210,6 +214,8 @@ class WriteTransaction(View):
         self.kv.delete(bounded_key(collection.number_key, key), db=self.tables["ids"])
         self.kv.delete(collection.number_key + record, db=self.tables["documents"])
         self._records.add(collection, -1, record)
+        if collection.capped is not None and self._records is STORED:
+            capped.changed(collection.capped, record, -len(old), -1)
         self._changes.change(self, collection, collection.delete_head, key_document, None, old, retryable)
 
     def is_locked(self, collection: Collection, record: bytes) -> bool:

@@ -23,7 +23,7 @@ from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
-from headrace.execution.matches import Target, created
+from headrace.execution.matches import Target, created, measure
 from headrace.execution.validation import Validator
 from headrace.store import capped
 from headrace.store.catalog import Collection
@@ -162,9 +162,10 @@ class Inserts:
             self.done(number + len(documents) - 1, len(documents))
             return True
         target = Target(context, collection)
+        measure(context, target)
         goes_on = all(self._one(target, index, document) for index, document in enumerate(documents, number))
-        if not plain:
-            capped.enforce(context.txn, target.collection)
+        while not plain and capped.make_room(context.txn, target.collection):
+            tick()
         return goes_on
 
     def _at_once(self, collection: Collection, documents: list[bytes]) -> bool:
@@ -199,7 +200,7 @@ def pauses(engine: Engine, request: Request) -> bool:
     if documents is None or len(documents) != 1 or len(documents[0]) > limits.INSERT_BYTES:
         return True
     collection = engine.store.catalog.collections.get(f"{request.db}.{request.body['insert']}")
-    return collection is not None and "validator" in collection.options
+    return collection is not None and not _takes_any(collection)
 
 
 COMMAND: Final = Command("insert", run, FIELDS, pauses=pauses, writes=True)
