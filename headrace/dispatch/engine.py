@@ -151,8 +151,7 @@ class Engine:
     def run_read(self, command: Command, request: Request) -> bytes | Wait:
         """Run a command that changes nothing; every `AnsweredError` becomes a reply."""
         context = CommandContext(self, request.deadline_ms)
-        turn = current_turn()
-        if turn is not None:
+        if command.pauses and (turn := current_turn()) is not None:
             turn.before_pause = context.before_pause
             turn.after_pause = context.after_pause
         try:

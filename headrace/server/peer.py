@@ -26,7 +26,7 @@ from headrace.server.failures import log_failure, printable, read_error
 from headrace.server.scheduler import EAGER_COUNT
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, UnopenedMessage
 from headrace.wire.message import MORE_TO_COME, OP_MSG, OP_QUERY
-from headrace.wire.reply_message import encode_reply
+from headrace.wire.reply_message import encode_reply, plain_reply
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -72,17 +72,13 @@ class Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._core.engine.metrics["network.bytesIn"] += len(data)
-        self._wire.receive(data)
+        unread_bytes = self._wire.receive(data)
         if not self._busy and not self._paused:
             self._serve()
-        elif (
-            not self._full
-            and self._wire.unread_bytes > limits.READ_AHEAD_BYTES_MAX
-            and not self._transport.is_closing()
-        ):
+        elif not self._full and unread_bytes > limits.READ_AHEAD_BYTES_MAX and not self._transport.is_closing():
             self._full = True
             self._transport.pause_reading()
-        if self._wire.unread_bytes > limits.CONNECTION_BYTES_FREE:
+        if unread_bytes > limits.CONNECTION_BYTES_FREE and self._wire.unread_bytes > limits.CONNECTION_BYTES_FREE:
             self._count()
 
     def _count(self) -> None:
@@ -139,21 +135,23 @@ class Peer(asyncio.Protocol):
         wire, served = self._wire, 0
         try:
             while not self._busy and not self._paused:
-                if served and wire.unread_bytes and (served >= EAGER_COUNT or not self._core.scheduler.has_time()):
+                if served and (served >= EAGER_COUNT or not self._core.scheduler.has_time()):
                     self._busy = True
                     self._core.scheduler.serve_later(self)
                     return
                 served += 1
                 message = wire.next_event()
-                if message is NEED_DATA:
-                    if self._full:
-                        self._read_on()
-                    if self._message_bytes or self._account is not None:
-                        self._message, self._message_bytes = _NO_MESSAGE, 0
-                        wire.shrink()
-                        self._count()
-                    return
-                self._begin(message)  # type: ignore[arg-type]
+                if message is not NEED_DATA:
+                    self._begin(message)  # type: ignore[arg-type]
+                    if self._busy or self._paused or not wire.is_empty():
+                        continue
+                if self._full:
+                    self._read_on()
+                if self._message_bytes or self._account is not None:
+                    self._message, self._message_bytes = _NO_MESSAGE, 0
+                    wire.shrink()
+                    self._count()
+                return
         except ProtocolError as error:
             self._close_invalid(error)
         except Exception as error:
@@ -345,7 +343,10 @@ class Peer(asyncio.Protocol):
             encode = partial(encode_reply, legacy=legacy, compressor=compressor)
             self._core.scheduler.run_message(self, self._compressed, encode, self._replies, message.request_id, answer)
             return
-        self._send(encode_reply(self._replies, message.request_id, answer, legacy=legacy, compressor=compressor))
+        if legacy or compressor is not None:
+            self._send(encode_reply(self._replies, message.request_id, answer, legacy=legacy, compressor=compressor))
+        else:
+            self._send(plain_reply(self._replies, message.request_id, answer))
 
     def _compressed(self, sent: bytes | Exception) -> None:
         """A long reply has been compressed."""

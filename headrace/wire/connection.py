@@ -76,20 +76,28 @@ class Connection:
         """How much has come ahead of its turn, or waits for the rest of its message."""
         return len(self._buffer) - self._at + self._tail_bytes
 
-    def receive(self, data: bytes) -> None:
-        """Take the next bytes of the stream; they are kept, not copied (and dropped after a ProtocolError)."""
+    def receive(self, data: bytes) -> int:
+        """Take the next bytes of the stream; they are kept, not copied (and dropped after a ProtocolError).
+
+        Returns `unread_bytes`.
+        """
         if self._failure is not None:
-            return
+            return 0
         if self._at == len(self._buffer) and not self._tail:
             self._buffer = data
             self._at = 0
+            return len(data)
+        tail = self._tail
+        if tail and len(data) < _SMALL and len(tail[-1]) < _JOINED:  # an object for each byte would cost much more
+            tail[-1] += data
         else:
-            tail = self._tail
-            if tail and len(data) < _SMALL and len(tail[-1]) < _JOINED:  # an object for each byte would cost much more
-                tail[-1] += data
-            else:
-                tail.append(data)
-            self._tail_bytes += len(data)
+            tail.append(data)
+        self._tail_bytes += len(data)
+        return self.unread_bytes
+
+    def is_empty(self) -> bool:
+        """Whether nothing is unread, so that `next_event` would answer NEED_DATA."""
+        return self._at == len(self._buffer) and not self._tail and self._failure is None
 
     def shrink(self) -> None:
         """Let go of the bytes of a message that has been taken."""

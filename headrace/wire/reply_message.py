@@ -17,6 +17,11 @@ _COMPRESSED = struct.Struct("<iiiiiiB").pack
 _AWAIT_CAPABLE: Final = 8
 
 
+def plain_reply(request_id: int, response_to: int, body: bytes) -> bytes:
+    """As `encode_reply`, of the commonest: an OP_MSG that is not compressed."""
+    return _MSG(21 + len(body), request_id, response_to, OP_MSG, 0, 0) + body
+
+
 def encode_reply(
     request_id: int,
     response_to: int,
@@ -32,8 +37,6 @@ def encode_reply(
     request was an OP_QUERY. `compressor`: what the request came in (`Message.compressor`). `flags`: those of
     OP_MSG, such as MORE_TO_COME on all replies but the last of an exhaust request.
     """
-    if not legacy and compressor is None:
-        return _MSG(21 + len(body), request_id, response_to, OP_MSG, flags, 0) + body
     if legacy:
         plain = _REPLY(36 + len(body), request_id, response_to, OP_REPLY, _AWAIT_CAPABLE, 0, 0, 1) + body
     else:

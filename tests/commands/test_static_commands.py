@@ -279,7 +279,7 @@ def test_sessions_start_with_an_id_and_end_from_a_list() -> None:
 
 
 def test_the_small_ones_answer_in_mongodbs_form() -> None:
-    assert ask({"ping": 1}) == {}
+    assert ask({"ping": 1}) == b""  # raw elements: none of its own
     assert ask({"whatsmyuri": 1}) == {"you": "127.0.0.1:5000"}
     assert ask({"connectionStatus": 1}) == {"authInfo": {"authenticatedUsers": [], "authenticatedUserRoles": []}}
     assert ask({"getLog": "startupWarnings"}) == {"totalLinesWritten": 0, "log": []}
@@ -304,7 +304,7 @@ def test_every_reply_can_be_encoded() -> None:
             reply = ask({name: value})
         except CommandError:
             continue
-        assert encode(reply)  # type: ignore[arg-type]  # none of these waits
+        assert reply == b"" if name == "ping" else encode(reply)  # type: ignore[arg-type]  # none of these waits
 
 
 def test_the_clients_metadata_is_as_long_as_mongodb_lets_it_be() -> None:

@@ -15,9 +15,9 @@ from headrace.dispatch.request import Request
 SHOW_PRIVILEGES: Final = boolean("showPrivileges")
 
 
-def ping(context: CommandContext, request: Request) -> dict[str, Any]:
+def ping(context: CommandContext, request: Request) -> bytes:
     """Answers; the reply's operationTime is where a stream would start now."""
-    return {}
+    return b""
 
 
 def connection_status(context: CommandContext, request: Request) -> dict[str, Any]:
