@@ -1,6 +1,6 @@
 """Indexes added to a collection that has documents, in turns.
 
-A unique index is filled piece by piece. From the start of its build every change of a document is in it, whoever makes
+An index is filled piece by piece. From the start of its build every change of a document is in it, whoever makes
 it, so that a piece looked at once needs no second look. Whatever replaces the collection in memory meanwhile (a group
 of writes that failed, another change of its indexes) ends that: the build then begins anew. An index that is not added
 in the end, and one that a crash has cut short, is garbage.
@@ -18,8 +18,8 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.execution.matches import Target
 from headrace.execution.storage_stats import count_of
-from headrace.store import catalog_changes, unique
-from headrace.store.catalog import Collection, Index
+from headrace.store import catalog_changes, index_entries
+from headrace.store.catalog import Collection, Index, can_have_entries
 from headrace.turns import current_turn, uninterrupted
 
 
@@ -37,7 +37,9 @@ def build_indexes(context: CommandContext, collection: Collection, specs: list[d
         if not specs:
             return
         building = [
-            catalog_changes.begin_index(context.txn, target.collection, spec) for spec in specs if spec.get("unique")
+            catalog_changes.begin_index(context.txn, target.collection, spec)
+            for spec in specs
+            if can_have_entries(spec)
         ]
         try:
             if all(_fill(context, target, index, building) for index in building):
@@ -54,13 +56,13 @@ def _add(context: CommandContext, target: Target, specs: list[dict[str, Any]], b
     """Add them all, in the order in which they were asked for."""
     filled = iter(building)
     catalog, txn = context.txn.catalog, context.txn
-    made = [next(filled) if spec.get("unique") else Index(catalog.new_number(txn.kv), spec) for spec in specs]
+    made = [next(filled) if can_have_entries(spec) else Index(catalog.new_number(txn.kv), spec) for spec in specs]
     catalog_changes.add_built_indexes(txn, target.collection, made)
 
 
 def _goes_on(target: Target, building: list[Index]) -> bool:
     """Whether all changes since the start of the build are in the indexes."""
-    return all(index in target.collection.unique_indexes for index in building)
+    return all(index in target.collection.maintained for index in building)
 
 
 def _fill(context: CommandContext, target: Target, index: Index, building: list[Index]) -> bool:
@@ -72,8 +74,7 @@ def _fill(context: CommandContext, target: Target, index: Index, building: list[
             return False
         piece = list(islice(view.scan(target.collection, after=after), limits.VIEW_CHUNK_COUNT))
         with uninterrupted():
-            for record, document in piece:
-                unique.add(context.txn, target.collection, index, record, document)
+            index_entries.add(context.txn, target.collection, index, piece)
         if not piece:
             return True
         after = piece[-1][0]

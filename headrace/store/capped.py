@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from headrace import limits
-from headrace.store import unique
+from headrace.store import index_entries
 from headrace.store.catalog import CappedSize, Collection
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.identity import identify
@@ -76,8 +76,8 @@ def _exceeds(capped: CappedSize) -> bool:
 def _remove(txn: WriteTransaction, collection: Collection, capped: CappedSize, record: bytes) -> None:
     document = _document(txn, collection, record)
     if document is not None:
-        if collection.unique_indexes:
-            unique.change(txn, collection, record, document, None)
+        if collection.maintained:
+            index_entries.change(txn, collection, record, document, None)
         txn.kv.delete(bounded_key(collection.number_key, identify(document)[0]), db=txn.tables["ids"])
     txn.kv.delete(collection.number_key + record, db=txn.tables["documents"])
     txn.add_count(collection, -1, record)

@@ -1,6 +1,7 @@
 """The catalog: which collections, views and indexes exist, in memory and in the `catalog` table.
 
-    catalog   namespace (UTF-8)            → {number, uuid, kind, options, longIds, indexes: [{number, spec}]}   (BSON)
+    catalog   namespace (UTF-8)            → {number, uuid, kind, options, longIds, indexes}   (BSON)
+              indexes: [{number, spec, entries, traits}]
     topics    namespace (UTF-8)            → number, 4 bytes big-endian
     meta      "next-number"                → 4 bytes big-endian
 
@@ -20,20 +21,32 @@ from typing import Any
 from bson import Binary
 
 from headrace.store.entries import crud_head
+from headrace.store.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import Table, Transaction
 from headrace.values.bson import decode, encode
 
 
-class Index:
-    """One index of a collection. Only unique ones have keys in the tables; the others are listed."""
+def can_have_entries(spec: dict[str, Any]) -> bool:
+    """Whether indexes like this have entries: those of a kind with an order, but for that of `_id`, which has ids."""
+    key = spec["key"]
+    return spec["name"] != "_id_" and not any(type(kind) is str or "$**" in path for path, kind in key.items())
 
-    __slots__ = ("building", "number", "partial", "spec")
+
+class Index:
+    """One index of a collection."""
+
+    __slots__ = ("building", "has_entries", "key_maker", "number", "saved_traits", "spec", "traits")
 
     def __init__(self, number: int, spec: dict[str, Any]) -> None:
         self.number = number
         self.spec = spec
+        self.has_entries = can_have_entries(spec)
+        """Whether each document has its entries; an index without is listed, and nothing more."""
         self.building = False  # not all documents have been looked at yet: a key may be another document's
-        self.partial: Any = None  # the parsed partialFilterExpression, made when first asked for
+        self.key_maker: Any = None  # `index_keys.KeyMaker`, made when first asked for
+        self.traits: Traits = NO_TRAITS
+        """At least what the documents of all entries have, also of entries in open transactions."""
+        self.saved_traits: Traits = NO_TRAITS  # those in the table
 
     @property
     def name(self) -> str:
@@ -63,9 +76,9 @@ class Collection:
     """A collection or view in memory. `uuid` is 16 bytes, None for a view."""
 
     __slots__ = (
-        "capped", "counted", "counted_through", "database", "delete_head", "document_count", "images", "indexes",
-        "insert_head", "kind", "long_ids", "name", "namespace", "next_record", "number", "number_key", "options",
-        "topic", "unique_indexes", "update_head", "uuid",
+        "capped", "counted", "counted_through", "database", "delete_head", "document_count", "images",
+        "index_keys_pause", "indexes", "insert_head", "kind", "long_ids", "maintained", "name", "namespace",
+        "next_record", "number", "number_key", "options", "topic", "unique_indexes", "update_head", "uuid",
     )  # fmt: skip
 
     def __init__(
@@ -106,7 +119,20 @@ class Collection:
     def set_indexes(self, indexes: list[Index]) -> None:
         """Set all indexes, that of `_id` among them."""
         self.indexes = indexes
+        self._maintain([index for index in indexes if index.has_entries])
+
+    def begin_index(self, index: Index) -> None:
+        """From now on every change of a document is in this index, too, which is being built."""
+        self._maintain([*self.maintained, index])
+
+    def end_index(self, index: Index) -> None:
+        """Undo `begin_index`."""
+        self._maintain([item for item in self.maintained if item is not index])
+
+    def _maintain(self, indexes: list[Index]) -> None:
+        self.maintained = indexes
         self.unique_indexes = [index for index in indexes if index.unique]
+        self.index_keys_pause = any("partialFilterExpression" in index.spec for index in indexes)
 
     @property
     def is_view(self) -> bool:
@@ -115,14 +141,30 @@ class Collection:
 
     def record(self) -> bytes:
         """Its value in the `catalog` table, BSON."""
+        for index in self.indexes:
+            index.saved_traits = index.traits
         return encode({
             "number": self.number,
             "uuid": None if self.uuid is None else Binary(self.uuid, 4),
             "kind": self.kind,
             "options": self.options,
             "longIds": self.long_ids,
-            "indexes": [{"number": index.number, "spec": index.spec} for index in self.indexes],
+            "indexes": [
+                {
+                    "number": index.number, "spec": index.spec, "entries": index.has_entries,
+                    "traits": sorted(index.traits),
+                }
+                for index in self.indexes
+            ],
         })  # fmt: skip
+
+
+def _index(item: dict[str, Any]) -> Index:
+    """An index as it is in a collection's record."""
+    index = Index(item["number"], item["spec"])
+    index.has_entries = item.get("entries", False)
+    index.traits = index.saved_traits = frozenset(item.get("traits", ()))
+    return index
 
 
 class Catalog:
@@ -144,7 +186,7 @@ class Catalog:
         for key, value in txn.cursor(self._tables["catalog"]).iternext():
             record = decode(value)
             namespace = key.decode()
-            indexes = [Index(item["number"], item["spec"]) for item in record["indexes"]]
+            indexes = [_index(item) for item in record["indexes"]]
             uuid = None if record["uuid"] is None else bytes(record["uuid"])
             collection = Collection(namespace, record["number"], uuid, record["kind"], record["options"], indexes)
             collection.topic = self.topics.get(namespace, 0)
@@ -177,6 +219,10 @@ class Catalog:
         """Write a collection that has changed."""
         txn.put(collection.namespace.encode(), collection.record(), db=self._tables["catalog"])
         self._note(collection.namespace)
+
+    def save_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
+        """Write the traits that an index has gained."""
+        txn.put(collection.namespace.encode(), collection.record(), db=self._tables["catalog"])
 
     def remove(self, txn: Transaction, collection: Collection) -> None:
         """Remove a collection or view from the catalog; its documents and keys are the caller's."""

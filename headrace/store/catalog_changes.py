@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import Binary
 
 from headrace.errors import CommandError
-from headrace.store import unique
+from headrace.store import index_entries
 from headrace.store.catalog import Collection, Index
 from headrace.store.entries import crud_head, entry, tail
 from headrace.store.view import View
@@ -85,13 +85,19 @@ def drop(txn: WriteTransaction, collection: Collection) -> None:
 
 
 def _discard(txn: WriteTransaction, collection: Collection) -> None:
-    for index in collection.unique_indexes:
-        _discard_index(txn, index)
+    for index in collection.maintained:
+        discard_index(txn, index)
     txn.kv.put(_GARBAGE + collection.number_key, b"", db=txn.tables["meta"])
 
 
-def _discard_index(txn: WriteTransaction, index: Index) -> None:
+def discard_index(txn: WriteTransaction, index: Index) -> None:
+    """What is stored under the index's number is garbage."""
     txn.kv.put(_GARBAGE + index.number.to_bytes(4, "big"), b"", db=txn.tables["meta"])
+
+
+def retain_index(txn: WriteTransaction, index: Index) -> None:
+    """Undo `discard_index`."""
+    txn.kv.delete(_GARBAGE + index.number.to_bytes(4, "big"), db=txn.tables["meta"])
 
 
 def _garbage(view: View) -> bytes | None:
@@ -184,24 +190,25 @@ def modify(
 def create_indexes(txn: WriteTransaction, collection: Collection, specs: list[dict[str, Any]]) -> None:
     """Add indexes; raises 11000 for a unique one over duplicates, and then nothing is left of any of them."""
     made = [Index(txn.catalog.new_number(txn.kv), spec) for spec in specs]
+    documents = list(txn.scan(collection))
     try:
         for index in made:
-            if index.unique:
-                unique.build(txn, collection, index)
+            if index.has_entries:
+                index_entries.add(txn, collection, index, documents)
     except CommandError:
         for index in made:
-            unique.clear(txn, index)
+            index_entries.clear(txn, index)
         raise
     _add_indexes(txn, collection, made)
 
 
 def begin_index(txn: WriteTransaction, collection: Collection, spec: dict[str, Any]) -> Index:
-    """A unique index that is to be filled document by document: from now on each change of a document is in it."""
+    """An index that is to be filled document by document: from now on each change of a document is in it."""
     index = Index(txn.catalog.new_number(txn.kv), spec)
     index.building = True
-    _discard_index(txn, index)
+    discard_index(txn, index)
     txn.store.building.add(index.number.to_bytes(4, "big"))
-    collection.unique_indexes = [*collection.unique_indexes, index]
+    collection.begin_index(index)
     return index
 
 
@@ -209,14 +216,14 @@ def end_index(store: Store, collection: Collection | None, index: Index) -> None
     """Give up an index that `begin_index` has made: its keys go with the garbage. No effect on one that was added."""
     store.building.discard(index.number.to_bytes(4, "big"))
     if index.building and collection is not None:
-        collection.unique_indexes = [item for item in collection.unique_indexes if item is not index]
+        collection.end_index(index)
 
 
 def add_built_indexes(txn: WriteTransaction, collection: Collection, made: list[Index]) -> None:
-    """Add indexes, of which the unique ones are filled."""
+    """Add indexes, of which those with entries are filled."""
     for index in made:
         if index.building:
-            txn.kv.delete(_GARBAGE + index.number.to_bytes(4, "big"), db=txn.tables["meta"])
+            retain_index(txn, index)
             index.building = False
     _add_indexes(txn, collection, made)
 
@@ -244,8 +251,8 @@ def logged_spec(spec: dict[str, Any]) -> dict[str, Any]:
 
 def drop_index(txn: WriteTransaction, collection: Collection, index: Index) -> None:
     """Drop an index; one entry."""
-    if index.unique:
-        _discard_index(txn, index)
+    if index.has_entries:
+        discard_index(txn, index)
     collection.set_indexes([item for item in collection.indexes if item is not index])
     txn.catalog.save(txn.kv, collection)
     txn.log_command(

@@ -19,8 +19,9 @@ from bson import Binary
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.store import entries
-from headrace.store.catalog import Collection
-from headrace.store.kv import TableKey
+from headrace.store.catalog import Collection, Index
+from headrace.store.index_keys import NO_TRAITS, Traits
+from headrace.store.kv import TableKey, Transaction
 from headrace.store.locks import Conflict
 from headrace.store.overlay import Claim, Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalRecords
 from headrace.store.view import View
@@ -54,6 +55,7 @@ class ClientTransaction:
     __slots__ = (
         "account", "bytes", "catalog_version", "claims", "committing", "created", "cursors", "ended_ms", "key",
         "number", "operations", "overlay", "session", "snapshot", "started_ms", "state", "touched",
+        "traits",
     )  # fmt: skip
 
     def __init__(self, store: Store, session: bytes, number: int, now_ms: float) -> None:
@@ -85,6 +87,7 @@ class ClientTransaction:
         self.claims: list[TableKey] = []
         self.created: dict[str, Collection] = {}
         self.touched: dict[str, bytes] = {}  # namespace → number key, of all it looked at
+        self.traits: dict[int, Traits] = {}  # that indexes gain by its documents, by the index's number
 
     def _abort(self, store: Store) -> None:
         """Its memory is needed."""
@@ -140,7 +143,15 @@ class TransactionCatalog(ProvisionalCatalog):
         collection = self.collections.get(namespace)
         if collection is not None:
             transaction.touched[namespace] = collection.number_key
+            if transaction.traits:  # which go from memory when a group of writes fails
+                for index in collection.maintained:
+                    index.traits |= transaction.traits.get(index.number, NO_TRAITS)
         return collection
+
+    def save_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
+        """They are saved at the commit."""
+        known = self._transaction.traits
+        known[index.number] = known.get(index.number, NO_TRAITS) | traits
 
 
 class TransactionLog:

@@ -23,7 +23,6 @@ from headrace.memory import Account, Memory
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
 
 TRACKED: Final = ("documents", "ids", "indexes")
-ORDERED: Final = ("documents", "ids")  # those of them that are walked
 
 
 class KeyOrder:
@@ -61,15 +60,15 @@ class KeyOrder:
 
 
 class ChangedKeys:
-    """The changed keys of the tables that are walked, in order; sorted one collection at a time."""
+    """The changed keys of the tables that are tracked, in order; sorted one collection or index at a time."""
 
     __slots__ = ("_orders",)
 
     def __init__(self, tables: dict[str, Table]) -> None:
-        self._orders: dict[Table, dict[bytes, KeyOrder]] = {tables[name]: {} for name in ORDERED}
+        self._orders: dict[Table, dict[bytes, KeyOrder]] = {tables[name]: {} for name in TRACKED}
 
     def add(self, key: TableKey) -> None:
-        """Add a key, if its table is walked."""
+        """Add a key, if its table is tracked."""
         orders = self._orders.get(key[0])
         if orders is not None:
             orders.setdefault(key[1][:4], KeyOrder()).add(key[1])

@@ -1,20 +1,27 @@
 """The keys under which an index holds a document: one for each element of the array that its paths reach.
 
     {a: [{b: 1, c: 2}, {b: 3, c: 4}]}  under  {a.b, a.c}   →  (1, 2), (3, 4)
+    key   keystrings of the values, those of descending fields inverted, and 04 (which, as in MongoDB, puts "x" on the
+          right side of "x\\0y", whose keystring begins with that of "x" and goes on with FF, inverted 00)
 
 All paths that meet an array must meet the same one (error 171). What is not there counts as null, but an array
 with nothing in it as undefined, so that `{a: []}` and `{a: null}` do not collide. An element that is itself an
 array is not opened again.
 
-Source: MongoDB's documentation of multikey indexes, and what its server answers for these cases.
+Keys are made from the raw document where its paths lead to plain values, else from the decoded one; both ways give the
+same keys. Source: MongoDB's documentation of multikey indexes, and what its server answers for these cases.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from headrace import limits
 from headrace.errors import CommandError
-from headrace.values.bson import MISSING
+from headrace.values.bson import MISSING, decode, find_element
+from headrace.values.keystring import END, encode_element, encode_value
 
 
 class _Undefined:
@@ -112,3 +119,171 @@ def _is_position(array: list[Any], name: str) -> bool:
     if as_field and int(name) < len(array):
         raise CommandError(16746, f"Ambiguous field name reached in array (do not use numeric field names): {name}")
     return not as_field
+
+
+# ------------------------------------------------------------------ keys
+
+Traits = frozenset[str]
+"""What documents of an index have had: the paths at which one of them had an array, and `CUT_KEY`."""
+
+CUT_KEY: Final = ""
+"""The trait of an index with a key that was cut, so that its keys are in order only up to there."""
+NO_TRAITS: Final[Traits] = frozenset()
+CUT_BYTES: Final = limits.KEY_BYTES_MAX - 32
+"""Bytes that stay of a key too long for LMDB. In a unique index a SHA-256 digest of all of it follows."""
+INVERTED: Final = bytes(255 - byte for byte in range(256))
+_NULL: Final = b"\x14"
+_UNDEFINED_KEY: Final = b"\x0f"
+_DECODED_KINDS: Final = frozenset({0x03, 0x04, 0x0B, 0x0C, 0x0F})
+"""Types whose keys are made from Python values: documents and arrays, and what the codec may give another form."""
+
+_MINOR_BYTES: Final = 64  # of a document that is decoded sooner than taken apart
+
+_Field = tuple[tuple[bytes, ...], bool]
+
+
+class KeyMaker:
+    """Makes the keys of one index. `covers` tells what a partial index holds, `fold` what its collation calls equal."""
+
+    __slots__ = ("_covers", "_fields", "_fold", "_names", "_paths", "_pattern", "_prefix", "_sparse", "_unique")
+
+    def __init__(
+        self, number: int, spec: dict[str, Any], covers: Callable[[dict[str, Any]], bool] | None,
+        fold: Callable[[Any], Any] | None,
+    ) -> None:  # fmt: skip
+        self._pattern: dict[str, Any] = spec["key"]
+        self._prefix = number.to_bytes(4, "big")
+        self._sparse = bool(spec.get("sparse"))
+        self._unique = bool(spec.get("unique"))
+        self._covers = covers
+        self._fold = fold
+        self._paths = [tuple(path.split(".")) for path in self._pattern]
+        self._names = list(dict.fromkeys(path[0].encode() for path in self._paths))
+        self._fields: list[_Field] = [
+            (tuple(name.encode() for name in path), descends(kind))
+            for path, kind in zip(self._paths, self._pattern.values())
+        ]
+
+    def keys(self, document: bytes) -> tuple[list[bytes], Traits]:
+        """The keys of a raw document without its record, each once, and its traits. Raises 171, 16746."""
+        if self._covers is None and self._fold is None:
+            key = self._plain_key(document)
+            if key is not None:
+                if len(key) > _UNCUT_MAX:
+                    return [self._bounded(key)], _CUT
+                return ([self._prefix + key] if key else []), NO_TRAITS
+        decoded = self._decoded(document)
+        rows = self._rows(decoded)
+        return list(rows), self._traits(decoded, rows)
+
+    def rows(self, document: bytes) -> dict[bytes, Row]:
+        """The keys of a raw document, each with its values, null for what is not there. Raises 171, 16746."""
+        return self._rows(self._decoded(document))
+
+    def _decoded(self, document: bytes) -> dict[str, Any]:
+        """The fields of a document that the index is about; all, where a filter may ask for others."""
+        if self._covers is not None or len(document) < _MINOR_BYTES:
+            return decode(document)
+        elements = []
+        for name in self._names:
+            element = find_element(document, name)
+            if element is not None:
+                _, start, end = element
+                if _is_repeated(document, name, end):
+                    return decode(document)
+                elements.append(document[start - len(name) - 2 : end])
+        made = b"".join(elements)
+        return decode((len(made) + 5).to_bytes(4, "little") + made + b"\0")
+
+    def _rows(self, decoded: dict[str, Any]) -> dict[bytes, Row]:
+        if self._covers is not None and not self._covers(decoded):
+            return {}
+        rows = {}
+        for row in index_rows(decoded, self._pattern):
+            if self._sparse and all(item is MISSING for item in row):
+                continue
+            plain = tuple(None if item is MISSING or item is UNDEFINED else item for item in row)
+            key = b"".join([
+                self._key(item).translate(INVERTED) if down else self._key(item)
+                for item, (_, down) in zip(row, self._fields)
+            ])  # fmt: skip
+            key += END
+            rows[self._bounded(key)] = plain
+        return rows
+
+    def _key(self, value: Any) -> bytes:
+        if value is MISSING:
+            return _NULL
+        if value is UNDEFINED:
+            return _UNDEFINED_KEY
+        return encode_value(value if self._fold is None else self._fold(value))
+
+    def _plain_key(self, document: bytes) -> bytes | None:
+        """The one key of a document, b"" for none in a sparse index; None where the decoded document must tell."""
+        key = b""
+        is_there = not self._sparse
+        for path, down in self._fields:
+            at = 0
+            for last, name in enumerate(path, 1 - len(path)):
+                element = find_element(document, name, at)
+                if element is None:
+                    piece = _NULL
+                    break
+                kind, at, end = element
+                if kind == 0x04 or _is_repeated(document, name, end):
+                    return None
+                if not last:
+                    if kind in _DECODED_KINDS:
+                        return None
+                    is_there = True
+                    piece = _NULL if kind == 0x06 else encode_element(kind, document[at:end])
+                elif kind != 0x03:
+                    piece = _NULL
+                    break
+            key += piece.translate(INVERTED) if down else piece
+        return key + END if is_there else b""
+
+    def _bounded(self, key: bytes) -> bytes:
+        """The key with the index's number; cut where it is too long for LMDB."""
+        if len(key) <= _UNCUT_MAX:
+            return self._prefix + key
+        return self._prefix + key[:CUT_BYTES] + (hashlib.sha256(key).digest() if self._unique else b"")
+
+    def _traits(self, document: dict[str, Any], rows: dict[bytes, Row]) -> Traits:
+        traits = {path for names in self._paths for path in _array_paths(document, names)}
+        if any(len(key) > CUT_BYTES for key in rows):
+            traits.add(CUT_KEY)
+        return frozenset(traits)
+
+
+def _is_repeated(document: bytes, name: bytes, at: int) -> bool:
+    """Whether another field of this name follows at `at`; it would be the one that counts."""
+    return document.find(name + b"\0", at) >= 0 and find_element(document, name, at - 4) is not None
+
+
+_UNCUT_MAX: Final = limits.KEY_BYTES_MAX - 8  # a record follows
+_CUT: Final[Traits] = frozenset({CUT_KEY})
+
+
+def descends(kind: Any) -> bool:
+    """Whether a value of a key pattern stands for descending order."""
+    return kind < 0 if isinstance(kind, int | float) else False
+
+
+def _array_paths(value: Any, path: tuple[str, ...], walked: tuple[str, ...] = ()) -> set[str]:
+    """The paths, from the document's root to `path`, at which there is an array; its elements are followed."""
+    rest = path
+    while rest and type(value) is dict:
+        value = value.get(rest[0], MISSING)
+        walked, rest = (*walked, rest[0]), rest[1:]
+    if type(value) is not list:
+        return set()
+    if not rest:
+        return {".".join(walked)}
+    paths = {".".join(walked)}
+    for item in value:
+        if type(item) is dict:
+            paths |= _array_paths(item, rest, walked)
+    if rest[0].isdigit() and int(rest[0]) < len(value):
+        paths |= _array_paths(value[int(rest[0])], rest[1:], (*walked, rest[0]))
+    return paths

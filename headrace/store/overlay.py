@@ -20,6 +20,7 @@ from headrace import limits
 from headrace.memory import Account
 from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.history import ChangedKeys, History
+from headrace.store.index_keys import Traits
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class OverlayTransaction:
         raise NotImplementedError("a table is not dropped in a client's transaction")
 
     def cursor(self, db: Table) -> Cursor:
-        """A cursor over the table as this transaction sees it; of the tables that are walked, see `ORDERED`."""
+        """A cursor over the table as this transaction sees it: one of documents, ids or indexes."""
         changed = [self._overlay.changed] if self._history is None else [self._overlay.changed, self._history.changed]
         return _OverlayCursor(self, self._base.cursor(db), db, changed)
 
@@ -258,6 +259,9 @@ class ProvisionalCatalog(Catalog):
 
     def save(self, txn: Transaction, collection: Collection) -> None:
         """What was added stays in memory: there is nothing to do."""
+
+    def save_traits(self, txn: Transaction, collection: Collection, index: Index, traits: Traits) -> None:
+        """What is in memory is enough, until the write is done."""
 
     def new_number(self, txn: Transaction) -> int:
         """A provisional number of a collection or an index."""

@@ -111,6 +111,9 @@ class Store:
         ends = not self.oplog_enabled and (newest is not None or not history_lost)
         if begins or ends:
             self._prepare_tables()
+        from headrace.store.index_migration import migrate
+
+        migrate(self)
 
     def _load(self, kv: Transaction) -> None:
         """Read what is held in memory, at open and after a transaction was abandoned."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 from typing import Final
 
 from headrace import limits
-from headrace.store import entries, pre_images
+from headrace.store import entries, index_entries, pre_images
 from headrace.store.catalog import Collection, Index
 from headrace.store.client_transaction import AppliedOperation, ClientTransaction
+from headrace.store.index_keys import NO_TRAITS
 from headrace.store.transaction_registry import RECORD_START
 from headrace.store.write_transaction import WriteTransaction
 
@@ -33,6 +34,7 @@ def commit(txn: WriteTransaction, transaction: ClientTransaction, lsid: bytes) -
     collections = {key: txn.catalog.collections[name] for name, key in transaction.touched.items()}
     collections |= {made.number_key: txn.catalog.collections[name] for name, made in transaction.created.items()}
     records = _records(txn, transaction, collections)
+    _save_traits(txn, transaction, collections)
     _write(txn, transaction, collections, numbers, records)
     if transaction.operations:
         _log(txn, transaction, entries.session_head(lsid, transaction.number))
@@ -47,6 +49,7 @@ def _create(txn: WriteTransaction, made: Collection, numbers: dict[bytes, bytes]
     numbers[made.number_key] = real.number_key
     indexes = [Index(catalog.new_number(txn.kv), index.spec) for index in made.indexes]
     for index, provisional in zip(indexes, made.indexes):
+        index.traits = provisional.traits
         numbers[provisional.number.to_bytes(4, "big")] = index.number.to_bytes(4, "big")
     real.set_indexes(indexes)
     catalog.save(txn.kv, real)
@@ -65,6 +68,15 @@ def _records(
     return records
 
 
+def _save_traits(txn: WriteTransaction, transaction: ClientTransaction, collections: dict[bytes, Collection]) -> None:
+    """What the transaction's documents have brought to the indexes."""
+    for collection in collections.values() if transaction.traits else ():
+        for index in collection.maintained:
+            traits = transaction.traits.get(index.number, NO_TRAITS)
+            if not traits <= index.saved_traits:
+                index_entries.note_traits(txn, collection, index, traits)
+
+
 def _write(
     txn: WriteTransaction, transaction: ClientTransaction, collections: dict[bytes, Collection],
     numbers: dict[bytes, bytes], records: dict[bytes, bytes],
@@ -77,6 +89,8 @@ def _write(
             if value is None:
                 kv.delete(prefix + rest, db=db)
             else:
+                if not value and rest[-8:] in records:  # an entry of an index, which ends with the record
+                    rest = rest[:-8] + records[rest[-8:]]
                 kv.put(prefix + rest, records.get(value, value), db=db)
         elif value is not None:
             kv.put(prefix + records.get(rest, rest), value, db=db)

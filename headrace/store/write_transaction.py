@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.store import capped, entries, unique
+from headrace.store import capped, entries, index_entries
 from headrace.store.catalog import Catalog, Collection
 from headrace.store.change_log import NO_LOG, OPLOG, ChangeLog
 from headrace.store.identity import identify, with_id_first, with_timestamps
@@ -124,8 +124,8 @@ class WriteTransaction(View):
             key, key_document = identify(document)
             full_key = bounded_key(collection.number_key, key)
             if self.kv.get(full_key, db=self.tables["ids"]) is not None:
-                raise unique.duplicate_id(collection, key_document)
-            index_keys = unique.keys_to_add(self, collection, document, None) if collection.unique_indexes else ()
+                raise index_entries.duplicate_id(collection, key_document)
+            added = index_entries.to_add(self, collection, document, None) if collection.maintained else []
         except CommandError:
             self.clock_position = before
             raise
@@ -135,8 +135,8 @@ class WriteTransaction(View):
         record = self.next_record(collection).to_bytes(8, "big")
         self.kv.put(full_key, record, db=self.tables["ids"])
         self.kv.put(collection.number_key + record, document, db=self.tables["documents"])
-        for index_key in index_keys:
-            self.kv.put(index_key, record, db=self.tables["indexes"])
+        if added:
+            index_entries.put(self, added, record)
         self._records.add(collection, 1)
         self._changes.insert(self, collection, document, key_document, position, retryable)
         if collection.capped is not None and self._records is STORED:
@@ -168,10 +168,18 @@ class WriteTransaction(View):
         prefix = collection.number_key
         record = self.next_record(collection, len(ready))
         records = [number.to_bytes(8, "big") for number in range(record, record + len(ready))]
+        try:
+            added = index_entries.of_many(self, collection, ready, records) if collection.maintained else []
+        except CommandError:
+            self.clock_position = before
+            return None
         id_items = [(prefix + key, number) for (key, _), number in zip(identities, records)]
         if not self._add_ids(id_items):
             self.clock_position = before
             return None
+        if added:
+            with self.kv.cursor(self.tables["indexes"]) as cursor:
+                cursor.putmulti(added)
         with self.kv.cursor(self.tables["documents"]) as cursor:
             cursor.putmulti([(prefix + number, document) for number, document in zip(records, ready)])
         self._records.add(collection, len(ready))
@@ -197,8 +205,8 @@ class WriteTransaction(View):
 
         Both documents begin with the same `_id`. Raises 11000 where a unique index is in the way.
         """
-        if collection.unique_indexes:
-            unique.change(self, collection, record, old, new)
+        if collection.maintained:
+            index_entries.change(self, collection, record, old, new)
         self.kv.put(collection.number_key + record, new, db=self.tables["documents"])
         if collection.capped is not None and self._records is STORED:
             capped.changed(collection.capped, record, len(new) - len(old))
@@ -209,8 +217,8 @@ class WriteTransaction(View):
     ) -> None:
         """Remove a document that is there."""
         key, key_document = identify(old)
-        if collection.unique_indexes:
-            unique.change(self, collection, record, old, None)
+        if collection.maintained:
+            index_entries.change(self, collection, record, old, None)
         self.kv.delete(bounded_key(collection.number_key, key), db=self.tables["ids"])
         self.kv.delete(collection.number_key + record, db=self.tables["documents"])
         self._records.add(collection, -1, record)

@@ -257,7 +257,7 @@ def test_a_directory_of_format_1_is_converted_when_it_is_opened(
     caplog.set_level(logging.INFO)
     at.restart()
     assert "gets checksums; no earlier version opens it" in caplog.text
-    assert rows(at.store, checksums=True) == before | {("meta", b"format"): b"2"}
+    assert rows(at.store, checksums=True) == before | {("meta", b"format"): b"3"}
     assert at.must("t", {"find": "c", "filter": {"_id": 1}})["cursor"]["firstBatch"][0]["b"] == 1
     at.must("t", {"insert": "c", "documents": [{"_id": 50, "a": 50}]})
     assert [event["documentKey"]["_id"] for event in watch(at, resumeAfter=opened)["cursor"]["firstBatch"]] == [50]
@@ -287,5 +287,5 @@ def test_a_conversion_that_was_cut_off_goes_on(
         Store(tmp_path)
     left = 1 << 30
     store = Store(tmp_path)
-    assert rows(store, checksums=True) == before | {("meta", b"format"): b"2"}
+    assert rows(store, checksums=True) == before | {("meta", b"format"): b"3"}
     store.close()

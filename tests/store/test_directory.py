@@ -59,7 +59,7 @@ def test_an_unknown_format_is_refused_and_the_directory_let_go(tmp_path: Path) -
     kv.commit()
     store.close()
     for _ in range(2):
-        with pytest.raises(IncompatibleFormat, match="has format 99, and this version of Headrace knows 1 and 2"):
+        with pytest.raises(IncompatibleFormat, match="has format 99, and this version of Headrace knows 1 to 3"):
             Store(tmp_path)
 
 

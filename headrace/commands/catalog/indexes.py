@@ -1,4 +1,4 @@
-"""createIndexes, listIndexes, dropIndexes. Indexes are stored and listed; unique ones are enforced."""
+"""createIndexes, listIndexes, dropIndexes."""
 
 from __future__ import annotations
 

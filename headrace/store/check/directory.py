@@ -9,7 +9,7 @@ from headrace.store.check.pages import page_problems
 from headrace.store.check.rows import Rows
 from headrace.store.check.tables import check_tables
 from headrace.store.checksums.transaction import CheckedTransaction
-from headrace.store.checksums.upgrade import FORMAT, FORMAT_KEY, UPGRADE_KEY, WITHOUT_CHECKSUMS, IncompatibleFormat
+from headrace.store.checksums.upgrade import FORMAT_KEY, FORMATS, UPGRADE_KEY, WITHOUT_CHECKSUMS, IncompatibleFormat
 from headrace.store.data_file import DATA_FILE, DataFile, FileProblem, UnusableDirectory
 from headrace.store.lmdb import TABLES, locked_for_reading, read_only
 
@@ -51,11 +51,11 @@ def _check_tables(path: Path) -> Report:
         if set(tables) != set(TABLES):
             raise UnusableDirectory(f"{path / DATA_FILE} is an LMDB file of another program")
         version = kv.get(FORMAT_KEY, db=tables["meta"])
-        if version not in (FORMAT, WITHOUT_CHECKSUMS):
+        if version not in FORMATS:
             raise IncompatibleFormat(f"{path} has format {(version or b'none').decode(errors='replace')}")
         if kv.get(UPGRADE_KEY, db=tables["meta"]) is not None:
             raise UnusableDirectory(f"the conversion of {path} was cut off: start its server once, which completes it")
-        has_checksums = version == FORMAT
+        has_checksums = version != WITHOUT_CHECKSUMS
         rows = Rows(kv, tables, checksums=has_checksums)
         names = {table: name for name, table in tables.items()}
         values = CheckedTransaction(kv, lambda table, key: rows.name(names[table], key)) if has_checksums else kv

@@ -3,7 +3,7 @@
     every value          matches its checksum, and is BSON where it is a document
     catalog, topics      each number is given once, and is below the next one
     documents ↔ ids      the `_id` of each document leads to it, and nothing else is in the index
-    documents ↔ indexes  each unique index has the keys of the documents, and nothing else
+    documents ↔ indexes  each index has the entries of the documents, and nothing else, and knows their traits
     oplog ↔ runs, images: see `history.py`
 
 Each table is read in order, once or twice, and nothing is changed.
@@ -23,10 +23,9 @@ from headrace.store.check.history import check_history
 from headrace.store.check.rows import Rows
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.identity import identify
+from headrace.store.index_entries import key_maker, stored_entries
 from headrace.store.kv import Transaction
-from headrace.store.unique import keys_of
 from headrace.store.view import bounded_key
-from headrace.values.bson import decode
 
 _GARBAGE: Final = b"garbage"
 
@@ -94,10 +93,13 @@ def _check_documents(rows: Rows) -> None:
             continue
         if rows.get("ids", bounded_key(key[:4], identify(value)[0])) != key[4:]:
             rows.problems.append(f"the _id of {rows.name('documents', key)} does not lead to it")
-        for index in collection.unique_indexes:
+        for index in collection.maintained:
             with suppress(CommandError):  # a document that the index refuses today
-                if any(rows.get("indexes", row) != key[4:] for row in keys_of(index, document)):
+                entries = stored_entries(index, key[4:], value)
+                if any(rows.get("indexes", row) != stored for row, stored in entries.items()):
                     rows.problems.append(f"the index {index.name} does not lead to {rows.name('documents', key)}")
+                if not key_maker(index).keys(value)[1] <= index.traits:
+                    rows.problems.append(f"the index {index.name} does not know what {rows.name('documents', key)} has")
 
 
 def _check_ids(rows: Rows) -> None:
@@ -119,20 +121,23 @@ def _check_indexes(rows: Rows) -> None:
     owners = {
         index.number.to_bytes(4, "big"): (item, index)
         for item in rows.catalog.collections.values()
-        for index in item.unique_indexes
+        for index in item.indexes
     }
     dropped = _dropped(rows)
-    for key, record in rows.walk("indexes"):
+    for key, value in rows.walk("indexes"):
         if key[:4] in dropped:
             continue
         if key[:4] not in owners:
             rows.problems.append(f"{rows.name('indexes', key)} belongs to no index")
             continue
         collection, index = owners[key[:4]]
+        if not index.has_entries:  # those of an earlier version
+            continue
+        record = value if index.unique else key[-8:]
         document = rows.get("documents", collection.number_key + record)
         if document is None:
             rows.problems.append(f"{rows.name('indexes', key)} leads to no document")
             continue
         with suppress(BSONError, CommandError):  # a damaged document has been named already
-            if key not in keys_of(index, decode(document)):
+            if stored_entries(index, record, document).get(key) != value:
                 rows.problems.append(f"{rows.name('indexes', key)} leads to a document with another key")

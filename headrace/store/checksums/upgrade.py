@@ -1,10 +1,11 @@
 """The format of a data directory, and the conversion of one that an earlier version wrote.
 
-    meta   "format"    → b"2"                        without a checksum, as in every format
+    meta   "format"    → b"3"                        without a checksum, as in every format
            "upgrade"   → name of a table 00 last key that has a checksum; only while the tables are converted
 
     format 1   values without checksums
     format 2   every value but these two is followed by its checksum (`transaction.py`)
+    format 3   all indexes of the kinds that queries use have entries (`store/index_migration.py`), not only unique ones
 
 The conversion goes table by table, a bounded number of bytes in each transaction. The first one writes the new format,
 so that no earlier version opens the directory from then on; `upgrade` says where the next one goes on, in this process
@@ -22,8 +23,11 @@ from headrace.store.checksums.transaction import with_checksum
 from headrace.store.kv import Environment, Transaction
 
 LOG = logging.getLogger("headrace.store")
-FORMAT: Final = b"2"
+FORMAT: Final = b"3"
 WITHOUT_CHECKSUMS: Final = b"1"
+WITHOUT_ENTRIES: Final = b"2"
+FORMATS: Final = (WITHOUT_CHECKSUMS, WITHOUT_ENTRIES, FORMAT)
+"""Those that can be opened."""
 FORMAT_KEY: Final = b"format"
 UPGRADE_KEY: Final = b"upgrade"
 PLAIN_KEYS: Final = frozenset({FORMAT_KEY, UPGRADE_KEY})
@@ -50,13 +54,14 @@ def open_format(environment: Environment, map_full: type[Exception]) -> None:
     goes on from there.
     """
     version = stored_format(environment)
-    if version not in (None, FORMAT, WITHOUT_CHECKSUMS):
+    if version is not None and version not in FORMATS:
         raise IncompatibleFormat(
             f"{environment.path} has format {version.decode(errors='replace')}, and this version of Headrace knows "
-            f"{WITHOUT_CHECKSUMS.decode()} and {FORMAT.decode()}"
+            f"{FORMATS[0].decode()} to {FORMAT.decode()}"
         )
     if version != FORMAT:
-        _in_transaction(environment, map_full, lambda kv: _begin(environment, kv, convert=version is not None))
+        convert = version == WITHOUT_CHECKSUMS
+        _in_transaction(environment, map_full, lambda kv: _begin(environment, kv, convert=convert))
     if not _is_converting(environment):
         return
     LOG.warning("%s gets checksums; no earlier version opens it from now on", environment.path)

@@ -22,6 +22,9 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any, Final
 
+from bson import Int64, ObjectId
+from bson.datetime_ms import DatetimeMS
+
 from headrace.values import bson
 from headrace.values.keystring.number_encoding import decimal_key, double_key, integer_key
 
@@ -50,8 +53,9 @@ def encode_values(values: Iterable[Any]) -> bytes:
 
 
 def encode_value(value: Any) -> bytes:
-    """The keystring of one Python value."""
-    return encode_values((value,))
+    """The keystring of one Python value. The commonest types take a direct way, which gives the same bytes."""
+    encoder = _DIRECT.get(type(value))
+    return encode_values((value,)) if encoder is None else encoder(value)
 
 
 def encode_array_items(array: bytes) -> bytes:
@@ -125,3 +129,24 @@ GENERAL_TYPES: Final[dict[int, bytes]] = {
     0x08: b"\x6e", 0x09: b"\x78", 0x0A: b"\x14", 0x0B: b"\x8c", 0x0C: b"\x96", 0x0D: b"\xa0", 0x0E: b"\x3c",
     0x0F: b"\xaa", 0x10: b"\x1e", 0x11: b"\x82", 0x12: b"\x1e", 0x13: b"\x1e", 0x7F: b"\xf0", 0xFF: b"\x0a",
 }  # fmt: skip
+
+
+def _text(value: str) -> bytes:
+    text = value.encode()
+    return b"<" + (text.replace(b"\0", b"\0\xff") if b"\0" in text else text) + b"\0"
+
+
+def _integer(value: int) -> bytes:
+    return integer_key(value) if -(1 << 63) <= value < 1 << 63 else encode_values((value,))
+
+
+_DIRECT: Final[dict[type, Callable[[Any], bytes]]] = {
+    bool: lambda value: b"\x6f" if value else b"\x6e",
+    DatetimeMS: lambda value: b"\x78" + (int(value) + (1 << 63)).to_bytes(8, "big"),
+    float: double_key,
+    int: _integer,
+    Int64: _integer,
+    type(None): lambda value: b"\x14",
+    ObjectId: lambda value: b"d" + value.binary,
+    str: _text,
+}

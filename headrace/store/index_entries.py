@@ -1,0 +1,199 @@
+"""The entries of indexes: made with their documents, in the same transaction, and the refusal of a second unique key.
+
+    indexes   index number (4) + key of the values                → record (8)     unique
+              index number (4) + key of the values + record (8)   → empty          others
+
+Rule: all keys of a document are checked before the first is put, so that a refused write changes nothing.
+Source: MongoDB's rules for unique, sparse, partial and multikey indexes; error 11000 with `keyPattern` and
+`keyValue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import CommandError
+from headrace.store.catalog import Collection, Index
+from headrace.store.index_keys import KeyMaker, Traits
+from headrace.turns import uninterrupted
+from headrace.values.bson import decode
+from headrace.values.bson.to_string import to_string
+
+if TYPE_CHECKING:
+    from headrace.store.write_transaction import WriteTransaction
+
+Entry = tuple[bytes, bool]
+"""A key, without the record, and whether it is unique."""
+
+
+def duplicate_id(collection: Collection, key_document: bytes) -> CommandError:
+    """Error 11000 for a second document with this `_id`; `key_document` is the raw `{_id}`."""
+    return _duplicate(collection, "_id_", {"_id": 1}, decode(key_document))
+
+
+def _duplicate(collection: Collection, name: str, pattern: dict[str, Any], value: dict[str, Any]) -> CommandError:
+    message = f"E11000 duplicate key error collection: {collection.namespace} index: {name} dup key: {to_string(value)}"
+    return CommandError(11000, message, extra={"keyPattern": pattern, "keyValue": value})
+
+
+def key_maker(index: Index) -> KeyMaker:
+    """What makes the keys of an index."""
+    maker: KeyMaker | None = index.key_maker
+    if maker is None:
+        maker = index.key_maker = KeyMaker(index.number, index.spec, _filter_of(index), _folder(index))
+    return maker
+
+
+def _filter_of(index: Index) -> Callable[[dict[str, Any]], bool] | None:
+    """Whether a partial index holds a document at all."""
+    spec = index.spec.get("partialFilterExpression")
+    if spec is None:
+        return None
+    from headrace.query.match import parse_filter
+
+    return parse_filter(spec)
+
+
+def _folder(index: Index) -> Callable[[Any], Any] | None:
+    """What makes strings that the index's collation calls equal the same string; None for the simple one."""
+    spec = index.spec.get("collation")
+    if spec is None:
+        return None
+    from headrace.query.collation import parse_collation
+
+    collation = parse_collation(spec)
+    if collation is None:
+        return None
+
+    def fold(value: Any) -> Any:
+        if type(value) is str:
+            return repr(collation.key(value))
+        if type(value) is dict:
+            return {name: fold(item) for name, item in value.items()}
+        return [fold(item) for item in value] if type(value) is list else value
+
+    return fold
+
+
+def stored_entries(index: Index, record: bytes, document: bytes) -> dict[bytes, bytes]:
+    """The entries of a document as they are in the table. Raises 171, 16746."""
+    keys, _ = key_maker(index).keys(document)
+    return dict.fromkeys(keys, record) if index.unique else {key + record: b"" for key in keys}
+
+
+def to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[Entry]:
+    """The entries of a new document in all indexes; raises 11000 where a unique one is another record's, 171, 16746."""
+    if collection.index_keys_pause:
+        with uninterrupted():
+            return _to_add(txn, collection, document, record)
+    return _to_add(txn, collection, document, record)
+
+
+def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[Entry]:
+    entries: list[Entry] = []
+    for index in collection.maintained:
+        keys, traits = key_maker(index).keys(document)
+        if traits and not traits <= index.saved_traits:
+            note_traits(txn, collection, index, traits)
+        if not index.unique:
+            entries += [(key, False) for key in keys]
+            continue
+        for key in keys:
+            holder = txn.kv.get(key, db=txn.tables["indexes"])
+            if holder is not None and holder != record:
+                raise _duplicate_in(collection, index, document, key)
+            entries.append((key, True))
+    return entries
+
+
+def _duplicate_in(collection: Collection, index: Index, document: bytes, key: bytes) -> CommandError:
+    pattern = index.spec["key"]
+    return _duplicate(collection, index.name, pattern, dict(zip(pattern, key_maker(index).rows(document)[key])))
+
+
+def note_traits(txn: WriteTransaction, collection: Collection, index: Index, traits: Traits) -> None:
+    """From now on the index has documents like this: whoever plans with it knows, before it is committed."""
+    index.traits |= traits
+    if not index.building:  # which is saved when it is added
+        txn.catalog.save_traits(txn.kv, collection, index, traits)
+
+
+def put(txn: WriteTransaction, entries: Iterable[Entry], record: bytes) -> None:
+    """Put entries of a record."""
+    table, kv_put = txn.tables["indexes"], txn.kv.put
+    for key, unique in entries:
+        if unique:
+            kv_put(key, record, db=table)
+        else:
+            kv_put(key + record, b"", db=table)
+
+
+def of_many(
+    txn: WriteTransaction, collection: Collection, documents: list[bytes], records: list[bytes]
+) -> list[tuple[bytes, bytes]]:
+    """The entries of new documents in indexes none of which is unique, as they are in the table. Raises 171, 16746."""
+    items = []
+    with uninterrupted():
+        for document, record in zip(documents, records):
+            items += [(key + record, b"") for key, _ in _to_add(txn, collection, document, None)]
+    items.sort()
+    return items
+
+
+def change(txn: WriteTransaction, collection: Collection, record: bytes, old: bytes, new: bytes | None) -> None:
+    """Move the entries of a record from `old` to `new` (None: the document goes); what stays is not written again."""
+    with uninterrupted():
+        added = dict.fromkeys(_to_add(txn, collection, new, record)) if new is not None else {}
+        table = txn.tables["indexes"]
+        for index in collection.maintained:
+            unique = index.unique
+            for key in _keys_before(index, old):
+                if (key, unique) in added and not index.building:
+                    del added[key, unique]
+                elif not unique:
+                    txn.kv.delete(key + record, db=table)
+                elif not index.building or txn.kv.get(key, db=table) == record:
+                    txn.kv.delete(key, db=table)
+        put(txn, added, record)
+
+
+def _keys_before(index: Index, old: bytes) -> list[bytes]:
+    """The keys of a stored document; none for one that an index which is being built will refuse."""
+    try:
+        return key_maker(index).keys(old)[0]
+    except CommandError:
+        return []
+
+
+def add(txn: WriteTransaction, collection: Collection, index: Index, documents: list[tuple[bytes, bytes]]) -> None:
+    """Put the entries of some (record, document) into an index that is being built.
+
+    Raises 11000 where another record has a unique key, 171, 16746.
+    """
+    table, maker = txn.tables["indexes"], key_maker(index)
+    items = []
+    for record, document in documents:
+        keys, traits = maker.keys(document)
+        index.traits |= traits
+        if not index.unique:
+            items += [(key + record, b"") for key in keys]
+            continue
+        for key in keys:
+            holder = txn.kv.get(key, db=table)
+            if holder is None:
+                txn.kv.put(key, record, db=table)
+            elif holder != record:
+                raise _duplicate_in(collection, index, document, key)
+    if items:
+        items.sort()
+        with txn.kv.cursor(table) as cursor:
+            cursor.putmulti(items)
+
+
+def clear(txn: WriteTransaction, index: Index) -> None:
+    """Remove every entry of an index that is dropped."""
+    prefix = index.number.to_bytes(4, "big")
+    with txn.kv.cursor(txn.tables["indexes"]) as cursor:
+        while cursor.set_range(prefix) and cursor.key()[:4] == prefix:
+            cursor.delete()
