@@ -18,8 +18,9 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.execution.matches import Target
 from headrace.execution.storage_stats import count_of
-from headrace.store import catalog_changes, index_entries
+from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index, can_have_entries
+from headrace.store.indexes import index_entries
 from headrace.turns import current_turn, uninterrupted
 
 

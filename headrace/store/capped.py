@@ -10,10 +10,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from headrace import limits
-from headrace.store import index_entries
 from headrace.store.catalog import CappedSize, Collection
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.identity import identify
+from headrace.store.indexes import index_entries
 from headrace.store.view import View, bounded_key
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Any
 from bson import Binary
 
 from headrace.store.entries import crud_head
-from headrace.store.index_keys import NO_TRAITS, Traits
+from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import Table, Transaction
 from headrace.values.bson import decode, encode
 
@@ -43,7 +43,7 @@ class Index:
         self.has_entries = can_have_entries(spec)
         """Whether each document has its entries; an index without is listed, and nothing more."""
         self.building = False  # not all documents have been looked at yet: a key may be another document's
-        self.key_maker: Any = None  # `index_keys.KeyMaker`, made when first asked for
+        self.key_maker: Any = None  # `KeyMaker`, made when first asked for
         self.traits: Traits = NO_TRAITS
         """At least what the documents of all entries have, also of entries in open transactions."""
         self.saved_traits: Traits = NO_TRAITS  # those in the table

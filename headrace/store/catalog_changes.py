@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import Binary
 
 from headrace.errors import CommandError
-from headrace.store import index_entries
 from headrace.store.catalog import Collection, Index
 from headrace.store.entries import crud_head, entry, tail
+from headrace.store.indexes import index_entries
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import encode

@@ -20,7 +20,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.store import entries
 from headrace.store.catalog import Collection, Index
-from headrace.store.index_keys import NO_TRAITS, Traits
+from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import TableKey, Transaction
 from headrace.store.locks import Conflict
 from headrace.store.overlay import Claim, Overlay, OverlayTransaction, ProvisionalCatalog, ProvisionalRecords

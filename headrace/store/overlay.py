@@ -20,7 +20,7 @@ from headrace import limits
 from headrace.memory import Account
 from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.history import ChangedKeys, History
-from headrace.store.index_keys import Traits
+from headrace.store.indexes.index_keys import Traits
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
 
 if TYPE_CHECKING:

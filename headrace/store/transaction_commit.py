@@ -13,10 +13,11 @@ from __future__ import annotations
 from typing import Final
 
 from headrace import limits
-from headrace.store import entries, index_entries, pre_images
+from headrace.store import entries, pre_images
 from headrace.store.catalog import Collection, Index
 from headrace.store.client_transaction import AppliedOperation, ClientTransaction
-from headrace.store.index_keys import NO_TRAITS
+from headrace.store.indexes import index_entries
+from headrace.store.indexes.index_keys import NO_TRAITS
 from headrace.store.transaction_registry import RECORD_START
 from headrace.store.write_transaction import WriteTransaction
 

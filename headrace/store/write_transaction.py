@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.store import capped, entries, index_entries
+from headrace.store import capped, entries
 from headrace.store.catalog import Catalog, Collection
 from headrace.store.change_log import NO_LOG, OPLOG, ChangeLog
 from headrace.store.identity import identify, with_id_first, with_timestamps
+from headrace.store.indexes import index_entries
 from headrace.store.kv import Transaction
 from headrace.store.view import STORED, DocumentRecords, View, bounded_key
 from headrace.values import position as positions

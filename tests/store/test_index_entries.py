@@ -11,10 +11,11 @@ from bson import Binary, Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
-from headrace.store import catalog_changes, index_migration
+from headrace.store import catalog_changes
 from headrace.store.catalog import Index
 from headrace.store.check.directory import check
-from headrace.store.index_entries import key_maker
+from headrace.store.indexes import index_migration
+from headrace.store.indexes.index_entries import key_maker
 from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer

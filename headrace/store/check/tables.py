@@ -23,7 +23,7 @@ from headrace.store.check.history import check_history
 from headrace.store.check.rows import Rows
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.identity import identify
-from headrace.store.index_entries import key_maker, stored_entries
+from headrace.store.indexes.index_entries import key_maker, stored_entries
 from headrace.store.kv import Transaction
 from headrace.store.view import bounded_key
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.store import catalog_changes, index_entries
+from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index, can_have_entries
 from headrace.store.checksums.transaction import DamagedValue
+from headrace.store.indexes import index_entries
 from headrace.store.lmdb import MapFull
 from headrace.store.write_transaction import WriteTransaction
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
-from headrace.store.index_keys import KeyMaker, Traits
+from headrace.store.indexes.index_keys import KeyMaker, Traits
 from headrace.turns import uninterrupted
 from headrace.values.bson import decode
 from headrace.values.bson.to_string import to_string
