@@ -31,6 +31,8 @@ KEY_NESTING_MAX: Final = 200  # levels of a token's key: one of nothing but arra
 # Clients.
 CLIENT_METADATA_BYTES_MAX: Final = 512  # of the `client` document of hello: MongoDB's
 APPLICATION_NAME_BYTES_MAX: Final = 128  # of the application's name in it: MongoDB's
+LOGIN_DELAY_MS: Final = 100  # before a login that failed is answered: some ten guesses a second on a connection
+SASL_BYTES_MAX: Final = 16 * 1024  # of one message of a login; a name and two nonces take some hundred
 LISTEN_BACKLOG: Final = 4096  # connections the kernel holds before they are accepted; the kernel's own bound is lower
 CONNECTION_BYTES_FREE: Final = 64 * 1024  # sent ahead or not read by a client before it counts: most never have as much
 WRITE_BUFFER_BYTES_MAX: Final = (

@@ -84,7 +84,7 @@ def test_8_the_set_of_one_is_not_reconfigured(client: Client) -> None:
     assert code_of(client, {"replSetStepDown": 1}) == 262
 
 
-def test_10_nobody_can_log_in(server: headrace.Server) -> None:
+def test_10_a_login_needs_a_user(server: headrace.Server) -> None:
     with (
         MongoClient[dict[str, Any]](server.uri, username="a", password="b") as client,
         pytest.raises(OperationFailure) as caught,

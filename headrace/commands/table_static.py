@@ -1,4 +1,4 @@
-"""The commands about the server itself, which touch no data, by name, sorted; aliases are not listed."""
+"""The commands about the server itself and its users, by name, sorted; aliases are not listed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from headrace.commands.server_info import (
     server_status,
     session_commands,
 )
+from headrace.commands.users import changing_roles, changing_users, logging_in, showing
 from headrace.dispatch.command import Command
 
 _FAMILIES: Final = (
     administration,
     build_info,
+    changing_roles,
+    changing_users,
     connection_status,
     hello,
+    logging_in,
     parameters,
     refused,
     replica_set,
     server_status,
     session_commands,
+    showing,
 )
 
 STATIC_COMMANDS: Final[dict[str, Command]] = dict(

@@ -44,6 +44,9 @@ class Command:
     aliases: tuple[str, ...] = ()
     needs_oplog: bool = False
     """Error 76 (NoReplicationEnabled) on a server without an oplog."""
+    prepare: Callable[[Request], Callable[[], Any] | None] | None = None
+    """What takes many milliseconds without a look at the store, such as the derivation of a password's credentials: the
+    shell runs what this returns in a thread, before the command, and puts the result into `request.prepared`."""
     arguments: Arguments = field(init=False)
     """The parser of its fields."""
     total: str = field(init=False)

@@ -34,6 +34,7 @@ from headrace.dispatch import (
     snapshots,
     transactions,
 )
+from headrace.dispatch.access import Access
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
@@ -74,6 +75,7 @@ class Engine:
         self.shell = shell or NoShell()
         self.cursors = Cursors(self.clock, self.shell.cursor_killed, store.memory)
         self.parameters = parameters
+        self.access = Access(store)
         self.memory = store.memory
         self.memory.bytes_max = options.memory_bytes_max or default_bytes_max()
         self.fail_points = fail_points.FailPoints()

@@ -33,9 +33,12 @@ class ClientInfo:
 
     __slots__ = (
         "address",
+        "certificate_subject",
         "compressors",
         "connection_id",
+        "conversation",
         "cut_off",
+        "grants",
         "hello_done",
         "local_address",
         "metadata",
@@ -52,6 +55,12 @@ class ClientInfo:
         self.compressors: list[str] = []
         """The compressors agreed upon at hello, in the client's order."""
         self.hello_done = False
+        self.certificate_subject: str | None = None
+        """The subject of the certificate that the client has shown and TLS has verified; None: none."""
+        self.conversation: Any = None
+        """The login that has begun on this connection, see `commands/users/logging_in.py`."""
+        self.grants: Any = None
+        """What its user may do; None: nobody is logged in. Read through `Access.grants`."""
         self.cut_off = False
         """Set by a fail point: the connection ends instead of the next answer to a write."""
 
@@ -79,6 +88,7 @@ class Request:
         "db",
         "deadline_ms",
         "name",
+        "prepared",
         "raw",
         "sequences",
         "since_ms",
@@ -111,6 +121,8 @@ class Request:
         self.since_ms: float
         """Set by the shell with `wait_until_ms`: when the wait began, on the same clock."""
         self._body = body
+        self.prepared: Any = None
+        """What the shell has computed for it in a thread, see `Command.prepare`."""
         self.cursor: Any = None
         """The cursor of a getMore that was recognised by its bytes, see `repeated_getmore.py`."""
 
@@ -120,6 +132,25 @@ class Request:
         if self._body is None:
             self._body = decode(self.raw)
         return self._body
+
+
+_SECRETS: Final = {
+    "createUser": "pwd",
+    "saslContinue": "payload",
+    "saslStart": "payload",
+    "updateUser": "pwd",
+}
+
+
+def shown_body(request: Request) -> dict[str, Any]:
+    """The body as others may see it: without passwords and what proves them."""
+    body = {
+        name: value for name, value in request.body.items() if name not in ("$clusterTime", "speculativeAuthenticate")
+    }
+    secret = _SECRETS.get(request.name)
+    if secret in body:
+        body[secret] = "xxx"
+    return body
 
 
 def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: ClientInfo) -> Request:

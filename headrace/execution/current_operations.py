@@ -11,7 +11,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.request import Request
+from headrace.dispatch.request import Request, shown_body
 from headrace.dispatch.server_info import host_of
 from headrace.dispatch.sessions import NO_USER, session_id
 from headrace.store import session_records
@@ -54,7 +54,7 @@ def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
         "secs_running": Int64(running_ms // 1000), "microsecs_running": Int64(running_ms * 1000),
         "op": _KINDS.get(request.name, "command"),
         "ns": f"{request.db}.{name}" if type(name) is str else f"{request.db}.$cmd",
-        "command": {key: value for key, value in body.items() if key != "$clusterTime"},
+        "command": shown_body(request),
     }  # fmt: skip
     if "lsid" in body:
         operation["lsid"] = body["lsid"]

@@ -58,6 +58,8 @@ class Core:
         self.store = Store(None if throw_away else options.dbpath, oplog=options.oplog, clock=clock)
         self.engine = Engine(self.store, options, commands_for(options), first_parameters(options), shell=self)
         self.commit_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
+        self.derivation_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-derivation")
+        """Computes the credentials of passwords, one after the other."""
         self.writer = Writer(self)
         self.notifier = Notifier(self)
         self.scheduler = Scheduler(self)
@@ -147,6 +149,7 @@ class Core:
         await asyncio.sleep(0)
         self.engine.cursors.remove_all()
         self.commit_thread.shutdown()
+        self.derivation_thread.shutdown()
         self.store.close()
         if self._socket_path is not None:
             with contextlib.suppress(FileNotFoundError):

@@ -277,11 +277,47 @@ class Peer(asyncio.Protocol):
 
     def start(self, command: Command, request: Request) -> None:
         """Run a command whose turn it is."""
+        if command.prepare is not None and request.prepared is None and self._prepare(command, request):
+            return
         if command.writes and (command.writes is True or command.writes(request)):
             self._busy = True
             self._core.writer.add(self, command, request)
         else:
             self.run(command, request)
+
+    def _prepare(self, command: Command, request: Request) -> bool:
+        """Have computed what the command needs, in a thread; False if it needs nothing, or has been answered."""
+        assert command.prepare is not None
+        try:
+            work = command.prepare(request)
+        except CommandError as error:
+            self._answer(self._core.engine.failure(error, request))
+            return True
+        if work is None:
+            return False
+        self._busy = True
+        future = self._core.loop.run_in_executor(self._core.derivation_thread, work)
+        future.add_done_callback(partial(self._prepared, command, request))
+        return True
+
+    def _prepared(self, command: Command, request: Request, future: asyncio.Future[Any]) -> None:
+        """The thread has done its work, or failed."""
+        try:
+            self._busy = False
+            if future.cancelled() or self._transport.is_closing():
+                return
+            error = future.exception()
+            if error is None:
+                request.prepared = future.result()
+                self.start(command, request)
+            elif isinstance(error, CommandError):
+                self._answer(self._core.engine.failure(error, request))
+            else:
+                raise error
+            if not self._busy:
+                self._serve()
+        except Exception as error:
+            self._close_after(error)
 
     def run(self, command: Command, request: Request) -> None:
         """Run a reading command, now or again after a wait."""

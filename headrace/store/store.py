@@ -76,6 +76,9 @@ class Store:
         self.last_wall_ms = 0
         self.pruned_through = -1  # the newest position that was pruned
         self.listeners: list[Callable[[Committed], None]] = []
+        self.admin_listeners: list[Callable[[], None]] = []
+        """Called after a commit that changed the database `admin` of a store without an oplog, whose commits have no
+        runs: its users and roles may be others."""
         self._last_run: Run | None = None  # at the end of the oplog
         self.cluster_parameters: dict[str, Any] = {}
         self.memory = Memory()
@@ -204,6 +207,9 @@ class Store:
         staged = txn.staged
         if not staged.entries:
             self.last_position = max(self.last_position, txn.clock_position)
+            if txn.admin_changed:
+                for note in self.admin_listeners:
+                    note()
             return
         last = int.from_bytes(staged.entries[-1][0], "big")
         self.last_position = last

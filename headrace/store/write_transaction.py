@@ -71,7 +71,7 @@ class StagedEntries:
 class WriteTransaction(View):
     """The one write transaction. Commands of several clients share it; the shell commits them together."""
 
-    __slots__ = ("_changes", "clock_position", "commits", "staged", "wall_ms")
+    __slots__ = ("_changes", "admin_changed", "clock_position", "commits", "staged", "wall_ms")
 
     def __init__(
         self, store: Store, kv: Transaction, *, catalog: Catalog | None = None, changes: ChangeLog | None = None,
@@ -81,6 +81,7 @@ class WriteTransaction(View):
         super().__init__(store, kv, catalog=catalog, records=records)
         self._changes: ChangeLog = changes or (OPLOG if store.oplog_enabled else NO_LOG)
         self.staged = StagedEntries()
+        self.admin_changed = False  # noted where there is no oplog
         self.clock_position = store.last_position
         self.wall_ms = store.clock.now_ms()
         self.commits: list[ClientTransaction] = []  # clients' transactions that this one commits

@@ -75,6 +75,8 @@ class DrivenServer:
         request.time_is_up = time_is_up
         try:
             command = self.engine.command(request)
+            if command.prepare is not None and (work := command.prepare(request)) is not None:
+                request.prepared = work()
             writes = command.writes is True or (command.writes and command.writes(request))
         except CommandError as error:
             return decode(self.engine.failure(error, request))

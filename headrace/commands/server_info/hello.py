@@ -17,7 +17,8 @@ from typing import Any, Final
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
-from headrace.dispatch.arguments import Field, Fields, array, boolean, document, number, without_effect
+from headrace.commands.users.logging_in import speculative, supported_mechanisms
+from headrace.dispatch.arguments import Field, Fields, array, boolean, document, number, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import ClientInfo, Request
@@ -35,13 +36,14 @@ WIRE_VERSION_MAX: Final = 27
 COMPRESSION: Final = array("compression")
 HELLO_OK: Final = boolean("helloOk")
 MAX_AWAIT_TIME_MS: Final = number("maxAwaitTimeMS")
+SPECULATIVE: Final = document("speculativeAuthenticate")
+SUPPORTED_MECHANISMS: Final = string("saslSupportedMechs")
 _FIELDS: Final = Fields(
     COMPRESSION, HELLO_OK, MAX_AWAIT_TIME_MS, document("client"),
     document("topologyVersion", Fields(
         Field("processId", "objectId", None, required=True), number("counter", required=True), strict=False
     )),
-    *without_effect("bool", "loadBalanced"), *without_effect("object", "speculativeAuthenticate"),
-    *without_effect("string", "saslSupportedMechs"), strict=False,
+    *without_effect("bool", "loadBalanced"), SPECULATIVE, SUPPORTED_MECHANISMS, strict=False,
 )  # fmt: skip
 
 
@@ -64,8 +66,12 @@ def run(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     reply |= _for_anybody(context, request.client)
     if request.client.compressors and "compression" in body:
         reply["compression"] = request.client.compressors
-    if "saslSupportedMechs" in body:
-        reply["saslSupportedMechs"] = []
+    if asked := SUPPORTED_MECHANISMS.of(body):
+        reply["saslSupportedMechs"] = supported_mechanisms(context, asked)
+    if begun := SPECULATIVE.of(body):
+        answer = speculative(context, request, begun)
+        if answer is not None:
+            reply["speculativeAuthenticate"] = answer
     return reply
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace import limits
+from headrace.auth.users import MECHANISMS
 from headrace.dispatch.arguments import Fields, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -81,7 +82,8 @@ PARAMETERS: Final = {
     parameter.name: parameter
     for parameter in (
         Parameter("allowDiskUseByDefault", lambda options: True, _boolean),
-        Parameter("authenticationMechanisms", lambda options: []),
+        Parameter("authSchemaVersion", lambda options: 5),
+        Parameter("authenticationMechanisms", lambda options: ["MONGODB-X509", *MECHANISMS]),
         Parameter("enableTestCommands", lambda options: options.enable_test_commands),
         Parameter("featureCompatibilityVersion", lambda options: {"version": FEATURE_VERSION}),
         Parameter("internalDocumentSourceBucketAutoMaxMemoryBytes", _stage_bytes, _bytes),

@@ -14,35 +14,16 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 
-_NO_USERS: Final = "Headrace has no users and no roles: keep its address out of reach instead"
-_NO_LOGIN: Final = "Authentication failed."
 _ONE_MEMBER: Final = "Headrace is a set of one member"
 
 REFUSED: Final[dict[str, tuple[int, str]]] = {
-    "authenticate": (18, _NO_LOGIN),
-    "createRole": (115, _NO_USERS),
-    "createUser": (115, _NO_USERS),
-    "dropAllRolesFromDatabase": (115, _NO_USERS),
-    "dropAllUsersFromDatabase": (115, _NO_USERS),
-    "dropRole": (115, _NO_USERS),
-    "dropUser": (115, _NO_USERS),
     "fsyncUnlock": (20, "fsyncUnlock called when not locked"),
-    "grantPrivilegesToRole": (115, _NO_USERS),
-    "grantRolesToRole": (115, _NO_USERS),
-    "grantRolesToUser": (115, _NO_USERS),
     "mapReduce": (115, "mapReduce is not supported: Headrace runs no JavaScript; use an aggregation"),
     "replSetHeartbeat": (115, _ONE_MEMBER),
     "replSetRequestVotes": (115, _ONE_MEMBER),
     "replSetStepUp": (125, "Election failed."),
     "replSetUpdatePosition": (115, _ONE_MEMBER),
-    "revokePrivilegesFromRole": (115, _NO_USERS),
-    "revokeRolesFromRole": (115, _NO_USERS),
-    "revokeRolesFromUser": (115, _NO_USERS),
-    "saslContinue": (17, "No SASL session state found"),
-    "saslStart": (18, _NO_LOGIN),
     "setDefaultRWConcern": (115, "The default read and write concerns cannot be changed"),
-    "updateRole": (115, _NO_USERS),
-    "updateUser": (115, _NO_USERS),
 }
 
 

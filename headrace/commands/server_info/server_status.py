@@ -159,6 +159,15 @@ def _replica_set(context: CommandContext, request: Request) -> dict[str, Any] | 
     }
 
 
+def _security(context: CommandContext, request: Request) -> dict[str, Any] | None:
+    counts = context.engine.access.counts
+    mechanisms = {
+        mechanism: {kind: {what: Int64(count) for what, count in of.items()} for kind, of in kinds.items()}
+        for mechanism, kinds in sorted(counts.items())
+    }
+    return {"authentication": {"mechanisms": mechanisms}} if mechanisms else None
+
+
 def _storage_engine(context: CommandContext, request: Request) -> dict[str, Any]:
     return {"name": "lmdb", "supportsCommittedReads": True, "persistent": True, "readOnly": False}
 
@@ -171,6 +180,7 @@ _SECTIONS: Final[dict[str, Callable[[CommandContext, Request], dict[str, Any] | 
     "network": _network,
     "opcounters": _opcounters,
     "repl": _replica_set,
+    "security": _security,
     "storageEngine": _storage_engine,
 }
 

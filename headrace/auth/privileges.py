@@ -1,0 +1,132 @@
+"""Privileges: actions on resources, and which of them cover a resource that a command names.
+
+A resource is text here:
+
+    "db.coll"   that collection       "db."   all collections of the database but `system.*`
+    ".coll"     so named in any       "."     all collections but `system.*`, and those of `config` and `local`
+    CLUSTER     the server            ANY     everything
+
+What a command requires is named in the same way: "db." is then something about the database as a whole.
+
+Source: MongoDB's manual, "Resource Document".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from headrace.auth.actions import ACTIONS, ANY_ACTION
+from headrace.errors import CommandError
+
+ANY: Final = "\x00any"
+ANY_NORMAL: Final = "."
+CLUSTER: Final = "\x00cluster"
+_BUCKETS: Final = "\x00buckets:"
+_INTERNAL: Final = frozenset({"config", "local"})
+
+Privilege = tuple[str, frozenset[str]]
+"""A resource and the actions on it."""
+Privileges = Mapping[str, frozenset[str]]
+"""Actions by resource."""
+
+
+def is_system(namespace: str) -> bool:
+    """Whether a collection is one that privileges on its database do not cover."""
+    database, _, name = namespace.partition(".")
+    return name.startswith("system.") or (database == "local" and name.startswith("replset."))
+
+
+@lru_cache(8192)
+def covering(resource: str) -> tuple[str, ...]:
+    """The resources, privileges on which are privileges on `resource`."""
+    if resource == CLUSTER:
+        return ANY, CLUSTER
+    if resource == ANY:
+        return (ANY,)
+    database, _, name = resource.partition(".")
+    normal = () if database in _INTERNAL else (ANY_NORMAL,)
+    if not name:
+        return (ANY, *normal, resource) if database else (ANY, ANY_NORMAL)
+    if is_system(resource):
+        return ANY, f".{name}", resource
+    return ANY, *normal, f"{database}.", f".{name}", resource
+
+
+def allowed(privileges: Privileges, resource: str, actions: frozenset[str]) -> bool:
+    """Whether all `actions` on the resource are covered, by one privilege or by several."""
+    left = actions
+    for covers in covering(resource):
+        held = privileges.get(covers)
+        if held is not None:
+            left -= held
+            if not left:
+                return True
+    return not left
+
+
+def merged(privileges: Iterable[Privilege]) -> dict[str, frozenset[str]]:
+    """Privileges by resource."""
+    by_resource: dict[str, frozenset[str]] = {}
+    for resource, actions in privileges:
+        by_resource[resource] = by_resource.get(resource, frozenset()) | actions
+    return by_resource
+
+
+# As documents.
+
+
+def resource_document(resource: str) -> dict[str, Any]:
+    """The resource as roles have it."""
+    if resource == ANY:
+        return {"anyResource": True}
+    if resource == CLUSTER:
+        return {"cluster": True}
+    database, _, name = resource.partition(".")
+    if name.startswith(_BUCKETS):
+        return {"db": database, "system_buckets": name[len(_BUCKETS) :]}
+    return {"db": database, "collection": name}
+
+
+def privilege_document(resource: str, actions: frozenset[str]) -> dict[str, Any]:
+    """A privilege as roles have it, its actions sorted."""
+    names = [ANY_ACTION] if actions == ACTIONS else sorted(actions)
+    return {"resource": resource_document(resource), "actions": names}
+
+
+def documents_of(privileges: Privileges) -> list[dict[str, Any]]:
+    """Privileges as roles have them, in a fixed order."""
+    return [privilege_document(resource, privileges[resource]) for resource in sorted(privileges)]
+
+
+def parse_privilege(document: Mapping[str, Any]) -> Privilege:
+    """A privilege of a role's document. Raises 2, 9 and 14 for what is none."""
+    actions, resource = document.get("actions"), document.get("resource")
+    if type(actions) is not list or not actions or not all(type(item) is str for item in actions):
+        raise CommandError(9, "privilege must have an 'actions' array of strings that is not empty")
+    if type(resource) is not dict:
+        raise CommandError(9, "privilege must have a 'resource' document")
+    unknown = sorted(set(actions) - ACTIONS - {ANY_ACTION})
+    if unknown:
+        raise CommandError(9, f"Unrecognized action privilege strings: {','.join(unknown)}")
+    return parse_resource(resource), ACTIONS if ANY_ACTION in actions else frozenset(actions)
+
+
+def parse_resource(document: Mapping[str, Any]) -> str:
+    """A resource of a privilege's document. Raises 9 for what is none."""
+    fields = dict(document)
+    for name, resource in (("anyResource", ANY), ("cluster", CLUSTER)):
+        if name in fields:
+            if fields != {name: True}:
+                raise CommandError(9, f"resource: '{name}' must be true, and the only field")
+            return resource
+    database, name = fields.pop("db", ""), fields.pop("collection", None)
+    buckets = fields.pop("system_buckets", None)
+    if fields or type(database) is not str or (name is None) is (buckets is None):
+        raise CommandError(9, "resource must have 'db' and 'collection', or 'cluster', or 'anyResource'")
+    if type(buckets) is str:
+        return f"{database}.{_BUCKETS}{buckets}"
+    if type(name) is not str or "." in database:
+        raise CommandError(9, "resource: 'db' and 'collection' must be strings, and 'db' the name of a database")
+    return f"{database}.{name}"

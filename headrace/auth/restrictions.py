@@ -1,0 +1,60 @@
+"""`authenticationRestrictions`: from which addresses, and at which of the server's, a user or a role may be used.
+
+Each document of the list must have a `clientSource` with the client's address, if it has one, and a `serverAddress`
+likewise; one such document suffices. Restrictions of several lists (a user's, each role's) must all be met.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Any, Final
+
+from headrace.errors import CommandError
+
+CLIENT: Final = "clientSource"
+SERVER: Final = "serverAddress"
+
+
+def check_restrictions(listed: list[Any]) -> None:
+    """Raise 2 or 14 for what is no list of restrictions."""
+    for restriction in listed:
+        if type(restriction) is not dict:
+            raise CommandError(14, "authenticationRestrictions must be an array of documents")
+        for name, ranges in restriction.items():
+            if name not in (CLIENT, SERVER):
+                raise CommandError(40415, f"BSON field 'authenticationRestrictions.{name}' is an unknown field.")
+            for text in [ranges] if type(ranges) is str else ranges if type(ranges) is list else [None]:
+                _network(text)
+
+
+def _network(text: Any) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        if type(text) is str:
+            return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        pass
+    raise CommandError(2, f"Invalid CIDR: {text}")
+
+
+def permitted(lists: Iterable[list[dict[str, Any]]], client: str, server: str) -> bool:
+    """Whether all lists permit a client at the numeric address `client` that has reached us at `server`.
+
+    A Unix socket has no addresses: no restriction that asks for one is met there.
+    """
+    return all(not listed or any(_met(item, client, server) for item in listed) for listed in lists)
+
+
+def _met(restriction: dict[str, Any], client: str, server: str) -> bool:
+    return _within(restriction.get(CLIENT), client) and _within(restriction.get(SERVER), server)
+
+
+def _within(ranges: Any, address: str) -> bool:
+    if ranges is None:
+        return True
+    try:
+        number = ipaddress.ip_address(address.partition("%")[0])
+        mapped = number.ipv4_mapped if isinstance(number, ipaddress.IPv6Address) else None
+        return any((mapped or number) in _network(text) for text in ([ranges] if type(ranges) is str else ranges))
+    except (CommandError, ValueError):
+        return False

@@ -1,0 +1,82 @@
+"""What roles come to: all that they inherit, and the privileges and restrictions of these.
+
+admin.system.roles   {_id: "db.role", role, db, privileges: [...], roles: [{role, db}], authenticationRestrictions?}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.auth import builtin_roles
+from headrace.auth.names import RoleName
+from headrace.auth.privileges import Privilege, Privileges, merged, parse_privilege
+from headrace.errors import CommandError
+
+LoadRole = Callable[[RoleName], dict[str, Any] | None]
+"""The document of a user-defined role, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What some roles come to."""
+
+    roles: tuple[RoleName, ...]
+    """They and all that they inherit, sorted; those that do not exist are left out."""
+    privileges: Privileges
+    restrictions: tuple[list[dict[str, Any]], ...]
+    """The `authenticationRestrictions` of each of them that has some."""
+
+
+def roles_of(document: dict[str, Any]) -> list[RoleName]:
+    """The roles that a stored user or role has directly. What is none is left out: anybody may have put it there."""
+    listed = document.get("roles")
+    names = []
+    for item in listed if type(listed) is list else ():
+        if type(item) is dict and type(item.get("role")) is str and type(item.get("db")) is str:
+            names.append(RoleName(item["role"], item["db"]))
+    return names
+
+
+def resolve(roles: Iterable[RoleName], load: LoadRole) -> Resolved:
+    """What roles come to. A role that inherits itself is counted once."""
+    seen: set[RoleName] = set()
+    held: list[Privilege] = []
+    restrictions = []
+    left = list(roles)
+    while left:
+        name = left.pop()
+        if name in seen:
+            continue
+        builtin = builtin_roles.privileges_of(name)
+        if builtin is not None:
+            seen.add(name)
+            held.extend(builtin.items())
+            continue
+        document = load(name)
+        if document is None:
+            continue
+        seen.add(name)
+        held.extend(_stored_privileges(document))
+        left.extend(roles_of(document))
+        if document.get("authenticationRestrictions"):
+            restrictions.append(document["authenticationRestrictions"])
+    return Resolved(tuple(sorted(seen)), merged(held), tuple(restrictions))
+
+
+def _stored_privileges(document: dict[str, Any]) -> list[tuple[str, frozenset[str]]]:
+    """The privileges of a stored role; what is none grants nothing."""
+    listed = document.get("privileges")
+    privileges = []
+    for item in listed if type(listed) is list else ():
+        try:
+            privileges.append(parse_privilege(item))
+        except (AttributeError, CommandError):
+            continue
+    return privileges
+
+
+def inherits(role: RoleName, ancestor: RoleName, load: LoadRole) -> bool:
+    """Whether `role` is or inherits `ancestor`."""
+    return ancestor in resolve([role], load).roles

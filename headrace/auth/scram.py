@@ -1,0 +1,193 @@
+"""SCRAM, the server's side: what is stored of a password, and the conversation that proves that a client knows it.
+
+Of a password nothing is stored from which it can be had but by trying: a salt, a count of iterations, and two keys.
+
+    C  n,,n=user,r=CNONCE
+    S  r=CNONCE+SNONCE,s=SALT,i=ITERATIONS
+    C  c=biws,r=CNONCE+SNONCE,p=PROOF
+    S  v=SIGNATURE
+
+Sources: RFC 5802, RFC 7677; MongoDB's drivers' specification of authentication. Headrace does not take the library
+`scramp` for this: it prepares the names of users by SASLprep, which MongoDB does not, so that some users could not be
+found; and it refuses salts and extensions that MongoDB takes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pymongo.saslprep import saslprep
+
+from headrace import limits
+from headrace.errors import CommandError
+
+SHA_1: Final = "SCRAM-SHA-1"
+SHA_256: Final = "SCRAM-SHA-256"
+HASHES: Final = {SHA_1: "sha1", SHA_256: "sha256"}
+ITERATIONS: Final = {SHA_1: 10_000, SHA_256: 15_000}
+"""MongoDB's, which grow no credential without a new password."""
+SALT_BYTES: Final = {SHA_1: 16, SHA_256: 28}
+
+
+def failed() -> CommandError:
+    """What every login that fails is answered with, whatever the reason."""
+    return CommandError(18, "Authentication failed.")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What is stored of one password for one mechanism."""
+
+    mechanism: str
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As `admin.system.users` has it."""
+        return {
+            "iterationCount": self.iterations, "salt": _text(self.salt), "storedKey": _text(self.stored_key),
+            "serverKey": _text(self.server_key),
+        }  # fmt: skip
+
+    @classmethod
+    def parsed(cls, mechanism: str, document: dict[str, Any]) -> Credentials | None:
+        """The credentials of a user's document, which may have been put there by anybody; None: not usable."""
+        try:
+            salt, stored, server = (b64decode(document[name]) for name in ("salt", "storedKey", "serverKey"))
+            iterations = int(document["iterationCount"])
+        except (KeyError, TypeError, ValueError):
+            return None
+        size = hashlib.new(HASHES[mechanism]).digest_size
+        if not salt or len(stored) != size or len(server) != size or iterations < 1:
+            return None
+        return cls(mechanism, salt, iterations, stored, server)
+
+
+def derive(mechanism: str, user: str, password: str, salt: bytes, iterations: int | None = None) -> Credentials:
+    """The credentials of a password: takes milliseconds. Raises 2 for a password that SASLprep refuses."""
+    name = HASHES[mechanism]
+    count = iterations or ITERATIONS[mechanism]
+    salted = hashlib.pbkdf2_hmac(name, prepared(mechanism, user, password), salt, count)
+    client_key = hmac.digest(salted, b"Client Key", name)
+    stored_key = hashlib.new(name, client_key).digest()
+    return Credentials(mechanism, salt, count, stored_key, hmac.digest(salted, b"Server Key", name))
+
+
+def prepared(mechanism: str, user: str, password: str) -> bytes:
+    """The bytes of a password that a mechanism begins with. Raises 2 for one that SASLprep refuses."""
+    if mechanism == SHA_1:
+        return password_digest(user, password).encode()
+    try:
+        return str(saslprep(password)).encode()
+    except ValueError as error:
+        raise CommandError(2, f"Error preflighting UTF-8 conversion of the password: {error}") from None
+
+
+def password_digest(user: str, password: str) -> str:
+    """What SCRAM-SHA-1 has as password, as clients of old send it."""
+    return hashlib.md5(f"{user}:mongo:{password}".encode(), usedforsecurity=False).hexdigest()
+
+
+def derived_from_digest(digest: str, salt: bytes) -> Credentials:
+    """The credentials for SCRAM-SHA-1 of a password that a client has digested (`digestPassword: false`)."""
+    salted = hashlib.pbkdf2_hmac("sha1", digest.encode(), salt, ITERATIONS[SHA_1])
+    client_key = hmac.digest(salted, b"Client Key", "sha1")
+    stored_key = hashlib.sha1(client_key, usedforsecurity=False).digest()
+    return Credentials(SHA_1, salt, ITERATIONS[SHA_1], stored_key, hmac.digest(salted, b"Server Key", "sha1"))
+
+
+def fake(mechanism: str, name: str, secret: bytes) -> Credentials:
+    """Credentials for a user that does not exist: the same each time, so that nobody can tell, and of no password."""
+    size = hashlib.new(HASHES[mechanism]).digest_size
+    salt = hmac.digest(secret, f"{mechanism} {name}".encode(), "sha512")[: SALT_BYTES[mechanism]]
+    keys = hmac.digest(secret, f"{mechanism} keys {name}".encode(), "sha512")
+    return Credentials(mechanism, salt, ITERATIONS[mechanism], keys[:size], keys[-size:])
+
+
+class ClientFirst:
+    """A client's first message. Raises 18 for what is none."""
+
+    __slots__ = ("bare", "header", "nonce", "user")
+
+    def __init__(self, message: bytes) -> None:
+        header, bare = _split_header(message)
+        self.header = header
+        self.bare = bare
+        fields = _fields(bare)
+        if [name for name, _ in fields[:2]] != ["n", "r"] or not fields[1][1]:
+            raise failed()
+        self.nonce = fields[1][1]
+        self.user = _unescaped(fields[0][1])
+
+
+def _split_header(message: bytes) -> tuple[bytes, str]:
+    """The header and what follows: no binding to a channel, nobody else's name."""
+    if len(message) > limits.SASL_BYTES_MAX or not message.startswith((b"n,,", b"y,,")):
+        raise failed()
+    try:
+        return message[:3], message[3:].decode()
+    except UnicodeDecodeError:
+        raise failed() from None
+
+
+def _fields(message: str) -> list[tuple[str, str]]:
+    fields = []
+    for part in message.split(","):
+        name, sign, value = part.partition("=")
+        if not sign or len(name) != 1:
+            raise failed()
+        fields.append((name, value))
+    return fields
+
+
+def _unescaped(name: str) -> str:
+    """A user's name: `=2C` is a comma, `=3D` an equals sign, and no other equals sign may be there."""
+    if "=" in name.replace("=2C", "").replace("=3D", ""):
+        raise failed()
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+class Exchange:
+    """What follows a client's first message: the server's first, and the check of the client's last."""
+
+    __slots__ = ("_credentials", "_first", "_nonce", "server_first")
+
+    def __init__(self, first: ClientFirst, credentials: Credentials, nonce: str) -> None:
+        """`nonce`: the server's part, fresh for each conversation, so that none can be replayed."""
+        self._credentials = credentials
+        self._first = first
+        self._nonce = first.nonce + nonce
+        self.server_first = f"r={self._nonce},s={_text(credentials.salt)},i={credentials.iterations}"
+        """The server's first message."""
+
+    def finish(self, message: bytes) -> bytes:
+        """The server's last message, if the client's proves that it has the password; else raises 18."""
+        try:
+            text = message.decode() if len(message) <= limits.SASL_BYTES_MAX else ""
+            fields = dict(_fields(text))
+            binding, proof = b64decode(fields["c"], validate=True), b64decode(fields["p"], validate=True)
+        except (KeyError, ValueError):
+            raise failed() from None
+        without_proof = text.rpartition(",p=")[0]
+        if binding != self._first.header or fields.get("r") != self._nonce or not without_proof:
+            raise failed()
+        signed = f"{self._first.bare},{self.server_first},{without_proof}".encode()
+        credentials, name = self._credentials, HASHES[self._credentials.mechanism]
+        signature = hmac.digest(credentials.stored_key, signed, name)
+        if len(proof) != len(signature):
+            raise failed()
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        if not hmac.compare_digest(hashlib.new(name, client_key).digest(), credentials.stored_key):
+            raise failed()
+        return b"v=" + b64encode(hmac.digest(credentials.server_key, signed, name))
+
+
+def _text(value: bytes) -> str:
+    return b64encode(value).decode()

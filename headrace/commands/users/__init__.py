@@ -1,0 +1,1 @@
+"""Commands about users and roles: logging in and out, creating, changing, showing."""

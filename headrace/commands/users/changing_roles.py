@@ -1,0 +1,202 @@
+"""createRole, updateRole, dropRole, dropAllRolesFromDatabase; grant and revoke of privileges and roles.
+
+A role of any database but `admin` may have privileges on that database alone, and inherit roles of it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace.auth import builtin_roles
+from headrace.auth.names import RoleName
+from headrace.auth.privileges import documents_of, merged, parse_privilege
+from headrace.auth.restrictions import check_restrictions
+from headrace.auth.roles import inherits, roles_of
+from headrace.commands.users.arguments import role_named, role_names
+from headrace.commands.users.changing_users import RESTRICTIONS, note
+from headrace.dispatch.access import ROLES, USERS
+from headrace.dispatch.arguments import Fields, array
+from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.execution import user_store
+
+INHERITED: Final = array("roles")
+INHERITED_REQUIRED: Final = array("roles", required=True)
+PRIVILEGES: Final = array("privileges", "object")
+PRIVILEGES_REQUIRED: Final = array("privileges", "object", required=True)
+
+
+def create(context: CommandContext, request: Request) -> dict[str, Any]:
+    """createRole: raises 51002 if it is there, 31 for a role to inherit that is not."""
+    name, body = role_named(request), request.body
+    if name.db in ("local", "$external"):
+        raise CommandError(2, f"Cannot create roles in the {name.db} database")
+    if builtin_roles.privileges_of(name) is not None:
+        raise CommandError(2, "Cannot create roles with the same name as a built-in role")
+    if user_store.load(context, ROLES, name.id) is not None:
+        raise CommandError(51002, f'Role "{name.text}" already exists')
+    role: dict[str, Any] = {"_id": name.id, "role": name.role, "db": name.db, "privileges": [], "roles": []}
+    _set_privileges(role, name, PRIVILEGES_REQUIRED.of(body))
+    _set_roles(context, role, name, role_names(INHERITED_REQUIRED.of(body), name.db))
+    _set_restrictions(role, body)
+    user_store.add(context, ROLES, role)
+    note(context, request, {"role": name.role, "db": name.db, "privileges": role["privileges"], "roles": role["roles"]})
+    return {}
+
+
+def _set_privileges(role: dict[str, Any], name: RoleName, privileges: list[Any]) -> None:
+    """Raises 9 for what is no privilege, 49 for one on another database."""
+    held = merged(parse_privilege(item) for item in privileges)
+    if name.db != "admin" and any(resource.partition(".")[0] != name.db for resource in held):
+        raise CommandError(
+            49,
+            f"Roles on the '{name.db}' database cannot be granted privileges that target other databases or the "
+            "cluster",
+        )
+    role["privileges"] = documents_of(held)
+
+
+def _set_roles(context: CommandContext, role: dict[str, Any], name: RoleName, roles: list[RoleName]) -> None:
+    """Raises 31 for a role that is not there, 49 for one of another database, or one that inherits this one."""
+    if name.db != "admin" and any(item.db != name.db for item in roles):
+        raise CommandError(49, f"Roles on the '{name.db}' database cannot be granted roles from other databases")
+    user_store.require_roles(context, roles)
+    for item in roles:
+        if item == name:
+            raise CommandError(49, f"Cannot grant role {name.text} to itself.")
+        if inherits(item, name, user_store.role_loader(context)):
+            raise CommandError(49, f"Granting {item.text} to {name.text} would introduce a cycle in the role graph.")
+    role["roles"] = [item.document for item in roles]
+
+
+def _set_restrictions(role: dict[str, Any], body: dict[str, Any]) -> None:
+    if body.get("authenticationRestrictions") is None:
+        return
+    check_restrictions(RESTRICTIONS.of(body))
+    role.pop("authenticationRestrictions", None)
+    if RESTRICTIONS.of(body):
+        role["authenticationRestrictions"] = RESTRICTIONS.of(body)
+
+
+def update(context: CommandContext, request: Request) -> dict[str, Any]:
+    """updateRole: what is given replaces what is there. Raises 2 where nothing is given."""
+    name, body = role_named(request), request.body
+    if all(body.get(field) is None for field in ("authenticationRestrictions", "privileges", "roles")):
+        raise CommandError(2, "Must specify at least one field to update in updateRole")
+    role = _existing(context, name)
+    if body.get("privileges") is not None:
+        _set_privileges(role, name, PRIVILEGES.of(body))
+    if body.get("roles") is not None:
+        _set_roles(context, role, name, role_names(INHERITED.of(body), name.db))
+    _set_restrictions(role, body)
+    return _changed(context, request, role)
+
+
+def _existing(context: CommandContext, name: RoleName) -> dict[str, Any]:
+    """A user-defined role. Raises 31 for none, 49 for a built-in one."""
+    if builtin_roles.privileges_of(name) is not None:
+        raise CommandError(49, f"{name.text} is a built-in role and cannot be modified.")
+    role = user_store.load(context, ROLES, name.id)
+    if role is None:
+        raise CommandError(31, f"Role '{name.text}' not found")
+    return role
+
+
+def _changed(context: CommandContext, request: Request, role: dict[str, Any]) -> dict[str, Any]:
+    user_store.change(context, ROLES, role)
+    note(context, request, {name: role[name] for name in ("role", "db", "privileges", "roles")})
+    return {}
+
+
+def drop(context: CommandContext, request: Request) -> dict[str, Any]:
+    """dropRole: who has it, has it no more. Raises 31."""
+    name = role_named(request)
+    _existing(context, name)
+    _forget(context, lambda role: role == name)
+    user_store.remove(context, ROLES, name.id)
+    note(context, request, {"role": name.role, "db": name.db})
+    return {}
+
+
+def drop_all(context: CommandContext, request: Request) -> dict[str, Any]:
+    """dropAllRolesFromDatabase: answers how many they were."""
+    names = [item["_id"] for item in user_store.each(context, ROLES) if item.get("db") == request.db]
+    mine = set(names)
+    _forget(context, lambda role: role.id in mine)
+    for identity in names:
+        user_store.remove(context, ROLES, identity)
+    note(context, request, {"db": request.db})
+    return {"n": len(names)}
+
+
+def _forget(context: CommandContext, dropped: Callable[[RoleName], bool]) -> None:
+    """Take roles from all users and roles that have them."""
+    for namespace in (USERS, ROLES):
+        for item in list(user_store.each(context, namespace)):
+            roles = roles_of(item)
+            if any(dropped(role) for role in roles):
+                item["roles"] = [role.document for role in roles if not dropped(role)]
+                user_store.change(context, namespace, item)
+
+
+def grant_privileges(context: CommandContext, request: Request) -> dict[str, Any]:
+    """grantPrivilegesToRole: actions are added to those that it has on a resource."""
+    name = role_named(request)
+    role, given = _existing(context, name), _privileges(request)
+    _set_privileges(role, name, [*role["privileges"], *given])
+    return _changed(context, request, role)
+
+
+def _privileges(request: Request) -> list[Any]:
+    privileges = PRIVILEGES_REQUIRED.of(request.body)
+    if not privileges:
+        raise CommandError(2, f'{request.name} command requires a non-empty "privileges" array')
+    return privileges
+
+
+def revoke_privileges(context: CommandContext, request: Request) -> dict[str, Any]:
+    """revokePrivilegesFromRole: of the same resource; one that covers it by another name stays."""
+    name = role_named(request)
+    role = _existing(context, name)
+    left = merged(parse_privilege(item) for item in role["privileges"])
+    for resource, actions in (parse_privilege(item) for item in _privileges(request)):
+        left[resource] = left.get(resource, frozenset()) - actions
+    role["privileges"] = documents_of({resource: actions for resource, actions in left.items() if actions})
+    return _changed(context, request, role)
+
+
+def grant_roles(context: CommandContext, request: Request) -> dict[str, Any]:
+    """grantRolesToRole: it inherits these from here on."""
+    name = role_named(request)
+    role = _existing(context, name)
+    _set_roles(context, role, name, list(dict.fromkeys([*roles_of(role), *_roles(request)])))
+    return _changed(context, request, role)
+
+
+def revoke_roles(context: CommandContext, request: Request) -> dict[str, Any]:
+    """revokeRolesFromRole: it inherits these no more."""
+    role, roles = _existing(context, role_named(request)), _roles(request)
+    role["roles"] = [item.document for item in roles_of(role) if item not in roles]
+    return _changed(context, request, role)
+
+
+def _roles(request: Request) -> list[RoleName]:
+    roles = role_names(INHERITED_REQUIRED.of(request.body), request.db)
+    if not roles:
+        raise CommandError(2, f'{request.name} command requires a non-empty "roles" array')
+    return roles
+
+
+COMMANDS: Final = (
+    Command("createRole", create, Fields(INHERITED_REQUIRED, PRIVILEGES_REQUIRED, RESTRICTIONS), writes=True),
+    Command("dropAllRolesFromDatabase", drop_all, Fields(), writes=True),
+    Command("dropRole", drop, Fields(), writes=True),
+    Command("grantPrivilegesToRole", grant_privileges, Fields(PRIVILEGES_REQUIRED), writes=True),
+    Command("grantRolesToRole", grant_roles, Fields(INHERITED_REQUIRED), writes=True),
+    Command("revokePrivilegesFromRole", revoke_privileges, Fields(PRIVILEGES_REQUIRED), writes=True),
+    Command("revokeRolesFromRole", revoke_roles, Fields(INHERITED_REQUIRED), writes=True),
+    Command("updateRole", update, Fields(INHERITED, PRIVILEGES, RESTRICTIONS), writes=True),
+)

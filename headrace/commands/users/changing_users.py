@@ -1,0 +1,202 @@
+"""createUser, updateUser, dropUser, dropAllUsersFromDatabase, grantRolesToUser, revokeRolesFromUser.
+
+Credentials are derived from a password before the command runs, by the shell, in a thread (`Command.prepare`): it
+takes some ten milliseconds, which others need not wait for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from bson import Binary
+
+from headrace.auth.names import EXTERNAL, RoleName, UserName
+from headrace.auth.restrictions import check_restrictions
+from headrace.auth.roles import roles_of
+from headrace.auth.scram import SALT_BYTES, SHA_1
+from headrace.auth.users import MECHANISMS, derive_all
+from headrace.commands.users.arguments import role_names, user_named
+from headrace.dispatch.access import USERS
+from headrace.dispatch.arguments import Fields, array, boolean, document, string
+from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.execution import user_store
+
+CUSTOM_DATA: Final = document("customData")
+DIGEST_PASSWORD: Final = boolean("digestPassword", default=True)
+MECHANISM_NAMES: Final = array("mechanisms", "string")
+PASSWORD: Final = string("pwd")
+RESTRICTIONS: Final = array("authenticationRestrictions")
+ROLES: Final = array("roles")
+ROLES_REQUIRED: Final = array("roles", required=True)
+
+
+def derivation(request: Request) -> Callable[[], dict[str, Any]] | None:
+    """What derives the credentials of a request's password; None where it has none. Raises what is wrong with it."""
+    password = request.body.get("pwd")
+    if password is None or request.db == EXTERNAL:
+        return None
+    if not password:
+        raise CommandError(2, "Password cannot be empty")
+    digested = not DIGEST_PASSWORD.of(request.body)
+    mechanisms = _mechanisms(request.body) or (SHA_1,) if digested else _mechanisms(request.body) or MECHANISMS
+    if digested and mechanisms != (SHA_1,):
+        raise CommandError(2, "Use of SCRAM-SHA-256 requires undigested passwords")
+    salts = {name: secrets.token_bytes(SALT_BYTES[name]) for name in mechanisms}
+    return partial(derive_all, user_named(request), password, mechanisms, salts, digested=digested)
+
+
+def _mechanisms(body: dict[str, Any]) -> tuple[str, ...]:
+    """The mechanisms that a request names, none for the default. Raises 2."""
+    if body.get("mechanisms") is None:
+        return ()
+    names = MECHANISM_NAMES.of(body)
+    if not names:
+        raise CommandError(2, "mechanisms field must not be empty")
+    for name in names:
+        if name not in MECHANISMS:
+            raise CommandError(2, f"Unknown auth mechanism '{name}'")
+    return tuple(name for name in MECHANISMS if name in names)
+
+
+def create(context: CommandContext, request: Request) -> dict[str, Any]:
+    """createUser: raises 51003 if it is there, 31 for a role that is not."""
+    name, body = user_named(request), request.body
+    if name.db == "local":
+        raise CommandError(2, "Cannot create users in the local database")
+    if name.db == EXTERNAL and body.get("pwd") is not None:
+        raise CommandError(2, "Cannot set the password for users defined on the '$external' database")
+    if name.db != EXTERNAL and body.get("pwd") is None:
+        raise CommandError(
+            2,
+            "Must provide a 'pwd' field for all user documents, except those with '$external' as the user's source db",
+        )
+    if user_store.load(context, USERS, name.id) is not None:
+        raise CommandError(51003, f'User "{name.text}" already exists')
+    roles = role_names(ROLES_REQUIRED.of(body), name.db)
+    user_store.require_roles(context, roles)
+    credentials = {"external": True} if name.db == EXTERNAL else request.prepared
+    user: dict[str, Any] = {
+        "_id": name.id, "userId": Binary(user_store.new_id(), 4), "user": name.user, "db": name.db,
+        "credentials": credentials,
+    }  # fmt: skip
+    if body.get("customData") is not None:
+        user["customData"] = CUSTOM_DATA.of(body)
+    user["roles"] = [role.document for role in roles]
+    _set_restrictions(user, body)
+    user_store.add(context, USERS, user)
+    note(context, request, {"user": name.user, "db": name.db, "roles": user["roles"]})
+    return {}
+
+
+def _set_restrictions(document: dict[str, Any], body: dict[str, Any]) -> None:
+    if body.get("authenticationRestrictions") is not None:
+        check_restrictions(RESTRICTIONS.of(body))
+        document["authenticationRestrictions"] = RESTRICTIONS.of(body)
+        if not document["authenticationRestrictions"]:
+            del document["authenticationRestrictions"]
+
+
+def update(context: CommandContext, request: Request) -> dict[str, Any]:
+    """updateUser: what is given replaces what is there. Raises 2 where nothing is given, 11 where the user is not."""
+    name, body = user_named(request), request.body
+    given = [field for field in _UPDATED if body.get(field) is not None]
+    if not given:
+        raise CommandError(2, "Must specify at least one field to update in updateUser")
+    if name.db == EXTERNAL and body.get("pwd") is not None:
+        raise CommandError(2, "Cannot set the password for users defined on the '$external' database")
+    user = _existing(context, name)
+    if request.prepared is not None:
+        user["credentials"] = request.prepared
+    elif "mechanisms" in given:
+        mechanisms = _mechanisms(body)
+        if not set(mechanisms) <= user["credentials"].keys():
+            raise CommandError(2, "mechanisms field must be a subset of previously set mechanisms")
+        user["credentials"] = {item: user["credentials"][item] for item in mechanisms}
+    if "customData" in given:
+        user["customData"] = CUSTOM_DATA.of(body)
+    if "roles" in given:
+        roles = role_names(ROLES.of(body), name.db)
+        user_store.require_roles(context, roles)
+        user["roles"] = [role.document for role in roles]
+    _set_restrictions(user, body)
+    user_store.change(context, USERS, user)
+    note(context, request, {"user": name.user, "db": name.db, "passwordChanged": "pwd" in given})
+    return {}
+
+
+def _existing(context: CommandContext, name: UserName) -> dict[str, Any]:
+    user = user_store.load(context, USERS, name.id)
+    if user is None:
+        raise CommandError(11, f"User '{name.text}' not found")
+    return user
+
+
+def drop(context: CommandContext, request: Request) -> dict[str, Any]:
+    """dropUser: raises 11 where there is none. Its connections are nobody's at their next command."""
+    name = user_named(request)
+    if not user_store.remove(context, USERS, name.id):
+        raise CommandError(11, f"User '{name.text}' not found")
+    note(context, request, {"user": name.user, "db": name.db})
+    return {}
+
+
+def drop_all(context: CommandContext, request: Request) -> dict[str, Any]:
+    """dropAllUsersFromDatabase: answers how many they were."""
+    names = [item["_id"] for item in user_store.each(context, USERS) if item.get("db") == request.db]
+    for identity in names:
+        user_store.remove(context, USERS, identity)
+    note(context, request, {"db": request.db})
+    return {"n": len(names)}
+
+
+def grant(context: CommandContext, request: Request) -> dict[str, Any]:
+    """grantRolesToUser: roles that it has already stay. Raises 11, 31."""
+    name = user_named(request)
+    user, roles = _existing(context, name), _listed(request)
+    user_store.require_roles(context, roles)
+    user["roles"] = [role.document for role in dict.fromkeys([*roles_of(user), *roles])]
+    user_store.change(context, USERS, user)
+    note(context, request, {"user": name.user, "db": name.db, "roles": [role.document for role in roles]})
+    return {}
+
+
+def revoke(context: CommandContext, request: Request) -> dict[str, Any]:
+    """revokeRolesFromUser: a role that it has not is no error. Raises 11, 31."""
+    name = user_named(request)
+    user, roles = _existing(context, name), _listed(request)
+    user_store.require_roles(context, roles)
+    user["roles"] = [role.document for role in roles_of(user) if role not in roles]
+    user_store.change(context, USERS, user)
+    note(context, request, {"user": name.user, "db": name.db, "roles": [role.document for role in roles]})
+    return {}
+
+
+def _listed(request: Request) -> list[RoleName]:
+    roles = role_names(ROLES_REQUIRED.of(request.body), request.db)
+    if not roles:
+        raise CommandError(2, f'{request.name} command requires a non-empty "roles" array')
+    return roles
+
+
+def note(context: CommandContext, request: Request, details: dict[str, Any]) -> None:
+    """Tell who listens (the log, the audit) what the command has changed."""
+    context.engine.access.note(request.name, request.client, details)
+
+
+_UPDATED: Final = ("authenticationRestrictions", "customData", "mechanisms", "pwd", "roles")
+_USER: Final = (CUSTOM_DATA, DIGEST_PASSWORD, MECHANISM_NAMES, PASSWORD, RESTRICTIONS)
+
+COMMANDS: Final = (
+    Command("createUser", create, Fields(*_USER, ROLES_REQUIRED), writes=True, prepare=derivation),
+    Command("dropAllUsersFromDatabase", drop_all, Fields(), writes=True),
+    Command("dropUser", drop, Fields(), writes=True),
+    Command("grantRolesToUser", grant, Fields(ROLES_REQUIRED), writes=True),
+    Command("revokeRolesFromUser", revoke, Fields(ROLES_REQUIRED), writes=True),
+    Command("updateUser", update, Fields(*_USER, ROLES), writes=True, prepare=derivation),
+)

@@ -1,0 +1,198 @@
+"""saslStart, saslContinue, authenticate, logout; and the first step of a login in a hello.
+
+Rule: a login that fails says nothing but that. It takes the same steps and the same time whether the user exists or
+not, and is answered after a delay, in which its connection can try no other password.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Final
+
+from bson import Binary
+
+from headrace import limits
+from headrace.auth.names import EXTERNAL, UserName
+from headrace.auth.scram import HASHES, ClientFirst, Exchange, fake
+from headrace.auth.users import MECHANISMS, credentials_of, mechanisms_of
+from headrace.dispatch.arguments import Fields, any_type, document, number, string
+from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.wait import Wait
+from headrace.errors import CommandError
+
+X509: Final = "MONGODB-X509"
+MECHANISM: Final = string("mechanism", required=True)
+OPTIONS: Final = document("options")
+PAYLOAD: Final = any_type("payload", required=True)
+CONVERSATION_ID: Final = number("conversationId", 0, required=True)
+USER: Final = string("user")
+
+_KINDS: Final = ("authenticate", "speculativeAuthenticate")
+
+
+class Conversation:
+    """A login that has begun on a connection."""
+
+    __slots__ = ("exchange", "kind", "mechanism", "name", "proven", "skips_empty")
+
+    def __init__(self, name: UserName, mechanism: str, exchange: Exchange, *, kind: str, skips_empty: bool) -> None:
+        self.name = name
+        self.mechanism = mechanism
+        self.exchange = exchange
+        self.kind = kind
+        self.proven = False
+        """The client has shown that it knows the password, and will send an empty message."""
+        self.skips_empty = skips_empty
+
+
+def sasl_start(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
+    """saslStart: the server's first message."""
+    return _delayed(context, request, lambda: begin(context, request, request.body, request.db))
+
+
+def begin(
+    context: CommandContext, request: Request, body: dict[str, Any], db: str, *, speculative: bool = False
+) -> dict[str, Any]:
+    """Begin a login. Raises 18, and 334 for a mechanism that is not there."""
+    access, client = context.engine.access, request.client
+    mechanism, kind = body.get("mechanism"), _KINDS[speculative]
+    client.conversation = None
+    if mechanism == X509:
+        return _with_certificate(context, client, None, kind)
+    if mechanism not in HASHES or db == EXTERNAL:
+        raise CommandError(334, f"Unsupported mechanism '{mechanism}' on authentication database '{db}'")
+    access.count(mechanism, kind, "received")
+    first = ClientFirst(_payload(body))
+    name = UserName(first.user, db)
+    stored = access.user(name)
+    invented = fake(mechanism, name.id, access.secret)
+    credentials = (None if stored is None else credentials_of(stored, mechanism)) or invented
+    exchange = Exchange(first, credentials, secrets.token_urlsafe(24))
+    skips = bool(OPTIONS.of(body).get("skipEmptyExchange"))
+    client.conversation = Conversation(name, mechanism, exchange, kind=kind, skips_empty=skips)
+    return {"conversationId": 1, "done": False, "payload": Binary(exchange.server_first.encode())}
+
+
+def _payload(body: dict[str, Any]) -> bytes:
+    payload = body.get("payload")
+    if isinstance(payload, bytes):
+        return bytes(payload)
+    raise CommandError(18, "Authentication failed.")
+
+
+def sasl_continue(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
+    """saslContinue: the client's proof, and then an empty message unless it skips that."""
+    return _delayed(context, request, lambda: _continue(context, request))
+
+
+def _continue(context: CommandContext, request: Request) -> dict[str, Any]:
+    client, body = request.client, request.body
+    conversation: Conversation | None = client.conversation
+    if conversation is None:
+        raise CommandError(17, "No SASL session state found")
+    client.conversation = None
+    if CONVERSATION_ID.of(body) != 1:
+        raise CommandError(17, "sasl: Mismatched conversation id")
+    access = context.engine.access
+    if conversation.proven:
+        return {"conversationId": 1, "done": True, "payload": Binary(b"")}
+    last = conversation.exchange.finish(_payload(body))
+    if conversation.mechanism not in mechanisms_of(access.user(conversation.name) or {}):
+        raise CommandError(18, "Authentication failed.")
+    access.log_in(client, conversation.name)
+    access.count(conversation.mechanism, conversation.kind, "successful")
+    access.note("authenticate", client, _details(conversation.name, conversation.mechanism))
+    conversation.proven = True
+    if not conversation.skips_empty:
+        client.conversation = conversation
+    return {"conversationId": 1, "done": conversation.skips_empty, "payload": Binary(last)}
+
+
+def authenticate(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
+    """authenticate: a user by its certificate, which the TLS of its connection has verified."""
+    return _delayed(context, request, lambda: _authenticate(context, request))
+
+
+def _authenticate(context: CommandContext, request: Request) -> dict[str, Any]:
+    mechanism = request.body.get("mechanism")
+    if mechanism != X509 or request.db != EXTERNAL:
+        raise CommandError(334, f"Unsupported mechanism '{mechanism}' on authentication database '{request.db}'")
+    subject = USER.of(request.body) or None
+    return _with_certificate(context, request.client, subject, "authenticate")
+
+
+def _with_certificate(context: CommandContext, client: ClientInfo, subject: str | None, kind: str) -> dict[str, Any]:
+    """Log in who the client's certificate names; `subject`: who it says that it is, None: whoever is named."""
+    access = context.engine.access
+    access.count(X509, kind, "received")
+    named = client.certificate_subject
+    if named is None or subject not in (None, named):
+        raise CommandError(18, "Authentication failed.")
+    name = UserName(named, EXTERNAL)
+    access.log_in(client, name)
+    access.count(X509, kind, "successful")
+    access.note("authenticate", client, _details(name, X509))
+    return {"dbname": EXTERNAL, "user": named}
+
+
+def _details(name: UserName, mechanism: str) -> dict[str, Any]:
+    return {"user": name.user, "db": name.db, "mechanism": mechanism}
+
+
+def _delayed(context: CommandContext, request: Request, run: Any) -> dict[str, Any] | Wait:
+    """Answer at once what succeeds, and with a delay what fails; then the connection has forgotten its login."""
+    if isinstance(request.prepared, CommandError):
+        raise request.prepared
+    attempted = request.client.conversation
+    try:
+        return run()  # type: ignore[no-any-return]
+    except CommandError as error:
+        request.client.conversation = None
+        details = {} if attempted is None else _details(attempted.name, attempted.mechanism)
+        context.engine.access.note("authenticate", request.client, details, error.code)
+        request.prepared = error
+        return Wait(limits.LOGIN_DELAY_MS)
+
+
+def logout(context: CommandContext, request: Request) -> dict[str, Any]:
+    """logout: the connection is nobody any more, if its user is one of this database."""
+    request.client.conversation = None
+    context.engine.access.log_out(request.client, request.db)
+    return {}
+
+
+# What a hello asks for.
+
+
+def speculative(context: CommandContext, request: Request, asked: Any) -> dict[str, Any] | None:
+    """The answer to the first message of a login in a hello; None where it fails, which then says nothing."""
+    if type(asked) is not dict:
+        return None
+    try:
+        if "saslStart" in asked:
+            db = asked.get("db")
+            return begin(context, request, asked, db if type(db) is str else "admin", speculative=True)
+        if asked.get("mechanism") == X509:
+            return _with_certificate(context, request.client, asked.get("user"), "speculativeAuthenticate")
+    except CommandError:
+        request.client.conversation = None
+    return None
+
+
+def supported_mechanisms(context: CommandContext, asked: str) -> list[str]:
+    """The mechanisms of the user `db.name`; all, where there is none of that name."""
+    db, _, user = asked.partition(".")
+    document_of_user = context.engine.access.user(UserName(user, db))
+    return list(MECHANISMS) if document_of_user is None else mechanisms_of(document_of_user)
+
+
+_SASL: Final = Fields(MECHANISM, OPTIONS, PAYLOAD, any_type("autoAuthorize"), strict=False)
+
+COMMANDS: Final = (
+    Command("authenticate", authenticate, Fields(string("mechanism"), USER, strict=False)),
+    Command("logout", logout, Fields(strict=False)),
+    Command("saslContinue", sasl_continue, Fields(CONVERSATION_ID, PAYLOAD, strict=False)),
+    Command("saslStart", sasl_start, _SASL),
+)

@@ -1,0 +1,147 @@
+"""usersInfo, rolesInfo, connectionStatus, invalidateUserCache: what users and roles there are, and who asks."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.auth import builtin_roles
+from headrace.auth.names import RoleName
+from headrace.auth.privileges import documents_of, merged, parse_privilege
+from headrace.auth.roles import resolve, roles_of
+from headrace.auth.users import shown
+from headrace.commands.users.arguments import role_names, user_names
+from headrace.dispatch.access import ROLES, USERS
+from headrace.dispatch.arguments import Fields, any_type, boolean, document
+from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.execution import user_store
+from headrace.query.match import parse_filter
+
+FILTER: Final = document("filter")
+SHOW_BUILTIN_ROLES: Final = boolean("showBuiltinRoles")
+SHOW_CREDENTIALS: Final = boolean("showCredentials")
+SHOW_CUSTOM_DATA: Final = boolean("showCustomData", default=True)
+SHOW_PRIVILEGES: Final = boolean("showPrivileges")
+SHOW_RESTRICTIONS: Final = boolean("showAuthenticationRestrictions")
+
+
+def users_info(context: CommandContext, request: Request) -> dict[str, Any]:
+    """usersInfo: of one user, of several, of a database (1), or of all (`forAllDBs`)."""
+    body = request.body
+    asked = body["usersInfo"]
+    details = SHOW_PRIVILEGES.of(body) or SHOW_RESTRICTIONS.of(body)
+    if type(asked) is dict and "forAllDBs" in asked:
+        documents = list(user_store.each(context, USERS))
+    elif isinstance(asked, int | float) and not isinstance(asked, bool):
+        documents = [item for item in user_store.each(context, USERS) if item.get("db") == request.db]
+    else:
+        loaded = (user_store.load(context, USERS, name.id) for name in user_names(asked, request.db))
+        documents = [item for item in loaded if item is not None]
+        return {"users": _filtered(context, body, documents, details=details)}
+    if details:
+        raise CommandError(2, "Privilege or restriction details require exact-match usersInfo queries")
+    return {"users": _filtered(context, body, documents, details=False)}
+
+
+def _filtered(
+    context: CommandContext, body: dict[str, Any], documents: list[dict[str, Any]], *, details: bool
+) -> list[dict[str, Any]]:
+    users = []
+    for item in documents:
+        if type(item.get("user")) is not str or type(item.get("db")) is not str:
+            continue
+        user = shown(item, credentials=SHOW_CREDENTIALS.of(body))
+        if not SHOW_CUSTOM_DATA.of(body):
+            user.pop("customData", None)
+        if details:
+            user |= _details(context, item, privileges=SHOW_PRIVILEGES.of(body))
+        users.append(user)
+    spec = FILTER.of(body)
+    if not spec:
+        return users
+    matches = parse_filter(spec)
+    return [user for user in users if matches(user)]
+
+
+def _details(context: CommandContext, item: dict[str, Any], *, privileges: bool) -> dict[str, Any]:
+    resolved = resolve(roles_of(item), user_store.role_loader(context))
+    details: dict[str, Any] = {"inheritedRoles": [role.document for role in resolved.roles]}
+    if privileges:
+        details["inheritedPrivileges"] = documents_of(resolved.privileges)
+    details["inheritedAuthenticationRestrictions"] = list(resolved.restrictions)
+    details["authenticationRestrictions"] = item.get("authenticationRestrictions", [])
+    return details
+
+
+def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
+    """rolesInfo: of one role, of several, or of a database (1), with the built-in ones where asked for."""
+    body = request.body
+    asked = body["rolesInfo"]
+    if body.get("showPrivileges") == "asUserFragment":
+        raise CommandError(115, "rolesInfo: showPrivileges as a user fragment is not supported")
+    if isinstance(asked, int | float) and not isinstance(asked, bool):
+        names = [
+            RoleName(item["role"], item["db"])
+            for item in user_store.each(context, ROLES)
+            if item.get("db") == request.db and type(item.get("role")) is str
+        ]
+        if SHOW_BUILTIN_ROLES.of(body):
+            names += builtin_roles.names_in(request.db)
+    else:
+        names = role_names(asked if type(asked) is list else [asked], request.db)
+    described = (_role(context, name, body) for name in names)
+    return {"roles": [role for role in described if role is not None]}
+
+
+def _role(context: CommandContext, name: RoleName, body: dict[str, Any]) -> dict[str, Any] | None:
+    builtin = builtin_roles.privileges_of(name)
+    stored = {} if builtin is not None else user_store.load(context, ROLES, name.id)
+    if stored is None:
+        return None
+    direct = roles_of(stored)
+    resolved = resolve([name], user_store.role_loader(context))
+    role: dict[str, Any] = {
+        "_id": name.id, "role": name.role, "db": name.db, "isBuiltin": builtin is not None,
+        "roles": [item.document for item in direct],
+        "inheritedRoles": [item.document for item in resolved.roles if item != name],
+    }  # fmt: skip
+    if body.get("showPrivileges"):
+        direct_privileges = (
+            builtin if builtin is not None else merged(parse_privilege(item) for item in stored["privileges"])
+        )
+        role["privileges"] = documents_of(direct_privileges)
+        role["inheritedPrivileges"] = documents_of(resolved.privileges)
+    if SHOW_RESTRICTIONS.of(body):
+        role["authenticationRestrictions"] = stored.get("authenticationRestrictions", [])
+        role["inheritedAuthenticationRestrictions"] = list(resolved.restrictions)
+    return role
+
+
+def connection_status(context: CommandContext, request: Request) -> dict[str, Any]:
+    """connectionStatus: who the connection is, its roles with those they inherit, and its privileges if asked for."""
+    grants = context.engine.access.grants(request.client)
+    information: dict[str, Any] = {"authenticatedUsers": [], "authenticatedUserRoles": []}
+    if grants is not None:
+        information["authenticatedUsers"] = [{"user": grants.name.user, "db": grants.name.db}]
+        information["authenticatedUserRoles"] = [role.document for role in grants.resolved.roles]
+    if SHOW_PRIVILEGES.of(request.body):
+        information["authenticatedUserPrivileges"] = [] if grants is None else documents_of(grants.privileges)
+    return {"authInfo": information}
+
+
+def invalidate(context: CommandContext, request: Request) -> dict[str, Any]:
+    """invalidateUserCache: each connection looks its user up again."""
+    context.engine.access.invalidate()
+    return {}
+
+
+_USERS_INFO: Final = Fields(FILTER, SHOW_CREDENTIALS, SHOW_CUSTOM_DATA, SHOW_PRIVILEGES, SHOW_RESTRICTIONS)
+
+COMMANDS: Final = (
+    Command("connectionStatus", connection_status, Fields(SHOW_PRIVILEGES, strict=False)),
+    Command("invalidateUserCache", invalidate, Fields(), admin_only=True),
+    Command("rolesInfo", roles_info, Fields(SHOW_BUILTIN_ROLES, any_type("showPrivileges"), SHOW_RESTRICTIONS)),
+    Command("usersInfo", users_info, _USERS_INFO),
+)

@@ -1,0 +1,107 @@
+"""Reading and writing `admin.system.users` and `admin.system.roles` within a command."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any, Final
+
+from headrace.auth import builtin_roles
+from headrace.auth.names import RoleName
+from headrace.auth.roles import LoadRole
+from headrace.dispatch.access import ROLES, SECRET_KEY, USERS, located, stored
+from headrace.dispatch.context import CommandContext
+from headrace.errors import CommandError
+from headrace.execution.matches import created
+from headrace.store import catalog_changes
+from headrace.store.catalog import Collection
+from headrace.turns import tick
+from headrace.values.bson import decode, encode
+
+_VERSION: Final = "admin.system.version"
+_SCHEMA: Final = {"_id": "authSchema", "currentVersion": 5}
+"""What says that users and roles are stored in the form that MongoDB has had since 3.0."""
+_UNIQUE: Final = {USERS: "user", ROLES: "role"}
+
+
+def each(context: CommandContext, namespace: str) -> Iterator[dict[str, Any]]:
+    """All stored users, or roles."""
+    collection = context.view.collection(namespace)
+    if collection is None or collection.is_view:
+        return
+    for _, raw in list(context.view.scan(collection)):
+        tick()
+        yield decode(raw)
+
+
+def load(context: CommandContext, namespace: str, identity: str) -> dict[str, Any] | None:
+    """A user or a role as the command sees it."""
+    return stored(context.view, namespace, identity)
+
+
+def role_loader(context: CommandContext) -> LoadRole:
+    """Looks roles up as the command sees them."""
+    return lambda name: load(context, ROLES, name.id)
+
+
+def role_exists(context: CommandContext, name: RoleName) -> bool:
+    """Whether there is such a role, built-in or user-defined."""
+    return builtin_roles.privileges_of(name) is not None or load(context, ROLES, name.id) is not None
+
+
+def require_roles(context: CommandContext, names: list[RoleName]) -> None:
+    """Raise 31 for the first role that does not exist."""
+    for name in names:
+        if not role_exists(context, name):
+            raise CommandError(31, f"Could not find role: {name.text}")
+
+
+def add(context: CommandContext, namespace: str, document: dict[str, Any]) -> None:
+    """Store a new user or role. Raises 11000 if it is there."""
+    collection = _collection(context, namespace)
+    if load(context, _VERSION, str(_SCHEMA["_id"])) is None:
+        context.txn.insert(created(context, _VERSION), encode(_SCHEMA))
+    txn = context.txn
+    if txn.kv.get(SECRET_KEY, db=txn.tables["meta"]) is None:
+        txn.kv.put(SECRET_KEY, context.engine.access.secret, db=txn.tables["meta"])
+    txn.insert(collection, encode(document))
+
+
+def _collection(context: CommandContext, namespace: str) -> Collection:
+    collection = context.txn.collection(namespace)
+    if collection is not None:
+        if collection.is_view:
+            raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
+        return collection
+    collection = created(context, namespace)
+    name = _UNIQUE[namespace]
+    spec = {"v": 2, "unique": True, "key": {name: 1, "db": 1}, "name": f"{name}_1_db_1"}
+    catalog_changes.create_indexes(context.txn, collection, [spec])
+    return collection
+
+
+def change(context: CommandContext, namespace: str, document: dict[str, Any]) -> None:
+    """Store a user or role that is there anew."""
+    collection = context.txn.collection(namespace)
+    stored_now = located(context.txn, namespace, document["_id"])
+    assert collection is not None and stored_now is not None
+    new = encode(document)
+    if new != stored_now[1]:
+        context.txn.replace(collection, stored_now[0], stored_now[1], new, new)
+
+
+def remove(context: CommandContext, namespace: str, identity: str) -> bool:
+    """Remove a user or role; False if there is none."""
+    collection = context.txn.collection(namespace)
+    stored_now = located(context.txn, namespace, identity)
+    if collection is None or stored_now is None:
+        return False
+    context.txn.delete(collection, *stored_now)
+    return True
+
+
+def new_id() -> bytes:
+    """The 16 bytes of a new user's `userId`, a random UUID."""
+    raw = bytearray(secrets.token_bytes(16))
+    raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
+    return bytes(raw)

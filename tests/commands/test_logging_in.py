@@ -1,0 +1,198 @@
+"""Logins, driven message by message."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.auth.scram import SHA_1, SHA_256, derive, prepared
+from headrace.dispatch.request import Request
+from headrace.dispatch.wait import Wait
+from headrace.testing.driven import DrivenServer
+from headrace.values.bson import decode
+
+
+@pytest.fixture(params=[True, False], ids=["oplog", "standalone"])
+def server(request: pytest.FixtureRequest) -> Iterator[DrivenServer]:
+    with DrivenServer(oplog=request.param) as driven:
+        driven.must("admin", {"createUser": "a,b=c", "pwd": "p\u00adw", "roles": []})
+        yield driven
+
+
+def run(server: DrivenServer, db: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The reply; that of a login which fails comes behind a delay."""
+    request: Request = server.request(db, body)
+    command = server.engine.command(request)
+    answer = server.engine.run_read(command, request)
+    if isinstance(answer, Wait):
+        assert answer.wait_ms > 0
+        answer = server.engine.run_read(command, request)
+    assert isinstance(answer, bytes)
+    return decode(answer)
+
+
+def first_message(user: str) -> bytes:
+    return f"n,,n={user.replace('=', '=3D').replace(',', '=2C')},r=client".encode()
+
+
+def proof(mechanism: str, user: str, password: str, server_first: bytes) -> bytes:
+    """The client's last message, as a driver computes it."""
+    name = {SHA_1: "sha1", SHA_256: "sha256"}[mechanism]
+    fields = dict(part.split("=", 1) for part in server_first.decode().split(","))
+    salted = hashlib.pbkdf2_hmac(name, prepared(mechanism, user, password), b64decode(fields["s"]), int(fields["i"]))
+    client_key = hmac.digest(salted, b"Client Key", name)
+    without = f"c=biws,r={fields['r']}"
+    signed = b",".join([first_message(user)[3:], server_first, without.encode()])
+    signature = hmac.digest(hashlib.new(name, client_key).digest(), signed, name)
+    return f"{without},p={b64encode(bytes(a ^ b for a, b in zip(client_key, signature))).decode()}".encode()
+
+
+def log_in(
+    server: DrivenServer, user: str = "a,b=c", password: str = "pw", mechanism: str = SHA_256, **options: bool
+) -> dict[str, Any]:
+    start = {"saslStart": 1, "mechanism": mechanism, "payload": first_message(user), "options": options}
+    begun = run(server, "admin", start)
+    last = proof(mechanism, user, password, begun["payload"])
+    return run(server, "admin", {"saslContinue": 1, "conversationId": 1, "payload": last})
+
+
+def who(server: DrivenServer) -> list[dict[str, str]]:
+    users: list[dict[str, str]] = run(server, "admin", {"connectionStatus": 1})["authInfo"]["authenticatedUsers"]
+    return users
+
+
+def test_a_login_with_each_mechanism(server: DrivenServer) -> None:
+    for mechanism, password in ((SHA_1, "p\u00adw"), (SHA_256, "pw")):
+        done = log_in(server, password=password, mechanism=mechanism, skipEmptyExchange=True)
+        assert done["done"] is True and done["payload"].startswith(b"v=")
+        assert who(server) == [{"user": "a,b=c", "db": "admin"}]
+        run(server, "other", {"logout": 1})
+        assert who(server) != []
+        run(server, "admin", {"logout": 1})
+        assert who(server) == []
+
+
+def test_a_client_may_send_an_empty_message_at_the_end(server: DrivenServer) -> None:
+    assert log_in(server)["done"] is False
+    done = run(server, "admin", {"saslContinue": 1, "conversationId": 1, "payload": b""})
+    assert (done["done"], done["payload"]) == (True, b"")
+    assert run(server, "admin", {"saslContinue": 1, "conversationId": 1, "payload": b""})["code"] == 17
+
+
+def test_a_login_fails_in_the_same_way_whoever_it_is(server: DrivenServer) -> None:
+    wrong = log_in(server, password="other")
+    nobody = log_in(server, user="nobody")
+    for failed in (wrong, nobody):
+        assert (failed["code"], failed["codeName"], failed["errmsg"]) == (
+            18, "AuthenticationFailed", "Authentication failed.",
+        )  # fmt: skip
+    assert who(server) == []
+    status = server.must("admin", {"serverStatus": 1})["security"]["authentication"]["mechanisms"]
+    assert status[SHA_256]["authenticate"] == {"received": 2, "successful": 0}
+
+
+def test_a_proof_is_good_for_one_conversation(server: DrivenServer) -> None:
+    start = {"saslStart": 1, "mechanism": SHA_256, "payload": first_message("a,b=c")}
+    last = proof(SHA_256, "a,b=c", "pw", run(server, "admin", start)["payload"])
+    run(server, "admin", start)
+    replayed = run(server, "admin", {"saslContinue": 1, "conversationId": 1, "payload": last})
+    assert replayed["code"] == 18
+    again = run(server, "admin", {"saslContinue": 1, "conversationId": 1, "payload": last})
+    assert again["code"] == 17
+
+
+@pytest.mark.parametrize(
+    ("db", "body", "code"),
+    [
+        ("admin", {"saslStart": 1, "mechanism": "PLAIN", "payload": b""}, 334),
+        ("$external", {"saslStart": 1, "mechanism": SHA_256, "payload": b"n,,n=u,r=x"}, 334),
+        ("admin", {"saslStart": 1, "mechanism": SHA_256, "payload": "n,,n=u,r=x"}, 18),
+        ("admin", {"saslStart": 1, "mechanism": SHA_256, "payload": b"p=tls-unique,,n=u,r=x"}, 18),
+        ("admin", {"saslContinue": 1, "conversationId": 1, "payload": b""}, 17),
+        ("$external", {"authenticate": 1, "mechanism": "MONGODB-X509"}, 18),
+        ("admin", {"authenticate": 1, "mechanism": "MONGODB-CR"}, 334),
+    ],
+)
+def test_what_is_no_login(server: DrivenServer, db: str, body: dict[str, Any], code: int) -> None:
+    assert run(server, db, body)["code"] == code
+
+
+def test_a_hello_begins_a_login_and_names_the_mechanisms(server: DrivenServer) -> None:
+    asked = {"saslStart": 1, "mechanism": SHA_256, "payload": first_message("a,b=c"), "db": "admin"}
+    reply = run(server, "admin", {"hello": 1, "saslSupportedMechs": "admin.a,b=c", "speculativeAuthenticate": asked})
+    assert reply["saslSupportedMechs"] == [SHA_1, SHA_256]
+    last = proof(SHA_256, "a,b=c", "pw", reply["speculativeAuthenticate"]["payload"])
+    run(server, "admin", {"saslContinue": 1, "conversationId": 1, "payload": last})
+    assert who(server) == [{"user": "a,b=c", "db": "admin"}]
+
+
+def test_a_hello_does_not_say_whether_a_user_exists(server: DrivenServer) -> None:
+    asked = {"saslStart": 1, "mechanism": SHA_256, "payload": first_message("nobody"), "db": "admin"}
+    hello = {"hello": 1, "saslSupportedMechs": "admin.nobody", "speculativeAuthenticate": asked}
+    first, second = run(server, "admin", hello), run(server, "admin", hello)
+    assert first["saslSupportedMechs"] == [SHA_1, SHA_256]
+    salts = [reply["speculativeAuthenticate"]["payload"].split(b",")[1] for reply in (first, second)]
+    assert salts[0] == salts[1]
+    broken = {**asked, "payload": b"nonsense"}
+    assert "speculativeAuthenticate" not in run(server, "admin", {"hello": 1, "speculativeAuthenticate": broken})
+
+
+def test_a_connection_is_one_user_at_a_time(server: DrivenServer) -> None:
+    server.must("admin", {"createUser": "other", "pwd": "pw", "roles": []})
+    log_in(server, skipEmptyExchange=True)
+    assert log_in(server, skipEmptyExchange=True)["ok"] == 1.0
+    assert log_in(server, user="other")["code"] == 5626701
+
+
+def test_a_user_that_is_dropped_is_out_at_once(server: DrivenServer) -> None:
+    log_in(server, skipEmptyExchange=True)
+    server.must("admin", {"dropUser": "a,b=c"})
+    assert who(server) == []
+    server.must("admin", {"createUser": "a,b=c", "pwd": "pw", "roles": []})
+    assert who(server) == []
+    log_in(server, skipEmptyExchange=True)
+    server.must("admin", {"delete": "system.users", "deletes": [{"q": {}, "limit": 0}]})
+    assert who(server) == []
+
+
+def test_a_restriction_of_addresses_is_met_or_the_login_fails(server: DrivenServer) -> None:
+    for source, code in (("10.0.0.0/8", 18), ("127.0.0.0/8", None)):
+        server.must("admin", {"updateUser": "a,b=c", "authenticationRestrictions": [{"clientSource": [source]}]})
+        assert log_in(server, skipEmptyExchange=True).get("code") == code
+    server.must("admin", {"updateUser": "a,b=c", "authenticationRestrictions": [{"serverAddress": ["10.0.0.1"]}]})
+    assert who(server) == []
+
+
+def test_a_certificate_logs_its_subject_in(server: DrivenServer) -> None:
+    server.must("$external", {"createUser": "CN=ann", "roles": []})
+    client = server.request("admin", {"ping": 1}).client
+    client.certificate_subject = "CN=ann"
+    asked = {"authenticate": 1, "mechanism": "MONGODB-X509", "user": "CN=bob"}
+    assert run(server, "$external", asked)["code"] == 18
+    done = run(server, "$external", {**asked, "user": "CN=ann"})
+    assert (done["dbname"], done["user"]) == ("$external", "CN=ann")
+    assert who(server) == [{"user": "CN=ann", "db": "$external"}]
+    run(server, "$external", {"logout": 1})
+    speculative = {"authenticate": 1, "mechanism": "MONGODB-X509", "db": "$external"}
+    assert run(server, "admin", {"hello": 1, "speculativeAuthenticate": speculative})["speculativeAuthenticate"]
+    assert who(server) != []
+
+
+def test_listeners_are_called_for_each_login(server: DrivenServer) -> None:
+    events: list[tuple[str, dict[str, Any], int]] = []
+    server.engine.access.listeners.append(lambda event: events.append((event[0], event[2], event[3])))
+    log_in(server, password="wrong")
+    log_in(server, skipEmptyExchange=True)
+    run(server, "admin", {"logout": 1})
+    name = {"user": "a,b=c", "db": "admin"}
+    login = {**name, "mechanism": SHA_256}
+    assert events == [("authenticate", login, 18), ("authenticate", login, 0), ("logout", name, 0)]
+
+
+def test_credentials_are_derived_in_milliseconds(server: DrivenServer) -> None:
+    assert derive(SHA_256, "u", "p", bytes(28)).iterations == 15_000
