@@ -136,6 +136,12 @@ def parse_collation(document: dict[str, Any] | None) -> Collation | None:
     return _make(document, locale, strength)
 
 
+def filled_collation(document: dict[str, Any]) -> dict[str, Any] | None:
+    """A collation as catalogs and entries show it, with every option; None for none. Raises as `parse_collation`."""
+    collation = parse_collation(document)
+    return None if collation is None else dict(collation.document)
+
+
 def _make(document: dict[str, Any], locale: str, strength: int) -> Collation:
     filled = (
         ("locale", locale), ("caseLevel", _flag(document, "caseLevel")),

@@ -10,7 +10,7 @@ of their placement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from headrace import limits
 from headrace.errors import CommandError
@@ -22,6 +22,8 @@ from headrace.turns import ticking
 
 __all__ = ["DocumentStage", "PipelineContext", "Stage", "parse_pipeline", "run_pipeline"]
 
+_NO_TEXT_INDEX: Final = 27
+
 
 def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tuple[Stage, ...]:
     """The stages of `pipeline`. Raises 7749501 if they are too many, else the `CommandError` of the first invalid one.
@@ -32,7 +34,12 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
         raise CommandError(7749501, f"Pipeline length must be no longer than {limits.PIPELINE_STAGE_COUNT_MAX} stages")
     stages: list[Stage] = []
     for element in ticking(pipeline):
-        stages.extend(_parse_stage(element, context))
+        try:
+            stages.extend(_parse_stage(element, context))
+        except CommandError as error:
+            if error.code == _NO_TEXT_INDEX and (stages or context.in_change_stream):
+                raise CommandError(17313, "$match with $text is only allowed as the first pipeline stage") from error
+            raise
     check_placement(stages, context)
     return with_limits(stages)
 

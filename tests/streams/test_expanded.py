@@ -65,6 +65,10 @@ def created(**options: Any) -> tuple[str, bool, list[tuple[str, Any]]]:
 
 
 COLLATION = {"locale": "en", "strength": 2}
+FULL_COLLATION = {
+    "locale": "en", "caseLevel": False, "caseFirst": "off", "strength": 2, "numericOrdering": False,
+    "alternate": "non-ignorable", "maxVariable": "punct", "normalization": False, "backwards": False, "version": "57.1",
+}  # fmt: skip
 IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}
 ROWS: dict[str, Row] = {
     "create": ([], {"create": "c"}, [created()]),
@@ -80,7 +84,7 @@ ROWS: dict[str, Row] = {
     "create that is there already": ([MADE], {"create": "c"}, []),
     "create with a collation": ([], {"create": "c", "collation": COLLATION}, [
         ("create", True, [
-            ns("D", "c"), described(collation=COLLATION, idIndex={**ID_INDEX, "collation": COLLATION}),
+            ns("D", "c"), described(collation=FULL_COLLATION, idIndex={**ID_INDEX, "collation": FULL_COLLATION}),
             ("nsType", "collection"),
         ]),
     ]),
@@ -171,7 +175,7 @@ ROWS: dict[str, Row] = {
     ]),
     "view created with a collation": ([], {**VIEW, "pipeline": [], "collation": COLLATION}, [
         ("create", False, [
-            ns("D", "v"), described(viewOn="c", pipeline=[], collation=COLLATION), ("nsType", "view"),
+            ns("D", "v"), described(viewOn="c", pipeline=[], collation=FULL_COLLATION), ("nsType", "view"),
         ]),
     ]),
     "view dropped": ([VIEW], {"drop": "v"}, [("drop", False, [ns("D", "v")])]),

@@ -12,7 +12,7 @@ from headrace.dispatch.namespaces import check_namespace, for_writing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
-from headrace.query.collation import parse_collation
+from headrace.query.collation import filled_collation
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.store import catalog_changes
@@ -33,12 +33,19 @@ FIELDS: Final = Fields(*OPTIONS.by_name.values(), *(unsupported(name, error) for
 
 
 def options_of(body: dict[str, Any]) -> dict[str, Any]:
-    """The options of a `create`, in the order given."""
-    return {
+    """The options of a `create`, in the order given. Raises what is wrong with its collation."""
+    options = {
         name: OPTIONS.by_name[name].of(body)
         for name, value in body.items()
         if name in OPTIONS.by_name and value is not None
     }
+    if "collation" in options:
+        collation = filled_collation(options["collation"])
+        if collation is None:
+            del options["collation"]
+        else:
+            options["collation"] = collation
+    return options
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -72,8 +79,6 @@ def _check(namespace: str, options: dict[str, Any]) -> None:
         check_database_has_images(namespace)
     if "validator" in options:
         parse_filter(options["validator"])
-    if "collation" in options:
-        parse_collation(options["collation"])
 
 
 def _create_view(context: CommandContext, request: Request, namespace: str, options: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ from headrace.dispatch.transaction_statements import check_new_indexes
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.index_builds import build_indexes
+from headrace.query.collation import filled_collation
 from headrace.query.match import parse_filter
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
@@ -71,8 +72,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
     made_now = collection is None
     if collection is None:
         collection = catalog_changes.create(context.txn, namespace, {})
-    if "collation" in collection.options:  # an index has its collection's collation unless it names its own
-        specs = [{**spec, "collation": spec.get("collation", collection.options["collation"])} for spec in specs]
+    specs = [_with_collation(spec, collection.options.get("collation")) for spec in specs]
     before = len(collection.indexes)
     wanted: list[dict[str, Any]] = []
     for spec in specs:
@@ -108,6 +108,13 @@ def _checked(spec: Any) -> dict[str, Any]:
         if flag in rest and not rest[flag]:
             del rest[flag]
     return {"v": 2, "key": _shown_key(key), "name": spec["name"], **rest, **_added(key)}
+
+
+def _with_collation(spec: dict[str, Any], default: dict[str, Any] | None) -> dict[str, Any]:
+    """The specification with every option of its collation, which is the collection's unless it names its own."""
+    collation = filled_collation(spec["collation"]) if "collation" in spec else default
+    rest = {name: value for name, value in spec.items() if name != "collation"}
+    return rest if collation is None else {**rest, "collation": collation}
 
 
 def _check_key(key: dict[str, Any]) -> None:

@@ -24,7 +24,8 @@ CONDITIONS: Final = frozenset({
 class AddToSetNode(UpdateLeafNode):
     """$addToSet: appends those of the values that equal no element.
 
-    As in MongoDB 8, the diff has only the added values (before MongoDB 8, the complete array: reference §3.4).
+    As in MongoDB 8, the diff has only the added values, unless the array was empty (before MongoDB 8, the complete
+    array: reference §3.4).
     """
 
     __slots__ = ("collation", "values")
@@ -47,7 +48,9 @@ class AddToSetNode(UpdateLeafNode):
                 f"has non-array type {type_name(old)}",
             )
         added = [value for value in self.values if not any(equal(value, has, self.collation) for has in old)]
-        return Appended([*old, *added], len(added)) if added else NO_OP
+        if not added:
+            return NO_OP
+        return Appended([*old, *added], len(added)) if old else added
 
 
 class PopNode(UpdateLeafNode):

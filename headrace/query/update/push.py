@@ -1,7 +1,7 @@
 """$push: inserts values into an array, then sorts it, then slices it.
 
-Rule: if values were only appended, the diff has just those. With $sort, a $slice that removed elements, or values
-inserted before others, the diff has the complete array.
+Rule: if values were only appended to an array that was not empty, the diff has just those. With $sort, a $slice that
+removed elements, or values inserted before others, the diff has the complete array.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PushNode(UpdateLeafNode):
         if self.values:
             if self.position is None or self.position > len(array):
                 array += self.values
-                kind = Appended
+                kind = Appended if old else None
             else:
                 array[self.position : self.position] = self.values
                 kind = None
