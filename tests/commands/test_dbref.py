@@ -26,8 +26,8 @@ def database() -> Any:
 
 def test_lookup_follows_links(database: Any) -> None:
     lookup = {"from": "products", "localField": "products.$id", "foreignField": "_id", "as": "items"}
-    found = list(database.orders.aggregate([{"$lookup": lookup}, {"$sort": {"_id": 1}}]))
-    assert [[item["price"] for item in order["items"]] for order in found] == [[10, 30], [20]]
+    orders = list(database.orders.aggregate([{"$lookup": lookup}, {"$sort": {"_id": 1}}]))
+    assert [[item["price"] for item in order["items"]] for order in orders] == [[10, 30], [20]]
 
 
 def test_expressions_sorts_and_groups_name_them(database: Any) -> None:
