@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from heapq import merge
 from itertools import islice
 from math import inf
@@ -88,6 +89,45 @@ def current_turn() -> Turn | None:
     """The turn in which the caller runs."""
     turn = getcurrent()
     return turn if type(turn) is Turn else None
+
+
+class AsideCall:
+    """A long call of C code that lets other threads run. The shell may run it in one, and the command goes on when it
+    has ended; where nobody does, the command runs it itself."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self._call = partial(function, *args)
+        self._outcome: list[Any] = []
+
+    def run(self) -> None:
+        """Run it, once, in any thread."""
+        try:
+            self._outcome.append(self._call())
+        except Exception as error:
+            self._outcome.append(_Raised(error))
+
+    def over(self) -> bool:
+        """Whether it has ended, which it has when this returns."""
+        if not self._outcome:
+            self.run()
+        return True
+
+    def result(self) -> Any:
+        """What it has returned; raises what it has raised."""
+        self.over()
+        outcome = self._outcome.pop()
+        if type(outcome) is _Raised:
+            raise outcome.error
+        return outcome
+
+
+def call_aside(function: Callable[..., Any], *args: Any) -> Any:
+    """What `function` returns, which touches nothing but its arguments; others run meanwhile."""
+    call = AsideCall(function, *args)
+    turn = getcurrent()
+    if type(turn) is Turn and turn.ends != inf:
+        turn.pause(call)
+    return call.result()
 
 
 Item = TypeVar("Item")

@@ -12,16 +12,19 @@ the time that is left.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.clock import monotonic
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.errors import Interrupted
-from headrace.turns import TURN_SECONDS, Turn, Turns, free
+from headrace.turns import TURN_SECONDS, AsideCall, Turn, Turns, free
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -38,7 +41,8 @@ CROWDED_COUNT: Final = 8
 """and how many such turns may be used up before the next command is queued."""
 
 
-class _Paused(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Paused:
     """What goes on when it is its turn: a command, or (`request` is None) the reading or writing of a long message."""
 
     peer: Peer | None
@@ -55,6 +59,8 @@ class Scheduler:
         self.turns = Turns()
         self._core = core
         self._paused: deque[_Paused] = deque()
+        self._aside: dict[_Paused, None] = {}  # whose calls run in the thread
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-aside")
         self._by_connection: dict[int, _Paused] = {}
         self._scheduled = False
         self._begun_count = 0  # commands that have begun in this iteration of the loop and have paused
@@ -146,7 +152,7 @@ class Scheduler:
 
     def requests(self) -> list[Request]:
         """The commands that have begun and not ended."""
-        return [paused.request for paused in self._paused if paused.request is not None]
+        return [paused.request for paused in (*self._paused, *self._aside) if paused.request is not None]
 
     def interrupt(self, connection_id: int, error: Interrupted) -> None:
         """End the command of a connection, by its number, at its next turn."""
@@ -156,15 +162,33 @@ class Scheduler:
     def interrupt_all(self, error: Interrupted) -> None:
         """End all commands, at once: as the server stops."""
         self._queued.clear()
+        self._thread.shutdown()
+        self._paused += self._aside
+        self._aside.clear()
         while self._paused:
             self._paused[0].turn.interruption = error
             self._resume()
 
     def _add(self, paused: _Paused) -> None:
-        self._paused.append(paused)
         if paused.peer is not None:
             self._by_connection[paused.peer.client.connection_id] = paused
-        self._schedule()
+        self._append(paused)
+
+    def _append(self, paused: _Paused) -> None:
+        """Resume it when it is its turn; not before the call has ended that it waits for, which runs in the thread."""
+        call = paused.turn.waits_for
+        if type(call) is not AsideCall or self._core.ending:
+            self._paused.append(paused)
+            self._schedule()
+            return
+        self._aside[paused] = None
+        self._core.loop.run_in_executor(self._thread, call.run).add_done_callback(partial(self._called, paused))
+
+    def _called(self, paused: _Paused, done: asyncio.Future[None]) -> None:
+        if paused in self._aside:
+            del self._aside[paused]
+            self._paused.append(paused)
+            self._schedule()
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -190,7 +214,7 @@ class Scheduler:
         except Exception as error:
             answer = error
         if type(answer) is Turn:
-            self._paused.append(paused)
+            self._append(paused)
             return False
         if paused.peer is not None:
             del self._by_connection[paused.peer.client.connection_id]

@@ -15,6 +15,7 @@ import struct
 from typing import Final
 
 from headrace.limits import DECODED_BYTES_MAX, MESSAGE_BYTES_MAX, WRITE_BATCH_COUNT_MAX
+from headrace.long_bytes import cut, joined
 from headrace.turns import PIECE_COUNT, tick
 from headrace.wire.checksum import crc32c
 from headrace.wire.compression import NEVER_COMPRESSED, decompress
@@ -54,6 +55,8 @@ _UNSIGNED = struct.Struct("<I").unpack_from
 _COMPRESSED = struct.Struct("<iiB").unpack_from
 _SMALL, _JOINED = 1024, 64 * 1024
 """Pieces of a message shorter than the first are joined, up to the second."""
+_GATHERED_BYTES = 1024 * 1024
+"""Joined at once, of short messages."""
 _OPCODES = frozenset({OP_COMPRESSED, OP_MSG, OP_QUERY})
 _UNKNOWN_FLAGS = REQUIRED_FLAGS & ~(CHECKSUM_PRESENT | MORE_TO_COME)
 
@@ -132,12 +135,38 @@ class Connection:
             return self._wait_for(wanted_bytes, buffer, at)
         if len(buffer) - at + self._tail_bytes < self._wanted_bytes:
             return NEED_DATA
-        self._buffer = b"".join((buffer[at:], *self._tail))
+        if self._wanted_bytes > DECODED_BYTES_MAX:
+            return self._take_long(buffer, at)
+        self._buffer = b"".join((buffer[at:], *self._pieces(max(self._wanted_bytes, _GATHERED_BYTES))))
         self._at = 0
-        self._tail.clear()
-        self._tail_bytes = 0
         self._wanted_bytes = MESSAGE_BYTES_MIN  # of the message that begins here nothing is known yet
         return self.next_event()
+
+    def _pieces(self, size: int) -> list[bytes]:
+        """Take pieces of the tail: so many bytes, or a little more, or all there are."""
+        taken = count = 0
+        while count < len(self._tail) and taken < size:
+            taken += len(self._tail[count])
+            count += 1
+        pieces = self._tail[:count]
+        del self._tail[:count]
+        self._tail_bytes -= taken
+        return pieces
+
+    def _take_long(self, buffer: bytes, at: int) -> Message:
+        """The long message that begins in the buffer, whose header is there, and ends in the tail: not joined yet."""
+        length, self._wanted_bytes = self._wanted_bytes, MESSAGE_BYTES_MIN
+        first = memoryview(buffer)[at:]
+        *middle, last = self._pieces(length - len(first))
+        end = length - len(first) - sum(map(len, middle))
+        pieces: list[bytes | memoryview] = [first, *middle, memoryview(last)[:end]]
+        self._buffer, self._at = last[end:], 0
+        _, request_id, _, opcode, *_ = _START(buffer, at)
+        try:
+            unpacked = _unpacked_bytes(opcode, buffer, at, length)
+            return UnopenedMessage(request_id, opcode, pieces, length, unpacked)
+        except ProtocolError as error:
+            raise self._fail(str(error)) from error
 
     def _wait_for(self, wanted_bytes: int, buffer: bytes, at: int) -> NeedData:
         """Note how much is needed, unless what is here already shows that no message will come of it."""
@@ -160,11 +189,9 @@ class Connection:
         try:
             if opcode not in _OPCODES:
                 raise ProtocolError(f"unknown opcode {opcode}")
-            unpacked: int = _INT(buffer, at + 20)[0] if opcode == OP_COMPRESSED else end - at
-            if opcode == OP_COMPRESSED and not MESSAGE_BYTES_MIN - 16 <= unpacked <= MESSAGE_BYTES_MAX - 16:
-                raise ProtocolError(f"a compressed message of {unpacked} bytes")
+            unpacked = _unpacked_bytes(opcode, buffer, at, end - at)
             if unpacked > DECODED_BYTES_MAX:
-                return UnopenedMessage(request_id, opcode, buffer, at, end, unpacked)
+                return UnopenedMessage(request_id, opcode, [memoryview(buffer)[at:end]], end - at, unpacked)
             return _open(opcode, request_id, buffer, at, end)
         except ProtocolError as error:
             raise self._fail(str(error)) from error
@@ -182,20 +209,33 @@ class Connection:
 class UnopenedMessage(Message):
     """A long message, of which only the header has been read: `opened` takes some time, and ticks."""
 
-    __slots__ = ("_at", "_buffer", "_end", "unpacked_bytes")
+    __slots__ = ("_pieces", "_size", "unpacked_bytes")
 
-    def __init__(self, request_id: int, opcode: int, buffer: bytes, at: int, end: int, unpacked_bytes: int) -> None:
+    def __init__(
+        self, request_id: int, opcode: int, pieces: list[bytes | memoryview], size: int, unpacked_bytes: int
+    ) -> None:
+        """`pieces`: as it came, so many bytes."""
         self.unpacked_bytes = unpacked_bytes
         """How long it is once it has been decompressed."""
         super().__init__(request_id, opcode, 0, b"", {})
-        self._buffer = buffer
-        self._at = at
-        self._end = end
+        self._pieces = pieces
+        self._size = size
 
     def opened(self) -> Message:
         """The message, decompressed and cut into sections; raises `ProtocolError`. Called once."""
-        buffer, self._buffer = self._buffer, b""
-        return _open(self.opcode, self.request_id, buffer, self._at, self._end)
+        buffer = joined(self._pieces)
+        self._pieces = []
+        return _open(self.opcode, self.request_id, buffer, 0, self._size)
+
+
+def _unpacked_bytes(opcode: int, buffer: bytes, at: int, size: int) -> int:
+    """How long the message at `at` is once it has been decompressed. Raises `ProtocolError`."""
+    if opcode != OP_COMPRESSED:
+        return size
+    unpacked: int = _INT(buffer, at + 20)[0]
+    if not MESSAGE_BYTES_MIN - 16 <= unpacked <= MESSAGE_BYTES_MAX - 16:
+        raise ProtocolError(f"a compressed message of {unpacked} bytes")
+    return unpacked
 
 
 def _open(opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Message:
@@ -215,9 +255,9 @@ def _parse(opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Me
 
 def _parse_compressed(request_id: int, buffer: bytes, at: int, end: int) -> Message:
     opcode, size, compressor = _COMPRESSED(buffer, at + 16)
-    payload = decompress(compressor, buffer[at + 25 : end], size)
     header = struct.pack("<ii", size + 16, request_id) + buffer[at + 8 : at + 12] + struct.pack("<i", opcode)
-    message = _parse(opcode, request_id, header + payload, 0, size + 16)
+    plain = decompress(compressor, memoryview(buffer)[at + 25 : end], size, header)
+    message = _parse(opcode, request_id, plain, 0, size + 16)
     name = message.body[5 : message.body.find(b"\0", 5)]
     message.compressor = None if name in NEVER_COMPRESSED else compressor
     return message
@@ -233,7 +273,7 @@ def _parse_msg(request_id: int, buffer: bytes, at: int, end: int) -> Message:
         raise ProtocolError(f"unknown flags {flags:#x} in a message")
     if flags & CHECKSUM_PRESENT:
         end -= 4
-        if end < at + 4 or crc32c(buffer[start:end]) != _UNSIGNED(buffer, end)[0]:
+        if end < at + 4 or crc32c(memoryview(buffer)[start:end]) != _UNSIGNED(buffer, end)[0]:
             raise ProtocolError("the checksum of a message does not match its contents")
     at += 4
     body = None
@@ -277,7 +317,7 @@ def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]
         after = at + unpack(buffer, at)[0]
         if after - at < 5 or after > section_end or buffer[after - 1]:
             raise ProtocolError(f"a document in section {name} does not fit it")
-        append(buffer[at:after])
+        append(cut(buffer, at, after) if after - at > DECODED_BYTES_MAX else buffer[at:after])
         at = after
         if not len(documents) % PIECE_COUNT:
             tick()
@@ -296,7 +336,7 @@ def _document(buffer: bytes, at: int, end: int) -> tuple[bytes, int]:
     after = at + size
     if size < 5 or after > end or buffer[after - 1]:
         raise ProtocolError(f"a document of {size} bytes does not fit its message")
-    return buffer[at:after], after
+    return cut(buffer, at, after), after
 
 
 def _cstring(buffer: bytes, at: int, end: int) -> tuple[str, int]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import struct
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+import cramjam
 import pytest
 from bson import Int64
 
 import headrace
 
-from .raw import RawClient
+from .raw import RawClient, message
 
 ENDLESS: dict[str, Any] = {
     "aggregate": 1,
@@ -174,3 +177,47 @@ def test_long_messages_are_read_in_turns(server: headrace.Server) -> None:
         assert other.ask({"ping": 1})["ok"] == 1.0
         assert client.receive()[1]["cursor"]["firstBatch"][0]["a"] == numbers
         assert client.ask({"find": "c", "filter": {"$or": [{"x": -n} for n in range(20_000)]}})["cursor"]["id"] == 0
+
+
+def test_others_are_served_while_a_message_is_decompressed_aside(
+    server: headrace.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decompressor holds its thread until another client has been answered."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def decompress_raw(data: Any) -> bytes:
+        begun.set()
+        assert go_on.wait(60)
+        return bytes(original(data))
+
+    original = cramjam.snappy.decompress_raw
+    monkeypatch.setattr("headrace.wire.compression.cramjam.snappy.decompress_raw", decompress_raw)
+    plain = message({"insert": "c", "documents": [{"_id": 1, "note": "x" * 1_000_000}], "$db": "t"})
+    packed = bytes(cramjam.snappy.compress_raw(plain[16:]))
+    header = struct.pack("<iiiiiiB", 25 + len(packed), 1, 0, 2012, 2013, len(plain) - 16, 1)
+    with RawClient(server.address) as long, RawClient(server.address) as left, RawClient(server.address) as other:
+        long.socket.sendall(header + packed)
+        begun.wait()
+        left.socket.sendall(header + packed)
+        assert other.ask({"ping": 1})["ok"] == 1.0
+        left.socket.close()
+        assert other.ask({"ping": 1})["ok"] == 1.0
+        go_on.set()
+        assert struct.unpack_from("<i", long.socket.recv(4096), 12) == (2012,)
+        while server._running.scheduler._aside:
+            assert other.ask({"ping": 1})["ok"] == 1.0
+        assert other.ask({"count": "c"})["n"] == 1
+
+
+def test_a_server_that_stops_does_not_go_on_with_what_runs_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def decompress_raw(data: Any) -> bytes:
+        begun.set()
+        return bytes(len(data))
+
+    monkeypatch.setattr("headrace.wire.compression.cramjam.snappy.decompress_raw", decompress_raw)
+    packed = bytes(cramjam.snappy.compress_raw(bytes(1_000_000)))
+    with headrace.Server() as server, RawClient(server.address) as long:
+        long.socket.sendall(struct.pack("<iiiiiiB", 25 + len(packed), 1, 0, 2012, 2013, 1_000_000, 1) + packed)
+        begun.wait()
