@@ -114,8 +114,7 @@ class CommandContext:
 
     def count(self, metric: str, by: int = 1) -> None:
         """Add to a counter of `serverStatus`, by its dotted name."""
-        metrics = self.engine.metrics
-        metrics[metric] = metrics.get(metric, 0) + by
+        self.engine.metrics[metric] += by
 
     def enter(self, view: View, transaction: ClientTransaction | None = None) -> None:
         """From here on the command reads `view`, and writes to it."""

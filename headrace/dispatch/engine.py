@@ -11,6 +11,7 @@ commands again.
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +87,8 @@ class Engine:
         """The sessions whose command has paused: another one of the same session waits for it."""
         self.temporary: set[str] = set()
         """The collections that an `$out` is filling."""
-        self.metrics: dict[str, int] = dict.fromkeys(
-            (split.EVENTS_FAILED, split.EVENTS_SPLIT, "network.bytesIn", "network.bytesOut"), 0
-        )
+        first_metrics = (split.EVENTS_FAILED, split.EVENTS_SPLIT, "network.bytesIn", "network.bytesOut")
+        self.metrics: dict[str, int] = defaultdict(int, dict.fromkeys(first_metrics, 0))
         self.process_id = ObjectId()
         self.started_ms = self.clock.now_ms()
         self.connections_open = 0
@@ -120,7 +120,7 @@ class Engine:
 
     def count(self, metric: str, by: int = 1) -> None:
         """Add to a counter of `serverStatus`, by its dotted name."""
-        self.metrics[metric] = self.metrics.get(metric, 0) + by
+        self.metrics[metric] += by
 
     # Running.
 
@@ -162,7 +162,7 @@ class Engine:
                 answer = self.fail_points.after_reply(self, command, request, answer)
             if type(answer) is Wait:
                 return answer
-            self.metrics[command.total] = self.metrics.get(command.total, 0) + 1
+            self.metrics[command.total] += 1
             return self._close(answer)
         except AnsweredError as error:
             return self.failure(error, request)
@@ -177,7 +177,7 @@ class Engine:
         In a turn it may pause, and goes on in another transaction: what it has done until then is committed.
         """
         context = CommandContext(self, request.deadline_ms, txn)
-        turn = current_turn()
+        turn = current_turn() if command.pauses else None
         if turn is not None:
             turn.before_pause = context.before_pause
             turn.after_pause = context.after_pause
@@ -191,7 +191,7 @@ class Engine:
                 answer = self.fail_points.after_reply(self, command, request, answer)
             if type(answer) is Wait:
                 return answer
-            self.metrics[command.total] = self.metrics.get(command.total, 0) + 1
+            self.metrics[command.total] += 1
             if "writeConcern" in request.body and (error := generic_arguments.unsatisfied(request.body)):
                 answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
             return self._close(answer, max(context.txn.clock_position, self.store.last_position))

@@ -54,6 +54,11 @@ def target(request: Request) -> str:
 
 def for_writing(context: CommandContext, namespace: str) -> None:
     """Refuse what no client may write: the oplog, and the tables that only look like collections."""
+    _check_writable(namespace)
+
+
+@lru_cache(4096)
+def _check_writable(namespace: str) -> None:
     if "$" in namespace:
         raise CommandError(73, f"Invalid collection name: {namespace.partition('.')[2]}")
     if namespace in (OPLOG, PRE_IMAGES):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.request import ClientInfo, Request, UnreadRequest
 from headrace.values.bson import find_element
 
 if TYPE_CHECKING:
@@ -63,6 +63,6 @@ def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | Non
     repeated = cursor.repeated_getmore
     if repeated is None or not repeated.is_repeated_by(body):
         return None
-    request = Request("getMore", repeated.db, body, {}, client)
+    request = UnreadRequest("getMore", repeated.db, body, client)
     request.cursor = cursor
     return request

@@ -27,6 +27,8 @@ _CLUSTER_TIME: Final = b"\x11clusterTime\x00"
 _CLUSTER_DOCUMENT_BYTES: Final = 4 + len(_CLUSTER_TIME) + 8 + len(_SIGNATURE) + 1
 _CLUSTER_HEAD: Final = b"\x03$clusterTime\x00" + _INT32(_CLUSTER_DOCUMENT_BYTES) + _CLUSTER_TIME
 _OPERATION_TIME: Final = b"\x11operationTime\x00"
+_OK_CLUSTER_HEAD: Final = OK + _CLUSTER_HEAD
+_BETWEEN: Final = _SIGNATURE + b"\x00" + _OPERATION_TIME
 
 _KEYS: list[bytes] = [b"\x03" + str(number).encode() + b"\x00" for number in range(1024)]
 
@@ -42,14 +44,15 @@ def closing(position: int | None) -> bytes:
     made = _closings.get(position)
     if made is None:
         _closings.clear()
-        made = _closings[position] = OK + times(position)
+        stamp = _UINT64(position)
+        made = _closings[position] = b"".join((_OK_CLUSTER_HEAD, stamp, _BETWEEN, stamp, b"\x00"))
     return made
 
 
 def times(position: int) -> bytes:
     """`$clusterTime` and `operationTime` at `position`, and the document's end."""
     stamp = _UINT64(position)
-    return b"".join((_CLUSTER_HEAD, stamp, _SIGNATURE, b"\x00", _OPERATION_TIME, stamp, b"\x00"))
+    return b"".join((_CLUSTER_HEAD, stamp, _BETWEEN, stamp, b"\x00"))
 
 
 def document(elements: bytes, end: bytes) -> bytes:

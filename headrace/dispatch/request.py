@@ -82,7 +82,7 @@ class Request:
     """One command: decoded body, raw body, raw document sequences (`raw` and `sequences` are what came)."""
 
     __slots__ = (
-        "_body",
+        "body",
         "client",
         "cursor",
         "db",
@@ -120,18 +120,36 @@ class Request:
         """Set by the shell at the first `Wait`: when it ends, on the loop's clock."""
         self.since_ms: float
         """Set by the shell with `wait_until_ms`: when the wait began, on the same clock."""
-        self._body = body
+        self.body = decode(raw) if body is None else body
+        """The body decoded; the sequences are not in it."""
         self.prepared: Any = None
         """What the shell has computed for it in a thread, see `Command.prepare`."""
         self.cursor: Any = None
         """The cursor of a getMore that was recognised by its bytes, see `repeated_getmore.py`."""
 
+
+class UnreadRequest(Request):
+    """A request whose body is decoded at the first look: of most repeated getMores nobody asks for it."""
+
+    __slots__ = ("_body",)
+
+    def __init__(self, name: str, db: str, raw: bytes, client: ClientInfo) -> None:
+        self._body = _UNREAD
+        super().__init__(name, db, raw, {}, client, _UNREAD)
+
     @property
     def body(self) -> dict[str, Any]:
-        """The body decoded, once, at the first look; the sequences are not in it."""
-        if self._body is None:
+        """The body decoded."""
+        if self._body is _UNREAD:
             self._body = decode(self.raw)
         return self._body
+
+    @body.setter
+    def body(self, body: dict[str, Any]) -> None:
+        self._body = body
+
+
+_UNREAD: Final[dict[str, Any]] = {}
 
 
 _SECRETS: Final = {
@@ -159,35 +177,31 @@ def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: Client
     if end < 0 or len(body) < 6:
         raise CommandError(22, "the message holds no command")
     name = body[5:end].decode(errors="replace")
-    request = Request(name, "", body, sequences, client)
-    database = _body_of(request).get("$db")
+    document = _decoded(body)
+    database = document.get("$db")
     if type(database) is not str:
         raise CommandError(40571, "OP_MSG requests require a $db argument")
-    request.db = database
-    return request
+    return Request(name, database, body, sequences, client, document)
 
 
 def parse_legacy_query(collection: str, body: bytes, client: ClientInfo) -> Request:
     """The command of an OP_QUERY on `collection`, which only a first hello may use. Raises 352, 5739101."""
     if not collection.endswith(".$cmd"):
         raise CommandError(5739101, "OP_QUERY is no longer supported. The client driver may require an upgrade.")
-    request = Request("", collection[:-5], body, {}, client)
-    outer = _body_of(request)
-    inner = outer.get("$query", outer.get("query"))
+    document = _decoded(body)
+    inner = document.get("$query", document.get("query"))
     if isinstance(inner, dict):
-        request = Request("", request.db, body, {}, client, inner)
-    request.name = next(iter(request.body), "")
-    if request.name.lower() not in ("hello", "ismaster", "buildinfo", "ping"):
-        raise CommandError(
-            352, f"Unsupported OP_QUERY command: {request.name}. The client driver may require an upgrade."
-        )
-    return request
+        document = inner
+    name = next(iter(document), "")
+    if name.lower() not in ("hello", "ismaster", "buildinfo", "ping"):
+        raise CommandError(352, f"Unsupported OP_QUERY command: {name}. The client driver may require an upgrade.")
+    return Request(name, collection[:-5], body, {}, client, document)
 
 
-def _body_of(request: Request) -> dict[str, Any]:
-    """The body; raises 22 for whatever is wrong with it."""
+def _decoded(body: bytes) -> dict[str, Any]:
+    """The body of a message; raises 22 for whatever is wrong with it."""
     try:
-        return request.body
+        return decode(body)
     except Interrupted:
         raise
     except Exception as error:

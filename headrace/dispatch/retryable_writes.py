@@ -50,9 +50,9 @@ def is_retryable(command: Command, request: Request) -> bool:
 
 def run_once(context: CommandContext, command: Command, request: Request) -> Reply:
     """Run a write; one whose transaction number was executed before gets the stored reply."""
-    if not is_retryable(command, request):
-        return command.run(context, request)
     body = request.body
+    if "txnNumber" not in body or not is_retryable(command, request):
+        return command.run(context, request)
     session = session_id(request)
     number = body["txnNumber"]
     if session is None or type(number) is not Int64:

@@ -18,7 +18,7 @@ from headrace.commands.reading.get_more import COMMAND as GET_MORE
 from headrace.dispatch import repeated_getmore
 from headrace.dispatch.command import Command
 from headrace.dispatch.fail_points import Failure
-from headrace.dispatch.request import Request, parse_legacy_query, parse_message
+from headrace.dispatch.request import Request, UnreadRequest, parse_legacy_query, parse_message
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
 from headrace.memory import Account
@@ -135,23 +135,25 @@ class Peer(asyncio.Protocol):
         wire, served = self._wire, 0
         try:
             while not self._busy and not self._paused:
+                if wire.is_empty():
+                    break
                 if served and (served >= EAGER_COUNT or not self._core.scheduler.has_time()):
                     self._busy = True
                     self._core.scheduler.serve_later(self)
                     return
                 served += 1
                 message = wire.next_event()
-                if message is not NEED_DATA:
-                    self._begin(message)  # type: ignore[arg-type]
-                    if self._busy or self._paused or not wire.is_empty():
-                        continue
-                if self._full:
-                    self._read_on()
-                if self._message_bytes or self._account is not None:
-                    self._message, self._message_bytes = _NO_MESSAGE, 0
-                    wire.shrink()
-                    self._count()
+                if message is NEED_DATA:
+                    break
+                self._begin(message)  # type: ignore[arg-type]
+            else:
                 return
+            if self._full:
+                self._read_on()
+            if self._message_bytes or self._account is not None:
+                self._message, self._message_bytes = _NO_MESSAGE, 0
+                wire.shrink()
+                self._count()
         except ProtocolError as error:
             self._close_invalid(error)
         except Exception as error:
@@ -233,7 +235,7 @@ class Peer(asyncio.Protocol):
         else:
             log_failure(f"a message of {self.client.address} failed inside the server", error)
             answer = read_error(error)
-        blank = Request("", "", message.body, {}, self.client)
+        blank = UnreadRequest("", "", message.body, self.client)
         self._answer(self._core.engine.failure(answer, blank))
 
     def _begin_request(self, request: Request) -> None:

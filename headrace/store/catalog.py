@@ -78,7 +78,7 @@ class Collection:
     __slots__ = (
         "capped", "counted", "counted_through", "database", "delete_head", "document_count", "images",
         "index_keys_pause", "indexes", "insert_head", "kind", "long_ids", "maintained", "name", "namespace",
-        "next_record", "number", "number_key", "options", "topic", "unique_indexes", "update_head", "uuid",
+        "next_record", "number", "number_key", "options", "topic", "topics", "unique_indexes", "update_head", "uuid",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +103,7 @@ class Collection:
     def set_namespace(self, namespace: str) -> None:
         """Set the name, and what is derived from it."""
         self.namespace = namespace
+        self.topics = (namespace,)  # under which its entries are indexed
         self.database, _, self.name = namespace.partition(".")
         self.insert_head = crud_head("i", namespace, self.uuid)
         self.update_head = crud_head("u", namespace, self.uuid)

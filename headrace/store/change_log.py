@@ -51,9 +51,8 @@ class Oplog:
         self, txn: WriteTransaction, collection: Collection, document: bytes, key: bytes, position: int,
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
-        head, retried = _head(collection.insert_head, retryable, position)
-        entry = entries.entry(head, document, key, entries.tail(position, txn.wall_ms), retried)
-        txn.log(position, entry, (collection.namespace,))
+        entry = _entry(txn, collection.insert_head, document, key, position, retryable)
+        txn.log(position, entry, collection.topics)
 
     def insert_many(
         self, txn: WriteTransaction, collection: Collection, documents: list[bytes], keys: list[bytes], first: int,
@@ -63,16 +62,14 @@ class Oplog:
         head, retried = _head(collection.insert_head, retryable, last)
         raw = entries.insert_entries(head, documents, keys, first, txn.wall_ms, retried)
         txn.staged.entries += [(position.to_bytes(8, "big"), entry) for position, entry in enumerate(raw, first)]
-        txn.staged.add_run((collection.namespace,), first, last)
+        txn.staged.add_run(collection.topics, first, last)
 
     def change(
         self, txn: WriteTransaction, collection: Collection, head: bytes, o: bytes, o2: bytes | None, old: bytes,
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
         position = txn.reserve(1)
-        head, retried = _head(head, retryable, position)
-        entry = entries.entry(head, o, o2, entries.tail(position, txn.wall_ms), retried)
-        txn.log(position, entry, (collection.namespace,))
+        txn.log(position, _entry(txn, head, o, o2, position, retryable), collection.topics)
         if collection.images:
             pre_images.put(txn, collection, position, 0, txn.wall_ms, old)
 
@@ -117,6 +114,15 @@ class NoLog:
 
 OPLOG: Final = Oplog()
 NO_LOG: Final = NoLog()
+
+
+def _entry(
+    txn: WriteTransaction, head: bytes, o: bytes, o2: bytes | None, position: int, retryable: RetryableWrite | None
+) -> bytes:
+    if retryable is None:
+        return entries.plain_entry(head, o, o2, position, txn.entry_end)
+    head, retried = _head(head, retryable, position)
+    return entries.entry(head, o, o2, entries.tail(position, txn.wall_ms), retried)
 
 
 def _head(head: bytes, retryable: RetryableWrite | None, last: int) -> tuple[bytes, tuple[int, int] | None]:

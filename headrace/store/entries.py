@@ -26,6 +26,7 @@ _BEFORE_WALL: Final = b"\x12t\x00" + _INT64(TERM) + b"\x12v\x00" + _INT64(2) + b
 TAIL_BYTES: Final = len(_BEFORE_TS) + 8 + len(_BEFORE_WALL) + 8 + 1
 _O: Final = b"\x03o\x00"
 _O2: Final = b"\x03o2\x00"
+_PLAIN_BYTES: Final = 4 + len(_O) + TAIL_BYTES
 _STMT: Final = b"\x10stmtId\x00"
 _NO_TERM: Final = -1
 _BEFORE_PREVIOUS: Final = b"\x03prevOpTime\0" + _INT32(28) + _BEFORE_TS
@@ -75,6 +76,20 @@ def entry(head: bytes, o: bytes, o2: bytes | None, end: bytes, retried: tuple[in
         pieces.append(end)
     body = b"".join(pieces)
     return _INT32(len(body) + 4) + body
+
+
+def end(wall_ms: int) -> bytes:
+    """What `tail` ends with, behind the position."""
+    return _BEFORE_WALL + _INT64(wall_ms) + b"\x00"
+
+
+def plain_entry(head: bytes, o: bytes, o2: bytes | None, position: int, wall_end: bytes) -> bytes:
+    """As `entry`, of a write that is not retryable; `wall_end` of `end`."""
+    if o2 is None:
+        size = _INT32(len(head) + len(o) + _PLAIN_BYTES)
+        return b"".join((size, head, _O, o, _BEFORE_TS, _UINT64(position), wall_end))
+    size = _INT32(len(head) + len(o) + len(o2) + _PLAIN_BYTES + len(_O2))
+    return b"".join((size, head, _O, o, _O2, o2, _BEFORE_TS, _UINT64(position), wall_end))
 
 
 def insert_entries(

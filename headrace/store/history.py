@@ -185,6 +185,10 @@ class RecordingTransaction:
             self._record(db, key)
         return self._base.put(key, value, db=db)
 
+    def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
+        """Record and put, unless the key is there."""
+        return self._base.get(key, db=db) is None and self.put(key, value, db=db)
+
     def delete(self, key: bytes, *, db: Table) -> bool:
         """Record and delete."""
         if db in self._tracked:

@@ -78,6 +78,9 @@ class Transaction(Protocol):
     def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
         """Raises `MapFull` where the environment has no room left, as every other write."""
 
+    def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
+        """Put, unless the key is there: whether it was put."""
+
     def delete(self, key: bytes, *, db: Table) -> bool:
         """Whether the key was there."""
 

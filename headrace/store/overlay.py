@@ -87,6 +87,10 @@ class OverlayTransaction:
         self._overlay.put((db, key), value)
         return True
 
+    def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
+        """Claim and write a key that is not there."""
+        return self.get(key, db=db) is None and self.put(key, value, db=db)
+
     def delete(self, key: bytes, *, db: Table) -> bool:
         """Claim and delete a key; False, and no claim, where it is not there."""
         exists = self.get(key, db=db) is not None

@@ -71,7 +71,7 @@ class StagedEntries:
 class WriteTransaction(View):
     """The one write transaction. Commands of several clients share it; the shell commits them together."""
 
-    __slots__ = ("_changes", "admin_changed", "clock_position", "commits", "staged", "wall_ms")
+    __slots__ = ("_changes", "_second", "admin_changed", "clock_position", "commits", "entry_end", "staged", "wall_ms")
 
     def __init__(
         self, store: Store, kv: Transaction, *, catalog: Catalog | None = None, changes: ChangeLog | None = None,
@@ -84,6 +84,9 @@ class WriteTransaction(View):
         self.admin_changed = False  # noted where there is no oplog
         self.clock_position = store.last_position
         self.wall_ms = store.clock.now_ms()
+        self._second = positions.position(self.wall_ms // 1000, 0)
+        self.entry_end = entries.end(self.wall_ms)
+        """What entries of this transaction end with."""
         self.commits: list[ClientTransaction] = []  # clients' transactions that this one commits
 
     # Positions and entries.
@@ -94,7 +97,7 @@ class WriteTransaction(View):
         Who reserves and then logs nothing gives them back: a position that a client has seen (operationTime, a
         high-water mark) but that is not in the oplog could be given out again after a restart, and be skipped.
         """
-        first = max(positions.position(self.wall_ms // 1000, 0), self.clock_position) + 1
+        first = max(self._second, self.clock_position) + 1
         self.clock_position = first + count - 1
         return first
 
@@ -125,17 +128,20 @@ class WriteTransaction(View):
             document = with_timestamps(with_id_first(document), position)
             key, key_document = identify(document)
             full_key = bounded_key(collection.number_key, key)
-            if self.kv.get(full_key, db=self.tables["ids"]) is not None:
+            added: list[index_entries.Entry] = []
+            if collection.maintained:
+                if self.kv.get(full_key, db=self.tables["ids"]) is not None:
+                    raise index_entries.duplicate_id(collection, key_document)
+                added = index_entries.to_add(self, collection, document, None)
+            record = self.next_record(collection).to_bytes(8, "big")
+            if not self.kv.put_new(full_key, record, db=self.tables["ids"]):
                 raise index_entries.duplicate_id(collection, key_document)
-            added = index_entries.to_add(self, collection, document, None) if collection.maintained else []
         except CommandError:
             self.clock_position = before
             raise
         if len(key) > limits.KEY_BYTES_MAX and not collection.long_ids:
             collection.long_ids = True
             self.catalog.save(self.kv, collection)
-        record = self.next_record(collection).to_bytes(8, "big")
-        self.kv.put(full_key, record, db=self.tables["ids"])
         self.kv.put(collection.number_key + record, document, db=self.tables["documents"])
         if added:
             index_entries.put(self, added, record)

@@ -46,11 +46,10 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     documents = raw_documents(request, "documents")
     check_documents(documents)
     for_writing(context, namespace)
-    ordered = ORDERED.of(request.body)
     collection = context.txn.collection(namespace)
-    errors = refused(collection, len(documents), ordered=ordered)
-    if errors is not None:
-        return {"n": 0, "writeErrors": errors}
+    ordered = ORDERED.of(request.body)
+    if collection is not None and collection.is_view:
+        return {"n": 0, "writeErrors": refused(collection, len(documents), ordered=ordered)}
     retryable = retryable_of(context, request)
     if len(documents) == 1 and (collection is None or _takes_any(collection)):
         return _one(context, collection or created(context, namespace), documents[0], retryable)

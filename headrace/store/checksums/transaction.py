@@ -51,11 +51,12 @@ def is_intact(key: bytes, stored: bytes) -> bool:
 class CheckedTransaction:
     """A KV transaction over another one, whose values have checksums. Raises `DamagedValue` for those that differ."""
 
-    __slots__ = ("_base", "_describe", "_get")
+    __slots__ = ("_base", "_describe", "_get", "_put")
 
     def __init__(self, base: Transaction, describe: Describe) -> None:
         self._base = base
         self._get: Callable[..., bytes | None] = base.get
+        self._put: Callable[..., bool] = base.put
         self._describe = describe
 
     def get(self, key: bytes, *, db: Table) -> bytes | None:
@@ -69,7 +70,11 @@ class CheckedTransaction:
 
     def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
         """Put a value with its checksum."""
-        return self._base.put(key, value + _PACK(crc32c(key + value)), db=db)
+        return self._put(key, value + _PACK(crc32c(key + value)), db=db)
+
+    def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
+        """Put a value with its checksum, unless the key is there."""
+        return self._put(key, value + _PACK(crc32c(key + value)), overwrite=False, db=db)
 
     def delete(self, key: bytes, *, db: Table) -> bool:
         """Whether the key was there; a damaged value can be deleted."""
