@@ -76,6 +76,7 @@ class Engine:
         self.shell = shell or NoShell()
         self.cursors = Cursors(self.clock, self.shell.cursor_killed, store.memory)
         self.parameters = parameters
+        self.oplog_bytes_max: int | None = None  # in force; the server sets it, from the disk if no parameter does
         self.access = Access(store)
         self.memory = store.memory
         self.memory.bytes_max = options.memory_bytes_max or default_bytes_max()

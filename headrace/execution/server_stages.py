@@ -12,11 +12,12 @@ from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.namespaces import OPLOG
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import host_of
 from headrace.errors import CommandError
 from headrace.execution.current_operations import operations, sessions
-from headrace.execution.storage_stats import count_of, storage_stats
+from headrace.execution.storage_stats import count_of, oplog_size, storage_stats
 from headrace.query.stages.server_stage import ServerStage
 
 UNSUPPORTED: Final = {
@@ -50,7 +51,9 @@ def _collection_stats(
     if "storageStats" in spec:
         stats["storageStats"] = storage_stats(context, namespace, spec["storageStats"].get("scale", 1))
         del stats["storageStats"]["ns"]
-    if "count" in spec:
+    if "count" in spec and namespace == OPLOG and context.store.oplog_enabled:
+        stats["count"] = oplog_size(context)[1]
+    elif "count" in spec:
         collection = context.view.collection(namespace)
         if collection is None:
             raise CommandError(

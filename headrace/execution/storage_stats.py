@@ -7,6 +7,7 @@ from typing import Any
 from headrace import limits
 from headrace.cursors.document_cursor import Scan
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.namespaces import OPLOG
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
 from headrace.turns import current_turn
@@ -35,14 +36,43 @@ def storage_stats(context: CommandContext, namespace: str, scale: Any) -> dict[s
     """How large a collection is, in units of `scale` bytes. Raises 166 for a view, 2 for a scale below 1."""
     if isinstance(scale, bool) or not isinstance(scale, int | float) or scale < 1:
         raise CommandError(2, "Scale factor must be a number of at least 1")
+    if namespace == OPLOG and context.store.oplog_enabled:
+        return _oplog_stats(context, int(scale))
     collection = context.view.collection(namespace)
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     if collection is None:
         return {"ns": namespace, "size": 0, "count": 0, "storageSize": 0, "nindexes": 0, "indexSizes": {}}
     size, count = size_of(context, collection), count_of(context, collection)
-    return {
-        "ns": namespace, "size": size // int(scale), "count": count, "avgObjSize": size // count if count else 0,
-        "storageSize": size // int(scale), "scaleFactor": int(scale),
-        "capped": bool(collection.options.get("capped")), "nindexes": len(collection.indexes),
+    capped = collection.capped
+    return _stats(
+        namespace, size, count, int(scale), None if capped is None else (capped.count_max, capped.bytes_max),
+        index_count=len(collection.indexes),
+    )  # fmt: skip
+
+
+def oplog_size(context: CommandContext) -> tuple[int, int]:
+    """The bytes on disk and the entries of the oplog."""
+    view = context.view
+    count = int(view.kv.stat(view.tables["oplog"])["entries"])
+    return view.store.environment.table_bytes(view.kv, "oplog"), count
+
+
+def _oplog_stats(context: CommandContext, scale: int) -> dict[str, Any]:
+    size, count = oplog_size(context)
+    bounds = context.engine.parameters["oplogEntriesMax"], context.engine.oplog_bytes_max
+    return _stats(OPLOG, size, count, scale, bounds, index_count=0)
+
+
+def _stats(
+    namespace: str, size: int, count: int, scale: int, capped: tuple[int | None, int | None] | None, *,
+    index_count: int,
+) -> dict[str, Any]:  # fmt: skip
+    """`capped`: the most documents and bytes, where the collection is; 0 stands for no such bound."""
+    stats = {
+        "ns": namespace, "size": size // scale, "count": count, "avgObjSize": size // count if count else 0,
+        "storageSize": size // scale, "capped": capped is not None,
     }  # fmt: skip
+    if capped is not None:
+        stats |= {"max": capped[0] or 0, "maxSize": (capped[1] or 0) // scale}
+    return {**stats, "nindexes": index_count, "indexSizes": {}, "totalIndexSize": 0, "scaleFactor": scale}

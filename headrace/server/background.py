@@ -20,6 +20,7 @@ from headrace.store.retention import AgedScan, Retention, expired_images, first_
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
+    from headrace.store.view import View
 
 LOG = logging.getLogger("headrace.server")
 TICK_MS: Final = 1000
@@ -55,6 +56,8 @@ class Background:
 
     def start(self) -> None:
         """Run `tick` each second from now on."""
+        with self._core.store.reading() as view:
+            self.retention(view)
         self._noop_due_ms = self._core.engine.clock.monotonic_ms() + limits.NOOP_INTERVAL_MS
         self._task = self._core.loop.create_task(self._run())
 
@@ -102,8 +105,8 @@ class Background:
         if not store.oplog_enabled:
             return 0
         with store.reading() as view:
-            reusable_bytes = store.environment.table_bytes(view.kv, "oplog") + store.environment.free_bytes(view.kv)
-            first_retained = first_to_keep(view, retention_of(self._core, reusable_bytes), now_ms, self._aged)
+            retention = self.retention(view)
+            first_retained = first_to_keep(view, retention, now_ms, self._aged)
             oldest = view.oldest_position()
         removed = 0
         while oldest is not None and first_retained > oldest:
@@ -115,6 +118,14 @@ class Background:
             if piece[-1] < limits.PRUNE_COUNT_MAX:
                 break
         return removed
+
+    def retention(self, view: View) -> Retention:
+        """The bounds in force, which commands show too."""
+        environment = view.store.environment
+        reusable_bytes = environment.table_bytes(view.kv, "oplog") + environment.free_bytes(view.kv)
+        retention = retention_of(self._core, reusable_bytes)
+        self._core.engine.oplog_bytes_max = retention.bytes_max
+        return retention
 
     async def _expire(self, now_ms: int) -> None:
         """Images by `expireAfterSeconds`, and the records of ended sessions; what finds nothing writes nothing."""

@@ -69,6 +69,7 @@ class FakeServer:
     process_id: ObjectId = field(default_factory=lambda: ObjectId("64b000000000000000000001"))
     started_ms: int = 1_700_000_000_000
     parameters: dict[str, Any] = field(default_factory=lambda: first_parameters(OPTIONS))
+    oplog_bytes_max: int | None = None
     metrics: dict[str, int] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     shell: FakeShell = field(default_factory=FakeShell)

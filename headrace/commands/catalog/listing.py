@@ -18,7 +18,7 @@ from headrace.dispatch.namespaces import OPLOG, check_database, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
-from headrace.execution.storage_stats import count_of, size_of, storage_stats
+from headrace.execution.storage_stats import count_of, oplog_size, size_of, storage_stats
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
 from headrace.store.checksums.transaction import DamagedValue
@@ -69,8 +69,9 @@ def list_collections(context: CommandContext, request: Request) -> bytes:
 
 
 def _oplog(context: CommandContext) -> dict[str, Any]:
-    size = context.engine.parameters["oplogSizeMB"]
-    options = {"capped": True, "size": float((size or 1024) * 1024 * 1024), "autoIndexId": False}
+    options = {"capped": True, "size": float(context.engine.oplog_bytes_max or 0), "autoIndexId": False}
+    if context.engine.parameters["oplogEntriesMax"]:
+        options["max"] = context.engine.parameters["oplogEntriesMax"]
     return {
         "name": "oplog.rs", "type": "collection", "options": options,
         "info": {"readOnly": False, "uuid": Binary(OPLOG_UUID, 4)},
@@ -96,7 +97,7 @@ def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
     shown: list[dict[str, Any]] = []
     total = 0
     for name in ticking(sorted(names)):
-        size = sum(size_of(context, item) for item in context.view.catalog.in_database(name)) if not name_only else 0
+        size = 0 if name_only else _database_size(context, name)
         total += size
         shown.append({"name": name} if name_only else {"name": name, "sizeOnDisk": Int64(size), "empty": not size})
     spec = FILTER.of(request.body)
@@ -106,6 +107,13 @@ def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
     if name_only:
         return {"databases": shown}
     return {"databases": shown, "totalSize": Int64(total), "totalSizeMb": Int64(total >> 20)}
+
+
+def _database_size(context: CommandContext, database: str) -> int:
+    size = sum(size_of(context, item) for item in context.view.catalog.in_database(database))
+    if database == "local" and context.store.oplog_enabled:
+        size += oplog_size(context)[0]
+    return size
 
 
 def collection_stats(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -119,6 +127,9 @@ def database_stats(context: CommandContext, request: Request) -> dict[str, Any]:
     collections = [item for item in namespaces if not item.is_view]
     size = sum(size_of(context, item) for item in collections)
     count = sum(count_of(context, item) for item in collections)
+    if request.db == "local" and context.store.oplog_enabled:
+        oplog_bytes, entry_count = oplog_size(context)
+        size, count = size + oplog_bytes, count + entry_count
     return {
         "db": request.db, "collections": Int64(len(collections)), "views": Int64(len(namespaces) - len(collections)),
         "objects": Int64(count), "avgObjSize": size / count if count else 0.0, "dataSize": float(size),

@@ -115,15 +115,23 @@ def get_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
     if not names:
         raise CommandError(72, "no option found to get")
     if not details:
-        return {name: context.engine.parameters[name] for name in names}
+        return {name: _value(context, name) for name in names}
     return {
         name: {
-            "value": context.engine.parameters[name],
+            "value": _value(context, name),
             "settableAtRuntime": PARAMETERS[name].check is not None,
             "settableAtStartup": False,
         }
         for name in names
     }
+
+
+def _value(context: CommandContext, name: str) -> Any:
+    """A parameter's value; that of one which is unset is what is in force."""
+    engine = context.engine
+    if name == "oplogSizeMB" and engine.parameters[name] is None and engine.oplog_bytes_max is not None:
+        return engine.oplog_bytes_max / 1024**2
+    return engine.parameters[name]
 
 
 def set_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
