@@ -81,6 +81,8 @@ CODE_NAMES: dict[int, str] = {
     125: "CommandFailed",
     133: "FailedToSatisfyReadPreference",
     136: "CappedPositionLost",
+    140: "InvalidSSLConfiguration",
+    141: "SSLHandshakeFailed",
     145: "IncompatibleCollationVersion",
     146: "ExceededMemoryLimit",
     150: "StaleEpoch",

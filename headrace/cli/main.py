@@ -61,6 +61,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     decode.add_argument("token", metavar="TOKEN", help="the token's _data, or the token document as JSON")
     decode.set_defaults(run=_decode_token)
+    tls = commands.add_parser("tls", help="certificates for TLS", allow_abbrev=False)
+    kinds = tls.add_subparsers(title="actions", required=True, metavar="ACTION")
+    dev = kinds.add_parser(
+        "dev",
+        help="make an authority, a server's and a client's certificate for development",
+        description="Make a certificate authority, a server's certificate for localhost and a client's certificate, "
+        "valid for a year. They are for development. Nothing is overwritten.",
+        allow_abbrev=False,
+    )
+    dev.add_argument("path", metavar="DIR", type=Path, help="the folder for the files, created if missing")
+    dev.set_defaults(run=_make_certificates)
     version = commands.add_parser(
         "version", help="print the version", description="Print the version.", allow_abbrev=False
     )
@@ -83,6 +94,22 @@ def _decode_token(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     except CommandError as error:
         print(f"headrace: not a resume token: {error.message}", file=sys.stderr)
         return 1
+    return 0
+
+
+def _make_certificates(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    try:
+        from headrace.cli.tls_dev import make_certificates
+    except ImportError as error:
+        print(f"headrace: install what makes certificates: pip install 'headrace[tls]' ({error})", file=sys.stderr)
+        return 1
+    try:
+        authority, _, server, client = make_certificates(arguments.path)
+    except OSError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 1
+    print(f"headrace serve --tlsMode requireTLS --tlsCertificateKeyFile {server} --tlsCAFile {authority}")
+    print(f"mongosh --tls --tlsCAFile {authority} --tlsCertificateKeyFile {client}")
     return 0
 
 

@@ -18,12 +18,15 @@ from typing import Any, Final
 from headrace import limits
 from headrace.cli.background import Announce, open_log, pid_file, run_in_background
 from headrace.cli.data_directory import data_directory
+from headrace.cli.tls_flags import BadOptions, add_tls_flags, tls_options_of, without_passwords
 from headrace.dispatch.options import ServerOptions
 
 _NO_USERS: Final = "Headrace has no users: keep its address out of reach instead"
 _NO_FILE: Final = "Headrace reads no configuration file: give the flags themselves"
 _NO_SHARDS: Final = "Headrace is not part of a sharded cluster"
-_NO_TLS: Final = "Headrace speaks no TLS: put a proxy that does in front of it"
+_NO_PEERS: Final = "a set of one connects to no other server"
+_NO_SELECTOR: Final = "certificates are read from files: --tlsCertificateKeyFile"
+_OLD_NAME: Final = "the flag is spelled --tls... : --tlsMode, --tlsCertificateKeyFile, --tlsCAFile"
 
 REFUSED_FLAGS: Final[dict[str, str]] = {
     "--auth": _NO_USERS,
@@ -33,11 +36,19 @@ REFUSED_FLAGS: Final[dict[str, str]] = {
     "--keyFile": _NO_USERS,
     "--repair": "the data file needs no repair: acknowledged writes are intact after any crash",
     "--shardsvr": _NO_SHARDS,
-    "--sslMode": _NO_TLS,
+    "--sslCAFile": _OLD_NAME,
+    "--sslMode": _OLD_NAME,
+    "--sslPEMKeyFile": _OLD_NAME,
     "--storageEngine": "LMDB is the only storage engine",
     "--syslog": "log to a file with --logpath, or to the standard output",
-    "--tlsCertificateKeyFile": _NO_TLS,
-    "--tlsMode": _NO_TLS,
+    "--tlsAllowInvalidHostnames": _NO_PEERS,
+    "--tlsCertificateSelector": _NO_SELECTOR,
+    "--tlsClusterCAFile": _NO_PEERS,
+    "--tlsClusterCertificateSelector": _NO_PEERS,
+    "--tlsClusterFile": _NO_PEERS,
+    "--tlsClusterPassword": _NO_PEERS,
+    "--tlsFIPSMode": "use a Python whose OpenSSL is in FIPS mode",
+    "--tlsLogVersions": "serverStatus counts connections by version: transportSecurity",
     "--wiredTigerCacheSizeGB": "the operating system's page cache is the cache",
     "-f": _NO_FILE,
 }
@@ -88,6 +99,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=0o700,
         help="permissions of the Unix socket, as an octal number (default: 0700)",
     )
+    add_tls_flags(add)
     add("--nounixsocket", action="store_true", help="no Unix socket")
     add(
         "--advertise", metavar="HOST:PORT", help="address that hello returns (default: the one the client connected to)"
@@ -165,17 +177,21 @@ def _hours(text: str) -> float:
 
 def _parameter(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
+    if name == "ocspEnabled" and value not in ("0", "false"):
+        raise argparse.ArgumentTypeError("Headrace asks no OCSP responder: use --tlsCRLFile")
+    if name == "ocspEnabled":
+        return name, value
     if not sign or name != "enableTestCommands" or value not in ("0", "1", "false", "true"):
         raise argparse.ArgumentTypeError(f"only enableTestCommands=1 can be set here, not {text}")
     return name, value
 
 
 def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOptions:
-    """The options that a parsed command line stands for."""
+    """The options that a parsed command line stands for; raises `BadOptions`."""
     hosts = tuple(host.strip() for host in (arguments.bind_ip or "127.0.0.1").split(",") if host.strip())
     if arguments.bind_ip_all:
         hosts = ("0.0.0.0", "::") if arguments.ipv6 else ("0.0.0.0",)
-    test_commands = any(value in ("1", "true") for _, value in arguments.setParameter)
+    test_commands = any(value in ("1", "true") for name, value in arguments.setParameter)
     return ServerOptions(
         dbpath=(arguments.dbpath or data_directory()).absolute(),
         bind_ips=hosts,
@@ -183,6 +199,7 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         unix_socket_prefix=None if arguments.nounixsocket else arguments.unixSocketPrefix,
         unix_socket_mode=arguments.filePermissions,
         allow_unauthenticated=arguments.allowUnauthenticated,
+        tls=tls_options_of(arguments),
         replica_set=arguments.replSet.partition("/")[0],
         oplog=not arguments.no_oplog,
         oplog_bytes_max=None if arguments.oplogSize is None else int(arguments.oplogSize * _MEGABYTE),
@@ -196,13 +213,16 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         fork=arguments.fork,
         pidfilepath=arguments.pidfilepath and arguments.pidfilepath.absolute(),
         advertised_host=arguments.advertise,
-        argv=("headrace", *words),
+        argv=("headrace", *without_passwords(words)),
     )
 
 
 def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Serve until a signal; 0 for a clean end, else one of the statuses above and the reason on stderr."""
-    options = options_of(arguments, words)
+    try:
+        options = options_of(arguments, words)
+    except BadOptions as error:
+        return _fail(str(error), EXIT_BAD_OPTIONS)
     if options.fork and options.logpath is None:
         return _fail("--fork has to be used with --logpath", EXIT_FAILED)
     if options.fork:
@@ -214,6 +234,7 @@ def _run(options: ServerOptions, announce: Announce) -> int:
     from headrace.server import daemon
     from headrace.server.exposure import UnprotectedAddress
     from headrace.server.listener import raise_descriptor_limit
+    from headrace.server.tls.context import TlsError
     from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse
     from headrace.store.store import IncompatibleFormat
@@ -228,7 +249,7 @@ def _run(options: ServerOptions, announce: Announce) -> int:
             daemon.run(options, announce)
     except DirectoryInUse as error:
         return _fail(str(error), EXIT_DIRECTORY_IN_USE)
-    except UnprotectedAddress as error:
+    except (TlsError, UnprotectedAddress) as error:
         return _fail(str(error), EXIT_BAD_OPTIONS)
     except (IncompatibleFormat, UnusableDirectory) as error:
         return _fail(str(error), EXIT_FAILED)

@@ -11,6 +11,28 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """TLS as `--tlsMode` and the flags beside it describe it."""
+
+    certificate_key_file: Path
+    """The server's certificate, those between it and the authority, and its private key, as PEM."""
+    mode: str = "requireTLS"
+    """`allowTLS`, `preferTLS` (both: plain clients, too) or `requireTLS`. `disabled` is no TLS options at all."""
+    certificate_key_password: str | None = field(default=None, repr=False)
+    """What the private key is encrypted with; None: it is not."""
+    ca_file: Path | None = None
+    """The authorities of clients' certificates, as PEM."""
+    revocation_file: Path | None = None
+    """Lists of certificates that these authorities have revoked, as PEM."""
+    allow_connections_without_certificates: bool = False
+    """Clients need no certificate; one that they send is checked nevertheless."""
+    allow_invalid_certificates: bool = False
+    """Clients are not asked for certificates, so nobody can log in by X.509."""
+    disabled_protocols: frozenset[str] = frozenset()
+    """Of `TLS1_2` and `TLS1_3`, those that are not spoken. Older ones never are."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """What is fixed when a server starts. What can change later is a parameter (`setParameter`)."""
 
@@ -26,6 +48,8 @@ class ServerOptions:
     """The permissions of that socket."""
     allow_unauthenticated: bool = False
     """Listen on addresses that other machines reach, though nobody is asked who he is."""
+    tls: TlsOptions | None = None
+    """TLS; None: no socket speaks it."""
     replica_set: str = "rs0"
     """Name of the replica set."""
     oplog: bool = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import CommandError, Interrupted
@@ -28,6 +29,17 @@ def require_loopback(request: Request) -> None:
         raise CommandError(13, f"{request.name} must run from localhost when running db without auth")
 
 
+@dataclass(frozen=True, slots=True)
+class TlsSession:
+    """What a TLS handshake has agreed upon, and who the client has proved to be."""
+
+    version: str
+    """`TLSv1.2` or `TLSv1.3`."""
+    cipher: str
+    subject: str | None
+    """The subject of the client's certificate, which was checked, as RFC 2253 text; None if it has sent none."""
+
+
 class ClientInfo:
     """What is known of the client at the other end of one socket; lives as long as the socket does."""
 
@@ -42,20 +54,25 @@ class ClientInfo:
         "hello_done",
         "local_address",
         "metadata",
+        "tls",
     )
 
-    def __init__(self, connection_id: int, address: str, local_address: tuple[str, int] | str) -> None:
+    def __init__(
+        self, connection_id: int, address: str, local_address: tuple[str, int] | str, tls: TlsSession | None = None
+    ) -> None:
         self.connection_id = connection_id
         self.address = address
         """The client's end as MongoDB writes it: `127.0.0.1:51234`, or `anonymous unix socket`."""
         self.local_address = local_address
         """Our end of the socket, which the client has reached: (host, port), or the path of a Unix socket."""
+        self.tls = tls
+        """None for a client that speaks no TLS."""
         self.metadata: dict[str, Any] | None = None
         """The `client` document of the first hello: driver, os, platform, application."""
         self.compressors: list[str] = []
         """The compressors agreed upon at hello, in the client's order."""
         self.hello_done = False
-        self.certificate_subject: str | None = None
+        self.certificate_subject = None if tls is None else tls.subject
         """The subject of the certificate that the client has shown and TLS has verified; None: none."""
         self.conversation: Any = None
         """The login that has begun on this connection, see `commands/users/logging_in.py`."""

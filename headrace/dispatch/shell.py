@@ -23,6 +23,9 @@ class Shell(Protocol):
     def startup_warnings(self) -> Sequence[str]:
         """What the operator was warned of at the start."""
 
+    def rotate_certificates(self, message: str | None = None) -> None:
+        """Read the TLS certificates again, for connections to come; `message` goes into the log. Raises 140."""
+
     def waiting_requests(self) -> Sequence[Request]:
         """The requests that returned a `Wait`, and were not answered yet."""
 
@@ -42,6 +45,9 @@ class NoShell:
     shut_down: Callable[[], None] | None = None
     log_lines: Sequence[str] = ()
     startup_warnings: Sequence[str] = ()
+
+    def rotate_certificates(self, message: str | None = None) -> None:
+        pass
 
     def waiting_requests(self) -> Sequence[Request]:
         return ()

@@ -18,16 +18,19 @@ from headrace.commands.table import commands_for
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
-from headrace.errors import Interrupted
+from headrace.errors import CommandError, Interrupted
 from headrace.server.background import Background
 from headrace.server.exposure import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
-from headrace.server.failures import log_failure, printable
+from headrace.server.failures import RepeatedLine, log_failure, printable
 from headrace.server.listener import Listener, bound_sockets, bound_unix_socket
 from headrace.server.log_rate import LogRates
 from headrace.server.log_tail import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
 from headrace.server.scheduler import Scheduler
+from headrace.server.tls.context import TlsError, new_context
+from headrace.server.tls.handshakes import Handshakes
+from headrace.server.tls.layer import TlsLayer
 from headrace.server.watchdog import LOOK_SECONDS, Watchdog
 from headrace.server.writer import Writer
 from headrace.store.store import Store
@@ -43,7 +46,7 @@ class Core:
         self, options: ServerOptions, *, throw_away: bool = False, clock: Clock | None = None,
         shut_down: Callable[[], None] | None = None, failed: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
-        """Open the store; raises `DirectoryInUse`. `throw_away`: a temporary directory, removed by `stop`.
+        """Open the store; raises `DirectoryInUse`, `TlsError`. `throw_away`: a temporary directory, removed by `stop`.
 
         `shut_down` ends the process, for the command shutdown; None where the process decides that itself.
         `failed` is called, with the reason, once the server can write no more: it has then dropped its clients.
@@ -55,6 +58,7 @@ class Core:
         self._throw_away = throw_away
         self.shut_down = shut_down
         self.loop = asyncio.get_running_loop()
+        context = None if options.tls is None else new_context(options.tls)
         self.store = Store(None if throw_away else options.dbpath, oplog=options.oplog, clock=clock)
         self.engine = Engine(self.store, options, commands_for(options), first_parameters(options), shell=self)
         self.commit_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
@@ -71,7 +75,11 @@ class Core:
         self.ending = False
         self.port = options.port
         self._watchdog = Watchdog()
-        self._listener = Listener(self.loop, lambda: Peer(self))
+        self.tls_on_plain_socket = RepeatedLine()
+        self._handshakes: Handshakes | None = None
+        if options.tls is not None and context is not None:
+            self._handshakes = Handshakes(self.loop, options.tls, context, self.engine.metrics)
+        self._listener = Listener(self.loop, self._new_protocol)
         self._socket_path: Path | None = None
         self.startup_warnings: list[str] = []
 
@@ -107,6 +115,9 @@ class Core:
             self.port = bound.getsockname()[1]  # the port picked for the first address is used for all
             self._listener.add(bound)
 
+    def _new_protocol(self) -> asyncio.Protocol:
+        return Peer(self) if self._handshakes is None else TlsLayer(self._handshakes, self.loop, lambda: Peer(self))
+
     def _warn(self, warning: str | None) -> None:
         if warning is not None:
             self.startup_warnings.append(warning)
@@ -134,6 +145,8 @@ class Core:
         self._log_rates.close()
         self.ending = True
         self._listener.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
         for peer in self.peers:
             peer.stop_reading()
         self.background.stop()
@@ -197,6 +210,16 @@ class Core:
 
     # What the engine calls: `dispatch.shell.Shell`.
 
+    def rotate_certificates(self, message: str | None = None) -> None:
+        if self._handshakes is None:
+            raise CommandError(140, "this server speaks no TLS (--tlsMode), so there are no certificates to read again")
+        try:
+            self._handshakes.rotate()
+        except TlsError as error:
+            LOG.error("the certificates are not replaced, and those from before stay in force: %s", printable(error))
+            raise CommandError(140, f"the certificates are not replaced: {error}") from None
+        LOG.info("Successfully rotated the certificates%s", "" if message is None else f": {printable(message)}")
+
     @property
     def log_lines(self) -> Sequence[str]:
         return self._log.lines
@@ -227,7 +250,9 @@ class Core:
         remote, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if isinstance(remote, tuple):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return ClientInfo(self.engine.connections_created, f"{remote[0]}:{remote[1]}", (local[0], local[1]))
+            name = f"{remote[0]}:{remote[1]}"
+            tls = transport.get_extra_info("tls")
+            return ClientInfo(self.engine.connections_created, name, (local[0], local[1]), tls)
         return ClientInfo(self.engine.connections_created, UNIX_SOCKET, str(local))
 
     def peer_disconnected(self, peer: Peer) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from headrace.dispatch.options import ServerOptions
+from headrace.errors import CommandError
 from headrace.server.core import Core
 from headrace.server.embedded import new_loop
 from headrace.server.process import tend
@@ -19,11 +22,11 @@ EXIT_ABRUPT: Final = 14
 
 
 def run(options: ServerOptions, announce: Callable[[str], None] = print) -> None:
-    """Serve until SIGINT, SIGTERM or the command shutdown.
+    """Serve until SIGINT, SIGTERM or the command shutdown. With TLS, SIGHUP reads the certificates again.
 
     `announce` is called once, with one line that says where the server listens.
 
-    Raises `DirectoryInUse` and OSError before anything is announced.
+    Raises `DirectoryInUse`, `TlsError`, `UnprotectedAddress` and OSError before anything is announced.
     """
     loop = new_loop()
     try:
@@ -39,11 +42,18 @@ async def _serve(options: ServerOptions, announce: Callable[[str], None]) -> Non
         loop.add_signal_handler(number, ended.set)
     core = Core(options, shut_down=ended.set, failed=_abort)
     await core.start()
+    if options.tls is not None:
+        loop.add_signal_handler(signal.SIGHUP, partial(_rotate, core))
     announce(f"headrace listens on {', '.join(core.addresses)}, data in {options.dbpath}")
     tending = loop.create_task(tend(core))
     await ended.wait()
     tending.cancel()
     await core.stop()
+
+
+def _rotate(core: Core) -> None:
+    with contextlib.suppress(CommandError):  # the log says why
+        core.rotate_certificates("SIGHUP")
 
 
 def _abort(reason: str) -> None:

@@ -14,9 +14,10 @@ import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote_plus
 
 from headrace.clock import Clock
-from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.options import ServerOptions, TlsOptions
 from headrace.server.core import Core
 
 
@@ -30,6 +31,13 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def _tls_options(tls: TlsOptions | str | os.PathLike[str] | None) -> TlsOptions | None:
+    if tls is None or isinstance(tls, TlsOptions):
+        return tls
+    folder = Path(tls).absolute()
+    return TlsOptions(folder / "server.pem", ca_file=folder / "ca.pem", allow_connections_without_certificates=True)
+
+
 class Server:
     """A Headrace server in this process, on a thread of its own. A context manager, or used with `start` and `close`.
 
@@ -41,10 +49,13 @@ class Server:
         port: The TCP port; 0 picks a free one.
         oplog: False makes it a standalone without change streams.
         clock: The source of time, for tests; the system's by default.
+        tls: `TlsOptions`, or the folder that `headrace tls dev` made: clients speak TLS then, and need no certificate.
         options: Fields of `ServerOptions`, such as `oplog_hours`, `oplog_bytes_max`, `oplog_entries_max` and
             `memory_bytes_max`.
 
     Raises:
+        TlsError: The certificates cannot be used (when the server starts).
+        UnprotectedAddress: Other machines would reach it, and nobody has to log in (when the server starts).
         DirectoryInUse: Another process has the directory open (when the server starts).
         UnusableDirectory: Its file is damaged or of another program, or cannot be written (when the server starts).
         OSError: The address cannot be bound (when the server starts).
@@ -52,11 +63,14 @@ class Server:
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, host: str = "127.0.0.1", port: int = 0,
-        oplog: bool = True, clock: Clock | None = None, **options: Any,
+        oplog: bool = True, clock: Clock | None = None, tls: TlsOptions | str | os.PathLike[str] | None = None,
+        **options: Any,
     ) -> None:  # fmt: skip
         self._throw_away = path is None or path == ":memory:"
         dbpath = Path(os.devnull) if self._throw_away or path is None else Path(path)
-        self.options = ServerOptions(dbpath=dbpath, bind_ips=(host,), port=port, oplog=oplog, **options)
+        self.options = ServerOptions(
+            dbpath=dbpath, bind_ips=(host,), port=port, oplog=oplog, tls=_tls_options(tls), **options
+        )
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -70,9 +84,14 @@ class Server:
 
     @property
     def uri(self) -> str:
-        """The connection string for any driver."""
-        name = f"?replicaSet={self.options.replica_set}" if self.options.oplog else ""
-        return f"mongodb://{self.address}/{name}"
+        """The connection string for any driver; with TLS it names the authorities that the server trusts itself."""
+        words = [f"replicaSet={self.options.replica_set}"] if self.options.oplog else []
+        tls = self.options.tls
+        if tls is not None:
+            words.append("tls=true")
+            if tls.ca_file is not None:
+                words.append(f"tlsCAFile={quote_plus(str(tls.ca_file))}")
+        return f"mongodb://{self.address}/{'?' if words else ''}{'&'.join(words)}"
 
     @property
     def failure(self) -> str | None:

@@ -22,6 +22,24 @@ def printable(text: object) -> str:
     return shown if len(line) <= limits.LOG_TEXT_LENGTH_MAX else shown[: limits.LOG_TEXT_LENGTH_MAX] + "..."
 
 
+class RepeatedLine:
+    """A line of the log that strangers can cause as often as they like: one in ten seconds is logged."""
+
+    def __init__(self) -> None:
+        self._logged_at = -math.inf
+        self._omitted = 0
+
+    def log(self, text: str) -> None:
+        """Log a warning, or count it."""
+        now = monotonic()
+        if now - self._logged_at < limits.REPEATED_LOG_SECONDS:
+            self._omitted += 1
+            return
+        more = f" (and {self._omitted} more like it since the last such line)" if self._omitted else ""
+        self._logged_at, self._omitted = now, 0
+        LOG.warning("%s%s", printable(text), more)
+
+
 class _DiskFailure:
     """When the log last had a full disk, on the monotonic clock: a line for each refused write would fill it more."""
 

@@ -57,6 +57,9 @@ _SMALL, _JOINED = 1024, 64 * 1024
 """Pieces of a message shorter than the first are joined, up to the second."""
 _GATHERED_BYTES = 1024 * 1024
 """Joined at once, of short messages."""
+_TLS_RECORD = b"\x16\x03"
+"""How a TLS handshake begins. As a message's length it may be a valid one."""
+TLS_ON_PLAIN_SOCKET: Final = "SSL handshake received but server is started without SSL support"
 _OPCODES = frozenset({OP_COMPRESSED, OP_MSG, OP_QUERY})
 _UNKNOWN_FLAGS = REQUIRED_FLAGS & ~(CHECKSUM_PRESENT | MORE_TO_COME)
 
@@ -173,6 +176,8 @@ class Connection:
         if self._failure is not None:
             raise self._failure
         have = len(buffer) - at
+        if have >= 16 and buffer.startswith(_TLS_RECORD, at) and _INT(buffer, at + 12)[0] not in _OPCODES:
+            raise self._fail(TLS_ON_PLAIN_SOCKET)
         if have >= 4:
             (length,) = _INT(buffer, at)
             if not MESSAGE_BYTES_MIN <= length <= MESSAGE_BYTES_MAX:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from typing import Any
 
@@ -26,13 +27,15 @@ def message(body: dict[str, Any], *, request_id: int = 1, documents: list[bytes]
 class RawClient:
     """One socket to a server at "host:port"."""
 
-    def __init__(self, address: str, *, receive_bytes: int | None = None) -> None:
+    def __init__(self, address: str, *, receive_bytes: int | None = None, tls: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.socket()
+        self.socket: socket.socket = socket.socket()
         if receive_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.socket.settimeout(120)
         self.socket.connect((host, int(port)))
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
 
     def __enter__(self) -> RawClient:
         return self

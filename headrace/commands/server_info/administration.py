@@ -1,10 +1,10 @@
-"""Commands of operators: profile, top, fsync, shutdown."""
+"""Commands of operators: profile, rotateCertificates, top, fsync, shutdown."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import Fields, boolean, number
+from headrace.dispatch.arguments import Fields, boolean, number, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request, require_loopback
@@ -12,6 +12,7 @@ from headrace.errors import CommandError
 
 LEVEL: Final = number("profile", required=True)
 LOCK: Final = boolean("lock")
+MESSAGE: Final = string("message")
 
 
 def profile(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -34,6 +35,14 @@ def fsync(context: CommandContext, request: Request) -> dict[str, Any]:
     return {"numFiles": 1}
 
 
+def rotate_certificates(context: CommandContext, request: Request) -> dict[str, Any]:
+    """Read the files with certificates again: connections to come get the new ones, all others stay. Raises 140 if they
+    cannot be used, and then the old ones stay; 13 for a client on another machine."""
+    require_loopback(request)
+    context.engine.shell.rotate_certificates(MESSAGE.of(request.body))
+    return {}
+
+
 def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
     """End as at SIGTERM: what was begun is answered, and nothing more. Raises 13 for a
     client on another machine, 115 for a server inside a process."""
@@ -48,6 +57,7 @@ def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
 COMMANDS: Final = (
     Command("fsync", fsync, Fields(LOCK, strict=False), admin_only=True),
     Command("profile", profile, Fields(LEVEL, strict=False)),
+    Command("rotateCertificates", rotate_certificates, Fields(MESSAGE), admin_only=True),
     Command("shutdown", shut_down, Fields(strict=False), admin_only=True),
     Command("top", top, Fields(strict=False), admin_only=True),
 )

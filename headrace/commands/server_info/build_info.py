@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import ssl
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace import limits
 from headrace.dispatch.arguments import Fields, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.options import TlsOptions
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import MONGODB_VERSION, MONGODB_VERSION_TEXT, headrace_version
 from headrace.errors import CommandError
@@ -36,7 +38,7 @@ def build_info(context: CommandContext, request: Request) -> dict[str, Any]:
         "javascriptEngine": "none",
         "sysInfo": "deprecated",
         "versionArray": [*MONGODB_VERSION, 0],
-        "openssl": {"running": "disabled", "compiled": "disabled"},
+        "openssl": {"running": ssl.OPENSSL_VERSION, "compiled": ssl.OPENSSL_VERSION},
         "buildEnvironment": {
             "target_arch": platform.machine(),
             "target_os": sys.platform,
@@ -86,6 +88,8 @@ def get_cmd_line_opts(context: CommandContext, request: Request) -> dict[str, An
     net: dict[str, Any] = {"bindIp": ",".join(options.bind_ips), "port": options.port}
     if options.unix_socket_prefix is not None:
         net["unixDomainSocket"] = {"pathPrefix": str(options.unix_socket_prefix)}
+    if options.tls is not None:
+        net["tls"] = _tls(options.tls)
     parsed: dict[str, Any] = {"net": net}
     if options.oplog:
         parsed["replication"] = {"replSet": options.replica_set}
@@ -93,6 +97,24 @@ def get_cmd_line_opts(context: CommandContext, request: Request) -> dict[str, An
     if options.logpath is not None:
         parsed["systemLog"] = {"destination": "file", "path": str(Path(options.logpath))}
     return {"argv": list(options.argv) or ["headrace"], "parsed": parsed}
+
+
+def _tls(options: TlsOptions) -> dict[str, Any]:
+    """`net.tls` as MongoDB's configuration file has it; the password is not shown."""
+    shown: dict[str, Any] = {"mode": options.mode, "certificateKeyFile": str(options.certificate_key_file)}
+    if options.certificate_key_password is not None:
+        shown["certificateKeyFilePassword"] = "<password>"
+    if options.ca_file is not None:
+        shown["CAFile"] = str(options.ca_file)
+    if options.revocation_file is not None:
+        shown["CRLFile"] = str(options.revocation_file)
+    if options.allow_connections_without_certificates:
+        shown["allowConnectionsWithoutCertificates"] = True
+    if options.allow_invalid_certificates:
+        shown["allowInvalidCertificates"] = True
+    if options.disabled_protocols:
+        shown["disabledProtocols"] = ",".join(sorted(options.disabled_protocols))
+    return shown
 
 
 def get_log(context: CommandContext, request: Request) -> dict[str, Any]:

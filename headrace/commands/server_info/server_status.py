@@ -98,9 +98,11 @@ def _memory(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def _metrics(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Every counter but the network's, its dotted name made a path."""
+    """Every counter but those of connections, its dotted name made a path."""
     section: dict[str, Any] = {}
     for name, count in sorted(context.engine.metrics.items()):
+        if name.startswith(_TLS):
+            continue
         *folders, last = name.split(".")
         subsection = section
         for folder in folders:
@@ -172,6 +174,16 @@ def _storage_engine(context: CommandContext, request: Request) -> dict[str, Any]
     return {"name": "lmdb", "supportsCommittedReads": True, "persistent": True, "readOnly": False}
 
 
+def _transport_security(context: CommandContext, request: Request) -> dict[str, Any] | None:
+    """How many TLS connections there have been of each version; nothing where TLS is off."""
+    if context.engine.options.tls is None:
+        return None
+    metrics = context.engine.metrics
+    return {version: Int64(metrics.get(f"{_TLS}TLSv{version}", 0)) for version in ("1.0", "1.1", "1.2", "1.3")}
+
+
+_TLS: Final = "transportSecurity."
+"""Begins the names of counters of TLS connections."""
 _SECTIONS: Final[dict[str, Callable[[CommandContext, Request], dict[str, Any] | None]]] = {
     "connections": _connections,
     "extra_info": _process,
@@ -182,6 +194,7 @@ _SECTIONS: Final[dict[str, Callable[[CommandContext, Request], dict[str, Any] | 
     "repl": _replica_set,
     "security": _security,
     "storageEngine": _storage_engine,
+    "transportSecurity": _transport_security,
 }
 
 COMMANDS: Final = (Command("serverStatus", run, Fields(strict=False)),)

@@ -1,0 +1,103 @@
+"""TLS handshakes under way: how many there may be, how long one may take, and the thread that computes them.
+
+A handshake costs a private key's operation, a millisecond or more, so it is not computed on the loop. Who holds one
+open without going on is cut off after ten seconds, or when too many others have come since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from headrace import limits
+from headrace.dispatch.options import TlsOptions
+from headrace.server.failures import RepeatedLine
+from headrace.server.tls.context import new_context
+
+if TYPE_CHECKING:
+    from headrace.server.tls.layer import TlsLayer
+
+
+class Handshakes:
+    """What the TLS connections of one server share: the context, and those whose handshake is not over."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, options: TlsOptions, context: ssl.SSLContext, metrics: dict[str, int]
+    ) -> None:
+        """`metrics` counts the connections of each version, as `transportSecurity.TLSv1.3`."""
+        self.options = options
+        self.context = context
+        self._metrics = metrics
+        self._loop = loop
+        self._pending: dict[TlsLayer, asyncio.TimerHandle] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-tls")
+        self._failed = RepeatedLine()
+        self._slow = RepeatedLine()
+        self._plain = RepeatedLine()
+
+    def rotate(self) -> None:
+        """Read the files again, for connections to come; raises `TlsError`, and then all is as before."""
+        self.context = new_context(self.options)
+
+    # What a layer calls.
+
+    def begin(self, layer: TlsLayer) -> None:
+        """A connection has been accepted; too many of those without a handshake cost the oldest one its connection."""
+        if len(self._pending) >= limits.HANDSHAKE_COUNT_MAX:
+            oldest = next(iter(self._pending))
+            self._slow.log(f"more than {limits.HANDSHAKE_COUNT_MAX} TLS handshakes: {oldest.address} is cut off")
+            self.end(oldest)
+            oldest.abort()
+        self._pending[layer] = self._loop.call_later(limits.HANDSHAKE_SECONDS, self._time_out, layer)
+
+    def end(self, layer: TlsLayer) -> None:
+        """A connection's handshake is over, or the connection is."""
+        timer = self._pending.pop(layer, None)
+        if timer is not None:
+            timer.cancel()
+
+    def compute(self, step: Callable[[], bool], done: Callable[[bool | Exception], None]) -> None:
+        """Call `step` in the thread, then `done` on the loop, with its result or its exception."""
+
+        def run() -> None:
+            result: bool | Exception
+            try:
+                result = step()
+            except Exception as error:
+                result = error
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(done, result)
+
+        self._thread.submit(run)
+
+    def failed(self, layer: TlsLayer, error: Exception) -> None:
+        """Log that a handshake has failed."""
+        reason = getattr(error, "verify_message", None) or getattr(error, "reason", None) or error
+        self._failed.log(f"the TLS handshake of {layer.address} failed: {reason}")
+
+    def log_plain(self, layer: TlsLayer, *, refused: bool) -> None:
+        """Log that a client speaks no TLS, where it should."""
+        if refused:
+            self._plain.log(f"{layer.address} is cut off: the server is configured to only allow SSL connections")
+        elif self.options.mode == "preferTLS":
+            self._plain.log(f"SSL mode is set to 'preferred' and the connection of {layer.address} is not using SSL")
+
+    def opened(self, session: ssl.SSLObject) -> None:
+        """Count a connection."""
+        name = f"transportSecurity.{session.version()}"
+        self._metrics[name] = self._metrics.get(name, 0) + 1
+
+    def _time_out(self, layer: TlsLayer) -> None:
+        self._slow.log(f"{layer.address} is cut off: no TLS handshake within {limits.HANDSHAKE_SECONDS:g} s")
+        self.end(layer)
+        layer.abort()
+
+    def close(self) -> None:
+        """Cut off those whose handshake is not over."""
+        for layer in list(self._pending):
+            self.end(layer)
+            layer.abort()
+        self._thread.shutdown(wait=True, cancel_futures=True)

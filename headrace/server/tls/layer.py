@@ -1,0 +1,299 @@
+"""Between a socket and its peer: the first byte decides between TLS and plain, then bytes are decrypted and encrypted.
+
+    FIRST       nothing has come: 0x16 begins a TLS handshake, any other byte a plain client's message
+    HANDSHAKE   steps are computed in a thread, one at a time; meanwhile nothing is read
+    OPEN        the peer sees this layer as its transport
+
+Rule: what is decrypted is passed on at once, so that the peer's limits hold for it as for plain bytes. A long reply is
+encrypted a piece in each iteration of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, Final
+
+from headrace import limits
+from headrace.dispatch.request import TlsSession
+from headrace.server.tls.handshakes import Handshakes
+from headrace.server.tls.subject import subject_text
+
+_HANDSHAKE_RECORD: Final = 0x16
+_READ_BYTES: Final = 256 * 1024
+_PIECE: Final = limits.TLS_WRITE_BYTES_MAX
+
+
+class Phase(Enum):
+    """What is known of the bytes that come."""
+
+    FIRST = auto()
+    HANDSHAKE = auto()
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class TlsLayer(asyncio.Protocol):
+    """The protocol of a socket that may speak TLS, and the transport of the peer behind it."""
+
+    def __init__(
+        self, handshakes: Handshakes, loop: asyncio.AbstractEventLoop, new_peer: Callable[[], asyncio.Protocol]
+    ) -> None:
+        self._handshakes = handshakes
+        self._loop = loop
+        self._new_peer = new_peer
+        self._phase = Phase.FIRST
+        self._peer: Any = None
+        self._transport: Any = None
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._session: ssl.SSLObject | None = None
+        self._handshake_bytes = 0
+        self._info: TlsSession | None = None
+        self._backlog: deque[memoryview] = deque()  # what is not encrypted yet
+        self._backlog_bytes = 0
+        self._high = limits.WRITE_BUFFER_BYTES_MAX
+        self._closing = False
+        self._socket_full = False
+        self._peer_paused = False
+        self.address = ""
+        """The client's end, for the log."""
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        name = transport.get_extra_info("peername")
+        self._is_local = not isinstance(name, tuple)
+        self.address = "a Unix socket" if self._is_local else f"{name[0]}:{name[1]}"
+        self._handshakes.begin(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase is Phase.OPEN:
+            self._incoming.write(data)
+            self._decrypt()
+        elif self._phase is Phase.HANDSHAKE:
+            self._shake_hands(data)
+        elif self._phase is Phase.FIRST:
+            self._begin(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._phase = Phase.CLOSED
+        self._handshakes.end(self)
+        self._backlog.clear()
+        self._backlog_bytes = 0
+        if self._peer is not None:
+            self._peer.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._socket_full = True
+        self._pause_peer()
+
+    def resume_writing(self) -> None:
+        self._socket_full = False
+        self._pump()
+        self._pause_peer()
+
+    # The beginning.
+
+    def _begin(self, data: bytes) -> None:
+        if data[0] == _HANDSHAKE_RECORD:
+            self._session = self._handshakes.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+            self._phase = Phase.HANDSHAKE
+            self._shake_hands(data)
+            return
+        refused = self._handshakes.options.mode == "requireTLS" and not self._is_local
+        if not self._is_local:
+            self._handshakes.log_plain(self, refused=refused)
+        if refused:
+            self.abort()
+            return
+        self._handshakes.end(self)
+        self._phase = Phase.CLOSED
+        peer = self._new_peer()
+        self._transport.set_protocol(peer)
+        peer.connection_made(self._transport)
+        peer.data_received(data)
+
+    def _shake_hands(self, data: bytes) -> None:
+        self._handshake_bytes += len(data)
+        self._incoming.write(data)
+        self._transport.pause_reading()
+        self._handshakes.compute(self._step, self._stepped)
+
+    def _step(self) -> bool:
+        """In the thread: whether the handshake is over."""
+        assert self._session is not None
+        if self._phase is not Phase.HANDSHAKE:
+            return False  # it was cut off while it waited for this thread
+        try:
+            self._session.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        certificate = self._session.getpeercert() or {}
+        name: Any = certificate.get("subject", ())
+        cipher = self._session.cipher()
+        self._info = TlsSession(
+            self._session.version() or "", cipher[0] if cipher else "", subject_text(name) if certificate else None
+        )
+        return True
+
+    def _stepped(self, result: bool | Exception) -> None:
+        if self._phase is not Phase.HANDSHAKE or self._transport.is_closing():
+            return
+        if isinstance(result, Exception):
+            self._handshakes.failed(self, result)
+        self._flush()
+        if isinstance(result, Exception):
+            self._transport.close()
+            return
+        if not result:
+            if self._handshake_bytes > limits.HANDSHAKE_BYTES_MAX:
+                self.abort()
+                return
+            self._transport.resume_reading()
+            return
+        assert self._session is not None
+        self._handshakes.end(self)
+        self._handshakes.opened(self._session)
+        self._phase = Phase.OPEN
+        self._transport.resume_reading()
+        self._peer = self._new_peer()
+        self._peer.connection_made(self)
+        self._decrypt()
+
+    # Bytes.
+
+    def _decrypt(self) -> None:
+        session, pieces, ended = self._session, [], False
+        assert session is not None
+        try:
+            while self._incoming.pending or session.pending():
+                piece = session.read(_READ_BYTES)
+                if not piece:
+                    ended = True
+                    break
+                pieces.append(piece)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            ended = True
+        except ssl.SSLError as error:
+            self._handshakes.failed(self, error)
+            self._flush()
+            self._transport.abort()
+            return
+        if self._outgoing.pending:
+            self._flush()
+        if pieces:
+            self._peer.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if ended:
+            self.close()
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._transport.write(self._outgoing.read())
+
+    def _encrypt(self, data: bytes | memoryview) -> None:
+        assert self._session is not None
+        try:
+            self._session.write(data)
+        except ssl.SSLError as error:
+            self._handshakes.failed(self, error)
+            self._transport.abort()
+            return
+        self._transport.write(self._outgoing.read())
+
+    def _pump(self) -> None:
+        """Encrypt the next piece of what is too long for one iteration of the loop."""
+        if self._phase is not Phase.OPEN or self._socket_full or not self._backlog:
+            return
+        data = self._backlog[0]
+        piece, rest = data[:_PIECE], data[_PIECE:]
+        if rest:
+            self._backlog[0] = rest
+        else:
+            self._backlog.popleft()
+        self._backlog_bytes -= len(piece)
+        self._encrypt(piece)
+        if self._backlog:
+            self._loop.call_soon(self._pump)
+            return
+        self._pause_peer()
+        if self._closing:
+            self._say_goodbye()
+
+    def _pause_peer(self) -> None:
+        """Pause or resume the peer's writing, where that has changed."""
+        full = self._socket_full or self._backlog_bytes > 0
+        if self._peer is None or full == self._peer_paused:
+            return
+        self._peer_paused = full
+        if full:
+            self._peer.pause_writing()
+        elif not self._closing:
+            self._peer.resume_writing()
+
+    # What the peer calls, as of an asyncio.Transport.
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; what is long goes in pieces."""
+        if self._closing or self._phase is not Phase.OPEN:
+            return
+        if not self._backlog and len(data) <= _PIECE:
+            self._encrypt(data)
+            return
+        self._backlog.append(memoryview(data))
+        self._backlog_bytes += len(data)
+        if len(self._backlog) == 1:
+            self._loop.call_soon(self._pump)
+        if self.get_write_buffer_size() > self._high:
+            self._pause_peer()
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """From how many unread bytes on the peer is told to pause."""
+        self._high = high
+        self._transport.set_write_buffer_limits(high=high)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the client has not read."""
+        return self._backlog_bytes + int(self._transport.get_write_buffer_size())
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """As the socket's transport; `tls` is the session."""
+        return self._info if name == "tls" else self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        """Read no more."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self._transport.resume_reading()
+
+    def is_closing(self) -> bool:
+        """Whether the connection ends."""
+        return self._closing or bool(self._transport.is_closing())
+
+    def close(self) -> None:
+        """Send what is left, then say goodbye."""
+        if self._closing:
+            return
+        self._closing = True
+        if not self._backlog:
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        assert self._session is not None
+        with contextlib.suppress(ssl.SSLError):  # the client's goodbye is not waited for
+            self._session.unwrap()
+        self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._closing = True
+        self._transport.abort()
