@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from gc import get_referents, is_tracked
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from sys import getrefcount
+from types import GeneratorType, MethodWrapperType
 from typing import Any, Final, TypeVar
 
 from greenlet import getcurrent, greenlet
@@ -39,6 +41,14 @@ FIRST_COUNT: Final = 128
 """Elements sorted at first, while it is not known how quickly their keys compare."""
 LARGE_COUNT: Final = 32_768
 """Elements from which on an array is freed in pieces."""
+HELD_DEPTH: Final = 6
+"""How far from its frames it is looked for what a failed command held."""
+HELD_COUNT_MAX: Final = 1000
+"""Values that are looked at for it at each of these steps."""
+_ITERATORS: Final = frozenset({
+    GeneratorType, MethodWrapperType, chain, enumerate, filter, islice, map, zip, type(iter([])),
+})  # fmt: skip
+"""What commands hold their values through."""
 
 
 class Turn(greenlet):
@@ -58,16 +68,22 @@ class Turn(greenlet):
     result: Any = None
     """What the command has returned, or `_Raised`, until it is handed on."""
 
+    has_paused: bool = False
+    """Whether the command has paused at least once."""
+
     def __init__(self, run: Callable[..., Any], large: list[list[Any] | dict[Any, Any]]) -> None:
         super().__init__(run)
         self.large = large
         """What `freed_in_pieces` was given in any of the turns."""
+        self.held: list[list[Any] | dict[Any, Any]] = []
+        """What the frames of the command held when it failed."""
 
     def pause(self, waits_for: Any = None) -> None:
         """Let others run; returns, or raises the `interruption`, when it is this command's turn again."""
         if self.before_pause is not None:
             self.before_pause()
         assert self.parent is not None
+        self.has_paused = True
         self.waits_for = waits_for
         given = self.parent.switch(self)
         self.waits_for = None
@@ -75,7 +91,10 @@ class Turn(greenlet):
             self.after_pause(given)
         if self.interruption is not None:
             error, self.interruption = self.interruption, None
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # whose traceback has this frame: a cycle would keep what the command holds
 
 
 def tick() -> None:
@@ -139,6 +158,19 @@ def ticking(items: Collection[Item]) -> Iterable[Item]:
     return items if len(items) < TICK_COUNT else _ticking(items)
 
 
+def ticking_all(items: Iterable[Item]) -> Iterator[Item]:
+    """As `ticking`, for items whose number is not known."""
+    return _ticking(items)
+
+
+def gathered(items: Iterable[Item]) -> list[Item]:
+    """As `list`, of items that come with ticks: freed in pieces also where coming to them fails."""
+    made: list[Item] = []
+    for item in items:
+        made.append(item)
+    return freed_in_pieces(made)
+
+
 def in_pieces(items: Any, count: int = PIECE_COUNT) -> Iterator[Any]:
     """Slices of a list, a range or a text, for what is done to many items at once, with a tick before each."""
     for start in range(0, len(items), count):
@@ -172,15 +204,45 @@ def next_count(count: int, seconds: float) -> int:
 Container = TypeVar("Container", list[Any], dict[Any, Any])
 
 
-def freed_in_pieces(container: Container) -> Container:
+def freed_in_pieces(container: Container, count: int | None = None) -> Container:
     """The container itself, which a command has made. If it is large, a turn frees it, piece by piece, once nothing
-    else refers to it: freeing a million elements at once takes up to 100 ms."""
+    else refers to it: freeing a million elements at once takes up to 100 ms. `count`: how many values there are in it,
+    where its elements have some of their own.
+    """
     turn = getcurrent()
-    if len(container) >= LARGE_COUNT and type(turn) is Turn:
+    if (len(container) if count is None else count) >= LARGE_COUNT and type(turn) is Turn:
         free(turn.large)
         if not any(container is other for other in turn.large):
             turn.large.append(container)
     return container
+
+
+def free_held(error: BaseException) -> None:
+    """The command that runs has failed with `error`: what its frames hold is freed in pieces when it has ended."""
+    turn = getcurrent()
+    if type(turn) is not Turn or not turn.has_paused or error.__traceback__ is None:
+        return
+    trace = error.__traceback__.tb_next  # not the caller's own frame, which will refer to the error
+    level: list[Any] = []
+    while trace is not None:
+        level += trace.tb_frame.f_locals.values()
+        trace = trace.tb_next
+    seen = set(map(id, turn.large))
+    for _ in range(HELD_DEPTH):
+        level = list({id(value): value for value in level if id(value) not in seen}.values())[:HELD_COUNT_MAX]
+        seen.update(map(id, level))
+        turn.held += [value for value in level if type(value) in (dict, list) and len(value) >= TICK_COUNT]
+        level = [inner for value in level for inner in _inside(value) if is_tracked(inner)]
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """Some of what a value refers to, if it is one that commands make."""
+    kind = type(value)
+    if kind is dict:
+        return islice(value.values(), TICK_COUNT)
+    if kind is list or kind is tuple:
+        return islice(value, TICK_COUNT)
+    return get_referents(value) if kind in _ITERATORS or kind.__module__.startswith("headrace.query.") else ()
 
 
 def free(containers: list[list[Any] | dict[Any, Any]]) -> None:
@@ -192,13 +254,28 @@ def free(containers: list[list[Any] | dict[Any, Any]]) -> None:
         if getrefcount(container) > 2:  # this name, and the argument
             containers.append(container)
             continue
-        while container:
-            if type(container) is list:
-                del container[-PIECE_COUNT:]
-            else:
-                for name in list(islice(container, PIECE_COUNT)):
-                    del container[name]
-            tick()
+        try:
+            _empty(container)
+        except BaseException:
+            containers.append(container)
+            raise
+
+
+def _empty(container: list[Any] | dict[Any, Any]) -> None:
+    count = 1  # more, as long as that is quick: elements may be large, too
+    while container:
+        begun = monotonic()
+        if type(container) is list:
+            del container[-count:]
+        else:
+            for name in list(islice(container, count)):
+                del container[name]
+        seconds = monotonic() - begun
+        tick()
+        if seconds < TURN_SECONDS / 8:
+            count = min(count * 2, PIECE_COUNT)
+        elif seconds > TURN_SECONDS / 2:
+            count = max(count // 4, 1)
 
 
 def _ticking(items: Iterable[Item]) -> Iterator[Item]:
@@ -274,6 +351,7 @@ class Turns:
             return turn
         result, turn.result = turn.result, None
         turn.before_pause = turn.after_pause = turn.interruption = None
+        turn.has_paused = False
         self._idle.append(turn)
         if type(result) is _Raised:
             error, result = result.error, None
@@ -296,12 +374,17 @@ def _work() -> None:
         except BaseException as error:
             turn.result = _Raised(error)
         del function, arguments
-        if turn.large:
+        if turn.large or turn.held:
             _free_all(turn)
 
 
 def _free_all(turn: Turn) -> None:
     """The command has ended: free what it made. An interruption comes too late."""
     turn.before_pause = turn.after_pause = None
+    held, turn.held = turn.held, []
+    for containers in (turn.large, held):  # the outer ones first; what is in use of those held is not the command's
+        with suppress(Exception):
+            free(containers)
+    held.clear()
     with suppress(Exception):
         free(turn.large)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from contextlib import suppress
 from weakref import ref
 
@@ -10,10 +11,13 @@ import pytest
 
 from headrace.turns import (
     LARGE_COUNT,
+    PIECE_COUNT,
     Turn,
     Turns,
     current_turn,
+    free_held,
     freed_in_pieces,
+    gathered,
     in_pieces,
     sorted_in_pieces,
     tick,
@@ -132,3 +136,58 @@ def test_nothing_of_a_command_stays_behind_it() -> None:
         assert [held() for held in seen] == [None, None]
     finally:
         gc.enable()
+
+
+def test_what_an_interrupted_command_held_is_freed_in_pieces() -> None:
+    """Also what its generators hold, and what is inside of that."""
+
+    class Element:
+        alive = 0
+
+        def __init__(self) -> None:
+            Element.alive += 1
+
+        def __del__(self) -> None:
+            Element.alive -= 1
+
+    turns = Turns(seconds=0.0)
+
+    def groups() -> Iterator[int]:
+        held = {"x": [[Element() for _ in range(100)] for _ in range(100)]}
+        yield from range(10)
+        tick()
+        assert held
+
+    def command() -> str:
+        try:
+            gathered(groups())
+        except TimeoutError as error:
+            free_held(error)
+        return "ended"
+
+    turn = turns.run(command)
+    assert isinstance(turn, Turn) and Element.alive == 10_000
+    turn.interruption = TimeoutError("killed")
+    turn, left = turns.resume(turn), []
+    while isinstance(turn, Turn):
+        left.append(Element.alive)
+        turn = turns.resume(turn)
+    assert turn == "ended" and Element.alive == 0
+    assert len(set(left)) >= 5 and not turns.large
+
+
+def test_what_is_freed_in_pieces_is_freed_in_small_ones_where_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("headrace.turns.monotonic", lambda: now[0])
+
+    class Slow:
+        def __del__(self) -> None:
+            now[0] += 0.001
+
+    turns, longest = Turns(), 0.0
+    turn = turns.run(lambda: freed_in_pieces([Slow() for _ in range(PIECE_COUNT)], LARGE_COUNT) and None)
+    while isinstance(turn, Turn):
+        begun = now[0]
+        turn = turns.resume(turn)
+        longest = max(longest, now[0] - begun)
+    assert 4.0 < now[0] < 4.2 and longest < 0.015

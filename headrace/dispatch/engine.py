@@ -45,7 +45,7 @@ from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
 from headrace.memory import default_bytes_max
-from headrace.turns import current_turn
+from headrace.turns import current_turn, free_held
 from headrace.values.bson import encode
 from headrace.values.position import to_timestamp
 
@@ -166,6 +166,7 @@ class Engine:
             self.metrics[command.total] += 1
             return self._close(answer)
         except AnsweredError as error:
+            free_held(error)
             return self.failure(error, request)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
@@ -197,6 +198,7 @@ class Engine:
                 answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
             return self._close(answer, max(context.txn.clock_position, self.store.last_position))
         except AnsweredError as error:
+            free_held(error)
             return self.failure(error, request)
         except (BSONError, UnicodeDecodeError) as error:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)

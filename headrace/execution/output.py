@@ -19,7 +19,7 @@ from headrace.query.update import Diff, Update, UpdateContext, parse_update
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import WriteTransaction
-from headrace.turns import tick
+from headrace.turns import gathered, tick
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def write_output(
     writes = stage.writes
     goal = check_namespace(f"{writes.database}.{writes.collection}")
     writable(context, goal)
-    made = list(documents)
+    made = gathered(documents)
     if writes.kind == "out":
         _out(context, goal, made)
     else:

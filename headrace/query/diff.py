@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import bson
 
+from headrace.turns import TICK_COUNT, tick, ticking
 from headrace.values.bson import OPTIONS, encode
 
 ENTRY_OVERHEAD_BYTES: Final = 15
@@ -41,12 +42,13 @@ def identical(left: Any, right: Any) -> bool:
     if kind is dict:
         if len(left) != len(right):
             return False
-        for (name, value), (other_name, other) in zip(left.items(), right.items()):
+        fields = left.items() if len(left) < TICK_COUNT else ticking(left.items())
+        for (name, value), (other_name, other) in zip(fields, right.items()):
             if name != other_name or not identical(value, other):
                 return False
         return True
     if kind is list:
-        return len(left) == len(right) and all(map(identical, left, right))
+        return len(left) == len(right) and all(map(identical, left if len(left) < TICK_COUNT else ticking(left), right))
     if kind is float:
         return pack("<d", left) == pack("<d", right)
     return bool(left == right)
@@ -86,6 +88,8 @@ def _document_diff(pre: dict[str, Any], post: dict[str, Any]) -> tuple[dict[str,
     while at < len(names) and post_at < len(post_names):
         name = names[at]
         at += 1
+        if not at % TICK_COUNT:
+            tick()
         if name != post_names[post_at]:
             removed.add(name)
             continue
@@ -117,7 +121,7 @@ def _array_diff(pre: list[Any], post: list[Any]) -> tuple[dict[str, Any], int]:
     if len(post) < len(pre):
         diff["l"] = len(post)
         size += _RESIZE_BYTES
-    for index, value in enumerate(post):
+    for index, value in enumerate(ticking(post)):
         child = None
         if index < len(pre):
             if identical(pre[index], value):

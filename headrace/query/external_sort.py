@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from headrace.clock import monotonic
 from headrace.query.memory import RecordStream, StageMemory
-from headrace.turns import FIRST_COUNT, TICK_COUNT, next_count, tick
+from headrace.turns import FIRST_COUNT, TICK_COUNT, freed_in_pieces, next_count, tick
 
 CHUNK_COUNT: Final = 4096
 """Records sorted at once: about four milliseconds; fewer where their keys are slow to compare."""
@@ -103,6 +103,7 @@ class Sorter:
         for item in self._merged(self._chunks):
             stream.append(item[-1])
             records += 1
+        freed_in_pieces(self._chunks, records)
         self._chunks, self._held = [], 0
         self._runs.append((self._run_start, stream))
         self._run_start = self._next
@@ -112,6 +113,7 @@ class Sorter:
     def sorted(self) -> Iterator[bytes]:
         """The records in order. Called once."""
         self._end_chunk()
+        freed_in_pieces(self._chunks, len(self))
         runs = [self._read(number, stream) for number, stream in self._runs]
         left = -1 if self._count_max is None else self._count_max
         for item in self._merged([*runs, *self._chunks]):

@@ -19,6 +19,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.memory import UNLIMITED, Account
+from headrace.turns import TICK_COUNT, ticking
 from headrace.values.bson import Missing
 
 _STEP_BYTES: Final = 1024 * 1024
@@ -193,7 +194,8 @@ def size_of(value: Any) -> int:
     if kind is str:
         return _TEXT + len(value)
     if kind is dict:
-        return _DOCUMENT + _FIELD * len(value) + sum(map(size_of, value.values()))
+        items = value.values() if len(value) < TICK_COUNT else ticking(value.values())
+        return _DOCUMENT + _FIELD * len(value) + sum(map(size_of, items))
     if kind is list:
-        return _ARRAY + _ELEMENT * len(value) + sum(map(size_of, value))
+        return _ARRAY + _ELEMENT * len(value) + sum(map(size_of, value if len(value) < TICK_COUNT else ticking(value)))
     return _TEXT + len(value) if isinstance(value, bytes) else _DOCUMENT

@@ -39,20 +39,20 @@ _MAPPED_BYTES: Final = 32 * 1024 * 1024
 
 async def tend(core: Core) -> None:
     """Import what is left, then collect garbage from time to time; until it is cancelled."""
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _NEVER)
     for package in _PACKAGES:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
             await asyncio.sleep(0)
     gc.collect()
     gc.freeze()
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, _NEVER)
     collected = monotonic()
     was_quiet = False
     retain_freed_memory()
     while True:
         await asyncio.sleep(limits.COLLECTION_SECONDS)
-        is_quiet = not core.scheduler.requests()
+        is_quiet = not core.scheduler.requests() and not core.writer.requests()
         passes = gc.get_count()[2]  # of the collector over younger objects, each some thousands
         is_due = passes > limits.COLLECTION_PASS_COUNT_MAX or monotonic() - collected > limits.COLLECTION_SECONDS_MAX
         if passes and (is_quiet or is_due):

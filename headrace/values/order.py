@@ -17,7 +17,7 @@ Source: MongoDB's documentation, "Comparison/Sort Order".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, Protocol
 
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
@@ -173,10 +173,29 @@ def compare(left: Any, right: Any, collation: StringOrder | None = None) -> int:
     kind = type(left)
     if kind is type(right) and (kind in _SELF_COMPARED or (kind is str and collation is None)):
         return -1 if left < right else int(left > right)
+    if kind is type(right) and (kind is list or kind is dict) and len(left) >= TICK_COUNT <= len(right):
+        return _compare_long(left, right, collation)
     left_key, right_key = sort_key(left, collation), sort_key(right, collation)
     if left_key == right_key:
         return 0
     return -1 if left_key < right_key else 1
+
+
+def _compare_long(left: Any, right: Any, collation: StringOrder | None) -> int:
+    """As `compare`, of two arrays or two objects of many values: without making keys of those behind the first two
+    that differ, which would be freed at once."""
+    if type(left) is list:
+        pairs: Iterator[tuple[Any, Any]] = zip(ticking(left), right)
+    else:
+        pairs = (
+            ((rank(a), name), (rank(b), other)) if rank(a) != rank(b) or name != other else (a, b)
+            for (name, a), (other, b) in zip(ticking(left.items()), right.items())
+        )
+    for one, other in pairs:
+        order = (one > other) - (one < other) if type(one) is tuple else compare(one, other, collation)
+        if order:
+            return order
+    return (len(left) > len(right)) - (len(left) < len(right))
 
 
 def equal(left: Any, right: Any, collation: StringOrder | None = None) -> bool:
@@ -188,8 +207,9 @@ def equal(left: Any, right: Any, collation: StringOrder | None = None) -> bool:
         if kind is list:
             return len(left) == len(right) and all(equal(a, b, collation) for a, b in zip(ticking(left), right))
         if kind is dict:
+            fields = left.items() if len(left) < TICK_COUNT else ticking(left.items())
             return len(left) == len(right) and all(
-                name == other and equal(a, b, collation) for (name, a), (other, b) in zip(left.items(), right.items())
+                name == other and equal(a, b, collation) for (name, a), (other, b) in zip(fields, right.items())
             )
     elif rank(left) != rank(right):
         return False

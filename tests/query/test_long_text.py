@@ -24,6 +24,18 @@ def test_replacing_splitting_and_translating_are_pythons(seed: int, monkeypatch:
         if find:
             assert long_text.split(text, find) == text.split(find)
         assert long_text.translated(text, {97: 65}) == text.translate({97: 65})
+        start, end = rng.randrange(20), rng.choice((None, rng.randrange(60)))
+        assert long_text.find(text, find, start, end) == text.find(find, start, end)
+        assert long_text.find(text.encode(), find.encode(), start, end) == text.encode().find(find.encode(), start, end)
+        assert long_text.decoded(long_text.encoded(text)) == text
+        assert long_text.byte_count(text) == len(text.encode())
+        if find:
+            assert long_text.stripped(text, find, left=True, right=True) == text.strip(find)
+            assert long_text.stripped(text, find, left=True, right=False) == text.lstrip(find)
+            assert long_text.stripped(text, find, left=False, right=True) == text.rstrip(find)
+        other = rng.choice((text, text.upper(), text[:-1], text + "c"))
+        one, two = text.translate({97: 65}), other.translate({97: 65})
+        assert long_text.compared(text, other, {97: 65}) == (one > two) - (one < two)
 
 
 def test_a_text_that_no_document_could_hold_is_not_made() -> None:

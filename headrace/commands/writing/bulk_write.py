@@ -39,7 +39,7 @@ from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
 from headrace.query.expressions.numbers import to_long
 from headrace.store.write_transaction import RetryableWrite
-from headrace.turns import ticking
+from headrace.turns import gathered, ticking
 from headrace.values.bson import decode, encode, find_element
 
 NAMESPACE: Final = "admin.$cmd.bulkWrite"
@@ -131,10 +131,10 @@ def run(context: CommandContext, request: Request) -> bytes:
 def _operations(request: Request) -> list[BulkOperation]:
     raw = raw_documents(request, "ops")
     namespaces = namespaces_of(request)
-    operations = [_operation(item, namespaces) for item in ticking(raw)]
-    insert.check_documents([operation.document for operation in operations if operation.document])
+    operations = gathered(_operation(item, namespaces) for item in ticking(raw))
+    insert.check_documents([operation.document for operation in ticking(operations) if operation.document])
     if "txnNumber" in request.body and "autocommit" not in request.body:
-        for operation in operations:
+        for operation in ticking(operations):
             if MULTI.of(operation.statement) or operation.statement.get("limit") == 0:
                 raise CommandError(72, "Cannot use retryable writes with multi=true")
     return operations

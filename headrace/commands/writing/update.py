@@ -38,7 +38,7 @@ from headrace.query.sort import parse_sort
 from headrace.query.update import Update, check_upsert_filter, parse_update
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite
-from headrace.turns import ticking
+from headrace.turns import gathered, ticking
 from headrace.values.bson import decode, encode, find_element
 
 FIELDS: Final = Fields(
@@ -65,7 +65,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     """update: `n` matched, `nModified`, `upserted`, and `writeErrors` by index of the statement."""
     namespace = target_of(request)
     raw = raw_documents(request, "updates")
-    statements = [decode(item) for item in ticking(raw)]
+    statements = gathered(decode(item) for item in ticking(raw))
     for_writing(context, namespace)
     retryable = retryable_of(context, request)
     if len(statements) == 1:

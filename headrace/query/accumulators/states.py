@@ -23,7 +23,7 @@ from headrace.query.expressions.numbers import NUMBERS, double_of, is_nullish
 from headrace.query.expressions.summing import Total
 from headrace.query.expressions.value_text import as_text
 from headrace.query.memory import size_of
-from headrace.turns import TICK_COUNT, tick, ticking
+from headrace.turns import TICK_COUNT, in_pieces, tick, ticking
 from headrace.values.bson import MISSING, Missing, type_name
 from headrace.values.order import compare, hash_key, sort_key
 
@@ -273,7 +273,8 @@ class ConcatArrays(Push):
         if type(value) is not list:
             raise CommandError(14, f"$concatArrays requires array inputs, but input is of type {type_name(value)}")
         self.take(value)
-        self.values += value
+        for piece in in_pieces(value):
+            self.values += piece
 
 
 class MergeObjects(Growing):
@@ -292,7 +293,7 @@ class MergeObjects(Growing):
         if type(value) is not dict:
             message = f"$mergeObjects requires object inputs, but input {as_text(value)} is of type {type_name(value)}"
             raise CommandError(40400, message)
-        for field, item in value.items():
+        for field, item in value.items() if len(value) < TICK_COUNT else ticking(value.items()):
             self.give_back(self.document.get(field))
             self.take(item)
             self.document[field] = item

@@ -20,7 +20,7 @@ from headrace.query.expressions.expression import (
     optimized,
 )
 from headrace.query.expressions.field_paths import check_field_name, parse_path
-from headrace.turns import TICK_COUNT, freed_in_pieces, ticking
+from headrace.turns import TICK_COUNT, gathered, ticking
 from headrace.values.bson import MISSING
 
 _PLAIN: Final = ParseContext()
@@ -76,7 +76,7 @@ def _make_array(*items: Evaluate) -> Evaluate:
         return [None if (value := item(env)) is MISSING else value for item in items]
 
     def evaluate_many(env: Env) -> list[Any]:
-        return freed_in_pieces([None if (value := item(env)) is MISSING else value for item in ticking(items)])
+        return gathered(None if (value := item(env)) is MISSING else value for item in ticking(items))
 
     return evaluate if len(items) < TICK_COUNT else evaluate_many
 

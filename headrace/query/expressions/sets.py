@@ -6,7 +6,6 @@ is retained.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, Final
 
 from headrace.errors import CommandError
@@ -20,41 +19,47 @@ from headrace.query.expressions.operator_parser import (
     variadic,
     with_collation,
 )
-from headrace.turns import freed_in_pieces, sorted_in_pieces, ticking
+from headrace.turns import freed_in_pieces, sorted_in_pieces, ticking, ticking_all
 from headrace.values.bson import type_name
+from headrace.values.hashed import Hashed, hashed
 from headrace.values.order import hash_key, sort_key
 
-ItemsByKey = dict[Hashable, Any]
 
-
-def _keyed(array: list[Any], collation: Any) -> ItemsByKey:
-    keyed: ItemsByKey = {}
+def _keyed(array: list[Any], collation: Any) -> Hashed:
+    keyed = hashed(len(array))
     for item in ticking(array):
         keyed.setdefault(hash_key(item, collation), item)
     return keyed
 
 
-def _sorted(keyed: ItemsByKey, collation: Any) -> list[Any]:
-    return freed_in_pieces(sorted_in_pieces(list(keyed.values()), lambda item: sort_key(item, collation)))
+def _sorted(items: list[Any], collation: Any) -> list[Any]:
+    return freed_in_pieces(sorted_in_pieces(items, lambda item: sort_key(item, collation)))
 
 
 def _make_union(*operands: Evaluate, collation: Any) -> Evaluate:
     def evaluate(env: Env) -> Any:
-        union: ItemsByKey = {}
+        arrays = []
         for operand in operands:
             value = operand(env)
             if is_nullish(value):
                 return None
-            for key, item in ticking(_keyed(_array(17043, "$setUnion", value), collation).items()):
-                union.setdefault(key, item)
-        return _sorted(union, collation)
+            arrays.append(_array(17043, "$setUnion", value))
+        union = hashed(sum(map(len, arrays)))
+        items = []
+        for array in arrays:
+            for item in ticking(array):
+                key = hash_key(item, collation)
+                if key not in union:
+                    union.setdefault(key, item)
+                    items.append(item)
+        return _sorted(freed_in_pieces(items), collation)
 
     return evaluate
 
 
 def _make_intersection(*operands: Evaluate, collation: Any) -> Evaluate:
     def evaluate(env: Env) -> Any:
-        common: ItemsByKey = {}
+        common: Hashed = {}
         for index, operand in enumerate(operands):
             value = operand(env)
             if is_nullish(value):
@@ -65,8 +70,15 @@ def _make_intersection(*operands: Evaluate, collation: Any) -> Evaluate:
                 continue
             if len(common) > len(other):
                 common, other = other, common
-            common = {key: item for key, item in ticking(common.items()) if key in other}
-        return _sorted(common, collation)
+            both = hashed(len(common))
+            for key, item in ticking_all(common.items()):
+                if key in other:
+                    both.setdefault(key, item)
+            common = both
+        items = []
+        for _, item in ticking_all(common.items()):
+            items.append(item)
+        return _sorted(freed_in_pieces(items), collation)
 
     return evaluate
 
@@ -83,9 +95,13 @@ def _make_difference(left: Evaluate, right: Evaluate, *, collation: Any) -> Eval
         if is_nullish(minuend) or is_nullish(subtrahend):
             return None
         _check_both("$setDifference", 17048, minuend, 17049, subtrahend)
-        keys = set(_keyed(subtrahend, collation))
-        left_items = ticking(_keyed(minuend, collation).items())
-        return freed_in_pieces([item for key, item in left_items if key not in keys])
+        keys, seen, items = _keyed(subtrahend, collation), hashed(len(minuend)), []
+        for item in ticking(minuend):
+            key = hash_key(item, collation)
+            if key not in keys and key not in seen:
+                seen.setdefault(key, item)
+                items.append(item)
+        return freed_in_pieces(items)
 
     return evaluate
 
@@ -99,12 +115,12 @@ def _check_both(name: str, first_code: int, first: Any, second_code: int, second
 
 def _make_equals(*operands: Evaluate, collation: Any) -> Evaluate:
     def evaluate(env: Env) -> bool:
-        first: set[Hashable] | None = None
+        first: Hashed | None = None
         for operand in operands:
-            keys = set(_keyed(_array(17044, "$setEquals", operand(env)), collation))
+            keys = _keyed(_array(17044, "$setEquals", operand(env)), collation)
             if first is None:
                 first = keys
-            elif first != keys:
+            elif len(first) != len(keys) or not _contains_all(first, keys):
                 return False
         return True
 
@@ -125,9 +141,13 @@ def _make_subset(left: Evaluate, right: Evaluate, *, collation: Any, first_code:
     def evaluate(env: Env) -> bool:
         subset, superset = left(env), right(env)
         _check_both("$setIsSubset", first_code, subset, 17042, superset)
-        return set(_keyed(subset, collation)) <= set(_keyed(superset, collation))
+        return _contains_all(_keyed(superset, collation), _keyed(subset, collation))
 
     return evaluate
+
+
+def _contains_all(keyed: Hashed, keys: Hashed) -> bool:
+    return all(key in keyed for key in ticking_all(keys))
 
 
 def _simplify_subset(call: Call) -> Expression:

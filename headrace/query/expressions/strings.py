@@ -26,6 +26,7 @@ from headrace.query.expressions.operator_parser import (
 )
 from headrace.query.expressions.text_coercion import coerced_text
 from headrace.query.expressions.value_text import as_text
+from headrace.turns import tick
 from headrace.values.bson import type_name
 
 _LOWER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
@@ -49,9 +50,7 @@ def _make_concat(*operands: Evaluate) -> Evaluate:
 
 
 def _compare_ignoring_case(left: Any, right: Any) -> int:
-    first = long_text.translated(coerced_text(left), _UPPER).encode()
-    second = long_text.translated(coerced_text(right), _UPPER).encode()
-    return (first > second) - (first < second)
+    return long_text.compared(coerced_text(left), coerced_text(right), _UPPER)
 
 
 def _length(name: str, code: int, measure: Callable[[str], int]) -> OperatorParser:
@@ -69,7 +68,7 @@ def _continues(data: bytes, index: int) -> bool:
 
 
 def _substring_bytes(value: Any, start: Any, length: Any) -> str:
-    data = coerced_text(value).encode()
+    data = long_text.encoded(coerced_text(value))
     _check_offset(16034, "starting index", start)
     _check_offset(16035, "length", length)
     first, count = to_long(start), to_long(length)
@@ -81,7 +80,7 @@ def _substring_bytes(value: Any, start: Any, length: Any) -> str:
     if _continues(data, first + count):
         message = "$substrBytes:  Invalid range, ending index is in the middle of a UTF-8 character."
         raise CommandError(28657, message)
-    return data[first : first + count].decode()
+    return long_text.decoded(data[first : first + count])
 
 
 def _check_offset(code: int, what: str, value: Any) -> None:
@@ -96,6 +95,8 @@ def _substring_points(value: Any, start: Any, length: Any) -> str:
         raise CommandError(34454, "$substrCP: length must be a nonnegative integer.")
     if first < 0:
         raise CommandError(34455, "$substrCP: the starting index must be nonnegative integer.")
+    if count > long_text.PIECE_LENGTH:
+        tick()
     return text[first : first + count]
 
 
@@ -131,9 +132,9 @@ def _searcher(name: str, code: int, find: Callable[[str, str, int, int | None], 
 
 
 def _find_bytes(text: str, token: str, first: int, last: int | None) -> int:
-    data = text.encode()
+    data = long_text.encoded(text)
     last = len(data) if last is None else min(last, len(data))
-    return -1 if first > len(data) or last < first else data.find(token.encode(), first, last)
+    return -1 if first > len(data) or last < first else long_text.find(data, long_text.encoded(token), first, last)
 
 
 def _find_points(text: str, token: str, first: int, last: int | None) -> int:
@@ -141,7 +142,7 @@ def _find_points(text: str, token: str, first: int, last: int | None) -> int:
     if not text and not token:
         return 0
     last = len(text) if last is None else min(last, len(text))
-    return -1 if first >= last else text.find(token, first, last - 1 + len(token))
+    return -1 if first >= last else long_text.find(text, token, first, last - 1 + len(token))
 
 
 def _split(text: Any, separator: Any) -> Any:
@@ -156,7 +157,7 @@ def _split(text: Any, separator: Any) -> Any:
     return long_text.split(text, separator)
 
 
-def _trim(name: str, strip: Callable[[str, str], str]) -> OperatorParser:
+def _trim(name: str, *, left: bool, right: bool) -> OperatorParser:
     def make(source: Evaluate, characters: Evaluate | None) -> Evaluate:
         def evaluate(env: Env) -> Any:
             text = source(env)
@@ -165,13 +166,13 @@ def _trim(name: str, strip: Callable[[str, str], str]) -> OperatorParser:
             if type(text) is not str:
                 raise _not_text(50699, f"{name} requires its input", text)
             if characters is None:
-                return strip(text, _WHITESPACE)
+                return long_text.stripped(text, _WHITESPACE, left=left, right=right)
             chars = characters(env)
             if is_nullish(chars):
                 return None
             if type(chars) is not str:
                 raise _not_text(50700, f"{name} requires 'chars'", chars)
-            return strip(text, chars) if chars else text
+            return long_text.stripped(text, chars, left=left, right=right) if chars else text
 
         return evaluate
 
@@ -208,12 +209,12 @@ OPERATORS: Final[dict[str, OperatorParser]] = {
     "$concat": variadic(Operator("$concat", _make_concat, associative=True)),
     "$indexOfBytes": _searcher("$indexOfBytes", 40091, _find_bytes),
     "$indexOfCP": _searcher("$indexOfCP", 40093, _find_points),
-    "$ltrim": _trim("$ltrim", str.lstrip),
+    "$ltrim": _trim("$ltrim", left=True, right=False),
     "$replaceAll": _replacer("$replaceAll", -1),
     "$replaceOne": _replacer("$replaceOne", 1),
-    "$rtrim": _trim("$rtrim", str.rstrip),
+    "$rtrim": _trim("$rtrim", left=False, right=True),
     "$split": positional(Operator("$split", binary(_split)), 2),
-    "$strLenBytes": _length("$strLenBytes", 34473, lambda text: len(text.encode())),
+    "$strLenBytes": _length("$strLenBytes", 34473, long_text.byte_count),
     "$strLenCP": _length("$strLenCP", 34471, len),
     "$strcasecmp": positional(Operator("$strcasecmp", binary(_compare_ignoring_case)), 2),
     "$substr": _SUBSTRING_BYTES,
@@ -221,5 +222,5 @@ OPERATORS: Final[dict[str, OperatorParser]] = {
     "$substrCP": positional(Operator("$substrCP", of_values(_substring_points)), 3),
     "$toLower": positional(Operator("$toLower", unary(partial(_translated, _LOWER))), 1),
     "$toUpper": positional(Operator("$toUpper", unary(partial(_translated, _UPPER))), 1),
-    "$trim": _trim("$trim", str.strip),
+    "$trim": _trim("$trim", left=True, right=True),
 }

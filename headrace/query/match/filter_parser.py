@@ -22,7 +22,7 @@ from headrace.query.match.match_expression import (
 )
 from headrace.query.match.predicate import Predicate
 from headrace.query.match.value_tests import equals, matches_regex, truncated_int64
-from headrace.turns import ticking
+from headrace.turns import gathered, ticking
 from headrace.values.bson import MISSING
 from headrace.values.order import regex_options
 
@@ -121,7 +121,7 @@ def _logical(
         for item in ticking(value):
             if type(item) is not dict:
                 raise CommandError(2, "$or/$and/$nor entries need to be full objects")
-        return make(tuple(parse_filter_tree(item, context) for item in ticking(value)))
+        return make(tuple(gathered(parse_filter_tree(item, context) for item in ticking(value))))
 
     return parse
 

@@ -20,7 +20,7 @@ from headrace.query.collation import Collation
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.match import parse_filter
 from headrace.query.match.filter_parser import truthy
-from headrace.turns import ticking
+from headrace.turns import TICK_COUNT, ticking
 
 FLAGS: Final = (bool, int, Int64, float, Decimal128)
 SLICE_SYNTAX: Final = "Invalid $slice syntax. The given syntax did not match the find() nor the expression syntax"
@@ -80,7 +80,7 @@ class ProjectionTree:
         """Whether a field at this level or below is computed."""
         return any(
             item.computes if isinstance(item, ProjectionTree) else isinstance(item, (ComputedField, ElemMatchField))
-            for item in self.fields.values()
+            for item in (self.fields.values() if len(self.fields) < TICK_COUNT else ticking(self.fields.values()))
         )
 
 
@@ -186,7 +186,7 @@ class _SpecificationReader:
             )
         if not first.startswith("$"):
             checked_path(path)
-            for name, inner in value.items():
+            for name, inner in ticking(value.items()):
                 if name.startswith("$"):
                     raise CommandError(31325, f"Bad projection specification: {path}.{name}")
                 if name.endswith(".$"):

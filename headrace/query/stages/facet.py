@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from headrace.errors import CommandError
@@ -73,9 +74,9 @@ class _Tape:
 
     def documents(self) -> Iterator[Document]:
         """All of them, from the first."""
-        yield from map(decode, self._records)
-        if self._stream is not None:
-            yield from map(decode, self._stream.records())
+        for record in chain(self._records, () if self._stream is None else self._stream.records()):
+            tick()
+            yield decode(record)
 
 
 def parse_facet(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:

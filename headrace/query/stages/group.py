@@ -16,7 +16,7 @@ from headrace.query.memory import StageMemory, size_of
 from headrace.query.stages.group_spill import Groups, GrowthWatch, PartitionedGroups
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.turns import tick
+from headrace.turns import freed_in_pieces, tick
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import hash_key
 
@@ -52,7 +52,7 @@ class Group(Stage):
                 partitions.count()
                 yield from partitions.results()
                 return
-            for value, states in groups.values():
+            for value, states in freed_in_pieces(groups).values():
                 tick()
                 yield self.result(value, states)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.query.accumulators.states import ELEMENT_BYTES, GROWTH
 from headrace.query.expressions import Env
 from headrace.query.memory import RecordStream, StageMemory
-from headrace.turns import TICK_COUNT, tick
+from headrace.turns import TICK_COUNT, freed_in_pieces, in_pieces, tick
 from headrace.values.bson import decode, encode_in_order
 from headrace.values.order import hash_key
 
@@ -101,13 +101,11 @@ class PartitionedGroups:
 
     def take(self, groups: Groups) -> None:
         """Take over what was grouped so far, and what it holds of the memory."""
-        items = list(groups.values())
-        groups.clear()
-        items.reverse()
         self._memory.add(-self._memory.used)
-        while items:
-            tick()
-            self._add_group(*items.pop())
+        keys = list(groups)
+        for piece in in_pieces(keys, TICK_COUNT):  # each is forgotten there as it is taken here
+            for key in piece:
+                self._add_group(*groups.pop(key))
 
     def _add_group(self, value: Any, states: list[Any]) -> None:
         """Take a group as it is."""
@@ -156,6 +154,7 @@ class PartitionedGroups:
             tick()
             stream.append(self._packed(value, states))
         self._memory.spilled(len(groups), size)
+        freed_in_pieces(groups)
         self._resident[number], self._bytes[number] = {}, 0
         self._memory.add(-size)
         return True
@@ -163,7 +162,7 @@ class PartitionedGroups:
     def results(self) -> Iterator[Document]:
         """One document a group."""
         for number, groups in enumerate(self._resident):
-            for value, states in groups.values():
+            for value, states in freed_in_pieces(groups).values():
                 tick()
                 yield self._group.result(value, states)
             self._resident[number] = {}

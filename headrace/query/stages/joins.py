@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.query.memory import StageMemory, size_of
 from headrace.query.stages.stage import Document
-from headrace.turns import freed_in_pieces, in_pieces, sorted_in_pieces, tick, ticking
+from headrace.turns import gathered, in_pieces, sorted_in_pieces, tick, ticking
 from headrace.values.bson import MISSING
 from headrace.values.order import hash_key
 from headrace.values.paths import array_index, located_values
@@ -68,7 +68,7 @@ class ForeignIndex:
     __slots__ = ("_collation", "_positions", "documents")
 
     def __init__(self, documents: Iterable[Document], path: tuple[str, ...], collation: Collation | None) -> None:
-        self.documents = freed_in_pieces(list(documents))
+        self.documents = gathered(documents)
         self._collation = collation
         self._positions: dict[Hashable, list[int]] = {}
         for position, document in enumerate(self.documents):
@@ -83,7 +83,7 @@ class ForeignIndex:
             for piece in in_pieces(self._positions.get(key, ())):
                 positions.update(piece)
         in_order = sorted_in_pieces(list(positions), int)
-        return freed_in_pieces([self.documents[position] for position in ticking(in_order)])
+        return gathered(self.documents[position] for position in ticking(in_order))
 
     def _key(self, value: Any) -> Hashable:
         return hash_key(None if value is MISSING else value, self._collation)

@@ -16,7 +16,7 @@ from headrace.query.memory import StageMemory
 from headrace.query.stages.joins import ForeignIndex, counted, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested
-from headrace.turns import freed_in_pieces, tick
+from headrace.turns import gathered, tick
 from headrace.values.bson import type_name
 
 _TEXTS = frozenset({"as", "foreignField", "localField"})
@@ -63,7 +63,7 @@ class LookupStage(Stage):
         """The function from a document to what joins with it, for one run of the stage."""
         foreign: Iterable[Document] = () if self.source is None else counted(self.context.read(*self.source), memory)
         if self.fields is None:
-            return self._piped_finder(freed_in_pieces(list(foreign)))
+            return self._piped_finder(gathered(foreign))
         local, index = self.fields.local, ForeignIndex(foreign, self.fields.foreign, self.context.collation)
 
         def joined(document: Document) -> list[Document]:
@@ -94,7 +94,7 @@ class LookupStage(Stage):
 
         inner.live.update(self.context.bound)
         inner.live.update([(name, evaluate(document)) for name, evaluate in inner.let])
-        return freed_in_pieces(list(run_pipeline(inner.stages, _ticking(foreign))))
+        return gathered(run_pipeline(inner.stages, _ticking(foreign)))
 
 
 def _ticking(documents: Iterable[Document]) -> Iterator[Document]:

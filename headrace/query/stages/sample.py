@@ -10,7 +10,7 @@ from typing import Any
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, to_long
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.turns import freed_in_pieces
+from headrace.turns import gathered
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Sample(Stage):
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """`size` documents, or all where there are fewer; reads everything first."""
-        population = freed_in_pieces(list(documents))
+        population = gathered(documents)
         yield from self.generator.sample(population, min(self.size, len(population)))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from bson import Decimal128
@@ -22,7 +23,7 @@ from headrace.query.sort import SortKey
 from headrace.query.stages.stage import Document, PipelineContext
 from headrace.query.stages.time_units import UNITS, shifted
 from headrace.query.stages.unwind import nested
-from headrace.turns import ticking
+from headrace.turns import gathered, ticking
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import sort_key
 
@@ -78,16 +79,17 @@ class WindowBounds:
         """The window of each document."""
         count = len(partition.documents)
         if not self.by_value:
-            low = [0] * count if self.lower is None else [_clamped(i + self.lower, count) for i in range(count)]
-            high = (
-                [count] * count if self.upper is None else [_clamped(i + self.upper + 1, count) for i in range(count)]
-            )
-            return [(start, max(start, end)) for start, end in zip(low, high)]
+            return gathered(map(self._by_count, ticking(range(count)), repeat(count)))
         values = partition.sort_values()
         for value in ticking(values):
             self._check(value)
         keys = [sort_key(value) for value in ticking(values)]
-        return [self._by_value(value, keys) for value in ticking(values)]
+        return gathered(self._by_value(value, keys) for value in ticking(values))
+
+    def _by_count(self, index: int, count: int) -> tuple[int, int]:
+        start = 0 if self.lower is None else _clamped(index + self.lower, count)
+        end = count if self.upper is None else _clamped(index + self.upper + 1, count)
+        return start, max(start, end)
 
     def _by_value(self, value: Any, keys: list[Any]) -> tuple[int, int]:
         start = 0 if self.lower is None else bisect_left(keys, sort_key(self._shifted(value, self.lower)))

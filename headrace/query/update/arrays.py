@@ -10,7 +10,9 @@ from bson import Decimal128, Int64, Regex
 from headrace.errors import CommandError
 from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldRef, UpdateLeafNode, depth
 from headrace.query.update.message_text import document_text, element_text
+from headrace.turns import freed_in_pieces, gathered, ticking
 from headrace.values.bson import MISSING, type_name
+from headrace.values.hashed import key_set
 from headrace.values.order import equal, hash_key
 
 CONDITIONS: Final = frozenset({
@@ -19,6 +21,10 @@ CONDITIONS: Final = frozenset({
     "$minDistance", "$mod", "$ne", "$near", "$nearSphere", "$nin", "$options", "$regex", "$size", "$type", "$within",
 })  # fmt: skip
 """Operators that, as the first name, make the argument of $pull a condition on the element, not on its fields."""
+
+
+_FEW_COUNT: Final = 4
+"""Values that are compared with each element; of more, hash keys are."""
 
 
 class AddToSetNode(UpdateLeafNode):
@@ -32,9 +38,9 @@ class AddToSetNode(UpdateLeafNode):
 
     def __init__(self, values: list[Any], collation: Any) -> None:
         distinct: dict[Any, Any] = {}
-        for value in values:
+        for value in ticking(values):
             distinct.setdefault(hash_key(value, collation), value)
-        self.values = list(distinct.values())
+        self.values = list(freed_in_pieces(distinct).values())
         self.collation = collation
         self.depth = 1 + max(map(depth, values), default=0)
 
@@ -47,7 +53,12 @@ class AddToSetNode(UpdateLeafNode):
                 f"Cannot apply $addToSet to non-array field. Field named '{path[-1]}' "
                 f"has non-array type {type_name(old)}",
             )
-        added = [value for value in self.values if not any(equal(value, has, self.collation) for has in old)]
+        if len(self.values) < _FEW_COUNT:
+            wanted = self.values
+            added = [value for value in wanted if not any(equal(value, has, self.collation) for has in ticking(old))]
+        else:
+            keys = key_set((hash_key(has, self.collation) for has in ticking(old)), len(old))
+            added = [value for value in ticking(self.values) if hash_key(value, self.collation) not in keys]
         if not added:
             return NO_OP
         return Appended([*old, *added], len(added)) if old else added
@@ -87,7 +98,7 @@ class PullNode(UpdateLeafNode):
     def change(self, old: Any, params: ApplyParams, path: FieldRef) -> Any:
         if type(old) is not list:
             raise CommandError(2, "Cannot apply $pull to a non-array value")
-        remaining = [value for value in old if not self.takes(value)]
+        remaining = gathered(value for value in ticking(old) if not self.takes(value))
         return NO_OP if len(remaining) == len(old) else remaining
 
 
@@ -139,7 +150,7 @@ def parse_pull_all(field: str, argument: Any, collation: Any) -> UpdateLeafNode:
     """The leaf of {$pullAll: {field: [value, ...]}}. Raises 2 for an argument that is no array."""
     if type(argument) is not list:
         raise CommandError(2, f"$pullAll requires an array argument but was given a {type_name(argument)}")
-    keys = frozenset(hash_key(value, collation) for value in argument)
+    keys = key_set((hash_key(value, collation) for value in ticking(argument)), len(argument))
     return PullNode(lambda value: hash_key(value, collation) in keys)
 
 

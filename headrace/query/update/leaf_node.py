@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from headrace.query.update.update import UpdateContext
+from headrace.turns import TICK_COUNT, ticking
 
 FieldRef = tuple[str | int, ...]
 """The path of a field: names, and ints for indexes in existing arrays."""
@@ -70,7 +71,7 @@ class UpdateLeafNode:
 def depth(value: Any) -> int:
     """The nesting depth of objects and arrays in a value; 0 for a scalar."""
     if type(value) is dict:
-        return 1 + max(map(depth, value.values()), default=0)
+        return 1 + max(map(depth, value.values() if len(value) < TICK_COUNT else ticking(value.values())), default=0)
     if type(value) is list:
-        return 1 + max(map(depth, value), default=0)
+        return 1 + max(map(depth, value if len(value) < TICK_COUNT else ticking(value)), default=0)
     return 0

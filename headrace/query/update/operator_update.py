@@ -15,6 +15,7 @@ from headrace.query.update.rename import RenameNode, parse_rename
 from headrace.query.update.update import Applied, Diff, Update, UpdateContext
 from headrace.query.update.update_tree import ArrayFilters, UpdateObjectNode, add
 from headrace.query.update.walk import Walk
+from headrace.turns import ticking
 from headrace.values.bson import MISSING, type_name
 
 TopLevelLeaves = tuple[tuple[str, UpdateLeafNode, tuple[str]], ...]
@@ -74,7 +75,7 @@ def _apply_flat(flat: TopLevelLeaves, document: dict[str, Any], params: ApplyPar
         elif type(value) is Appended:
             array = new[name] = value.array
             start = len(array) - value.count
-            arrays["s" + name] = {"a": True, **{f"u{at}": array[at] for at in range(start, len(array))}}
+            arrays["s" + name] = {"a": True, **{f"u{at}": array[at] for at in ticking(range(start, len(array)))}}
         else:
             new[name] = updates[name] = value
     if deletes:
@@ -109,7 +110,7 @@ def parse_operators(update: Mapping[str, Any], filters: ArrayFilters, collation:
                 f"Modifiers operate on fields but we found type {type_name(fields)} instead. For example: "
                 f"{{$mod: {{<field>: ...}}}} not {{{element_text(operator, fields)}}}",
             )
-        for path, argument in fields.items():
+        for path, argument in ticking(fields.items()):
             if parse is None:
                 _add_rename(tree, path, argument, filters, used)
             else:

@@ -18,7 +18,7 @@ from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldR
 from headrace.query.update.message_text import element_text, value_text
 from headrace.query.update.rename import RenameNode
 from headrace.query.update.update_tree import UpdateArrayNode, UpdateObjectNode
-from headrace.turns import ticking
+from headrace.turns import gathered, ticking
 from headrace.values.bson import MISSING
 from headrace.values.order import equal
 
@@ -106,7 +106,7 @@ class Walk:
         _check_immutable(here, container[component], new.array)
         array = container[component] = new.array
         if self.log is not None:
-            for index in range(len(array) - new.count, len(array)):
+            for index in ticking(range(len(array) - new.count, len(array))):
                 self.log.updated((*here, index), array[index])
 
     def _remove(self, container: Any, component: Any, old: Any, here: FieldRef) -> None:
@@ -229,9 +229,9 @@ class Walk:
 def copied(value: Any) -> Any:
     """A deep copy of the objects and arrays of a value; scalars are shared."""
     if type(value) is dict:
-        return {name: copied(item) for name, item in value.items()}
+        return {name: copied(item) for name, item in ticking(value.items())}
     if type(value) is list:
-        return [copied(item) for item in value]
+        return gathered(copied(item) for item in ticking(value))
     return value
 
 
