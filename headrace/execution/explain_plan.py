@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from headrace.execution.plan import Finder
 from headrace.query.collation import Collation
-from headrace.store.catalog import Collection
+from headrace.store.catalog import Collection, Index
 from headrace.store.view import View
 
 Stage = dict[str, Any]
@@ -57,6 +57,17 @@ class CountingView(View):
         for item in super().scan(collection, after=after, backward=backward):
             self._examined.documents += 1
             yield item
+
+    def index_keys(
+        self, index: Index, low: bytes, high: bytes, *, backward: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for item in super().index_keys(index, low, high, backward=backward):
+            self._examined.keys += 1
+            yield item
+
+    def fetch(self, collection: Collection, index: Index, record: bytes) -> bytes:
+        self._examined.documents += 1
+        return super().fetch(collection, index, record)
 
     def scan_ids(
         self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False

@@ -5,8 +5,8 @@
 
 Between reading a document and changing it a command may pause, in its filter, in the update, in a validator. Rule:
 before a document is changed it is read again if the command has paused since it was read; if it is another one, it must
-match again, and the change is computed anew. A walk goes by record or by `_id`, which no update changes, so that it
-never meets a document twice.
+match again, and the change is computed anew. A walk goes by record or by `_id`, which no update changes, or through an
+index, where it may meet a document again behind the change of a key: records are remembered then.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from headrace import limits
+from headrace.cursors.index_scan import SeenRecords
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
+from headrace.execution.memory import memory_of
 from headrace.execution.plan import Finder
 from headrace.query.sort import SortKey
 from headrace.store import capped, catalog_changes
@@ -68,11 +70,16 @@ def matches(
     """What matches, read in pieces of so many, so that no cursor of the store is open when the command pauses."""
     predicate = finder.predicate
     after: bytes | None = None
+    seen: SeenRecords | None = None
     while True:
         piece = _piece(finder.candidates(context.view, after), count_max)
         pause_count = context.pause_count
+        if seen is None and finder.may_repeat:
+            seen = SeenRecords(memory_of(context, {}).add)
         for _, record, raw in piece:
             tick()
+            if seen is not None and not seen.is_new(record):
+                continue
             document = decode(raw)
             if predicate is None or predicate(document):
                 yield MatchedDocument(record, raw, document, pause_count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from bson.datetime_ms import DatetimeMS
@@ -14,7 +15,8 @@ from headrace.execution.let import variables_of
 from headrace.execution.memory import memory_of
 from headrace.execution.output import write_output
 from headrace.execution.plan import collation_of
-from headrace.execution.sources import documents, resolve
+from headrace.execution.planner.choice import Order
+from headrace.execution.sources import documents, in_order, resolve
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import Sort
@@ -65,7 +67,15 @@ def run_pipeline_on(
     spec: dict[str, Any] = {}
     if pipeline and "$match" in pipeline[0] and type(pipeline[0]["$match"]) is dict:
         spec, stages = pipeline[0]["$match"], stages[1:]
-    results = documents(context, base, spec, pipeline_context.collation, variables=dict(pipeline_context.variables))
+    sort = stages[0] if stages and isinstance(stages[0], Sort) else None
+    results, is_sorted = in_order(
+        context, base, spec, pipeline_context.collation,
+        Order() if sort is None else Order(sort.order, sort.count_max),
+        variables=dict(pipeline_context.variables), hint=body.get("hint"),
+    )  # fmt: skip
+    if sort is not None and is_sorted and sort.order.paths:
+        limit = sort.count_max
+        results, stages = results if limit is None else islice(results, limit), stages[1:]
     if stages and _writes(stages[-1]):
         return write_output(context, namespace, stages[-1], run_pipeline(stages[:-1], map(decode, results)))
     if stages and isinstance(stages[0], Sort):

@@ -1,4 +1,4 @@
-"""How a filter is executed: by lookups of `_id` where it names some, else by a scan of the collection.
+"""How a filter is executed: by lookups of `_id` where it names some, else through an index, else by reading all.
 
 All commands that match documents use this: find, update, delete, findAndModify, count, distinct, aggregate.
 """
@@ -6,16 +6,20 @@ All commands that match documents use this: find, update, delete, findAndModify,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
+from headrace.cursors.index_scan import check_index, walk_keys
 from headrace.errors import CommandError
+from headrace.execution.planner.choice import ANY_ORDER, NO_INDEX, TRIAL_COUNT, Access, Choice, OrAccess, Order, choose
+from headrace.execution.planner.index_access import IndexAccess
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
-from headrace.store.catalog import Collection
+from headrace.store.catalog import Collection, Index
 from headrace.store.view import View, id_bounds
 from headrace.turns import tick
 from headrace.values.bson import decode
@@ -34,14 +38,21 @@ def collation_of(collection: Collection | None, given: dict[str, Any] | None) ->
 class Finder:
     """A parsed filter over one collection, and how its matches are read."""
 
-    __slots__ = ("_collection", "_id_key", "_id_keys", "_id_range", "predicate")
+    __slots__ = ("_choice", "_collation", "_collection", "_hint", "_id_key", "_id_keys", "_id_range", "predicate")
 
     def __init__(
         self, collection: Collection, spec: dict[str, Any], collation: Collation | None,
-        variables: dict[str, Any] | None = None,
+        variables: dict[str, Any] | None = None, hint: Any = None,
     ) -> None:  # fmt: skip
-        """Parse `spec`; raises what is wrong with it. A filter on nothing but a plain `_id` is not even parsed."""
+        """Parse `spec`; raises what is wrong with it. A filter on nothing but a plain `_id` is not even parsed.
+
+        Raises 2 for a hint that names no index.
+        """
         self._collection = collection
+        self._collation = collation
+        self._hint = hint
+        self._choice: Choice | None = None
+        check_hint(collection, hint)
         self._id_keys: list[bytes] | None = None
         self._id_range: tuple[bytes, bytes] | None = None
         self.predicate: Any = None
@@ -69,11 +80,35 @@ class Finder:
         """Whether only some `_id` values can match, so that the collection need not be walked."""
         return self._id_keys is not None
 
+    def choice(self, view: View, order: Order = ANY_ORDER) -> Choice:
+        """The way through an index, chosen at the first call."""
+        if self._choice is None:
+            self._choice = self._chosen(view, order)
+        return self._choice
+
+    def _chosen(self, view: View, order: Order) -> Choice:
+        collection = self._collection
+        if self._id_key is not None or not collection.maintained:
+            return NO_INDEX
+        hint = hinted_index(collection, self._hint)
+        if (self._hint and (hint is None or hint.name == "_id_")) or (hint is None and self._id_keys is not None):
+            return NO_INDEX
+        node = None if self.predicate is None else self.predicate.node
+        choice = choose(view, collection, node, self._collation, order, hint)
+        if hint is None and self._id_range is not None and not _is_narrow(view, choice.access):
+            return NO_INDEX
+        return choice
+
     def candidates(self, view: View, after: bytes | None = None) -> Iterator[tuple[bytes, bytes, bytes]]:
         """(position, record, raw document) of what may match, past the position `after` if there is one.
 
-        In natural order where the collection is walked, else in that of `_id`.
+        In natural order where the collection is walked, else in that of `_id` or of an index. A document comes more
+        than once where `may_repeat`.
         """
+        access = self.choice(view).access
+        if access is not None:
+            yield from self._by_index(view, access, after)
+            return
         if self._id_key is not None or self._id_keys is not None:
             keys = [self._id_key] if self._id_keys is None else self._id_keys
             for key in keys:
@@ -89,6 +124,26 @@ class Finder:
         else:
             for record, raw in view.scan(self._collection, after=after):
                 yield record, record, raw
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether `candidates` has a document more than once, or again once its keys have changed."""
+        return self._choice is not None and self._choice.access is not None
+
+    def _by_index(self, view: View, access: Access, after: bytes | None) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """A position is the number of the branch, in two bytes, and the key."""
+        collection = self._collection
+        branches = access.branches if isinstance(access, OrAccess) else (access,)
+        for number, branch in enumerate(branches):
+            prefix = number.to_bytes(2, "big")
+            last = None
+            if after is not None:
+                check_index(view, collection, branch.index)
+                if after[:2] > prefix:
+                    continue
+                last = after[2:] if after[:2] == prefix else None
+            for key, record in walk_keys(view, branch.index, branch.ranges, backward=branch.backward, after=last):
+                yield prefix + key, record, view.fetch(collection, branch.index, record)
 
     @property
     def id_range(self) -> tuple[bytes, bytes] | None:
@@ -153,13 +208,28 @@ def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[by
     return None
 
 
+def _is_narrow(view: View, access: Access | None) -> bool:
+    """Whether an index leads to fewer documents than a trial counts, so that a range of `_id`s is no better."""
+    if not isinstance(access, IndexAccess):
+        return False
+    keys = walk_keys(view, access.index, access.ranges, backward=False)
+    return sum(1 for _ in islice(keys, TRIAL_COUNT)) < TRIAL_COUNT
+
+
+def hinted_index(collection: Collection | None, hint: Any) -> Index | None:
+    """The index that a hint names; None for one that names none."""
+    for index in [] if collection is None else collection.indexes:
+        if hint == index.name or (type(hint) is dict and list(hint.items()) == list(index.spec["key"].items())):
+            return None if index.spec.get("hidden") else index
+    return None
+
+
 def check_hint(collection: Collection | None, hint: Any) -> None:
     """Refuse a hint that names no index, as MongoDB's planner does."""
     if not hint or collection is None or hint in ({"$natural": 1}, {"$natural": -1}):
         return
-    for index in collection.indexes:
-        if hint == index.name or (type(hint) is dict and list(hint.items()) == list(index.spec["key"].items())):
-            return
+    if hinted_index(collection, hint) is not None:
+        return
     raise CommandError(
         2,
         f"error processing query: ns={collection.namespace} planner returned error :: caused by :: "

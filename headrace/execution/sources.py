@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 from headrace import limits
 from headrace.cursors.document_cursor import IdScan, Scan
+from headrace.cursors.index_scan import IndexScan, SeenRecords
 from headrace.cursors.oplog_scan import OplogScan, pre_images, time_bounds
 from headrace.cursors.tailable_scan import Matching
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES
 from headrace.errors import CommandError
+from headrace.execution.memory import memory_of
 from headrace.execution.plan import Finder
+from headrace.execution.planner.choice import ANY_ORDER, NO_INDEX, Access, OrAccess, Order
+from headrace.execution.planner.index_access import IndexAccess
 from headrace.query.collation import Collation
 from headrace.query.match import parse_filter
+from headrace.query.sort import SortKey
 from headrace.store.catalog import Collection
 from headrace.store.view import View, id_bounds
 
@@ -65,48 +71,83 @@ def _views_of(context: CommandContext, database: str) -> list[bytes]:
     return [encode({"_id": item.namespace, **item.options}) for item in views]
 
 
+class Sorted(NamedTuple):
+    """Raw documents, and whether they come in the order that was asked for."""
+
+    documents: Iterator[bytes]
+    is_sorted: bool
+
+
 def stored(
     context: CommandContext, collection: Collection, spec: dict[str, Any], collation: Collation | None,
-    backward: bool = False, variables: dict[str, Any] | None = None,
-) -> Iterator[bytes]:  # fmt: skip
-    """Matching raw documents of a collection in natural order."""
-    finder = Finder(collection, spec, collation, variables)
+    backward: bool = False, variables: dict[str, Any] | None = None, order: Order = ANY_ORDER, hint: Any = None,
+) -> Sorted:  # fmt: skip
+    """Matching raw documents of a collection, in the order asked for if an index has it."""
+    finder = Finder(collection, spec, collation, variables, hint)
     if finder.is_by_id:
         match = finder.by_id(context.view)
-        return iter(() if match is None else (match[1],))
+        return Sorted(iter(() if match is None else (match[1],)), True)
+    is_by_id = None if order.sort is None else _id_direction(order.sort)
+    if is_by_id and not finder.has_id_keys and collation is None and not collection.long_ids and not hint:
+        bounds = finder.id_range or id_bounds(None, None)
+        current: Callable[[], View] = lambda: context.view  # noqa: E731
+        return Sorted(finder.narrowed(lambda: IdScan(current, collection, bounds, backward=is_by_id < 0)), True)
+    access = NO_INDEX.access if backward else finder.choice(context.view, order).access
+    if access is not None:
+        is_sorted = isinstance(access, IndexAccess) and access.is_sorted
+        wanted = order.limit if is_sorted or order.sort is None else None
+        return Sorted(finder.narrowed(lambda: _by_index(context, collection, access, wanted)), is_sorted)
     if finder.has_id_keys:
         candidates = [raw for _, _, raw in finder.candidates(context.view)]
-        return finder.narrowed(lambda: iter(candidates))
+        return Sorted(finder.narrowed(lambda: iter(candidates)), False)
     if finder.id_range is not None and not backward:
         bounds = finder.id_range
-        return finder.narrowed(lambda: IdScan(lambda: context.view, collection, bounds))
-    return finder.narrowed(lambda: Scan(lambda: context.view, collection, backward=backward))
+        return Sorted(finder.narrowed(lambda: IdScan(lambda: context.view, collection, bounds)), False)
+    return Sorted(finder.narrowed(lambda: Scan(lambda: context.view, collection, backward=backward)), False)
 
 
-def in_id_order(
-    context: CommandContext, collection: Collection, spec: dict[str, Any], collation: Collation | None, *,
-    backward: bool, variables: dict[str, Any] | None = None,
-) -> Iterator[bytes] | None:  # fmt: skip
-    """Matching raw documents sorted by `_id`, read in that order; None where that cannot be had."""
-    if collation is not None or collection.long_ids:
+def _id_direction(sort: SortKey) -> int | None:
+    """1 or -1 for a sort by `_id` alone."""
+    if len(sort.paths) != 1 or sort.paths[0][0] != "_id":
         return None
-    finder = Finder(collection, spec, collation, variables)
-    if finder.is_by_id or finder.has_id_keys:
-        return None
-    bounds = finder.id_range or id_bounds(None, None)
-    return finder.narrowed(lambda: IdScan(lambda: context.view, collection, bounds, backward=backward))
+    return -1 if sort.paths[0][1] else 1
+
+
+def _by_index(context: CommandContext, collection: Collection, access: Access, wanted: int | None) -> Iterator[bytes]:
+    """What may match, each document once."""
+    branches = access.branches if isinstance(access, OrAccess) else (access,)
+    repeats = len(branches) > 1 or any(branch.may_repeat for branch in branches)
+    seen = SeenRecords(memory_of(context, {}).add) if repeats else None
+    current: Callable[[], View] = lambda: context.view  # noqa: E731
+    scans = [
+        IndexScan(
+            current, collection, item.index, item.ranges, backward=item.backward, seen=seen, wanted=wanted
+        )
+        for item in branches
+    ]  # fmt: skip
+    return scans[0] if len(scans) == 1 else chain.from_iterable(scans)
 
 
 def documents(
     context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, *,
-    backward: bool = False, variables: dict[str, Any] | None = None,
+    backward: bool = False, variables: dict[str, Any] | None = None, hint: Any = None,
 ) -> Iterator[bytes]:  # fmt: skip
     """Matching raw documents of a namespace that is no view; none where there is nothing of that name."""
+    return in_order(
+        context, namespace, spec, collation, ANY_ORDER, backward=backward, variables=variables, hint=hint
+    ).documents
+
+
+def in_order(
+    context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, order: Order, *,
+    backward: bool = False, variables: dict[str, Any] | None = None, hint: Any = None,
+) -> Sorted:  # fmt: skip
+    """As `documents`, in the order asked for if they can be read so."""
     if is_virtual(context, namespace):
-        return virtual(context, namespace, spec, collation, backward, variables)
+        return Sorted(virtual(context, namespace, spec, collation, backward, variables), False)
     collection = context.view.collection(namespace)
     if collection is None:
         if spec:
             parse_filter(spec, collation=collation, variables=variables)
-        return iter(())
-    return stored(context, collection, spec, collation, backward, variables)
+        return Sorted(iter(()), True)
+    return stored(context, collection, spec, collation, backward, variables, order, hint)

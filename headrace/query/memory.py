@@ -72,6 +72,11 @@ class OperationMemory:
         """The memory of one run of a stage, by the stage's name."""
         return StageMemory(self, name)
 
+    def add(self, size: int) -> None:
+        """Count what the operation holds outside of its stages, until it ends."""
+        if self.account is not None:
+            self.account.add(size)
+
     def when_needed(self, release: Callable[[], object]) -> None:
         """From here on call `release` where the process needs the memory."""
         if self.account is not None:

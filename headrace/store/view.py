@@ -21,7 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace import limits
-from headrace.store.catalog import Catalog, Collection
+from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.kv import Cursor, Transaction
 from headrace.values import position as positions
@@ -199,6 +199,45 @@ class View:
                 document = self.by_record(collection, record)
                 if document is not None:
                     yield id_key, record, document
+
+    def index_keys(
+        self, index: Index, low: bytes, high: bytes, *, backward: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """(key, record) of an index's entries from `low`, inclusive, to `high`, exclusive, or backward.
+
+        Keys and bounds are those of the table, the index's number included.
+        """
+        unique = index.unique
+        with self.kv.cursor(self.tables["indexes"]) as cursor:
+            if backward:
+                if not _seek_before(cursor, high):
+                    return
+                for key, value in cursor.iterprev():
+                    if key < low:
+                        return
+                    yield key, value if unique else key[-8:]
+                return
+            if not cursor.set_range(low):
+                return
+            if unique:
+                for key, value in cursor.iternext():
+                    if key >= high:
+                        return
+                    yield key, value
+                return
+            for key in cursor.iternext(values=False):
+                if key >= high:
+                    return
+                yield key, key[-8:]
+
+    def fetch(self, collection: Collection, index: Index, record: bytes) -> bytes:
+        """The document that an entry of an index leads to."""
+        document = self.by_record(collection, record)
+        if document is None:
+            raise DamagedValue(
+                f"the index {index.name} of {collection.namespace}", "names a document that is not there"
+            )
+        return document
 
     def is_counted(self, collection: Collection) -> bool:
         """Whether `count` is cheap."""

@@ -32,7 +32,8 @@ from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
 from headrace.execution.memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.plan import Finder, check_hint, collation_of
-from headrace.execution.sources import documents, in_id_order, is_virtual, resolve
+from headrace.execution.planner.choice import Order
+from headrace.execution.sources import documents, in_order, is_virtual, resolve
 from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
 from headrace.query.projection import parse_projection
@@ -141,13 +142,18 @@ def selected(
     sort = body.get("sort") or {}
     backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
     let = variables_of(body) or None
-    matches = _by_id_order(context, collection, spec, collation, sort, let)
-    if matches is not None:
-        sort = {}
-    else:
-        matches = documents(context, namespace, spec, collation, backward=backward, variables=let)
-    if sort and "$natural" not in sort:
-        order, wanted = parse_sort(sort, collation), None if limit is None else skip + limit
+    order, wanted = parse_sort(sort, collation) if sort else None, None if limit is None else skip + limit
+    matches, is_sorted = in_order(
+        context,
+        namespace,
+        spec,
+        collation,
+        Order(order, wanted),
+        backward=backward,
+        variables=let,
+        hint=body.get("hint"),
+    )
+    if order is not None and order.paths and not is_sorted:
         matches = Sort("$sort", sort, order, wanted, memory_of(context, body)).apply_raw(matches)
     if skip:
         matches = islice(matches, skip, None)
@@ -165,20 +171,6 @@ def _projection(projection: dict[str, Any], predicate: Any, collation: Any, vari
     return parse_projection(
         projection, kind="find", predicate=predicate, collation=collation, variables=variables or {}
     )
-
-
-def _by_id_order(
-    context: CommandContext,
-    collection: Collection | None,
-    spec: dict[str, Any],
-    collation: Any,
-    sort: dict[str, Any],
-    let: Any,
-) -> Iterator[bytes] | None:
-    """The matches in the order of `_id` where that is the sort asked for and the index has it."""
-    if collection is None or list(sort) != ["_id"] or sort["_id"] not in (1, -1):
-        return None
-    return in_id_order(context, collection, spec, collation, backward=sort["_id"] == -1, variables=let)
 
 
 def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:

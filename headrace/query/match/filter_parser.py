@@ -97,7 +97,7 @@ def equality(path: str, value: Any, context: FilterContext) -> LeafMatchExpressi
 
 def regex_leaf(path: str, pattern: str, options: str) -> LeafMatchExpression:
     """The condition `{path: /pattern/options}`."""
-    return LeafMatchExpression(MatchType.REGEX, path, matches_regex(pattern, options))
+    return LeafMatchExpression(MatchType.REGEX, path, matches_regex(pattern, options), argument=(pattern, options))
 
 
 def is_operator_object(document: dict[str, Any]) -> bool:

@@ -145,7 +145,7 @@ _Field = tuple[tuple[bytes, ...], bool]
 class KeyMaker:
     """Makes the keys of one index. `covers` tells what a partial index holds, `fold` what its collation calls equal."""
 
-    __slots__ = ("_covers", "_fields", "_fold", "_names", "_paths", "_pattern", "_prefix", "_sparse", "_unique")
+    __slots__ = ("_fields", "_fold", "_names", "_paths", "_pattern", "_prefix", "_sparse", "_unique", "covers")
 
     def __init__(
         self, number: int, spec: dict[str, Any], covers: Callable[[dict[str, Any]], bool] | None,
@@ -155,7 +155,7 @@ class KeyMaker:
         self._prefix = number.to_bytes(4, "big")
         self._sparse = bool(spec.get("sparse"))
         self._unique = bool(spec.get("unique"))
-        self._covers = covers
+        self.covers = covers
         self._fold = fold
         self._paths = [tuple(path.split(".")) for path in self._pattern]
         self._names = list(dict.fromkeys(path[0].encode() for path in self._paths))
@@ -166,7 +166,7 @@ class KeyMaker:
 
     def keys(self, document: bytes) -> tuple[list[bytes], Traits]:
         """The keys of a raw document without its record, each once, and its traits. Raises 171, 16746."""
-        if self._covers is None and self._fold is None:
+        if self.covers is None and self._fold is None:
             key = self._plain_key(document)
             if key is not None:
                 if len(key) > _UNCUT_MAX:
@@ -182,7 +182,7 @@ class KeyMaker:
 
     def _decoded(self, document: bytes) -> dict[str, Any]:
         """The fields of a document that the index is about; all, where a filter may ask for others."""
-        if self._covers is not None or len(document) < _MINOR_BYTES:
+        if self.covers is not None or len(document) < _MINOR_BYTES:
             return decode(document)
         elements = []
         for name in self._names:
@@ -196,7 +196,7 @@ class KeyMaker:
         return decode((len(made) + 5).to_bytes(4, "little") + made + b"\0")
 
     def _rows(self, decoded: dict[str, Any]) -> dict[bytes, Row]:
-        if self._covers is not None and not self._covers(decoded):
+        if self.covers is not None and not self.covers(decoded):
             return {}
         rows = {}
         for row in index_rows(decoded, self._pattern):

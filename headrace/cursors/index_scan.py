@@ -1,0 +1,132 @@
+"""A walk through ranges of an index's keys to the documents, which goes on where it was after a pause.
+
+What it remembers is the last key, which has the record in it. A document that several keys lead to is returned once,
+for which the records are remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from headrace import limits
+from headrace.errors import CommandError
+from headrace.store.catalog import Collection, Index
+from headrace.store.view import View
+from headrace.turns import tick
+
+RECORD_BYTES: Final = 64
+"""What a remembered record takes in memory, about."""
+_REPORTED_COUNT: Final = 1024
+
+Range = tuple[bytes, bytes]
+
+
+def check_index(view: View, collection: Collection, index: Index) -> None:
+    """Raise 175 where an index that a walk goes through was dropped meanwhile."""
+    now = view.collection(collection.namespace)
+    if now is None or not any(item.number == index.number for item in now.maintained):
+        raise CommandError(175, f"query plan killed :: index '{index.name}' dropped")
+
+
+def walk_keys(
+    view: View, index: Index, ranges: Sequence[Range], *, backward: bool, after: bytes | None = None
+) -> Iterator[tuple[bytes, bytes]]:
+    """(key, record) of all ranges, which are in the order of the walk; those past the key `after`."""
+    for low, high in ranges:
+        if after is not None:
+            if backward:
+                high = min(high, after)
+            else:
+                low = max(low, after + b"\0")
+            if low >= high:
+                continue
+        yield from view.index_keys(index, low, high, backward=backward)
+
+
+class SeenRecords:
+    """The records that a walk has returned; `count` is told of the memory they take."""
+
+    __slots__ = ("_count", "_records", "_unreported")
+
+    def __init__(self, count: Callable[[int], None] = lambda size: None) -> None:
+        self._records: set[bytes] = set()
+        self._count = count
+        self._unreported = 0
+
+    def is_new(self, record: bytes) -> bool:
+        """Whether the record was not seen before; from now on it was."""
+        if record in self._records:
+            return False
+        self._records.add(record)
+        self._unreported += 1
+        if self._unreported == _REPORTED_COUNT:
+            self._count(_REPORTED_COUNT * RECORD_BYTES)
+            self._unreported = 0
+        return True
+
+
+class IndexScan:
+    """An iterator of raw documents in the order of an index, that survives its views: it asks for the current one."""
+
+    __slots__ = (
+        "_backward",
+        "_buffer",
+        "_collection",
+        "_count",
+        "_ended",
+        "_index",
+        "_last",
+        "_ranges",
+        "_seen",
+        "_view",
+    )
+
+    def __init__(
+        self, view: Callable[[], View], collection: Collection, index: Index, ranges: Sequence[Range], *,
+        backward: bool = False, seen: SeenRecords | None = None, wanted: int | None = None,
+    ) -> None:  # fmt: skip
+        """`seen`: where documents may come more than once. `wanted`: how many documents may be enough."""
+        self._view = view
+        self._collection = collection
+        self._index = index
+        self._ranges = ranges
+        self._backward = backward
+        self._seen = seen
+        self._last: bytes | None = None
+        self._ended = False
+        self._count = min(wanted or limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_COUNT)
+        self._buffer: Iterator[bytes] = iter(())
+
+    def __iter__(self) -> IndexScan:
+        return self
+
+    def __next__(self) -> bytes:
+        for document in self._buffer:
+            return document
+        while not self._ended:
+            self._buffer = iter(self._chunk())
+            for document in self._buffer:
+                return document
+            tick()
+        raise StopIteration
+
+    def _chunk(self) -> list[bytes]:
+        """The documents of the next keys; none where all of them were returned before."""
+        view, index, seen = self._view(), self._index, self._seen
+        if self._last is not None:
+            check_index(view, self._collection, index)
+        chunk: list[bytes] = []
+        size = 0
+        keys = walk_keys(view, index, self._ranges, backward=self._backward, after=self._last)
+        for count, (key, record) in enumerate(keys, 1):
+            self._last = key
+            if seen is None or seen.is_new(record):
+                document = view.fetch(self._collection, index, record)
+                chunk.append(document)
+                size += len(document)
+            if count == self._count or size >= limits.VIEW_CHUNK_BYTES:
+                self._count = min(2 * count, limits.VIEW_CHUNK_COUNT)
+                return chunk
+        self._ended = True
+        return chunk

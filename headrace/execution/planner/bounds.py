@@ -1,0 +1,201 @@
+"""Which values of a path a condition allows: a superset of what matches, since the filter is applied to what is read.
+
+Source: MongoDB's index bounds; its rules for arrays are in `index_access.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from bson.datetime_ms import DatetimeMS
+
+from headrace.execution.planner.intervals import End, Interval, Intervals, point, union
+from headrace.query.match.match_expression import (
+    And,
+    ElemMatchExpression,
+    LeafMatchExpression,
+    MatchExpression,
+    MatchType,
+    Not,
+)
+from headrace.values.bson import MISSING
+from headrace.values.keystring import encode_value
+from headrace.values.order import NAN_KEY, number_key, regex_options
+
+_NUMBERS: Final = frozenset({Decimal128, Int64, float, int})
+_PLAIN: Final = _NUMBERS | {Binary, DatetimeMS, ObjectId, Timestamp, bool, bytes, str}
+_POINTS: Final = _PLAIN | {MaxKey, MinKey, dict, type(None)}
+_RANGES: Final = frozenset({MatchType.GT, MatchType.GTE, MatchType.LT, MatchType.LTE})
+_LEADING_TEXT: Final = re.compile(r"\^([\w \-:/@,;=<>!\"'%&~`]+)([*?+{]?)", re.ASCII)
+_UNDEFINED: Final = b"\x0f"
+
+
+class Condition(NamedTuple):
+    """A condition that every match fulfils; `element` is the `$elemMatch` around it, by identity and path."""
+
+    path: str
+    intervals: Intervals | None
+    """None: any value, even none."""
+    is_exact: bool
+    """Whether a document without arrays whose value is in the intervals matches."""
+    needs_value: bool
+    """Whether what has no value at the path does not match."""
+    element: tuple[int, str] | None
+    node: MatchExpression
+
+
+def conditions_of(node: MatchExpression) -> list[Condition]:
+    """The conditions on paths that the matches of a filter fulfil, as far as an index may tell something of them."""
+    return list(_conditions(node, "", None))
+
+
+def _conditions(node: MatchExpression, prefix: str, element: tuple[int, str] | None) -> Iterator[Condition]:
+    if isinstance(node, And):
+        for child in node.children:
+            yield from _conditions(child, prefix, element)
+    elif isinstance(node, LeafMatchExpression):
+        intervals = leaf_intervals(node)
+        needs_value = not node.test(MISSING)
+        yield Condition(_joined(prefix, node.path), intervals, _is_exact(node), needs_value, element, node)
+    elif isinstance(node, Not):
+        inner = node.inner
+        if element is None and isinstance(inner, LeafMatchExpression) and inner.kind is MatchType.EXISTS:
+            yield Condition(inner.path, [point(None)], False, False, None, node)
+    elif isinstance(node, ElemMatchExpression):
+        path = _joined(prefix, node.path)
+        yield Condition(path, None, False, True, element, node)
+        yield from _conditions(node.inner, path, (id(node), path))
+
+
+def _joined(prefix: str, path: str) -> str:
+    return f"{prefix}.{path}" if prefix and path else prefix or path
+
+
+def leaf_intervals(leaf: LeafMatchExpression) -> Intervals | None:
+    """The values at the path of which a match has one; None: any."""
+    if leaf.kind is MatchType.EQ:
+        return _equal(leaf.wanted)
+    if leaf.kind in _RANGES:
+        return _range(leaf.kind, leaf.argument)
+    if leaf.kind is MatchType.IN:
+        return _in(leaf.argument)
+    if leaf.kind is MatchType.REGEX and type(leaf.argument) is tuple:
+        return union(_pattern(*leaf.argument))
+    return None
+
+
+def _is_exact(leaf: LeafMatchExpression) -> bool:
+    if leaf.kind is MatchType.EQ:
+        return type(leaf.wanted) in _PLAIN
+    if leaf.kind in _RANGES:
+        return type(leaf.argument) in _PLAIN and type(leaf.argument) not in (Binary, bytes)
+    return leaf.kind is MatchType.IN and all(type(item) in _PLAIN for item in leaf.argument)
+
+
+def _equal(value: Any) -> Intervals | None:
+    if type(value) in _POINTS:
+        return [point(value)]
+    if type(value) is not list:
+        return None
+    first = point(value[0]) if value else point([], _UNDEFINED)
+    if value and type(value[0]) not in _POINTS and type(value[0]) is not list:
+        return None
+    return union([first, point(value)])
+
+
+def _in(values: list[Any]) -> Intervals | None:
+    made: Intervals = []
+    for value in values:
+        if type(value) is Regex:
+            made += _pattern(value.pattern, regex_options(value))
+            continue
+        intervals = _equal(value)
+        if intervals is None:
+            return None
+        made += intervals
+    return union(made)
+
+
+def _pattern(pattern: str, options: str) -> Intervals:
+    """The strings with what the pattern begins with, and the equal pattern."""
+    regex = Regex(pattern, options)
+    itself = Interval(End(b"\x8c", regex, is_prefix=True), End(b"\x8c", regex, is_prefix=True))
+    leading = _LEADING_TEXT.match(pattern)
+    if leading is None or "|" in pattern or set(options) - {"s", "u"}:
+        return [_bracket(b"<", "", {}), itself]
+    text = leading[1][:-1] if leading[2] else leading[1]
+    if not text:
+        return [_bracket(b"<", "", {}), itself]
+    prefix = b"<" + text.encode()
+    behind = text[:-1] + chr(ord(text[-1]) + 1)
+    return [Interval(End(prefix, text, is_prefix=True), End(prefix, _Before(behind), is_prefix=True)), itself]
+
+
+class _Before(NamedTuple):
+    """Shown as an end that is excluded."""
+
+    value: Any
+
+
+def _bracket(prefix: bytes, low: Any, high: Any) -> Interval:
+    """All keystrings that begin with `prefix`; `high` is what follows them, for explain."""
+    return Interval(End(prefix, low, is_prefix=True), End(prefix, _Before(high), is_prefix=True))
+
+
+def _range(kind: MatchType, value: Any) -> Intervals | None:
+    """The values of the operand's type on its side of it."""
+    included = kind in (MatchType.GTE, MatchType.LTE)
+    if value is None:
+        return [point(None)] if included else []
+    ends = _ends(value)
+    if ends is None:
+        return None
+    if type(value) in _NUMBERS and number_key(value) is NAN_KEY:
+        return [point(value)] if included else []
+    low, high = ends
+    if type(value) is dict or type(value) in (Binary, bytes):
+        return [Interval(low, high)]
+    end = End(encode_value(value), value, included)
+    made = Interval(end, high) if kind in (MatchType.GT, MatchType.GTE) else Interval(low, end)
+    first, last = made.positions()
+    return [made] if first < last else []
+
+
+def _ends(value: Any) -> tuple[End, End] | None:
+    """The ends of all values of a type; None where a comparison is not one within the type."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        return _INFINITE
+    bracket = _BRACKETS.get(kind)
+    return None if bracket is None else (bracket.low, bracket.high)
+
+
+_INFINITE: Final = (
+    End(encode_value(float("-inf")), float("-inf")),
+    End(encode_value(float("inf")), float("inf")),
+)
+_DATE_MAX: Final = (1 << 63) - 1
+
+
+def _closed(prefix: bytes, low: Any, high: Any) -> Interval:
+    return Interval(End(prefix, low, is_prefix=True), End(prefix, high, is_prefix=True))
+
+
+_BRACKETS: Final[dict[type, Interval]] = {
+    Binary: _bracket(b"\x5a", b"", ObjectId("0" * 24)),
+    DatetimeMS: _closed(b"\x78", DatetimeMS(-(1 << 63)), DatetimeMS(_DATE_MAX)),
+    ObjectId: _closed(b"\x64", ObjectId("0" * 24), ObjectId("f" * 24)),
+    Timestamp: _closed(b"\x82", Timestamp(0, 0), Timestamp(0xFFFFFFFF, 0xFFFFFFFF)),
+    bool: Interval(End(b"\x6e", False), End(b"\x6f", True)),
+    bytes: _bracket(b"\x5a", b"", ObjectId("0" * 24)),
+    dict: _bracket(b"\x46", {}, []),
+    str: _bracket(b"<", "", {}),
+}
+
+
+def end_shown(end: End) -> tuple[Any, bool]:
+    """(value, included) of an end, as explain shows it."""
+    return (end.value.value, False) if isinstance(end.value, _Before) else (end.value, end.included)

@@ -1,0 +1,197 @@
+"""Which way through which index an operation takes.
+
+    1  A hint names the index.
+    2  Ways are those through usable indexes whose first field the filter bounds, or that give the order asked for. An
+       index is usable if it is not hidden, has the collation of the operation, and holds whatever can match: a sparse
+       one needs a condition that a missing value does not meet, a partial one conditions from which its filter follows.
+    3  Of several ways each is tried: its keys are counted, up to `TRIAL_COUNT`. The one with the fewest wins; among
+       those with more, one that is bounded and sorted, then (with a limit) one that is sorted, then one with more
+       values for its first fields, more bounds, and the older one.
+    4  Without any way, an `$or` whose branches all have one takes these, one after the other.
+    5  Else the collection is read.
+
+A trial costs less than to remember its outcome would save, so that nothing is cached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.errors import CommandError
+from headrace.execution.planner.bounds import Condition, conditions_of
+from headrace.execution.planner.index_access import IndexAccess, index_access
+from headrace.query.collation import Collation, parse_collation
+from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Or
+from headrace.query.sort import SortKey
+from headrace.store.catalog import Collection, Index
+from headrace.store.indexes.index_entries import key_maker
+from headrace.store.view import View
+from headrace.values.order import equal
+
+TRIAL_COUNT: Final = 100
+"""Keys that are counted of each way."""
+_ASCENDING: Final = frozenset({MatchType.GT, MatchType.GTE})
+_DESCENDING: Final = frozenset({MatchType.LT, MatchType.LTE})
+
+
+@dataclass(frozen=True, slots=True)
+class OrAccess:
+    """A way through an index for each branch of an `$or`, one after the other."""
+
+    branches: tuple[IndexAccess, ...]
+
+
+Access = IndexAccess | OrAccess
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen, and the other ways there were."""
+
+    access: Access | None
+    rejected: tuple[IndexAccess, ...] = ()
+
+
+NO_INDEX: Final = Choice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order that is asked for, and of how many documents."""
+
+    sort: SortKey | None = None
+    limit: int | None = None
+
+
+ANY_ORDER: Final = Order()
+
+
+def choose(
+    view: View, collection: Collection, node: MatchExpression | None, collation: Collation | None,
+    order: Order = ANY_ORDER, hint: Index | None = None,
+) -> Choice:  # fmt: skip
+    """The way to what `node` matches; None as filter: everything. Raises 291 for a hint at an index that cannot do."""
+    conditions = [] if node is None or collation is not None else conditions_of(node)
+    is_complete = collation is None and _is_complete(node, conditions)
+    if hint is not None:
+        if hint.has_entries and not _holds(hint, conditions, hinted=True):
+            raise CommandError(291, "error processing query: planner returned error :: caused by :: No query solutions")
+        sort = order.sort if _has_collation(hint, collation) else None
+        made = index_access(hint, conditions, sort, is_complete=is_complete, hinted=True) if hint.has_entries else None
+        return Choice(made)
+    ways = _ways(collection, conditions, collation, order.sort, is_complete)
+    if ways:
+        best = ways[0] if len(ways) == 1 else min(ways, key=lambda way: _rank(view, way, order))
+        return Choice(best, tuple(way for way in ways if way is not best))
+    return Choice(_branches(view, collection, node)) if collation is None else NO_INDEX
+
+
+def _ways(
+    collection: Collection, conditions: list[Condition], collation: Collation | None, sort: SortKey | None,
+    is_complete: bool,
+) -> list[IndexAccess]:  # fmt: skip
+    ways = []
+    for index in collection.indexes:
+        if not index.has_entries or index.spec.get("hidden") or not _has_collation(index, collation):
+            continue
+        way = index_access(index, conditions, sort, is_complete=is_complete)
+        if way is not None and _holds(index, conditions) and _is_safe(way, conditions):
+            ways.append(way)
+    return ways
+
+
+def _has_collation(index: Index, collation: Collation | None) -> bool:
+    """Whether strings are compared by their bytes on both sides: other keys are not in the order of a collation."""
+    spec = index.spec.get("collation")
+    return collation is None and (spec is None or parse_collation(spec) is None)
+
+
+def _is_complete(node: MatchExpression | None, conditions: list[Condition]) -> bool:
+    """Whether the conditions are all of the filter."""
+    if node is None:
+        return True
+    nodes = node.children if isinstance(node, And) else (node,)
+    return len(nodes) == len(conditions) and all(isinstance(item, LeafMatchExpression) for item in nodes)
+
+
+def _rank(view: View, way: IndexAccess, order: Order) -> tuple[int, int, int, int, int]:
+    """Less is better."""
+    count = 0
+    for low, high in way.ranges:
+        for _ in view.index_keys(way.index, low, high):
+            count += 1
+            if count == TRIAL_COUNT:
+                break
+        if count == TRIAL_COUNT:
+            break
+    bounded = way.bounded_count > 0
+    if order.sort is None or not order.sort.paths:
+        kind = 0
+    elif way.is_sorted:
+        kind = 0 if bounded else 1 if order.limit is not None else 3
+    else:
+        kind = 2
+    return count, kind, -way.point_count, -way.bounded_count, way.index.number
+
+
+def _branches(view: View, collection: Collection, node: MatchExpression | None) -> OrAccess | None:
+    """A way for each branch of the filter's `$or`."""
+    children = node.children if isinstance(node, And) else (node,)
+    for child in children:
+        if not isinstance(child, Or):
+            continue
+        chosen = [choose(view, collection, branch, None).access for branch in child.children]
+        if all(isinstance(access, IndexAccess) for access in chosen):
+            return OrAccess(tuple(access for access in chosen if isinstance(access, IndexAccess)))
+    return None
+
+
+def _holds(index: Index, conditions: list[Condition], *, hinted: bool = False) -> bool:
+    """Whether all that can match is in a sparse or partial index. A hint takes a sparse one as it is."""
+    if index.spec.get("sparse") and not hinted:
+        paths = index.spec["key"]
+        if not any(condition.needs_value and condition.path in paths for condition in conditions):
+            return False
+    covers: Any = key_maker(index).covers
+    return covers is None or _follows(covers.node, conditions)
+
+
+def _is_safe(way: IndexAccess, conditions: list[Condition]) -> bool:
+    """Whether a sparse index has each key that counts: it has none for elements of an array without its fields."""
+    if not way.index.spec.get("sparse") or not way.may_repeat:
+        return True
+    path = next(iter(way.index.spec["key"]))
+    bounding = [item for item in conditions if item.path == path and item.intervals is not None]
+    return not way.is_sorted and bool(bounding) and all(item.needs_value for item in bounding)
+
+
+def _follows(node: MatchExpression, conditions: list[Condition]) -> bool:
+    """Whether what fulfils the conditions fulfils `node`."""
+    if isinstance(node, And):
+        return all(_follows(child, conditions) for child in node.children)
+    if isinstance(node, Or):
+        return any(_follows(child, conditions) for child in node.children)
+    if not isinstance(node, LeafMatchExpression):
+        return False
+    return any(
+        condition.path == node.path and condition.needs_value and _implies(condition.node, node)
+        for condition in conditions
+    )
+
+
+def _implies(known: MatchExpression, wanted: LeafMatchExpression) -> bool:
+    """Whether a value that fulfils `known`, which has one, fulfils `wanted`."""
+    if wanted.kind is MatchType.EXISTS:
+        return True
+    if not isinstance(known, LeafMatchExpression):
+        return False
+    if known.kind is MatchType.EQ:
+        return type(known.wanted) is not list and wanted.test(known.wanted)
+    if known.kind is MatchType.IN:
+        return all(item is not None and type(item) is not list and wanted.test(item) for item in known.argument)
+    for kinds in (_ASCENDING, _DESCENDING):
+        if known.kind in kinds and wanted.kind in kinds:
+            same = known.kind is wanted.kind and equal(known.argument, wanted.argument)
+            return same or wanted.test(known.argument)
+    return False

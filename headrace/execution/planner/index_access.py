@@ -1,0 +1,249 @@
+"""How one index leads to the matches of a filter: bounds of its fields, ranges of its keys, the order it gives.
+
+Rules for arrays. An index knows at which paths its documents have had one (`Index.traits`). Two conditions may match in
+different elements, so that they bound the same key only if
+
+    no path from the root to theirs has had an array, where both are on one field,
+    their paths share no such array, where they are on different fields,
+    or both are in one `$elemMatch`, at the only such array.
+
+Else one of them counts. A field with a number in its path ("a.0") is never bounded: it may mean an element or a name.
+Source: MongoDB's documentation of multikey index bounds and of sorting with indexes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.execution.planner.bounds import Condition
+from headrace.execution.planner.intervals import Intervals, intersection
+from headrace.query.sort import SortKey
+from headrace.store.catalog import Index
+from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, descends
+
+RANGE_COUNT_MAX: Final = 1000
+"""Ranges of keys that the values of several fields may be multiplied to; then the later ones are left to the filter."""
+
+Range = tuple[bytes, bytes]
+"""[low, high) of keys, the index's number included."""
+
+_Element = tuple[int, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    path: str
+    descending: bool
+    arrays: frozenset[str]
+    """The arrays on the path, itself included."""
+    is_positional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IndexAccess:
+    """One way through an index."""
+
+    index: Index
+    bounds: tuple[Intervals | None, ...]
+    """For each field; None: all values."""
+    ranges: tuple[Range, ...]
+    """In the order in which they are read."""
+    backward: bool
+    is_sorted: bool
+    """Whether documents come in the order that was asked for."""
+    is_exact: bool
+    """Whether each key in the ranges is one document that matches, and each of these is there once."""
+    point_count: int
+    """How many of the first fields have values, not ranges of them."""
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether it may lead to a document more than once."""
+        return bool(self.index.traits - {CUT_KEY})
+
+    @property
+    def bounded_count(self) -> int:
+        """How many fields have bounds."""
+        return sum(intervals is not None for intervals in self.bounds)
+
+
+def index_access(
+    index: Index, conditions: Sequence[Condition], sort: SortKey | None, *, is_complete: bool, hinted: bool = False
+) -> IndexAccess | None:
+    """The way through an index; None where it is of no use. `is_complete`: the conditions are the whole filter."""
+    fields = _fields(index)
+    bounds, used = _bounds(fields, conditions)
+    direction = _direction(index, fields, bounds, sort) if sort is not None and sort.paths else None
+    if bounds[0] is None and direction is None and not hinted:
+        return None
+    point_count = 0
+    while point_count < len(fields) and _are_points(bounds[point_count]):
+        point_count += 1
+    backward = direction == -1
+    ranges = _ranges(index, fields, bounds)
+    return IndexAccess(
+        index, tuple(bounds), tuple(reversed(ranges) if backward else ranges), backward, direction is not None,
+        is_complete and not index.traits and _is_exact(bounds, conditions, used), point_count,
+    )  # fmt: skip
+
+
+def _fields(index: Index) -> list[_Field]:
+    fields = []
+    for path, kind in index.spec["key"].items():
+        names = path.split(".")
+        prefixes = {".".join(names[:count]) for count in range(1, len(names) + 1)}
+        arrays = frozenset(prefixes & index.traits)
+        fields.append(_Field(path, descends(kind), arrays, any(name.isdigit() for name in names)))
+    return fields
+
+
+def _are_points(intervals: Intervals | None) -> bool:
+    return bool(intervals) and all(interval.is_point for interval in intervals or ())
+
+
+def _bounds(fields: list[_Field], conditions: Sequence[Condition]) -> tuple[list[Intervals | None], set[int]]:
+    """The bounds of each field, and the numbers of the conditions that made them."""
+    bounds: list[Intervals | None] = []
+    elements: list[_Element] = []
+    used: set[int] = set()
+    for field in fields:
+        best: tuple[tuple[int, int, int], Intervals, _Element, set[int]] | None = None
+        for element, group in _groups(field, conditions):
+            if not _are_compatible(fields, bounds, elements, field, element):
+                continue
+            intervals = _intersected([conditions[number].intervals or [] for number in group])
+            rank = (int(_are_points(intervals) or not intervals), len(group), -len(intervals))
+            if best is None or rank > best[0]:
+                best = rank, intervals, element, set(group)
+        bounds.append(None if best is None else best[1])
+        elements.append(None if best is None else best[2])
+        if best is not None:
+            used |= best[3]
+    return bounds, used
+
+
+def _groups(field: _Field, conditions: Sequence[Condition]) -> list[tuple[_Element, list[int]]]:
+    """The conditions on a field, by number, in groups that bound the same key."""
+    if field.is_positional:
+        return []
+    numbers = [
+        number for number, condition in enumerate(conditions)
+        if condition.path == field.path and condition.intervals is not None
+    ]  # fmt: skip
+    if not field.arrays:
+        return [(None, numbers)] if numbers else []
+    groups: dict[Any, tuple[_Element, list[int]]] = {}
+    for number in numbers:
+        element = conditions[number].element
+        if element is not None and field.arrays == {element[1]}:
+            groups.setdefault(element, (element, []))[1].append(number)
+        else:
+            groups[number] = (None, [number])
+    return list(groups.values())
+
+
+def _are_compatible(
+    fields: list[_Field], bounds: list[Intervals | None], elements: list[_Element], field: _Field, element: _Element
+) -> bool:
+    """Whether a condition bounds the same keys as those of the fields before."""
+    for before, intervals, other in zip(fields, bounds, elements):
+        shared = before.arrays & field.arrays
+        if intervals is None or not shared:
+            continue
+        if element is None or element != other or shared != {element[1]}:
+            return False
+    return True
+
+
+def _intersected(all_intervals: list[Intervals]) -> Intervals:
+    made = all_intervals[0]
+    for intervals in all_intervals[1:]:
+        made = intersection(made, intervals)
+    return made
+
+
+def _ranges(index: Index, fields: list[_Field], bounds: list[Intervals | None]) -> list[Range]:
+    """The ranges of keys, ascending and disjoint."""
+    prefixes = [index.number.to_bytes(4, "big")]
+    for field, intervals in zip(fields, bounds):
+        if intervals is None:
+            break
+        ordered = list(reversed(intervals)) if field.descending else intervals
+        if _are_points(intervals) and (len(prefixes) == 1 or len(prefixes) * len(ordered) <= RANGE_COUNT_MAX):
+            pieces = [interval.piece(field.descending) for interval in ordered]
+            prefixes = [prefix + piece for prefix in prefixes for piece in pieces]
+            continue
+        positions = [interval.positions(field.descending) for interval in ordered]
+        return _cut([(prefix + low, prefix + high) for prefix in prefixes for low, high in positions])
+    return _cut([(prefix + b"\x01", prefix + b"\xff") for prefix in prefixes])
+
+
+def _cut(ranges: list[Range]) -> list[Range]:
+    """The ranges for keys that are cut where they are too long; what then overlaps is joined."""
+    longest = CUT_BYTES + 4
+    if all(len(low) <= longest and len(high) <= longest for low, high in ranges):
+        return ranges
+    made: list[Range] = []
+    for low, high in ranges:
+        cut = low[:longest], (high if len(high) <= longest else high[:longest] + b"\xff" * 40)
+        if made and cut[0] <= made[-1][1]:
+            made[-1] = made[-1][0], max(made[-1][1], cut[1])
+        else:
+            made.append(cut)
+    return made
+
+
+def _is_exact(bounds: list[Intervals | None], conditions: Sequence[Condition], used: set[int]) -> bool:
+    """Whether the bounds say all that the conditions do, and the ranges all that the bounds do."""
+    if len(used) < len(conditions) or not all(condition.is_exact for condition in conditions):
+        return False
+    bounded = [intervals for intervals in bounds if intervals is not None]
+    if bounds[: len(bounded)] != bounded:
+        return False
+    count = 1
+    for intervals in bounded[:-1]:
+        count *= len(intervals)
+        if not _are_points(intervals):
+            return False
+    return count * len(bounded[-1] if bounded else ()) <= RANGE_COUNT_MAX
+
+
+# ------------------------------------------------------------------ order
+
+
+def _direction(index: Index, fields: list[_Field], bounds: list[Intervals | None], sort: SortKey) -> int | None:
+    """1 or -1 for the direction in which the index gives the order of a sort, None where it does not."""
+    if CUT_KEY in index.traits or sort.collation is not None:
+        return None
+    at, direction = 0, 0
+    fixed: set[str] = set()
+    for path, descending in sort.paths:
+        while at < len(fields) and fields[at].path != path and _is_fixed(bounds[at]):
+            if not fields[at].arrays:
+                fixed.add(fields[at].path)
+            at += 1
+        if at < len(fields) and fields[at].path == path:
+            field = fields[at]
+            if field.is_positional or not _sorts(fields, bounds, field):
+                return None
+            if not (_is_fixed(bounds[at]) and not field.arrays):
+                wanted = 1 if descending == field.descending else -1
+                if direction not in (0, wanted):
+                    return None
+                direction = wanted
+            fixed.add(path)
+            at += 1
+        elif path not in fixed:
+            return None
+    return direction or 1
+
+
+def _is_fixed(intervals: Intervals | None) -> bool:
+    return intervals is not None and len(intervals) == 1 and intervals[0].is_point
+
+
+def _sorts(fields: list[_Field], bounds: list[Intervals | None], field: _Field) -> bool:
+    """Whether the first key of a document in the ranges is that by which it sorts: none of its others is left out."""
+    return not any(intervals is not None and field.arrays & other.arrays for other, intervals in zip(fields, bounds))

@@ -1,0 +1,115 @@
+"""Intervals of one field's values in an index, as positions between keys.
+
+    ascending   [low, high) in bytes of the field's key:  k 01 is before all keys of the value k, k FF behind them
+    descending  the same of the inverted key, the ends exchanged
+
+Behind the keystring of a value stands the next field's, or 04: bytes from 04 to F5, inverted too. A string that goes on
+with a NUL has FF there, inverted 00, and so is on the right side of both positions. An end that is not at a value
+(all strings, all dates) is at a prefix of keystrings instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.store.indexes.index_keys import INVERTED
+from headrace.values.keystring import encode_value
+
+_BEFORE: Final = b"\x01"
+_BEHIND: Final = b"\xff"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An end of an interval: at the keystring `key` of `value`, or at all keystrings that begin with `key`."""
+
+    key: bytes
+    value: Any
+    """For explain."""
+    included: bool = True
+    is_prefix: bool = False
+
+    def as_low(self, key: bytes) -> bytes:
+        """The position from which on keys are in the interval; `key` is that of the end, perhaps inverted."""
+        if self.is_prefix:
+            return key if self.included else behind_prefix(key)
+        return key + (_BEFORE if self.included else _BEHIND)
+
+    def as_high(self, key: bytes) -> bytes:
+        """The position before which keys are in the interval."""
+        if self.is_prefix:
+            return behind_prefix(key) if self.included else key
+        return key + (_BEHIND if self.included else _BEFORE)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The values from `low` to `high`."""
+
+    low: End
+    high: End
+
+    @property
+    def is_point(self) -> bool:
+        """Whether it is one value alone."""
+        return self.low.key == self.high.key and not self.low.is_prefix and not self.high.is_prefix
+
+    def positions(self, descending: bool = False) -> tuple[bytes, bytes]:
+        """[low, high) in bytes of the field's key."""
+        if not descending:
+            return self.low.as_low(self.low.key), self.high.as_high(self.high.key)
+        return self.high.as_low(self.high.key.translate(INVERTED)), self.low.as_high(self.low.key.translate(INVERTED))
+
+    def piece(self, descending: bool) -> bytes:
+        """What a point is in a key."""
+        return self.low.key.translate(INVERTED) if descending else self.low.key
+
+
+Intervals = list[Interval]
+"""Disjoint ones, ascending; none: no value is possible."""
+
+
+def behind_prefix(prefix: bytes) -> bytes:
+    """The position behind all keys that begin with `prefix`."""
+    rest = prefix.rstrip(b"\xff")
+    return rest[:-1] + bytes((rest[-1] + 1,)) if rest else b"\xff"
+
+
+def point(value: Any, key: bytes | None = None) -> Interval:
+    """A value alone; `key`, where it is not the value's keystring."""
+    end = End(encode_value(value) if key is None else key, value)
+    return Interval(end, end)
+
+
+def _low(interval: Interval) -> bytes:
+    return interval.positions()[0]
+
+
+def union(intervals: Iterable[Interval]) -> Intervals:
+    """The values that are in any of them."""
+    made: Intervals = []
+    for interval in sorted(intervals, key=_low):
+        if made and _low(interval) <= made[-1].positions()[1]:
+            if interval.positions()[1] > made[-1].positions()[1]:
+                made[-1] = Interval(made[-1].low, interval.high)
+        else:
+            made.append(interval)
+    return made
+
+
+def intersection(left: Intervals, right: Intervals) -> Intervals:
+    """The values that are in one of both."""
+    made: Intervals = []
+    at = start = 0
+    while at < len(left) and start < len(right):
+        (low, high), (other_low, other_high) = left[at].positions(), right[start].positions()
+        if max(low, other_low) < min(high, other_high):
+            first = left[at].low if low >= other_low else right[start].low
+            made.append(Interval(first, left[at].high if high <= other_high else right[start].high))
+        if high < other_high:
+            at += 1
+        else:
+            start += 1
+    return made
