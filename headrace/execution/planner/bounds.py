@@ -33,7 +33,7 @@ _LEADING_TEXT: Final = re.compile(r"\^([\w \-:/@,;=<>!\"'%&~`]+)([*?+{]?)", re.A
 _UNDEFINED: Final = b"\x0f"
 
 
-class Condition(NamedTuple):
+class PathCondition(NamedTuple):
     """A condition that every match fulfils; `element` is the `$elemMatch` around it, by identity and path."""
 
     path: str
@@ -47,26 +47,26 @@ class Condition(NamedTuple):
     node: MatchExpression
 
 
-def conditions_of(node: MatchExpression) -> list[Condition]:
+def conditions_of(node: MatchExpression) -> list[PathCondition]:
     """The conditions on paths that the matches of a filter fulfil, as far as an index may tell something of them."""
     return list(_conditions(node, "", None))
 
 
-def _conditions(node: MatchExpression, prefix: str, element: tuple[int, str] | None) -> Iterator[Condition]:
+def _conditions(node: MatchExpression, prefix: str, element: tuple[int, str] | None) -> Iterator[PathCondition]:
     if isinstance(node, And):
         for child in node.children:
             yield from _conditions(child, prefix, element)
     elif isinstance(node, LeafMatchExpression):
         intervals = leaf_intervals(node)
         needs_value = not node.test(MISSING)
-        yield Condition(_joined(prefix, node.path), intervals, _is_exact(node), needs_value, element, node)
+        yield PathCondition(_joined(prefix, node.path), intervals, _is_exact(node), needs_value, element, node)
     elif isinstance(node, Not):
         inner = node.inner
         if element is None and isinstance(inner, LeafMatchExpression) and inner.kind is MatchType.EXISTS:
-            yield Condition(inner.path, [point(None)], False, False, None, node)
+            yield PathCondition(inner.path, [point(None)], False, False, None, node)
     elif isinstance(node, ElemMatchExpression):
         path = _joined(prefix, node.path)
-        yield Condition(path, None, False, True, element, node)
+        yield PathCondition(path, None, False, True, element, node)
         yield from _conditions(node.inner, path, (id(node), path))
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.execution.planner.bounds import Condition, conditions_of
+from headrace.execution.planner.bounds import PathCondition, conditions_of
 from headrace.execution.planner.index_access import IndexAccess, index_access
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Or
@@ -88,7 +88,7 @@ def choose(
 
 
 def _ways(
-    collection: Collection, conditions: list[Condition], collation: Collation | None, sort: SortKey | None,
+    collection: Collection, conditions: list[PathCondition], collation: Collation | None, sort: SortKey | None,
     is_complete: bool,
 ) -> list[IndexAccess]:  # fmt: skip
     ways = []
@@ -107,7 +107,7 @@ def _has_collation(index: Index, collation: Collation | None) -> bool:
     return collation is None and (spec is None or parse_collation(spec) is None)
 
 
-def _is_complete(node: MatchExpression | None, conditions: list[Condition]) -> bool:
+def _is_complete(node: MatchExpression | None, conditions: list[PathCondition]) -> bool:
     """Whether the conditions are all of the filter."""
     if node is None:
         return True
@@ -147,7 +147,7 @@ def _branches(view: View, collection: Collection, node: MatchExpression | None) 
     return None
 
 
-def _holds(index: Index, conditions: list[Condition], *, hinted: bool = False) -> bool:
+def _holds(index: Index, conditions: list[PathCondition], *, hinted: bool = False) -> bool:
     """Whether all that can match is in a sparse or partial index. A hint takes a sparse one as it is."""
     if index.spec.get("sparse") and not hinted:
         paths = index.spec["key"]
@@ -157,7 +157,7 @@ def _holds(index: Index, conditions: list[Condition], *, hinted: bool = False) -
     return covers is None or _follows(covers.node, conditions)
 
 
-def _is_safe(way: IndexAccess, conditions: list[Condition]) -> bool:
+def _is_safe(way: IndexAccess, conditions: list[PathCondition]) -> bool:
     """Whether a sparse index has each key that counts: it has none for elements of an array without its fields."""
     if not way.index.spec.get("sparse") or not way.may_repeat:
         return True
@@ -166,7 +166,7 @@ def _is_safe(way: IndexAccess, conditions: list[Condition]) -> bool:
     return not way.is_sorted and bool(bounding) and all(item.needs_value for item in bounding)
 
 
-def _follows(node: MatchExpression, conditions: list[Condition]) -> bool:
+def _follows(node: MatchExpression, conditions: list[PathCondition]) -> bool:
     """Whether what fulfils the conditions fulfils `node`."""
     if isinstance(node, And):
         return all(_follows(child, conditions) for child in node.children)

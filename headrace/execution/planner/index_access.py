@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.execution.planner.bounds import Condition
+from headrace.execution.planner.bounds import PathCondition
 from headrace.execution.planner.intervals import Intervals, intersection
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Index
@@ -70,7 +70,7 @@ class IndexAccess:
 
 
 def index_access(
-    index: Index, conditions: Sequence[Condition], sort: SortKey | None, *, is_complete: bool, hinted: bool = False
+    index: Index, conditions: Sequence[PathCondition], sort: SortKey | None, *, is_complete: bool, hinted: bool = False
 ) -> IndexAccess | None:
     """The way through an index; None where it is of no use. `is_complete`: the conditions are the whole filter."""
     fields = _fields(index)
@@ -103,7 +103,7 @@ def _are_points(intervals: Intervals | None) -> bool:
     return bool(intervals) and all(interval.is_point for interval in intervals or ())
 
 
-def _bounds(fields: list[_Field], conditions: Sequence[Condition]) -> tuple[list[Intervals | None], set[int]]:
+def _bounds(fields: list[_Field], conditions: Sequence[PathCondition]) -> tuple[list[Intervals | None], set[int]]:
     """The bounds of each field, and the numbers of the conditions that made them."""
     bounds: list[Intervals | None] = []
     elements: list[_Element] = []
@@ -124,7 +124,7 @@ def _bounds(fields: list[_Field], conditions: Sequence[Condition]) -> tuple[list
     return bounds, used
 
 
-def _groups(field: _Field, conditions: Sequence[Condition]) -> list[tuple[_Element, list[int]]]:
+def _groups(field: _Field, conditions: Sequence[PathCondition]) -> list[tuple[_Element, list[int]]]:
     """The conditions on a field, by number, in groups that bound the same key."""
     if field.is_positional:
         return []
@@ -195,7 +195,7 @@ def _cut(ranges: list[Range]) -> list[Range]:
     return made
 
 
-def _is_exact(bounds: list[Intervals | None], conditions: Sequence[Condition], used: set[int]) -> bool:
+def _is_exact(bounds: list[Intervals | None], conditions: Sequence[PathCondition], used: set[int]) -> bool:
     """Whether the bounds say all that the conditions do, and the ranges all that the bounds do."""
     if len(used) < len(conditions) or not all(condition.is_exact for condition in conditions):
         return False
