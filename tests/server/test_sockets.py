@@ -233,6 +233,6 @@ def test_a_server_ends_while_clients_go_on_writing_as_fast_as_they_can() -> None
 def test_all_lines_of_the_log_fit_into_a_reply() -> None:
     with headrace.Server() as server, RawClient(server.address) as client:
         for number in range(1100):
-            logging.getLogger("headrace.server").warning("%d %s", number, "x" * 50_000)
+            logging.getLogger("headrace").warning("%d %s", number, "x" * 50_000)
         lines = client.ask({"getLog": "global"}, "admin")["log"]
         assert len(lines) == 1024 and all(len(line) <= 1024 for line in lines) and " 1099 xxx" in lines[-1]
