@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Any, Final
 
 from headrace.errors import AnsweredError, CommandError
+from headrace.long_bytes import AT_ONCE_BYTES, joined
 from headrace.turns import PIECE_COUNT, tick, ticking
 from headrace.values.bson import encode
 
@@ -57,7 +58,8 @@ def times(position: int) -> bytes:
 
 def document(elements: bytes, end: bytes) -> bytes:
     """One BSON document of raw elements and the `closing` that ends it."""
-    return b"".join((_INT32(4 + len(elements) + len(end)), elements, end))
+    pieces = (_INT32(4 + len(elements) + len(end)), elements, end)
+    return joined(pieces) if len(elements) > AT_ONCE_BYTES else b"".join(pieces)
 
 
 def error_reply(error: AnsweredError, labels: Sequence[str], position: int | None) -> bytes:
@@ -79,8 +81,9 @@ def array(documents: Sequence[bytes]) -> bytes:
     pieces = [b""]
     pieces += [part for pair in zip(_KEYS, ticking(documents)) for part in pair]
     pieces.append(b"\x00")
-    pieces[0] = _INT32(sum(map(len, pieces)) + 4)
-    return b"".join(pieces)
+    size = sum(map(len, pieces)) + 4
+    pieces[0] = _INT32(size)
+    return joined(pieces) if size > AT_ONCE_BYTES else b"".join(pieces)
 
 
 def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: bytes, token: bytes | None) -> bytes:
@@ -90,6 +93,8 @@ def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: 
     document of `postBatchResumeToken` or None. Change streams put the token before the id, as MongoDB does.
     """
     before, behind = cursor_envelope(batch_name, batch, namespace, token)
+    if len(batch) > AT_ONCE_BYTES:
+        return joined((before, _INT64(cursor_id), behind))
     return before + _INT64(cursor_id) + behind
 
 
@@ -105,7 +110,8 @@ def cursor_envelope(
         shown += b"\x08invalidated\x00\x01"
     behind = b"\x02ns\x00" + _INT32(len(namespace) + 1) + namespace + b"\x00\x00"
     size = _INT32(4 + 3 + len(batch_name) - 1 + len(batch) + len(shown) + 4 + 8 + len(behind))
-    return b"".join((b"\x03cursor\x00", size, b"\x04", batch_name, b"\x00", batch, shown, b"\x12id\x00")), behind
+    pieces = (b"\x03cursor\x00", size, b"\x04", batch_name, b"\x00", batch, shown, b"\x12id\x00")
+    return (joined(pieces) if len(batch) > AT_ONCE_BYTES else b"".join(pieces)), behind
 
 
 def cursor_elements_id_first(

@@ -26,7 +26,7 @@ from headrace.server.failures import log_failure, printable, read_error
 from headrace.server.scheduler import EAGER_COUNT
 from headrace.wire.connection import NEED_DATA, TLS_ON_PLAIN_SOCKET, Connection, Message, ProtocolError, UnopenedMessage
 from headrace.wire.message import MORE_TO_COME, OP_MSG, OP_QUERY
-from headrace.wire.reply_message import encode_reply, plain_reply
+from headrace.wire.reply_message import encode_reply, plain_head, plain_reply
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
@@ -388,6 +388,9 @@ class Peer(asyncio.Protocol):
             return
         if legacy or compressor is not None:
             self._send(encode_reply(self._replies, message.request_id, answer, legacy=legacy, compressor=compressor))
+        elif len(answer) > limits.DECODED_BYTES_MAX:  # which would take long to copy
+            self._send(plain_head(self._replies, message.request_id, len(answer)))
+            self._send(answer)
         else:
             self._send(plain_reply(self._replies, message.request_id, answer))
 

@@ -13,6 +13,7 @@ from bson import ObjectId
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.long_bytes import joined
 from headrace.values.bson import find_element, iter_elements, value_size
 from headrace.values.keystring import encode_element
 from headrace.values.position import to_bson_value
@@ -35,7 +36,8 @@ def identify(document: bytes) -> tuple[bytes, bytes]:
 
 
 def with_id_first(document: bytes) -> bytes:
-    """The document with its `_id` as first element, made if it has none. Raises 2, 22, 52, 10334."""
+    """The document with its `_id` as first element, made if it has none. Raises 2, 22, 52, 10334. May tick, but for
+    one whose first element is `_id`."""
     size = len(document)
     if size > limits.DOCUMENT_BYTES_MAX:
         raise CommandError(
@@ -66,13 +68,14 @@ def _check_id_object(document: bytes) -> None:
 
 def _moved_or_made(document: bytes) -> bytes:
     field = find_element(document, b"_id")
+    view = memoryview(document)
     if field is None:
         new = b"\x07_id\x00" + ObjectId().binary
-        return _INT32.pack(len(document) + len(new)) + new + document[4:]
+        return joined((_INT32.pack(len(document) + len(new)), new, view[4:]))
     kind, start, end = field
     name_start = start - 5
     element = bytes((kind,)) + _ID_NAME + document[start:end]
-    return document[:4] + element + document[4:name_start] + document[end:]
+    return joined((view[:4], element, view[4:name_start], view[end:]))
 
 
 def with_timestamps(document: bytes, position: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from headrace.long_bytes import joined
 from headrace.wire.compression import compress
 from headrace.wire.message import OP_COMPRESSED, OP_MSG, OP_REPLY
 
@@ -15,6 +16,11 @@ _REPLY = struct.Struct("<iiiiiqii").pack
 _COMPRESSED = struct.Struct("<iiiiiiB").pack
 """Header, opcode inside, size inside, compressor."""
 _AWAIT_CAPABLE: Final = 8
+
+
+def plain_head(request_id: int, response_to: int, body_bytes: int) -> bytes:
+    """What `plain_reply` puts before the body."""
+    return _MSG(21 + body_bytes, request_id, response_to, OP_MSG, 0, 0)
 
 
 def plain_reply(request_id: int, response_to: int, body: bytes) -> bytes:
@@ -38,12 +44,13 @@ def encode_reply(
     OP_MSG, such as MORE_TO_COME on all replies but the last of an exhaust request.
     """
     if legacy:
-        plain = _REPLY(36 + len(body), request_id, response_to, OP_REPLY, _AWAIT_CAPABLE, 0, 0, 1) + body
+        head = _REPLY(36 + len(body), request_id, response_to, OP_REPLY, _AWAIT_CAPABLE, 0, 0, 1)
     else:
-        plain = _MSG(21 + len(body), request_id, response_to, OP_MSG, flags, 0) + body
+        head = _MSG(21 + len(body), request_id, response_to, OP_MSG, flags, 0)
     if compressor is None:
-        return plain
-    data = compress(compressor, plain[16:])
+        return head + body
+    plain = joined((head[16:], body))
+    data = compress(compressor, plain)
     opcode = OP_REPLY if legacy else OP_MSG
     size = 25 + len(data)
-    return _COMPRESSED(size, request_id, response_to, OP_COMPRESSED, opcode, len(plain) - 16, compressor) + data
+    return joined((_COMPRESSED(size, request_id, response_to, OP_COMPRESSED, opcode, len(plain), compressor), data))

@@ -10,9 +10,11 @@ import pytest
 from bson import Binary, Code, Decimal128, Int64, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headrace.values.bson import decode, encode
+from headrace.errors import CommandError
+from headrace.values.bson import check_all, decode, encode
 from headrace.values.bson.codec import _decode_short
 from headrace.values.bson.pieces import decode_in_pieces
+from tests.stretches import longest_stretch
 
 SHORT: list[Any] = [
     None, True, 1, Int64(2**40), 1.5, "", "text", "x" * 70, "y" * 300, [], {}, [1, 2], {"a": 1}, [{"b": [None]}],
@@ -57,3 +59,41 @@ def test_a_damaged_long_document_is_invalid(at: int) -> None:
             decode_in_pieces(bytes(raw), _decode_short)
     else:
         assert decode_in_pieces(bytes(raw), _decode_short) == expected
+
+
+LONG = {"letters": "ä€😀" * 50_000, "bytes": bytes(300_000), "array": ["x" * 300_000, b"y" * 300_000], "n": 1}
+
+
+def test_long_texts_and_binaries_are_what_the_codec_decodes() -> None:
+    raw = encode({**LONG, "binary": Binary(bytes(300_000), 5), "code": Code("f" * 300_000)})
+    assert decode_in_pieces(raw, _decode_short) == _decode_short(raw)
+
+
+@pytest.mark.parametrize("what", [b"\xff", b"\xe2\x82", b"\0"], ids=["no UTF-8", "cut off", "length"])
+def test_a_long_text_that_is_none_is_invalid(what: bytes) -> None:
+    raw = bytearray(encode({"a": "x" * 300_000}))
+    end = len(raw) - 2 if what != b"\0" else len(raw) - 1
+    raw[end - len(what) : end] = what if what != b"\0" else b"x"
+    for decoder in (_decode_short, lambda data: decode_in_pieces(data, _decode_short)):
+        with pytest.raises(bson.errors.InvalidBSON):
+            decoder(bytes(raw))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{"a": "x" * 9_000_000}, {"a": bytes(9_000_000)}, {"a": [{"b": [key]} for key in range(100_000)]}],
+    ids=["text", "binary", "elements"],
+)
+def test_a_long_document_is_checked_in_pieces(document: dict[str, Any]) -> None:
+    raw = encode(document)
+    _, longest = longest_stretch(check_all, [raw])
+    assert longest < len(raw) * 1.2  # a text is put together at once
+
+
+def test_a_long_document_that_nests_deeply_is_refused() -> None:
+    inner: Any = "x" * 300_000
+    for _ in range(179):
+        inner = [inner]
+    check_all([encode({"a": inner})])
+    with pytest.raises(CommandError, match="180 levels of nesting"):
+        check_all([encode({"a": [[inner]]})])

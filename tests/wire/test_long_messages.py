@@ -8,9 +8,10 @@ import struct
 import pytest
 from bson import encode
 
+from headrace.long_bytes import AT_ONCE_BYTES
 from headrace.wire import compression
 from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, UnopenedMessage
-from tests.stretches import longest_stretch
+from tests.stretches import tick_count
 
 MEGABYTE = 1_000_000
 LETTERS = "x" * 9 * MEGABYTE
@@ -52,10 +53,10 @@ def test_a_long_message_is_opened_in_pieces(compressor: int | None, value: str |
     message = fed(connection, data)
     assert type(message) is UnopenedMessage
     assert connection.unread_bytes == 0
-    opened, longest = longest_stretch(message.opened)
+    opened, ticks = tick_count(message.opened)
     assert opened.sequences == {"documents": [encode({"value": value})] * 2}
     assert (opened.request_id, opened.opcode, opened.compressor) == (7, 2013, compressor)
-    assert longest < 3 * MEGABYTE  # of 18; a copy that grows by an eighth takes most
+    assert ticks > 2 * 18 * MEGABYTE / AT_ONCE_BYTES  # it is put together, and cut
 
 
 def test_what_comes_behind_a_long_message_is_the_next() -> None:

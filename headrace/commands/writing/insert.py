@@ -7,6 +7,7 @@ they can be: a malformed one in the store would be in the way of whoever reads i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from struct import Struct
@@ -27,6 +28,7 @@ from headrace.execution.matches import Target, created, measure
 from headrace.execution.validation import Validator
 from headrace.store import capped
 from headrace.store.catalog import Collection
+from headrace.store.identity import with_id_first
 from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.turns import tick
 from headrace.values.bson import check_all
@@ -99,13 +101,22 @@ def _try(collection: Collection, document: bytes, txn: WriteTransaction) -> None
 
 
 def check_documents(documents: list[bytes]) -> None:
-    """As `check_all`, a piece at a time."""
+    """As `check_all`, a piece at a time. A long document gets its `_id` to the front, where that can tick."""
     if len(documents) == 1:
         check_all(documents)
+        if len(documents[0]) > limits.INSERT_BYTES:
+            _put_id_first(documents, 0)
         return
     for first, end in pieces(documents, 0):
         tick()
         check_all(documents[first:end])
+        if len(documents[end - 1]) > limits.INSERT_BYTES:
+            _put_id_first(documents, end - 1)
+
+
+def _put_id_first(documents: list[bytes], index: int) -> None:
+    with suppress(CommandError):  # which is told of when it is its turn
+        documents[index] = with_id_first(documents[index])
 
 
 def pieces(documents: list[bytes], first: int) -> Iterator[tuple[int, int]]:

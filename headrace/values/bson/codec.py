@@ -15,6 +15,7 @@ Not distinguished, because the codec cannot: undefined decodes to None, symbol t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import bson
@@ -24,6 +25,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.turns import PIECE_COUNT, tick, ticking
 from headrace.values.bson.pieces import decode_in_pieces
 
 OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
@@ -61,22 +63,37 @@ def check_all(documents: Sequence[bytes]) -> None:
     for end, document in enumerate(documents, 1):
         size += len(document)
         if size > _CHECKED_BYTES or end == len(documents):
-            _check_some(documents[start:end])
+            if len(document) > _DECODED_BYTES_MAX:
+                _check_some(documents[start : end - 1])
+                _check_depth(document, decode(document))
+            else:
+                _check_some(documents[start:end])
             start, size = end, 0
 
 
 def _check_some(documents: Sequence[bytes]) -> None:
     decoded = bson.decode_all(b"".join(documents), OPTIONS)
     for data, document in zip(documents, decoded):
-        if len(data) >= _DEEP_BYTES and _nests_deeper(document, limits.NESTING_MAX):
-            raise CommandError(15, f"cannot insert document because it exceeds {limits.NESTING_MAX} levels of nesting")
+        _check_depth(data, document)
+
+
+def _check_depth(data: bytes, document: Mapping[str, Any]) -> None:
+    if len(data) >= _DEEP_BYTES and _nests_deeper(document, limits.NESTING_MAX):
+        raise CommandError(15, f"cannot insert document because it exceeds {limits.NESTING_MAX} levels of nesting")
 
 
 def _nests_deeper(document: Mapping[str, Any], levels: int) -> bool:
     level: list[Any] = [document]
     for _ in range(levels):
-        inner = [value for item in level for value in (item.values() if isinstance(item, dict) else item)]
-        level = [value for value in inner if isinstance(value, dict | list)]
+        inner: list[Any] = []
+        for item in ticking(level):
+            values = iter(item.values() if isinstance(item, dict) else item)
+            while piece := list(islice(values, PIECE_COUNT)):
+                inner += [value for value in piece if isinstance(value, dict | list)]
+                if len(piece) < PIECE_COUNT:
+                    break
+                tick()
+        level = inner
         if not level:
             return False
     return True

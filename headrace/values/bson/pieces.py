@@ -2,6 +2,7 @@
 
     elements of a document      grouped into documents of `PIECE_BYTES`, each decoded by the codec
     a longer array or document  likewise, by itself
+    a longer text or binary     by itself
 
 Rule: the result is the codec's, except that nothing is said of a field before what stands behind it is read.
 """
@@ -9,17 +10,19 @@ Rule: the result is the codec's, except that nothing is said of a field before w
 from __future__ import annotations
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, Final
 
 from bson import InvalidBSON
 
+from headrace.long_bytes import AT_ONCE_BYTES, cut, slices
 from headrace.turns import freed_in_pieces, tick
 from headrace.values.bson.elements import value_size
 
 PIECE_BYTES: Final = 64 * 1024
-DOCUMENT, ARRAY = 0x03, 0x04
+STRING, DOCUMENT, ARRAY, BINARY = 0x02, 0x03, 0x04, 0x05
 
 
 def _sized(sizes: range, counted: int) -> bytes:
@@ -69,7 +72,23 @@ def _array(data: bytes, start: int, decode: Decode) -> list[Any]:
 
 
 def _value(bson_type: int, data: bytes, start: int, decode: Decode) -> Any:
-    return _document(data, start, decode) if bson_type == DOCUMENT else _array(data, start, decode)
+    if bson_type == DOCUMENT:
+        return _document(data, start, decode)
+    if bson_type == ARRAY:
+        return _array(data, start, decode)
+    (size,) = _int32.unpack_from(data, start)
+    return _text(data, start + 4, size) if bson_type == STRING else cut(data, start + 5, start + 5 + size)
+
+
+def _text(data: bytes, start: int, size: int) -> str:
+    if data[start + size - 1]:
+        raise InvalidBSON("bad string length")
+    decoder = getincrementaldecoder("utf-8")()
+    try:
+        pieces = [decoder.decode(piece) for piece in slices(memoryview(data)[start : start + size - 1])]
+        return "".join((*pieces, decoder.decode(b"", final=True)))
+    except UnicodeDecodeError as error:
+        raise InvalidBSON(str(error)) from error
 
 
 def _groups(data: bytes, start: int) -> Iterator[tuple[int, int, int]]:
@@ -94,6 +113,11 @@ def _groups(data: bytes, start: int) -> Iterator[tuple[int, int, int]]:
             if first < at:
                 yield first, at, 0
             _check_size(data, value, end - value)
+            yield at, end, bson_type
+            first = end
+        elif end - value > AT_ONCE_BYTES and (bson_type == STRING or (bson_type == BINARY and not data[value + 4])):
+            if first < at:
+                yield first, at, 0
             yield at, end, bson_type
             first = end
         elif end - first > PIECE_BYTES:
