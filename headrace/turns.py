@@ -51,8 +51,27 @@ _ITERATORS: Final = frozenset({
 """What commands hold their values through."""
 
 
+class Work:
+    """What the scans of a command have examined, for the log."""
+
+    __slots__ = ("documents", "keys", "plan")
+
+    def __init__(self, plan: str) -> None:
+        self.plan = plan
+        """`COLLSCAN`, or `IXSCAN { a: 1 }`: of its first scan."""
+        self.documents = 0
+        self.keys = 0
+
+
 class Turn(greenlet):
     """A command that is running, or has paused."""
+
+    paused_at: float | None = None
+    """When it has first paused, in seconds of the monotonic clock."""
+    pause_count = 0
+    """How often it has."""
+    work: Work | None = None
+    """What it has examined; None: nothing that is counted."""
 
     before_pause: Callable[[], None] | None = None
     """Called as the command pauses: lets go of what must not outlive the turn."""
@@ -82,6 +101,9 @@ class Turn(greenlet):
         """Let others run; returns, or raises the `interruption`, when it is this command's turn again."""
         if self.before_pause is not None:
             self.before_pause()
+        if self.paused_at is None:
+            self.paused_at = monotonic()
+        self.pause_count += 1
         assert self.parent is not None
         self.has_paused = True
         self.waits_for = waits_for
@@ -102,6 +124,17 @@ def tick() -> None:
     turn = getcurrent()
     if type(turn) is Turn and monotonic() >= turn.ends:
         turn.pause()
+
+
+def examined(plan: str, documents: int, keys: int = 0) -> None:
+    """Count what a scan of the command that runs has read at once."""
+    turn = getcurrent()
+    if type(turn) is Turn:
+        work = turn.work
+        if work is None:
+            work = turn.work = Work(plan)
+        work.documents += documents
+        work.keys += keys
 
 
 def current_turn() -> Turn | None:
@@ -350,8 +383,9 @@ class Turns:
         if turn.switch(call) is turn:
             return turn
         result, turn.result = turn.result, None
-        turn.before_pause = turn.after_pause = turn.interruption = None
-        turn.has_paused = False
+        turn.before_pause = turn.after_pause = turn.interruption = turn.work = None
+        if turn.has_paused:
+            turn.has_paused, turn.paused_at, turn.pause_count = False, None, 0
         self._idle.append(turn)
         if type(result) is _Raised:
             error, result = result.error, None

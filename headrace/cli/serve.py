@@ -121,6 +121,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--no-oplog", action="store_true", help="a standalone: no local database and no change streams")
     add("--logpath", metavar="FILE", type=Path, help="log to this file instead of the standard output")
+    add("--logFormat", choices=("text", "json"), default="text", help="lines as text, or as mongod's (default: text)")
+    add("--slowms", metavar="MS", type=_slow_ms, default=100, help="log commands that take so long (default: 100)")
     add("--logappend", action="store_true", help="append to an existing log file instead of renaming it")
     add("--fork", action="store_true", help="run in the background; returns when the server listens, or has failed")
     add("--pidfilepath", metavar="FILE", type=Path, help="write the process id to this file; it is removed at the end")
@@ -143,6 +145,13 @@ def _file_mode(text: str) -> int:
     if not 0 <= mode <= 0o777:
         raise argparse.ArgumentTypeError(f"{text} is no file mode: 0000 to 0777")
     return mode
+
+
+def _slow_ms(text: str) -> int:
+    number = int(text)
+    if number < 5:
+        raise argparse.ArgumentTypeError(f"{text} is less than 5 ms, from which on commands are timed")
+    return number
 
 
 def _positive(text: str) -> int:
@@ -207,6 +216,8 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         oplog_entries_max=arguments.oplogEntriesMax,
         memory_bytes_max=arguments.memoryLimit,
         enable_test_commands=arguments.enable_test_commands or test_commands,
+        log_format=arguments.logFormat,
+        slow_ms=arguments.slowms,
         quiet=arguments.quiet,
         logpath=arguments.logpath and arguments.logpath.absolute(),
         logappend=arguments.logappend,
@@ -241,7 +252,7 @@ def _run(options: ServerOptions, announce: Announce) -> int:
 
     try:
         warning = None if options.logpath is None else open_log(options.logpath, append=options.logappend)
-        _start_logging(quiet=options.quiet)
+        _start_logging(options)
         if warning is not None:
             logging.getLogger("headrace.server").warning("%s", warning)
         raise_descriptor_limit()
@@ -258,11 +269,13 @@ def _run(options: ServerOptions, announce: Announce) -> int:
     return 0
 
 
-def _start_logging(*, quiet: bool) -> None:
+def _start_logging(options: ServerOptions) -> None:
     """Warnings, and what happens in the ordinary course unless `quiet`, to the standard error."""
-    logging.basicConfig(
-        level=logging.WARNING if quiet else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    from headrace.server.logs import formatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(options.log_format))
+    logging.basicConfig(level=logging.WARNING if options.quiet else logging.INFO, handlers=[handler])
 
 
 def _say(line: str) -> None:

@@ -14,7 +14,7 @@ from headrace.errors import CommandError
 from headrace.memory import Account
 from headrace.store.catalog import Collection
 from headrace.store.view import View
-from headrace.turns import tick
+from headrace.turns import examined, tick
 
 Read = TypeVar("Read", bound=tuple[Any, ...])
 """What a walk gives of a document; its BSON comes last."""
@@ -52,6 +52,7 @@ class Scan:
             return document
         walk = self._view().scan(self._collection, after=self._last, backward=self._backward)
         chunk = _chunk(walk)
+        examined("COLLSCAN", len(chunk))
         if not chunk:
             raise StopIteration
         self._last = chunk[-1][0]
@@ -85,6 +86,7 @@ class IdScan:
             low, high = (low, self._last) if self._backward else (self._last, high)
         walk = self._view().scan_ids(self._collection, low, high, backward=self._backward)
         chunk = _chunk(item for item in walk if item[0] != self._last)
+        examined("IXSCAN { _id: 1 }", len(chunk), len(chunk))
         if not chunk:
             raise StopIteration
         self._last = chunk[-1][0]

@@ -154,7 +154,8 @@ class Engine:
     def run_read(self, command: Command, request: Request) -> bytes | Wait:
         """Run a command that changes nothing; every `AnsweredError` becomes a reply."""
         context = CommandContext(self, request.deadline_ms)
-        if command.pauses and (turn := current_turn()) is not None:
+        turn = current_turn() if command.pauses else None
+        if turn is not None:
             turn.before_pause = context.before_pause
             turn.after_pause = context.after_pause
         try:
@@ -172,6 +173,8 @@ class Engine:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
         finally:
             context.close()
+            if turn is not None and turn.pause_count:
+                self.shell.has_paused(request, turn)
 
     def run_write(self, command: Command, request: Request, txn: WriteTransaction) -> bytes | Wait:
         """Run a command that writes, inside `txn`; the reply counts once `txn` is committed.
@@ -204,6 +207,8 @@ class Engine:
             return self.failure(CommandError(22, f"invalid bson: {error}"), request)
         finally:
             context.close()
+            if turn is not None and turn.pause_count:
+                self.shell.has_paused(request, turn)
 
     def _close(self, answer: dict[str, Any] | bytes, position: int | None = None) -> bytes:
         if not self.store.oplog_enabled:

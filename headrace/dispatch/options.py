@@ -64,6 +64,10 @@ class ServerOptions:
     """Memory that clients may make the server hold; None: a quarter of the machine's, or of its control group's."""
     enable_test_commands: bool = False
     """Enable `configureFailPoint` and other commands for tests."""
+    log_format: str = "text"
+    """`text`, or `json`: MongoDB's structured lines."""
+    slow_ms: int | None = 100
+    """How long a command takes that the log has a line for; 5 or more, None: no such lines."""
     quiet: bool = False
     """Log warnings only."""
     logpath: Path | None = None

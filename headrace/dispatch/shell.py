@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from headrace.dispatch.request import Request
+from headrace.dispatch.request import ClientInfo, Request
+from headrace.turns import Turn
 
 
 class Shell(Protocol):
@@ -25,6 +26,12 @@ class Shell(Protocol):
 
     def rotate_certificates(self, message: str | None = None) -> None:
         """Read the TLS certificates again, for connections to come; `message` goes into the log. Raises 140."""
+
+    def client_introduced(self, client: ClientInfo) -> None:
+        """A client has said in its first hello who it is."""
+
+    def has_paused(self, request: Request, turn: Turn) -> None:
+        """A command has ended that has paused, so that it took longer than one turn."""
 
     def waiting_requests(self) -> Sequence[Request]:
         """The requests that returned a `Wait`, and were not answered yet."""
@@ -47,6 +54,12 @@ class NoShell:
     startup_warnings: Sequence[str] = ()
 
     def rotate_certificates(self, message: str | None = None) -> None:
+        pass
+
+    def client_introduced(self, client: ClientInfo) -> None:
+        pass
+
+    def has_paused(self, request: Request, turn: Turn) -> None:
         pass
 
     def waiting_requests(self) -> Sequence[Request]:

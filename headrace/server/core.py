@@ -19,9 +19,10 @@ from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.errors import CommandError, Interrupted
+from headrace.server import logs
 from headrace.server.background import Background
 from headrace.server.exposure import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
-from headrace.server.failures import RepeatedLine, log_failure, printable
+from headrace.server.failures import RepeatedLine, log_failure, printable, shown
 from headrace.server.listener import Listener, bound_sockets, bound_unix_socket
 from headrace.server.log_rate import LogRates
 from headrace.server.log_tail import LogTail
@@ -34,6 +35,7 @@ from headrace.server.tls.layer import TlsLayer
 from headrace.server.watchdog import LOOK_SECONDS, Watchdog
 from headrace.server.writer import Writer
 from headrace.store.store import Store
+from headrace.turns import TURN_SECONDS, Turn
 from headrace.values.position import seconds
 
 LOG = logging.getLogger("headrace.server")
@@ -67,7 +69,7 @@ class Core:
         self.writer = Writer(self)
         self.notifier = Notifier(self)
         self.scheduler = Scheduler(self)
-        self._log = LogTail()
+        self._log = LogTail(options.log_format)
         self._log_rates = LogRates()
         logging.getLogger("headrace").addHandler(self._log)
         self.background = Background(self)
@@ -76,6 +78,7 @@ class Core:
         self.port = options.port
         self._watchdog = Watchdog()
         self.tls_on_plain_socket = RepeatedLine()
+        self._is_unprotected = False
         self._handshakes: Handshakes | None = None
         if options.tls is not None and context is not None:
             self._handshakes = Handshakes(self.loop, options.tls, context, self.engine.metrics)
@@ -96,7 +99,9 @@ class Core:
         except BaseException:
             await self.stop()
             raise
-        self._warn(exposure_warning(self._listener.sockets))
+        warning = exposure_warning(self._listener.sockets)
+        self._is_unprotected = warning is not None
+        self._warn(warning)
         if not self._throw_away:
             self._warn(make_directory_private(self.options.dbpath))
         self._warn_of_clock()
@@ -198,7 +203,7 @@ class Core:
         """
         if self.failure is not None:
             return
-        self.failure = f"{what}: {type(error).__name__}: {printable(error)}"
+        self.failure = f"{what}: {shown(error)}"
         log_failure(f"the server ends: {what}", error, level=logging.CRITICAL)
         self.ending = True
         self._listener.close()
@@ -209,6 +214,16 @@ class Core:
             self._when_failed(self.failure)
 
     # What the engine calls: `dispatch.shell.Shell`.
+
+    def client_introduced(self, client: ClientInfo) -> None:
+        if LOG.isEnabledFor(logging.INFO):
+            logs.client_metadata(client, unprotected=self._is_unprotected)
+
+    def has_paused(self, request: Request, turn: Turn) -> None:
+        if turn.paused_at is not None and self.options.slow_ms is not None:
+            duration_ms = (monotonic() - turn.paused_at + TURN_SECONDS) * 1000
+            if duration_ms >= self.options.slow_ms:
+                logs.slow_operation(request, duration_ms, turn.pause_count, turn.work)
 
     def rotate_certificates(self, message: str | None = None) -> None:
         if self._handshakes is None:
@@ -252,8 +267,12 @@ class Core:
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             name = f"{remote[0]}:{remote[1]}"
             tls = transport.get_extra_info("tls")
-            return ClientInfo(self.engine.connections_created, name, (local[0], local[1]), tls)
-        return ClientInfo(self.engine.connections_created, UNIX_SOCKET, str(local))
+            client = ClientInfo(self.engine.connections_created, name, (local[0], local[1]), tls)
+        else:
+            client = ClientInfo(self.engine.connections_created, UNIX_SOCKET, str(local))
+        if LOG.isEnabledFor(logging.INFO):
+            logs.connection_accepted(client, len(self.peers))
+        return client
 
     def peer_disconnected(self, peer: Peer) -> None:
         """A client has gone: what it waits for is forgotten, what it runs ends at its next turn.
@@ -261,6 +280,8 @@ class Core:
         A write whose answer the client does not want goes on: such a client need not stay for it."""
         self.peers.discard(peer)
         self.engine.connections_open -= 1
+        if LOG.isEnabledFor(logging.INFO):
+            logs.connection_ended(peer.client, len(self.peers))
         if self._listener.paused:
             self.loop.call_soon(self._listener.client_left)  # its socket is closed behind this call
         self.notifier.leave(peer)

@@ -10,7 +10,7 @@ from headrace import limits
 from headrace.clock import monotonic
 from headrace.errors import CommandError
 from headrace.store.checksums.transaction import DAMAGED
-from headrace.store.lmdb import is_damage, is_disk_failure
+from headrace.store.lmdb import LmdbError, is_damage, is_disk_failure
 
 LOG = logging.getLogger("headrace.server")
 
@@ -55,7 +55,14 @@ def log_failure(what: str, error: BaseException, *, level: int = logging.ERROR) 
         return
     is_deep = isinstance(error, RecursionError)  # its thousands of frames take long to list, and say the same
     frames = [] if is_deep else traceback.format_tb(error.__traceback__, -limits.LOG_FRAME_COUNT_MAX)
-    LOG.log(level, "%s: %s: %s\n%s", printable(what), type(error).__name__, printable(error), "".join(frames).rstrip())
+    LOG.log(level, "%s: %s\n%s", printable(what), shown(error), "".join(frames).rstrip())
+
+
+def shown(error: BaseException) -> str:
+    """What the log says of an exception: its type, and its text where that cannot be of a document or a password."""
+    title = type(error).__name__
+    is_ours = isinstance(error, OSError | MemoryError | LmdbError) or type(error) in (RuntimeError, TimeoutError)
+    return f"{title}: {printable(error)}" if is_ours and str(error) else title
 
 
 def internal_error() -> CommandError:

@@ -20,7 +20,7 @@ def profile(context: CommandContext, request: Request) -> dict[str, Any]:
     level = LEVEL.of(request.body)
     if level in (1, 2) or "filter" in request.body:
         raise CommandError(115, "Headrace has no profiler: level 0 is the only one")
-    return {"was": 0, "slowms": 100, "sampleRate": 1.0}
+    return {"was": 0, "slowms": context.engine.options.slow_ms or 100, "sampleRate": 1.0}
 
 
 def top(context: CommandContext, request: Request) -> dict[str, Any]:

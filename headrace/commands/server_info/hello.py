@@ -55,7 +55,10 @@ def run(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     wait_ms = _wait_ms(context, body, counter)
     if wait_ms and not request.time_is_up:
         return Wait(wait_ms)
+    is_first = request.client.metadata is None
     _remember_client(request.client, body)
+    if is_first and request.client.metadata is not None:
+        context.engine.shell.client_introduced(request.client)
     reply: dict[str, Any] = {"helloOk": True} if HELLO_OK.of(body) else {}
     reply["topologyVersion"] = topology
     primary_field = "isWritablePrimary" if request.name == "hello" else "ismaster"

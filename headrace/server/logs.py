@@ -1,0 +1,144 @@
+"""The server's log: lines as text, or in MongoDB's structured form (`--logFormat json`); what is an event of its.
+
+    {"t":{"$date":"2026-11-22T07:31:05.123+00:00"},"s":"I","c":"COMMAND","id":51803,"ctx":"conn3","msg":"Slow query",
+     "attr":{"ns":"shop.orders", ...}}
+
+Rule: a line has no content of a document and no credential: of a command its name, database and collection.
+
+Events that MongoDB logs, too, have its numbers; others a number from 9000000 on, made of their text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import zlib
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from headrace.dispatch.request import ClientInfo, Request
+
+LOG = logging.getLogger("headrace.server")
+TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_SEVERITIES: Final = {"CRITICAL": "F", "DEBUG": "D1", "ERROR": "E", "INFO": "I", "WARNING": "W"}
+_COMPONENTS: Final = {"headrace.memory": "QUERY", "headrace.server": "NETWORK", "headrace.store": "STORAGE"}
+_NUMBERS: Final = range(9_000_000, 10_000_000)
+_TEXT_LENGTH_MAX: Final = 500
+
+
+def log_event(
+    number: int, component: str, message: str, attributes: dict[str, Any], context: str, *, level: int = logging.INFO
+) -> None:
+    """Log an event of MongoDB's, with its number. `context`: the connection or thread."""
+    if LOG.isEnabledFor(level):
+        event = {"attr": attributes, "c": component, "ctx": context, "id": number, "msg": message}
+        LOG.log(level, "%s %s", message, _Lazily(attributes), extra={"event": event})
+
+
+class _Lazily:
+    """Attributes as JSON, if a line is formatted as text."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self._attributes = attributes
+
+    def __str__(self) -> str:
+        return _json(self._attributes)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), default=str)
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as a line of JSON."""
+
+    def __init__(self, length_max: int | None = None) -> None:
+        """`length_max`: from which on attributes are left out, and the message is cut, so that the line stays JSON."""
+        super().__init__()
+        self._length_max = length_max
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A line."""
+        line = self._line(record, cut=False)
+        return line if self._length_max is None or len(line) <= self._length_max else self._line(record, cut=True)
+
+    def _line(self, record: logging.LogRecord, *, cut: bool) -> str:
+        event: dict[str, Any] | None = getattr(record, "event", None)
+        if event is None:
+            event = {
+                "c": _COMPONENTS.get(record.name, "-"),
+                "id": _NUMBERS[zlib.crc32(str(record.msg).encode()) % len(_NUMBERS)],
+                "ctx": record.threadName or "-",
+                "msg": record.getMessage(),
+            }
+            if record.exc_info:
+                event["attr"] = {"error": self.formatException(record.exc_info)}
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields = {"t": {"$date": moment}, "s": _SEVERITIES.get(record.levelname, "I")}
+        fields |= {name: event[name] for name in ("c", "id", "ctx", "msg")}
+        if cut:
+            return _json({**fields, "msg": event["msg"][:_TEXT_LENGTH_MAX], "truncated": True})
+        return _json({**fields, "attr": event["attr"]} if "attr" in event else fields)
+
+
+def formatter(log_format: str, length_max: int | None = None) -> logging.Formatter:
+    """The formatter of `--logFormat`."""
+    return JsonFormatter(length_max) if log_format == "json" else logging.Formatter(TEXT)
+
+
+# Events.
+
+
+def connection_accepted(client: ClientInfo, count: int) -> None:
+    """A client has connected."""
+    attributes = {"remote": client.address, "connectionId": client.connection_id, "connectionCount": count}
+    log_event(22943, "NETWORK", "Connection accepted", attributes, "listener")
+
+
+def connection_ended(client: ClientInfo, count: int) -> None:
+    """A client has gone."""
+    attributes = {"remote": client.address, "connectionId": client.connection_id, "connectionCount": count}
+    log_event(22944, "NETWORK", "Connection ended", attributes, context_of(client))
+
+
+def client_metadata(client: ClientInfo, *, unprotected: bool) -> None:
+    """A client has said who it is. `unprotected`: the server is exposed, and nobody has to log in."""
+    attributes: dict[str, Any] = {
+        "remote": client.address, "client": context_of(client), "doc": _shortened(client.metadata or {})
+    }  # fmt: skip
+    if client.tls is not None:
+        attributes["tls"] = {"version": client.tls.version, "cipher": client.tls.cipher}
+    if unprotected:
+        attributes["accessControl"] = "not enabled, on an address that other machines reach"
+    log_event(51800, "NETWORK", "client metadata", attributes, context_of(client))
+
+
+def _shortened(value: Any) -> Any:
+    """A document with what JSON knows, so that no line is longer than a hello's 512 bytes allow."""
+    if isinstance(value, dict):
+        return {str(name): _shortened(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_shortened(item) for item in value]
+    return value if isinstance(value, bool | float | int | str) or value is None else str(value)
+
+
+def slow_operation(request: Request, duration_ms: float, turns: int, work: Any) -> None:
+    """A command has taken long. `turns`: how often it has let others run; `work`: what it has examined, or None."""
+    collection = request.body.get(request.name)
+    if not isinstance(collection, str):
+        collection = request.body.get("collection") if request.name == "getMore" else None
+    has_name = isinstance(collection, str) and request.name not in ("authenticate", "saslStart")
+    attributes: dict[str, Any] = {
+        "type": "command",
+        "ns": f"{request.db}.{collection}" if has_name else f"{request.db}.$cmd",
+        "command": {request.name: collection if has_name else 1, "$db": request.db},
+    }
+    if work is not None:
+        attributes |= {"planSummary": work.plan, "keysExamined": work.keys, "docsExamined": work.documents}
+    attributes |= {"numYields": turns, "remote": request.client.address, "durationMillis": int(duration_ms)}
+    log_event(51803, "COMMAND", "Slow query", attributes, context_of(request.client))
+
+
+def context_of(client: ClientInfo) -> str:
+    """The name of a connection in the log."""
+    return f"conn{client.connection_id}"
