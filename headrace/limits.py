@@ -66,6 +66,7 @@ CLOCK_SKEW_SECONDS_MAX: Final = 1  # how far a client's time may be ahead of the
 DECODED_BYTES_MAX: Final = 256 * 1024  # of BSON that are decoded without a tick, and of a message that is unpacked so
 PARSED_UPDATE_COUNT_MAX: Final = 1024  # parsed updates that are memoized; then all are forgotten
 PARSED_UPDATE_BYTES_MAX: Final = 1024  # and the size of one: larger ones hardly come twice
+VALIDATION_DETAIL_BYTES_MAX: Final = 12 * 1024 * 1024  # of `errInfo.details` in one reply, as mongod has it
 CAPPED_PIECE_COUNT: Final = 64  # documents of a capped collection that are measured or removed without a tick
 ID_LOOKUP_COUNT_MAX: Final = 1000  # values of an $in on `_id` that are looked up one by one rather than scanned for
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from headrace import limits
 from headrace.dispatch.generic_arguments import BYPASS
 from headrace.errors import CommandError
 from headrace.query.match import parse_filter
+from headrace.query.match.filter_failures import failure_details
+from headrace.query.memory import size_of
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode
 
@@ -20,7 +23,10 @@ def _accept(document: bytes) -> None:
 
 
 def checker(collection: Collection, body: dict[str, Any]) -> Callable[[bytes], None]:
-    """A function that raises 121 for a raw document the collection's validator refuses."""
+    """A function that raises 121 for a raw document the collection's validator refuses.
+
+    The error has the details of what failed, until those of one command exceed their limit.
+    """
     validator = collection.options.get("validator")
     if not validator or BYPASS.of(body):
         return _accept
@@ -29,13 +35,20 @@ def checker(collection: Collection, body: dict[str, Any]) -> Callable[[bytes], N
     if collection.options.get("validationLevel", "strict") == "off":
         return _accept
     matches = parse_filter(validator)
+    described_bytes = 0
 
     def check(document: bytes) -> None:
+        nonlocal described_bytes
         decoded = decode(document)
-        if not matches(decoded):
-            raise CommandError(
-                121, "Document failed validation", extra={"errInfo": {"failingDocumentId": decoded.get("_id")}}
-            )
+        if matches(decoded):
+            return
+        information = {"failingDocumentId": decoded.get("_id")}
+        if described_bytes < limits.VALIDATION_DETAIL_BYTES_MAX:
+            details = failure_details(validator, decoded)
+            described_bytes += size_of(details)
+            if described_bytes < limits.VALIDATION_DETAIL_BYTES_MAX:
+                information["details"] = details
+        raise CommandError(121, "Document failed validation", extra={"errInfo": information})
 
     return check
 

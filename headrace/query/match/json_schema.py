@@ -149,8 +149,8 @@ def _enum(argument: Any, schema: dict[str, Any]) -> ValueTest:
 
 
 def _is_one_of(wanted: list[Any]) -> ValueTest:
-    keys = frozenset(hash_key(_unordered(item)) for item in wanted)
-    return lambda value: hash_key(_unordered(value)) in keys
+    keys = frozenset(hash_key(unordered(item)) for item in wanted)
+    return lambda value: hash_key(unordered(value)) in keys
 
 
 def _required(argument: Any, schema: dict[str, Any]) -> ValueTest:
@@ -220,14 +220,14 @@ def _unique_items(argument: Any, schema: dict[str, Any]) -> ValueTest:
     _need(type(argument) is bool, "uniqueItems", "a boolean")
     if not argument:
         return lambda value: True
-    return _for((list,), lambda value: len({hash_key(_unordered(item)) for item in value}) == len(value))
+    return _for((list,), lambda value: len({hash_key(unordered(item)) for item in value}) == len(value))
 
 
-def _unordered(value: Any) -> Any:
+def unordered(value: Any) -> Any:
     """The value with the fields of its objects sorted by name: JSON Schema compares objects regardless of order."""
     if type(value) is dict:
-        return {name: _unordered(value[name]) for name in sorted(value)}
-    return [_unordered(item) for item in value] if type(value) is list else value
+        return {name: unordered(value[name]) for name in sorted(value)}
+    return [unordered(item) for item in value] if type(value) is list else value
 
 
 def _all_of(argument: Any, schema: dict[str, Any]) -> ValueTest:

@@ -1,0 +1,175 @@
+"""Why a document does not match a validator, operator by operator, as the `errInfo` of a write shows it.
+
+Inside `$not` and `$nor` it is the other way round: why it does match. Nothing here runs before a document has failed.
+Source: MongoDB's manual, "Document validation error output"; the recorded answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from headrace.query.match.filter_parser import is_operator_object, parse_filter
+from headrace.query.match.schema_failures import labels, schema_failures
+from headrace.turns import tick
+from headrace.values.bson import MISSING, type_name
+from headrace.values.paths import located_values, split_path
+
+Details = dict[str, Any]
+
+
+def failure_details(validator: dict[str, Any], document: dict[str, Any]) -> Details:
+    """The details of a document that the validator refuses. A valid validator is expected."""
+    return _failure(validator, document, matching=False) or {}
+
+
+def _failure(filter_: dict[str, Any], document: dict[str, Any], *, matching: bool) -> Details | None:
+    """Why a filter does not match, or, if `matching`, does; None where that is not so."""
+    clauses = list(_clauses(filter_))
+    if len(clauses) == 1:
+        return _clause(clauses[0], document, matching=matching)
+    return _logical("$and", clauses, document, matching=matching)
+
+
+def _clauses(filter_: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The conditions of a filter, each as a filter of its own."""
+    for name, value in filter_.items():
+        if name == "$comment":
+            continue
+        if name.startswith("$") or type(value) is not dict or not is_operator_object(value):
+            yield {name: value}
+            continue
+        for operator, argument in value.items():
+            if operator == "$regex" and "$options" in value:
+                yield {name: {"$regex": argument, "$options": value["$options"]}}
+            elif operator not in ("$options", "$comment"):
+                yield {name: {operator: argument}}
+
+
+def _clause(clause: dict[str, Any], document: dict[str, Any], *, matching: bool) -> Details | None:
+    tick()
+    ((name, value),) = clause.items()
+    if parse_filter(clause)(document) is not matching:
+        return None
+    if name in ("$and", "$nor", "$or"):
+        return _logical(name, value, document, matching=matching)
+    if name == "$jsonSchema":
+        return _schema(value, document, matching=matching)
+    if name == "$expr":
+        return _expression(value, document, matching=matching)
+    if name.startswith("$"):
+        reason = f"expression always evaluates to {str(matching).lower()}"
+        return {"operatorName": name, "specifiedAs": clause, "reason": reason}
+    if type(value) is dict and is_operator_object(value) and "$not" in value:
+        return _negated(name, value["$not"], document, matching=matching)
+    return _field(name, clause, document, matching=matching)
+
+
+def _logical(name: str, clauses: list[dict[str, Any]], document: dict[str, Any], *, matching: bool) -> Details | None:
+    """`$and`, `$or` and `$nor`: the clauses that are to blame, by index."""
+    satisfied = matching if name != "$nor" else not matching
+    blamed = [
+        {"index": index, "details": details}
+        for index, clause in enumerate(clauses)
+        if (details := _failure(clause, document, matching=satisfied)) is not None
+    ]
+    if not blamed:
+        return None
+    return {"operatorName": name, "clausesSatisfied" if satisfied else "clausesNotSatisfied": blamed}
+
+
+def _schema(schema: dict[str, Any], document: dict[str, Any], *, matching: bool) -> Details:
+    if matching:
+        return {"operatorName": "$jsonSchema", "specifiedAs": {"$jsonSchema": schema}, "reason": "schema matched"}
+    return {
+        "operatorName": "$jsonSchema", **labels(schema),
+        "schemaRulesNotSatisfied": schema_failures(schema, document),
+    }  # fmt: skip
+
+
+def _expression(expression: Any, document: dict[str, Any], *, matching: bool) -> Details:
+    from headrace.query.expressions import Env, ParseContext, parse_expression
+
+    result = parse_expression(expression, ParseContext({}, frozenset(), None)).evaluate(Env(document, {}))
+    details = {
+        "operatorName": "$expr", "specifiedAs": {"$expr": expression},
+        "reason": "expression did match" if matching else "expression did not match",
+    }  # fmt: skip
+    return details if result is MISSING else {**details, "expressionResult": result}
+
+
+def _negated(path: str, inner: Any, document: dict[str, Any], *, matching: bool) -> Details:
+    condition = {path: inner}
+    details = _failure(condition, document, matching=not matching)
+    return {"operatorName": "$not", "details": details or {}}
+
+
+def _field(path: str, clause: dict[str, Any], document: dict[str, Any], *, matching: bool) -> Details:
+    """A condition on one field: the operator, how it was written, the reason, and the values that were considered."""
+    value = clause[path]
+    operator = next(iter(value)) if type(value) is dict and is_operator_object(value) else "$eq"
+    if type(value) not in (dict, list) and type_name(value) == "regex":
+        operator = "$regex"
+    argument = value.get(operator) if type(value) is dict else value
+    negated = operator in _NEGATIVE or (operator == "$exists" and not argument)
+    enters = operator not in _OF_ARRAYS
+    considered = [item for item, _ in located_values(document, split_path(path), enter_last=enters)]
+    there = [item for item in considered if item is not MISSING]
+    details: Details = {"operatorName": operator, "specifiedAs": clause}
+    reasons = _REASONS.get(operator, _COMPARED)
+    if operator == "$exists":
+        return {**details, "reason": reasons[matching != negated]}
+    if not there and not matching and not negated:
+        return {**details, "reason": "field was missing"}
+    expected = _EXPECTED.get(operator, ())
+    if not matching and expected and not any(type_name(item) in expected for item in there):
+        one = {"expectedType": expected[0]} if len(expected) == 1 else {"expectedTypes": list(expected)}
+        return {**details, "reason": "type did not match", **_types(there), **one, **_values(there)}
+    details |= {"reason": reasons[matching != negated], **_values(there)}
+    return {**details, **_types(there)} if operator == "$type" else details
+
+
+def _values(values: list[Any]) -> Details:
+    if len(values) == 1:
+        return {"consideredValue": values[0]}
+    return {"consideredValues": values} if values else {}
+
+
+def _types(values: list[Any]) -> Details:
+    names = sorted({type_name(value) for value in values})
+    return {"consideredType": names[0]} if len(names) == 1 else {"consideredTypes": names}
+
+
+_NEGATIVE: Final = frozenset({"$ne", "$nin"})
+_OF_ARRAYS: Final = frozenset({"$all", "$elemMatch", "$size"})
+_COMPARED: Final = ("comparison failed", "comparison succeeded")
+_BITS: Final = ("bitwise operator failed to match", "bitwise operator matched successfully")
+_NUMBERS: Final = ("decimal", "double", "int", "long")
+_REASONS: Final[dict[str, tuple[str, str]]] = {
+    "$all": ("array did not contain all specified values", "array did contain all specified values"),
+    "$bitsAllClear": _BITS,
+    "$bitsAllSet": _BITS,
+    "$bitsAnyClear": _BITS,
+    "$bitsAnySet": _BITS,
+    "$elemMatch": ("array did not satisfy the child predicate", "array did satisfy the child predicate"),
+    "$exists": ("path does not exist", "path does exist"),
+    "$in": ("no matching value found in array", "matching value found in array"),
+    "$mod": ("$mod did not evaluate to expected remainder", "$mod did evaluate to expected remainder"),
+    "$nin": ("no matching value found in array", "matching value found in array"),
+    "$regex": ("regular expression did not match", "regular expression did match"),
+    "$size": ("array length was not equal to given size", "array length was equal to given size"),
+    "$type": ("type did not match", "type did match"),
+}
+"""For each operator why it does not match, and why it does; comparisons otherwise."""
+_EXPECTED: Final[dict[str, tuple[str, ...]]] = {
+    "$all": ("array",),
+    "$bitsAllClear": ("binData", *_NUMBERS),
+    "$bitsAllSet": ("binData", *_NUMBERS),
+    "$bitsAnyClear": ("binData", *_NUMBERS),
+    "$bitsAnySet": ("binData", *_NUMBERS),
+    "$elemMatch": ("array",),
+    "$mod": _NUMBERS,
+    "$regex": ("regex", "string", "symbol"),
+    "$size": ("array",),
+}
+"""The types that an operator looks at, where it does not look at all."""

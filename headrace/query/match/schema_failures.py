@@ -1,0 +1,209 @@
+"""Why a value does not match a `$jsonSchema`, keyword by keyword, as the `errInfo` of a write shows it.
+
+Nothing here runs before a document has failed. Source: MongoDB's manual, "Document validation error output".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace.query.match.json_schema import KEYWORDS, parse_schema, unordered
+from headrace.query.patterns import compile_pattern
+from headrace.turns import tick, ticking
+from headrace.values.bson import type_name
+from headrace.values.order import hash_key
+
+Details = dict[str, Any]
+Describe = Callable[[Any, Any, dict[str, Any]], Details]
+"""The details of a keyword that fails, besides its name: of its argument, the value and the schema."""
+
+
+def schema_failures(schema: dict[str, Any], value: Any) -> list[Details]:
+    """One entry for each keyword of a schema that the value fails, in the order of the schema."""
+    failures = []
+    for name, argument in schema.items():
+        tick()
+        if name not in _SILENT and not KEYWORDS[name](argument, schema)(value):
+            failures.append({"operatorName": name, **_DESCRIPTIONS[name](argument, value, schema)})
+    return failures
+
+
+def labels(schema: dict[str, Any]) -> Details:
+    """The title and the description of a schema."""
+    return {name: schema[name] for name in ("title", "description") if name in schema}
+
+
+def _with_value(reason: str) -> Callable[[str], Describe]:
+    """The description of a keyword that says what it wants and what the value is."""
+
+    def named(name: str) -> Describe:
+        def describe(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
+            return {"specifiedAs": {name: argument}, "reason": reason, "consideredValue": value}
+
+        return describe
+
+    return named
+
+
+def _type(name: str) -> Describe:
+    def describe(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
+        return {
+            "specifiedAs": {name: argument}, "reason": "type did not match", "consideredValue": value,
+            "consideredType": type_name(value),
+        }  # fmt: skip
+
+    return describe
+
+
+def _property_count(name: str) -> Describe:
+    def describe(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
+        return {
+            "specifiedAs": {name: argument}, "reason": "specified number of properties was not satisfied",
+            "consideredValue": value, "numberOfProperties": len(value),
+        }  # fmt: skip
+
+    return describe
+
+
+def _required(argument: list[str], value: Any, schema: dict[str, Any]) -> Details:
+    missing = [name for name in ticking(argument) if name not in value]
+    return {"specifiedAs": {"required": argument}, "missingProperties": missing}
+
+
+def _properties(argument: dict[str, Any], value: Any, schema: dict[str, Any]) -> Details:
+    failures = [
+        {"propertyName": name, **labels(inner), "details": details}
+        for name, inner in argument.items()
+        if name in value and (details := schema_failures(inner, value[name]))
+    ]
+    return {"propertiesNotSatisfied": failures}
+
+
+def _pattern_properties(argument: dict[str, Any], value: Any, schema: dict[str, Any]) -> Details:
+    failures = []
+    for pattern, inner in argument.items():
+        matches = compile_pattern(pattern).matches
+        for name, item in ticking(value.items()):
+            details = schema_failures(inner, item) if matches(name) else []
+            if details:
+                failures.append({"propertyName": name, "regexMatched": pattern, "details": details})
+    return {"details": failures}
+
+
+def _additional_properties(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
+    known = schema.get("properties", {})
+    patterns = [compile_pattern(pattern).matches for pattern in schema.get("patternProperties", {})]
+    names = [name for name in ticking(value) if name not in known and not any(matches(name) for matches in patterns)]
+    if argument is False:
+        return {"specifiedAs": {"additionalProperties": False}, "additionalProperties": names}
+    for name in names:
+        details = schema_failures(argument, value[name])
+        if details:
+            reason = "at least one additional property did not match the subschema"
+            return {"reason": reason, "failingProperty": name, "details": details}
+    return {}
+
+
+def _dependencies(argument: dict[str, Any], value: Any, schema: dict[str, Any]) -> Details:
+    failures: list[Details] = []
+    for name, wanted in argument.items():
+        if name not in value:
+            continue
+        if type(wanted) is dict:
+            details = schema_failures(wanted, value)
+            if details:
+                failures.append({"conditionalProperty": name, "details": details})
+        elif missing := [item for item in wanted if item not in value]:
+            failures.append({"conditionalProperty": name, "missingProperties": missing})
+    return {"failingDependencies": failures}
+
+
+def _items(argument: Any, value: list[Any], schema: dict[str, Any]) -> Details:
+    schemas = [argument] * len(value) if type(argument) is dict else argument
+    return _first_item(zip(schemas, value), 0, "At least one item did not match the sub-schema")
+
+
+def _additional_items(argument: Any, value: list[Any], schema: dict[str, Any]) -> Details:
+    start = len(schema["items"])
+    if argument is False:
+        return {
+            "specifiedAs": {"additionalItems": False}, "reason": "found additional items",
+            "additionalItems": value[start:],
+        }  # fmt: skip
+    rest = ((argument, item) for item in value[start:])
+    return _first_item(rest, start, "At least one additional item did not match the sub-schema")
+
+
+def _first_item(pairs: Any, start: int, reason: str) -> Details:
+    for index, (schema, item) in enumerate(pairs, start):
+        details = schema_failures(schema, item)
+        if details:
+            return {"reason": reason, "itemIndex": index, "details": details}
+    return {}
+
+
+def _unique_items(argument: Any, value: list[Any], schema: dict[str, Any]) -> Details:
+    seen = set()
+    for item in ticking(value):
+        key = hash_key(unordered(item))
+        if key in seen:
+            return {
+                "specifiedAs": {"uniqueItems": True}, "reason": "found a duplicate item", "consideredValue": value,
+                "duplicatedValue": item,
+            }  # fmt: skip
+        seen.add(key)
+    return {}
+
+
+def _schemas(argument: list[dict[str, Any]], value: Any, schema: dict[str, Any]) -> Details:
+    failures = [
+        {"index": index, **labels(inner), "details": details}
+        for index, inner in enumerate(argument)
+        if (details := schema_failures(inner, value))
+    ]
+    return {"schemasNotSatisfied": failures}
+
+
+def _one_of(argument: list[dict[str, Any]], value: Any, schema: dict[str, Any]) -> Details:
+    matching = [index for index, inner in enumerate(argument) if parse_schema(inner)(value)]
+    if len(matching) > 1:
+        return {"reason": "more than one subschema matched", "matchingSchemaIndexes": matching}
+    return _schemas(argument, value, schema)
+
+
+def _not(argument: Any, value: Any, schema: dict[str, Any]) -> Details:
+    return {"reason": "child expression matched"}
+
+
+_SILENT: Final = frozenset({"description", "exclusiveMaximum", "exclusiveMinimum", "title"})
+_compared = _with_value("comparison failed")
+_length = _with_value("specified string length was not satisfied")
+_array_length = _with_value("array did not match specified length")
+_DESCRIPTIONS: Final[dict[str, Describe]] = {
+    "additionalItems": _additional_items,
+    "additionalProperties": _additional_properties,
+    "allOf": _schemas,
+    "anyOf": _schemas,
+    "bsonType": _type("bsonType"),
+    "dependencies": _dependencies,
+    "enum": _with_value("value was not found in enum")("enum"),
+    "items": _items,
+    "maxItems": _array_length("maxItems"),
+    "maxLength": _length("maxLength"),
+    "maxProperties": _property_count("maxProperties"),
+    "maximum": _compared("maximum"),
+    "minItems": _array_length("minItems"),
+    "minLength": _length("minLength"),
+    "minProperties": _property_count("minProperties"),
+    "minimum": _compared("minimum"),
+    "multipleOf": _with_value("considered value is not a multiple of the specified value")("multipleOf"),
+    "not": _not,
+    "oneOf": _one_of,
+    "pattern": _with_value("regular expression did not match")("pattern"),
+    "patternProperties": _pattern_properties,
+    "properties": _properties,
+    "required": _required,
+    "type": _type("type"),
+    "uniqueItems": _unique_items,
+}
