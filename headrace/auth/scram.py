@@ -20,8 +20,6 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pymongo.saslprep import saslprep
-
 from headrace import limits
 from headrace.errors import CommandError
 
@@ -85,6 +83,10 @@ def prepared(mechanism: str, user: str, password: str) -> bytes:
     if mechanism == SHA_1:
         return password_digest(user, password).encode()
     try:
+        if password.isascii() and password.isprintable():
+            return password.encode()
+        from pymongo.saslprep import saslprep  # it imports all of pymongo
+
         return str(saslprep(password)).encode()
     except ValueError as error:
         raise CommandError(2, f"Error preflighting UTF-8 conversion of the password: {error}") from None

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.query.recorded_finds import cases, differences, recordings
+from tests.query.filters.recorded_finds import cases, differences, recordings
 
 KNOWN_DIFFERENCES: Final = dict.fromkeys(
     ("filters/00010", "filters/00021", "filters/00080"),
