@@ -219,7 +219,7 @@ class Engine:
             return reply.document(answer, reply.closing(position))
         assert isinstance(answer, dict)
         end = reply.closing(position)
-        return reply.document(encode(answer)[4:-1], end if "ok" not in answer else end[len(reply.OK) :])
+        return reply.document(reply.answer_elements(answer), end if "ok" not in answer else end[len(reply.OK) :])
 
     def failure(self, error: AnsweredError, request: Request, labels: Sequence[str] | None = None) -> bytes:
         """The reply to a failed command, with the labels that drivers act on, or with those given."""

@@ -11,8 +11,9 @@ from struct import Struct
 from typing import Any, Final
 
 from headrace.errors import AnsweredError, CommandError
+from headrace.limits import ERROR_BYTES_MAX
 from headrace.long_bytes import AT_ONCE_BYTES, joined
-from headrace.turns import PIECE_COUNT, tick, ticking
+from headrace.turns import PIECE_COUNT, TICK_COUNT, freed_in_pieces, tick, ticking
 from headrace.values.bson import encode
 
 _INT32 = Struct("<i").pack
@@ -31,6 +32,8 @@ _OPERATION_TIME: Final = b"\x11operationTime\x00"
 _OK_CLUSTER_HEAD: Final = OK + _CLUSTER_HEAD
 _BETWEEN: Final = _SIGNATURE + b"\x00" + _OPERATION_TIME
 
+ERROR_VALUE_COUNT: Final = 16
+"""Values that an error is made of, about: so many are freed with it."""
 _KEYS: list[bytes] = [b"\x03" + str(number).encode() + b"\x00" for number in range(1024)]
 
 
@@ -60,6 +63,23 @@ def document(elements: bytes, end: bytes) -> bytes:
     """One BSON document of raw elements and the `closing` that ends it."""
     pieces = (_INT32(4 + len(elements) + len(end)), elements, end)
     return joined(pieces) if len(elements) > AT_ONCE_BYTES else b"".join(pieces)
+
+
+def answer_elements(answer: dict[str, Any]) -> bytes:
+    """The elements of an answer; one that lists very many errors is encoded with ticks.
+
+    When their messages have exceeded a mebibyte, those that follow are empty, as MongoDB's are.
+    """
+    errors = answer.get("writeErrors")
+    if errors is None or len(errors) < TICK_COUNT:
+        return encode(answer)[4:-1]
+    pieces, size = [], 0
+    for error in ticking(freed_in_pieces(errors, len(errors) * ERROR_VALUE_COUNT)):
+        shown = error if size < ERROR_BYTES_MAX else {**error, "errmsg": ""}
+        size += len(error["errmsg"])
+        pieces.append(encode(shown))
+    listed = b"\x04writeErrors\x00" + array(pieces)
+    return b"".join(listed if name == "writeErrors" else encode({name: answer[name]})[4:-1] for name in answer)
 
 
 def error_reply(error: AnsweredError, labels: Sequence[str], position: int | None) -> bytes:

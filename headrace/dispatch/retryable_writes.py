@@ -17,6 +17,7 @@ from bson import Int64
 from bson.datetime_ms import DatetimeMS
 from bson.errors import BSONError
 
+from headrace.dispatch import reply
 from headrace.dispatch.command import Command, Reply
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
@@ -82,7 +83,7 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
     answer = command.run(context, request)
     if type(answer) is Wait:
         return answer
-    elements = answer if type(answer) is bytes else encode(answer)[4:-1]  # type: ignore[arg-type]
+    elements = answer if type(answer) is bytes else reply.answer_elements(answer)  # type: ignore[arg-type]
     _put(context.txn, session, number, {"reply": elements})
     saver.forget()
     return elements

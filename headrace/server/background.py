@@ -16,14 +16,28 @@ from headrace.execution import output
 from headrace.server.retention_clock import RetentionClock
 from headrace.server.ttl import TimeToLive
 from headrace.store import catalog_changes, session_records
-from headrace.store.retention import AgedScan, Retention, expired_images, first_to_keep, prune, remove_images
+from headrace.store.retention import (
+    AgedScan,
+    Retention,
+    expired_images,
+    first_to_keep,
+    outlived,
+    prune_entries,
+    remove,
+)
 
 if TYPE_CHECKING:
     from headrace.server.core import Core
     from headrace.store.view import View
+    from headrace.store.write_transaction import WriteTransaction
 
 LOG = logging.getLogger("headrace.server")
 TICK_MS: Final = 1000
+
+
+def prune_count(added: int) -> int:
+    """How many entries to remove in one transaction, where so many have come since the one before."""
+    return min(max(limits.PRUNE_COUNT_MAX, 2 * added), 2 * limits.PRUNE_COUNT_MAX)
 
 
 def retention_of(core: Core, reusable_bytes: int) -> Retention:
@@ -102,22 +116,47 @@ class Background:
     async def prune(self, now_ms: int) -> int:
         """Prune the oplog to its bounds as of `now_ms`; returns how many entries went."""
         store = self._core.store
-        if not store.oplog_enabled:
-            return 0
-        with store.reading() as view:
-            retention = self.retention(view)
-            first_retained = first_to_keep(view, retention, now_ms, self._aged)
-            oldest = view.oldest_position()
-        removed = 0
-        while oldest is not None and first_retained > oldest:
-            piece: list[int] = []
-            await self._core.writer.add_job(
-                lambda txn, piece=piece: piece.append(prune(txn, first_retained, limits.PRUNE_COUNT_MAX))  # type: ignore[misc]
-            )
-            removed += piece[-1]
-            if piece[-1] < limits.PRUNE_COUNT_MAX:
-                break
+        removed, piece = 0, -1
+        while store.oplog_enabled and piece:
+            with store.reading() as view:
+                first_retained = first_to_keep(view, self.retention(view), now_ms, self._aged)
+                oldest = view.oldest_position()
+            piece = 0 if oldest is None or first_retained <= oldest else await self._prune_through(first_retained)
+            removed += piece
+        if removed:
+            await self._remove_outlived()
         return removed
+
+    async def _prune_through(self, first_retained: int) -> int:
+        """Remove all entries before a position; returns how many. While the log grows, more go than come."""
+        removed, entries = 0, 0
+        while True:
+            counts: list[int] = []
+
+            def run(txn: WriteTransaction, counts: list[int] = counts, before: int = entries) -> None:
+                there = txn.kv.stat(txn.tables["oplog"])["entries"]
+                most = prune_count(there - before if before else 0)
+                counts[:] = most, prune_entries(txn, first_retained, most), there
+
+            await self._core.writer.add_job(run)
+            most, count, there = counts
+            removed, entries = removed + count, there - count
+            if count < most:
+                return removed
+
+    async def _remove_outlived(self) -> None:
+        """Remove the runs and images of entries that are gone, some topics at a time."""
+        store = self._core.store
+        for table in ("runs", "images"):
+            following, begun = b"", False
+            while following or not begun:
+                with store.reading() as view:
+                    keys, following = outlived(view, table, following, limits.PRUNE_COUNT_MAX)
+                begun = True
+                if keys:
+                    await self._core.writer.add_job(lambda txn, table=table, keys=keys: remove(txn, table, keys))  # type: ignore[misc]
+                else:
+                    await asyncio.sleep(0)
 
     def retention(self, view: View) -> Retention:
         """The bounds in force, which commands show too."""
@@ -130,17 +169,23 @@ class Background:
     async def _expire(self, now_ms: int) -> None:
         """Images by `expireAfterSeconds`, and the records of ended sessions; what finds nothing writes nothing."""
         core = self._core
+        before_ms = now_ms - limits.SESSION_MINUTES * 60_000
         with core.store.reading() as view:
-            before_ms = now_ms - limits.SESSION_MINUTES * 60_000
-            unused, self._session_at = session_records.unused(view, self._session_at, before_ms, limits.PRUNE_COUNT_MAX)
-        if unused:
-            await core.writer.add_job(lambda txn: session_records.forget(txn, unused, before_ms))
+            records = view.kv.stat(view.tables["sessions"])["entries"]
+        for _ in range(records // (limits.PRUNE_COUNT_MAX * limits.SESSIONS_SECONDS) + 1):
+            with core.store.reading() as view:
+                start, count_max = self._session_at, limits.PRUNE_COUNT_MAX
+                unused, self._session_at = session_records.unused(view, start, before_ms, count_max)
+            if unused:
+                await core.writer.add_job(lambda txn, unused=unused: session_records.forget(txn, unused, before_ms))  # type: ignore[misc]
+            else:
+                await asyncio.sleep(0)
         seconds = _image_seconds(core.store.cluster_parameters)
         while seconds is not None:
             with core.store.reading() as view:
                 images = expired_images(view, seconds, now_ms, limits.PRUNE_COUNT_MAX)
             if images:
-                await core.writer.add_job(lambda txn, images=images: remove_images(txn, images))  # type: ignore[misc]
+                await core.writer.add_job(lambda txn, images=images: remove(txn, "images", images))  # type: ignore[misc]
             if len(images) < limits.PRUNE_COUNT_MAX:
                 return
 

@@ -262,7 +262,8 @@ class Catalog:
     def in_database(self, database: str) -> list[Collection]:
         """The database's collections and views, by name."""
         prefix = database + "."
-        return [item for name, item in sorted(self.collections.items()) if name.startswith(prefix)]
+        names = sorted(name for name in self.collections if name.startswith(prefix))
+        return [self.collections[name] for name in names]
 
     def databases(self) -> list[str]:
         """Names of the databases that hold something, sorted."""

@@ -136,14 +136,6 @@ def collect_garbage(txn: WriteTransaction, count_max: int) -> bool:
     return True
 
 
-def drop_database(txn: WriteTransaction, database: str) -> None:
-    """Drop every collection, the newest first, then the views: one entry each, then `dropDatabase`."""
-    newest_first = sorted(txn.catalog.in_database(database), key=lambda item: (item.is_view, -item.number))
-    for collection in newest_first:
-        drop(txn, collection)
-    txn.log_command(database, None, {"dropDatabase": 1})
-
-
 def rename(txn: WriteTransaction, source: Collection, namespace: str, target: Collection | None) -> None:
     """Rename to `namespace`, dropping `target` if one is there; one entry, found from both databases."""
     before, database, uuid = source.namespace, source.database, source.uuid

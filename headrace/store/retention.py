@@ -83,7 +83,8 @@ def first_to_keep(view: View, retention: Retention, now_ms: int, aged: AgedScan 
 
 
 def _position_after(view: View, count: int, newest: int) -> int:
-    """The position of the entry that is the oldest when `count` are removed."""
+    """The position of the entry that is the oldest when `count` are removed; of very many, when some of them are."""
+    count = min(count, limits.PRUNE_ROUND_COUNT_MAX)
     with view.kv.cursor(view.tables["oplog"]) as cursor:
         for index, key in enumerate(cursor.iternext(keys=True, values=False)):
             if index == count:
@@ -93,6 +94,18 @@ def _position_after(view: View, count: int, newest: int) -> int:
 
 def prune(txn: WriteTransaction, keep: int, count_max: int) -> int:
     """Delete up to `count_max` entries older than `keep`, with what belongs to them; returns how many."""
+    removed = prune_entries(txn, keep, count_max)
+    for table in ("runs", "images") if removed else ():
+        following, begun = b"", False
+        while following or not begun:
+            keys, following = outlived(txn, table, following, count_max)
+            remove(txn, table, keys)
+            begun = True
+    return removed
+
+
+def prune_entries(txn: WriteTransaction, keep: int, count_max: int) -> int:
+    """As `prune`, without what belongs to the entries, which is `outlived` then."""
     removed, last = 0, b""
     with txn.kv.cursor(txn.tables["oplog"]) as cursor:
         moved = cursor.first()
@@ -101,26 +114,33 @@ def prune(txn: WriteTransaction, keep: int, count_max: int) -> int:
             cursor.delete()
             removed += 1
             moved = bool(cursor.key())
-        oldest = from_key(cursor.key()) if moved else keep
     if removed:
         txn.kv.put(b"pruned", last, db=txn.tables["meta"])
         txn.store.pruned_through = from_key(last)
-        _prune_runs(txn, oldest)
-        _prune_images(txn, oldest)
     return removed
 
 
-def _prune_runs(txn: WriteTransaction, oldest: int) -> None:
-    """Delete the runs that end before `oldest`, topic by topic."""
-    with txn.kv.cursor(txn.tables["runs"]) as cursor:
-        moved = cursor.first()
-        while moved:
-            if _ends(cursor) < oldest:
-                cursor.delete()
-                moved = bool(cursor.key())
-                continue
-            topic = int.from_bytes(cursor.key()[:4], "big")
-            moved = cursor.set_range((topic + 1).to_bytes(4, "big"))
+def outlived(view: View, table: str, start: bytes, count_max: int) -> tuple[list[bytes], bytes]:
+    """The keys of `runs` or `images` whose entries are gone, after so many steps from the key `start` on, and where to
+    go on; empty for nowhere. A step is such a key, or a topic or collection without one."""
+    oldest = view.oldest_position()
+    keys: list[bytes] = []
+    if oldest is None:
+        return keys, b""
+    with view.kv.cursor(view.tables[table]) as cursor:
+        moved = cursor.set_range(start) if start else cursor.first()
+        for _ in range(count_max):
+            if not moved:
+                return keys, b""
+            key = cursor.key()
+            if (_ends(cursor) if table == "runs" else from_key(key[16:24])) < oldest:
+                keys.append(key)
+                moved = cursor.next()
+            elif table == "runs":
+                moved = cursor.set_range((int.from_bytes(key[:4], "big") + 1).to_bytes(4, "big"))
+            else:
+                moved = cursor.set_range(_past_collection(key))
+        return keys, cursor.key() if moved else b""
 
 
 def _ends(cursor: Cursor) -> int:
@@ -131,26 +151,13 @@ def _ends(cursor: Cursor) -> int:
         return LAST
 
 
-def _prune_images(txn: WriteTransaction, oldest: int) -> None:
-    """Delete the images of entries before `oldest`."""
-    with txn.kv.cursor(txn.tables["images"]) as cursor:
-        moved = cursor.first()
-        while moved:
-            key = cursor.key()
-            if from_key(key[16:24]) < oldest:
-                cursor.delete()
-                moved = bool(cursor.key())
-            else:
-                moved = cursor.set_range(_past_collection(key))
-
-
 def _past_collection(key: bytes) -> bytes:
     """A key behind all images of this one's collection."""
     return key[:16] + b"\xff" * 13
 
 
 def expired_images(view: View, seconds: int, now_ms: int, count_max: int) -> list[bytes]:
-    """The keys of up to `count_max` images older than `seconds`, for `remove_images`."""
+    """The keys of up to `count_max` images older than `seconds`, for `remove`."""
     limit_ms = now_ms - seconds * 1000
     keys: list[bytes] = []
     with view.kv.cursor(view.tables["images"]) as cursor:
@@ -169,7 +176,7 @@ def expired_images(view: View, seconds: int, now_ms: int, count_max: int) -> lis
     return keys
 
 
-def remove_images(txn: WriteTransaction, keys: list[bytes]) -> None:
-    """Delete these images; those that are gone already do no harm."""
+def remove(txn: WriteTransaction, table: str, keys: list[bytes]) -> None:
+    """Delete these rows; those that are gone already do no harm."""
     for key in keys:
-        txn.kv.delete(key, db=txn.tables["images"])
+        txn.kv.delete(key, db=txn.tables[table])

@@ -5,9 +5,20 @@ from __future__ import annotations
 import pytest
 
 from headrace import limits
+from headrace.server.background import prune_count
 from headrace.store import catalog_changes, pre_images
 from headrace.store.catalog import Collection
-from headrace.store.retention import HOUR_MS, AgedScan, Retention, expired_images, first_to_keep, prune, remove_images
+from headrace.store.retention import (
+    HOUR_MS,
+    AgedScan,
+    Retention,
+    expired_images,
+    first_to_keep,
+    outlived,
+    prune,
+    prune_entries,
+    remove,
+)
 from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
 from headrace.values.bson import encode
@@ -181,7 +192,7 @@ def test_images_expire_by_their_expiry_time_in_pieces(store: Store, clock: FakeC
         with store.reading() as view:
             keys = expired_images(view, seconds, clock.now_ms(), count_max)
         txn = store.begin()
-        remove_images(txn, keys)
+        remove(txn, "images", keys)
         store.commit(txn)
         return len(keys)
 
@@ -199,3 +210,29 @@ def test_what_was_pruned_in_a_transaction_given_up_is_still_there(store: Store) 
     assert prune(txn, before[-1], PAST_ALL) == len(before) - 1
     store.abandon(txn)
     assert positions(store) == before and store.pruned_through == -1
+
+
+def test_rows_of_pruned_entries_are_listed_some_topics_at_a_time(store: Store, clock: FakeClock) -> None:
+    for name in range(20):
+        insert(store, make(store, f"a.c{name}"), 1, 2)
+    last = make(store, "a.last")
+    insert(store, last, 1)
+    txn = store.begin()
+    prune_entries(txn, positions(store)[-1], PAST_ALL)
+    store.commit(txn)
+    listed, following, looks = [], b"", 0
+    while following or not looks:
+        with store.reading() as view:
+            keys, following = outlived(view, "runs", following, 7)
+        listed += keys
+        looks += 1
+    assert len(listed) >= 20 and looks >= 4
+    txn = store.begin()
+    remove(txn, "runs", listed)
+    store.commit(txn)
+    with store.reading() as view:
+        assert outlived(view, "runs", b"", PAST_ALL) == ([], b"")
+
+
+def test_more_entries_are_removed_than_come() -> None:
+    assert [prune_count(added) for added in (0, 10, 1000, 1500, 1_000_000)] == [2000, 2000, 2000, 3000, 4000]

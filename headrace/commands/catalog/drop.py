@@ -15,6 +15,7 @@ from headrace.errors import CommandError
 from headrace.execution.storage_stats import count_of
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
+from headrace.turns import tick
 
 DROP_TARGET: Final = boolean("dropTarget")
 TO: Final = string("to", required=True)
@@ -33,16 +34,22 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def drop_database(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dropDatabase: all collections and views of a database, in one commit."""
+    """dropDatabase: all collections, the newest first, then the views: one entry each, then `dropDatabase`.
+
+    It may pause between two of them: what is created meanwhile goes, too, and a crash leaves those that were left.
+    """
     database = check_database(request.db)
     if database in ("admin", "config", "local"):
         raise CommandError(20, f"Dropping the '{database}' database is prohibited.")
     if not context.txn.catalog.in_database(database):
         return {}
-    for collection in context.txn.catalog.in_database(database):
-        counted(context, collection.namespace)
-    wait_until_unused(context, f"{database}.")
-    catalog_changes.drop_database(context.txn, database)
+    while left := context.txn.catalog.in_database(database):
+        for namespace in [item.namespace for item in sorted(left, key=lambda item: (item.is_view, -item.number))]:
+            tick()
+            collection = counted(context, namespace)
+            if collection is not None:
+                catalog_changes.drop(context.txn, collection)
+    context.txn.log_command(database, None, {"dropDatabase": 1})
     return {"dropped": database}
 
 

@@ -96,21 +96,24 @@ def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
     name_only = NAME_ONLY.of(request.body)
     shown: list[dict[str, Any]] = []
     total = 0
+    members: dict[str, list[Collection]] = {}
+    for item in ticking(list(context.view.catalog.collections.values())):
+        members.setdefault(item.database, []).append(item)
     for name in ticking(sorted(names)):
-        size = 0 if name_only else _database_size(context, name)
+        size = 0 if name_only else _database_size(context, name, members.get(name, []))
         total += size
         shown.append({"name": name} if name_only else {"name": name, "sizeOnDisk": Int64(size), "empty": not size})
     spec = FILTER.of(request.body)
     if spec:
         predicate = parse_filter(spec)
-        shown = [item for item in shown if predicate(item)]
+        shown = [item for item in ticking(shown) if predicate(item)]
     if name_only:
         return {"databases": shown}
     return {"databases": shown, "totalSize": Int64(total), "totalSizeMb": Int64(total >> 20)}
 
 
-def _database_size(context: CommandContext, database: str) -> int:
-    size = sum(size_of(context, item) for item in context.view.catalog.in_database(database))
+def _database_size(context: CommandContext, database: str, collections: list[Collection]) -> int:
+    size = sum(size_of(context, item) for item in collections)
     if database == "local" and context.store.oplog_enabled:
         size += oplog_size(context)[0]
     return size

@@ -32,6 +32,7 @@ from headrace.dispatch.generic_arguments import (
     UPSERT,
 )
 from headrace.dispatch.namespaces import namespaces_of, writable
+from headrace.dispatch.reply import ERROR_VALUE_COUNT
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
@@ -39,7 +40,7 @@ from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
 from headrace.query.expressions.numbers import to_long
 from headrace.store.write_transaction import RetryableWrite
-from headrace.turns import gathered, ticking
+from headrace.turns import freed_in_pieces, gathered, ticking
 from headrace.values.bson import decode, encode, find_element
 
 NAMESPACE: Final = "admin.$cmd.bulkWrite"
@@ -120,7 +121,8 @@ def run(context: CommandContext, request: Request) -> bytes:
         if totals.has_ended:
             break
         _DO[group[0].kind](context, request, first, group, totals)
-    results = (encode(result) for result in totals.progress["results"])
+    made = totals.progress["results"]
+    results = (encode(result) for result in freed_in_pieces(made, len(made) * ERROR_VALUE_COUNT))
     cursor = open_cursor(context, request, NAMESPACE, results, UNBOUNDED if size is None else size)
     return cursor + encode(totals.progress["counts"])[4:-1]
 

@@ -38,7 +38,7 @@ def parse_operand(value: Any, context: ParseContext) -> Expression:
     if type(value) is dict:
         return parse_object(value, context)
     if type(value) is list:
-        return Call(_ARRAY, [parse_operand(item, context) for item in ticking(value)])
+        return Call(_ARRAY, gathered(parse_operand(item, context) for item in ticking(value)))
     return Constant(value)
 
 
@@ -54,7 +54,7 @@ def parse_object(document: dict[str, Any], context: ParseContext) -> Expression:
         return parse_operator(first, document[first], context)
     for name in ticking(document):
         check_field_name(name)
-    operands = [parse_operand(item, context) for item in ticking(document.values())]
+    operands = gathered(parse_operand(item, context) for item in ticking(document.values()))
     return Call(_object(tuple(document)), operands)
 
 

@@ -1,0 +1,63 @@
+"""dropDatabase pauses between two collections; lists of very many errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace import limits
+from headrace.testing.driven import DrivenServer
+from headrace.turns import Turn, Turns
+from headrace.values.bson import decode
+
+
+def in_turns(server: DrivenServer, database: str, body: dict[str, Any], between: Any = None) -> tuple[Any, int]:
+    """The reply to a write that pauses at each of its ticks, and how often it has."""
+    turns, store, request = Turns(seconds=0.0), server.store, server.request(database, body)
+    txn, pauses = store.begin(), 0
+    result = turns.run(server.engine.run_write, server.engine.command(request), request, txn)
+    while isinstance(result, Turn):
+        pauses += 1
+        store.commit(txn)
+        if between is not None:
+            between(pauses)
+        txn = store.begin()
+        result = turns.resume(result, txn)
+    store.commit(txn)
+    return decode(result), pauses
+
+
+def entries(server: DrivenServer) -> list[dict[str, Any]]:
+    with server.store.reading() as view:
+        return [decode(entry)["o"] for _, entry in view.entries(0)]
+
+
+def test_a_database_is_dropped_collection_by_collection() -> None:
+    with DrivenServer() as server:
+        for name in "abcdef":
+            server.must("d", {"insert": name, "documents": [{"_id": 1}]})
+        server.must("d", {"create": "v", "viewOn": "a", "pipeline": []})
+        server.must("other", {"insert": "a", "documents": [{"_id": 1}]})
+
+        def between(pauses: int) -> None:
+            if pauses == 3:
+                server.must("d", {"insert": "late", "documents": [{"_id": 1}]})
+
+        reply, pauses = in_turns(server, "d", {"dropDatabase": 1}, between)
+        assert reply["dropped"] == "d" and pauses >= 7
+        assert [entry["drop"] for entry in entries(server) if "drop" in entry] == [*"fedcba", "late"]
+        assert entries(server)[-1] == {"dropDatabase": 1}
+        names = [item["name"] for item in server.must("admin", {"listDatabases": 1})["databases"]]
+        assert "d" not in names and "other" in names
+
+
+def test_messages_of_very_many_errors_end_after_a_mebibyte() -> None:
+    with DrivenServer() as server:
+        server.must("d", {"insert": "c", "documents": [{"_id": "x" * 10_000}]})
+        body = {"insert": "c", "documents": [{"_id": "x" * 10_000}] * 200, "ordered": False}
+        errors = in_turns(server, "d", body)[0]["writeErrors"]
+        sizes = [len(error["errmsg"]) for error in errors]
+        assert len(errors) == 200 and sizes[0] > 10_000 and sizes[-1] == 0
+        assert limits.ERROR_BYTES_MAX <= sum(sizes) < limits.ERROR_BYTES_MAX + sizes[0]
+        assert [error["index"] for error in errors] == list(range(200))
+        few = in_turns(server, "d", {**body, "documents": [{"_id": "x" * 10_000}] * 2})[0]["writeErrors"]
+        assert all(error["errmsg"] for error in few)
