@@ -25,6 +25,7 @@ DENSIFY_COUNT_MAX: Final = 500_000  # documents that $densify may generate: inte
 VIEW_DEPTH_MAX: Final = 20  # views over views
 PATH_COMPONENT_COUNT_MAX: Final = 200  # of a dotted path: as deep as MongoDB lets any document be
 PIPELINE_STAGE_COUNT_MAX: Final = 1000  # internalPipelineLengthLimit
+SUBPIPELINE_DEPTH_MAX: Final = 20  # pipelines of $lookup and the like in each other: internalMaxSubPipelineViewDepth
 RECURSION_DEPTH_MAX: Final = 5000  # calls of Python within each other: two for each stage, some 20 for a nested level
 KEY_NESTING_MAX: Final = 200  # levels of a token's key: one of nothing but array bytes must not exhaust the stack
 
@@ -83,6 +84,10 @@ MEMORY_BYTES_MIN: Final = 256 * 1024 * 1024  # of that share: room for a few ope
 VERSION_BYTES: Final = 256  # counted for an earlier value of a key, or a write of a transaction, besides its bytes
 CURSOR_BYTES: Final = 16 * 1024  # counted for an open cursor, besides what it has read ahead
 STAGE_BYTES_MAX: Final = 100 * 1024 * 1024  # that a sort, a group or another blocking stage may hold: MongoDB's
+LOOKUP_BYTES_MAX: Final = (
+    100 * 1024 * 1024
+)  # of what joins with one document: internalLookupStageIntermediateDocumentMaxSizeBytes
+TEXT_BYTES_MAX: Final = 64 * 1024 * 1024  # that $concat or $replaceAll makes: MongoDB's largest buffer
 ACCUMULATOR_BYTES_MAX: Final = 100 * 1024 * 1024  # and one accumulator of one group: internalQueryMaxPushBytes
 SPILL_BLOCK_BYTES: Final = 64 * 1024  # of records, written to a temporary file at once; a group gathers 16 blocks
 SPILL_DISK_FREE_BYTES_MIN: Final = 500 * 1024 * 1024  # on the disk, for writes: as MongoDB leaves

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from headrace.changes.resume import fatal
 from headrace.changes.stream import StreamSpec
+from headrace.query.expansion import encoded_between
 from headrace.query.match import Predicate
 from headrace.query.stages.match_stage import Match
 from headrace.query.stages.stage import Stage
-from headrace.values.bson import encode_in_order
 from headrace.values.bson.to_string import to_string
 
 FIXED: Final = frozenset({"ns", "operationType"})
@@ -73,7 +73,7 @@ class StreamPipeline:
                 return None
         assert document is not None
         _check_id(fields, document)
-        return encode_in_order(document)
+        return encoded_between(document)
 
 
 def _earliest(condition: Predicate) -> str:

@@ -13,10 +13,11 @@ from uuid import UUID
 
 from headrace.cursors.document_cursor import Scan
 from headrace.errors import CommandError
+from headrace.query.expansion import encoded
 from headrace.store.catalog import Collection
 from headrace.store.view import View
 from headrace.turns import tick
-from headrace.values.bson import decode, encode_in_order
+from headrace.values.bson import decode
 
 
 class TailableScan(Scan):
@@ -101,4 +102,4 @@ class Projected:
         return self
 
     def __next__(self) -> bytes:
-        return encode_in_order(self._project(decode(next(self._documents))))
+        return encoded(self._project(decode(next(self._documents))))

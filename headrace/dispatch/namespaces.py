@@ -25,6 +25,8 @@ _DATABASE_REFUSED: Final = frozenset('/\\. "$\x00')
 
 def check_database(name: str) -> str:
     """The name of a database, or error 73."""
+    if "\0" in name:
+        raise CommandError(73, "database names cannot have embedded null characters")
     if not name or len(name.encode()) > limits.DATABASE_NAME_BYTES_MAX or _DATABASE_REFUSED & set(name):
         raise CommandError(73, f"Invalid database name: '{name}'")
     return name
@@ -35,7 +37,11 @@ def check_namespace(namespace: str) -> str:
     """`db.coll`, or error 73."""
     database, _, name = namespace.partition(".")
     check_database(database)
-    if not name or name.startswith(".") or name.endswith(".") or "\x00" in name:
+    if "\0" in name:
+        raise CommandError(73, "namespaces cannot have embedded null characters")
+    if name.startswith("."):
+        raise CommandError(73, f"Collection names cannot start with '.': {name}")
+    if not name or name.endswith("."):
         raise CommandError(73, f"Invalid namespace specified '{namespace}'")
     if len(namespace.encode()) > limits.NAMESPACE_BYTES_MAX:
         raise CommandError(

@@ -14,12 +14,15 @@ from headrace.dispatch.lock_waits import wait_until_unlocked, wait_until_unused
 from headrace.dispatch.namespaces import check_namespace, writable
 from headrace.errors import AnsweredError, CommandError
 from headrace.execution.matches import MatchedDocument, Target, created, first_match, is_unchanged, measure
+from headrace.execution.memory import memory_of
 from headrace.execution.plan import Finder
+from headrace.query.expansion import encoded_for_storage
+from headrace.query.tape import Tape
 from headrace.query.update import Diff, Update, UpdateContext, parse_update
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import WriteTransaction
-from headrace.turns import gathered, tick
+from headrace.turns import tick
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
@@ -51,17 +54,18 @@ def write_output(
     writes = stage.writes
     goal = check_namespace(f"{writes.database}.{writes.collection}")
     writable(context, goal)
-    made = gathered(documents)
-    if writes.kind == "out":
-        _out(context, goal, made)
-    else:
-        for document in made:
-            tick()
-            _merge(context, goal, writes, document)
+    with memory_of(context, {}).stage(stage.name) as memory:
+        made = Tape(documents, memory, without_asking=True).documents()  # all is read before anything is written
+        if writes.kind == "out":
+            _out(context, goal, made)
+        else:
+            for document in made:
+                tick()
+                _merge(context, goal, writes, document)
     return iter(())
 
 
-def _out(context: CommandContext, goal: str, documents: list[dict[str, Any]]) -> None:
+def _out(context: CommandContext, goal: str, documents: Iterator[dict[str, Any]]) -> None:
     """Replace the collection: the documents go into a new one that takes the old one's name, options and indexes."""
     temporary = f"{goal.partition('.')[0]}{_INFIX}{ObjectId()}"
     context.engine.temporary.add(temporary)
@@ -70,7 +74,7 @@ def _out(context: CommandContext, goal: str, documents: list[dict[str, Any]]) ->
         measure(context, target)
         for document in documents:
             tick()
-            context.txn.insert(target.collection, encode(document))
+            context.txn.insert(target.collection, encoded_for_storage(document))
         wait_until_unused(context, goal)
         old = context.txn.collection(goal)
         if old is not None and old.is_view:
@@ -130,14 +134,14 @@ def _merged(
     if result is None or (match is not None and result == match.document):
         return None
     if match is None:
-        return partial(_insert, encode(result))
+        return partial(_insert, encoded_for_storage(result))
     if result.get("_id") != match.document["_id"]:
         raise CommandError(66, "$merge failed to update the matching document, did you attempt to modify the _id?")
     times = UpdateContext(context.txn.wall_ms, Timestamp(0, 0))
     applied = _change(writes, document, result).apply(match.document, times)
     if applied.change is None:
         return None
-    new = encode(applied.document)
+    new = encoded_for_storage(applied.document)
     logged = encode(applied.change.entry) if type(applied.change) is Diff else new
     return partial(_replace, match, new, logged)
 

@@ -17,14 +17,17 @@ from headrace.execution.output import write_output
 from headrace.execution.plan import collation_of
 from headrace.execution.planner.choice import Order
 from headrace.execution.sources import documents, in_order, resolve
+from headrace.query.expansion import encoded
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import Sort
-from headrace.values.bson import decode, encode_in_order
+from headrace.values.bson import decode
 
 
-def pipeline_context_of(context: CommandContext, namespace: str, body: dict[str, Any]) -> PipelineContext:
-    """What the stages of a command may refer to."""
+def pipeline_context_of(
+    context: CommandContext, namespace: str, body: dict[str, Any], depth: int = 0
+) -> PipelineContext:
+    """What the stages of a command may refer to; `depth` counts the stages around them that read another collection."""
     database, _, name = namespace.partition(".")
     collection = context.view.collection(namespace)
     variables: dict[str, Any] = {
@@ -33,17 +36,18 @@ def pipeline_context_of(context: CommandContext, namespace: str, body: dict[str,
     }
     variables.update(variables_of(body))
 
-    def read_collection(other: str | None, coll: str) -> Iterator[dict[str, Any]]:
+    def read_collection(other: str | None, coll: str, depth: int) -> Iterator[dict[str, Any]]:
         target, pipeline = resolve(context, f"{other or database}.{coll}")
         results = (decode(raw) for raw in documents(context, target, {}, None))
         if not pipeline:
             return results
-        return run_pipeline(parse_pipeline(pipeline, context=pipeline_context_of(context, target, {})), results)
+        inner = pipeline_context_of(context, target, {}, depth + 1)
+        return run_pipeline(parse_pipeline(pipeline, context=inner), results)
 
     return PipelineContext(
         database=database, collection=None if name == "$cmd.aggregate" else name,
         collation=collation_of(collection, body.get("collation")), variables=variables,
-        read_collection=read_collection, memory=memory_of(context, body),
+        read_collection=read_collection, memory=memory_of(context, body), depth=depth,
     )  # fmt: skip
 
 
@@ -62,7 +66,7 @@ def run_pipeline_on(
     stages = parse_pipeline(pipeline, context=pipeline_context)
     if request is not None and stages and isinstance(stages[0], ServerStage):
         made = run_pipeline(stages[1:], server_stages.documents(context, request, namespace, stages[0]))
-        return map(encode_in_order, made)
+        return map(encoded, made)
     base, _ = resolve(context, namespace)
     spec: dict[str, Any] = {}
     if pipeline and "$match" in pipeline[0] and type(pipeline[0]["$match"]) is dict:
@@ -82,7 +86,7 @@ def run_pipeline_on(
         results, stages = stages[0].apply_raw(results), stages[1:]
     if not stages:
         return results
-    return map(encode_in_order, run_pipeline(stages, map(decode, results)))
+    return map(encoded, run_pipeline(stages, map(decode, results)))
 
 
 def _writes(stage: Stage) -> bool:

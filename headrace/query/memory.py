@@ -19,7 +19,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
 from headrace.memory import UNLIMITED, Account
-from headrace.turns import TICK_COUNT, ticking
+from headrace.turns import TICK_COUNT, tick, ticking
 from headrace.values.bson import Missing
 
 _STEP_BYTES: Final = 1024 * 1024
@@ -87,8 +87,13 @@ class OperationMemory:
         if self.account is not None:
             self.account.close()
 
+    @property
+    def has_disk(self) -> bool:
+        """Whether there is a place for temporary files."""
+        return self._open_file is not None
+
     def open_file(self) -> RecordFile:
-        """A temporary file. Only where `may_spill`."""
+        """A temporary file. Only where it `has_disk`."""
         assert self._open_file is not None
         return self._open_file()
 
@@ -150,9 +155,9 @@ class StageMemory:
         if self.used > self.bytes_max:
             raise CommandError(code, message(self.bytes_max))
 
-    def spill_stream(self) -> RecordStream:
-        """A sequence of records on disk. Raises 292 where the operation may not use it."""
-        if not self._operation.may_spill:
+    def spill_stream(self, *, without_asking: bool = False) -> RecordStream:
+        """A sequence of records on disk. Raises 292 where the operation may not use it (`without_asking`: has none)."""
+        if not (self._operation.has_disk if without_asking else self._operation.may_spill):
             raise _no_disk_use(self._name, self.bytes_max)
         if self._file is None:
             self._file = self._operation.open_file()
@@ -202,5 +207,6 @@ def size_of(value: Any) -> int:
         items = value.values() if len(value) < TICK_COUNT else ticking(value.values())
         return _DOCUMENT + _FIELD * len(value) + sum(map(size_of, items))
     if kind is list:
+        tick()  # the parts of a value may be shared: many short arrays in each other
         return _ARRAY + _ELEMENT * len(value) + sum(map(size_of, value if len(value) < TICK_COUNT else ticking(value)))
     return _TEXT + len(value) if isinstance(value, bytes) else _DOCUMENT

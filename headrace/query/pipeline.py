@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.query.stages.lookup import with_unwinds
 from headrace.query.stages.placement import check_placement
 from headrace.query.stages.sort_stage import with_limits
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
@@ -41,7 +42,7 @@ def parse_pipeline(pipeline: Sequence[Any], *, context: PipelineContext) -> tupl
                 raise CommandError(17313, "$match with $text is only allowed as the first pipeline stage") from error
             raise
     check_placement(stages, context)
-    return with_limits(stages)
+    return with_unwinds(with_limits(stages))
 
 
 def _parse_stage(element: Any, context: PipelineContext) -> tuple[Stage, ...]:

@@ -195,7 +195,9 @@ class TransactionLog:
         transaction.bytes += len(operation.item)
         if transaction.bytes > limits.TRANSACTION_BYTES_MAX:
             raise CommandError(
-                257, f"Total size of all transaction operations must be less than {limits.TRANSACTION_BYTES_MAX}"
+                257,
+                "Total size of all transaction operations must be less than server parameter "
+                f"'transactionSizeLimitBytes' = {limits.TRANSACTION_BYTES_MAX}",
             )
         transaction.operations.append(operation)
         transaction.account.add(limits.VERSION_BYTES + len(operation.item))

@@ -64,7 +64,7 @@ class Collections:
         context = PipelineContext(database="hr", collection=collection, read_collection=self._read)
         return list(run_pipeline(parse_pipeline(pipeline, context=context), self._read(None, collection)))
 
-    def _read(self, database: str | None, collection: str) -> list[dict[str, Any]]:
+    def _read(self, database: str | None, collection: str, depth: int = 0) -> list[dict[str, Any]]:
         return self.collections.get(collection, [])
 
 

@@ -38,7 +38,7 @@ def test_replacing_splitting_and_translating_are_pythons(seed: int, monkeypatch:
         assert long_text.compared(text, other, {97: 65}) == (one > two) - (one < two)
 
 
-def test_a_text_that_no_document_could_hold_is_not_made() -> None:
+def test_a_text_above_mongodbs_largest_buffer_is_not_made() -> None:
     for make in (
         lambda: long_text.joined(["x" * 40_000_000] * 2),
         lambda: long_text.replaced("x" * 1_000_000, "x", "y" * 100, -1),
@@ -46,4 +46,4 @@ def test_a_text_that_no_document_could_hold_is_not_made() -> None:
     ):
         with pytest.raises(CommandError) as raised:
             make()
-        assert raised.value.code == 10334
+        assert raised.value.code == 13548

@@ -14,7 +14,7 @@ from headrace.query.expressions import Env, ParseContext, parse_expression
 from headrace.query.match import parse_filter
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 
-CONTEXT = PipelineContext(database="t", collection="c", read_collection=lambda database, collection: [])
+CONTEXT = PipelineContext(database="t", collection="c", read_collection=lambda database, collection, depth: [])
 NOT_INTEGRAL: tuple[Any, ...] = (
     math.nan, math.inf, -math.inf, Decimal128("NaN"), Decimal128("Infinity"), Decimal128("-Infinity"),
     Decimal128("1E+6000"), 1e300, -1e300,

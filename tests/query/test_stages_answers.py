@@ -25,7 +25,7 @@ OTHERS = {
 
 def answer(pipeline: list[Any], documents: list[Any] | None = None, **context: Any) -> list[Any]:
     """The pipeline's answer over `documents`, or over the people."""
-    known = PipelineContext(database="hr", read_collection=lambda _, name: OTHERS.get(name, []), **context)
+    known = PipelineContext(database="hr", read_collection=lambda _, name, depth: OTHERS.get(name, []), **context)
     stages = parse_pipeline(pipeline, context=known)
     return list(run_pipeline(stages, OTHERS["people"] if documents is None else documents))
 

@@ -22,7 +22,7 @@ quick = examples(60)
 
 
 def answer(pipeline: list[Any], inputs: Documents) -> Documents:
-    context = PipelineContext(database="hr", collection="c", read_collection=lambda database, collection: inputs)
+    context = PipelineContext(database="hr", collection="c", read_collection=lambda database, collection, depth: inputs)
     return list(run_pipeline(parse_pipeline(pipeline, context=context), inputs))
 
 

@@ -10,7 +10,7 @@ from headrace.errors import CommandError
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from tests.query.recorded_aggregations import recorded, values
 
-CONTEXT = PipelineContext(database="hr", collection="c", read_collection=lambda database, collection: [])
+CONTEXT = PipelineContext(database="hr", collection="c", read_collection=lambda database, collection, depth: [])
 _GROUP = {"$group": {"_id": None}}
 REFUSED: list[tuple[Any, int]] = [
     (5, 14),

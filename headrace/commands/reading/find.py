@@ -34,13 +34,14 @@ from headrace.execution.memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.choice import Order
 from headrace.execution.sources import documents, in_order, is_virtual, resolve
+from headrace.query.expansion import encoded
 from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
 from headrace.query.projection import parse_projection
 from headrace.query.sort import parse_sort
 from headrace.query.stages.sort_stage import Sort
 from headrace.store.catalog import Collection
-from headrace.values.bson import decode, encode_in_order
+from headrace.values.bson import decode
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -164,7 +165,7 @@ def selected(
         return matches
     predicate = parse_filter(spec, collation=collation, variables=let) if spec else None
     project = _projection(projection, predicate, collation, let)
-    return (encode_in_order(project(decode(raw))) for raw in matches)
+    return (encoded(project(decode(raw))) for raw in matches)
 
 
 def _projection(projection: dict[str, Any], predicate: Any, collation: Any, variables: dict[str, Any] | None) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import Call, Env, Evaluate, Expression, Operator, ParseContext
 from headrace.query.expressions.expression_parser import parse_operand
@@ -14,8 +15,12 @@ from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.expressions.numbers import int32_of, is_nullish, truthy
 from headrace.query.expressions.operator_parser import OperatorParser, scoped
 from headrace.query.expressions.value_text import as_text
+from headrace.query.memory import size_of
 from headrace.turns import freed_in_pieces, ticking
 from headrace.values.bson import MISSING, type_name
+
+_SIZED: Final = frozenset({bytes, dict, list, str})
+"""Types whose values may take much memory."""
 
 
 def _variable(argument: dict[str, Any]) -> str:
@@ -49,11 +54,15 @@ def _map(variable: str) -> Operator:
             if type(array) is not list:
                 raise CommandError(16883, f"input to $map must be an array not {type_name(array)}")
             inner, variables = scoped(env, (variable,))
-            mapped = []
+            mapped, size = [], 0
             for item in ticking(array):
                 variables[variable] = item
                 value = each(inner)
                 mapped.append(None if value is MISSING else value)
+                if type(value) in _SIZED:
+                    size += size_of(value)
+                    if size > limits.STAGE_BYTES_MAX:
+                        raise CommandError(146, "$map would use too much memory and cannot spill")
             return freed_in_pieces(mapped)
 
         return evaluate

@@ -1,7 +1,7 @@
 """Operations on texts of megabytes, cut into pieces with ticks; of a short text they are Python's own.
 
-Rule: the results are those of `str.replace`, `str.split` and `str.translate`. A text that an operator makes is no
-longer than a document may be, also where it is not stored (error 10334).
+Rule: the results are those of `str.replace`, `str.split` and `str.translate`. A text that an operator makes fits into
+MongoDB's largest buffer (error 13548).
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ _QUICK_LENGTH: Final = 16 * PIECE_LENGTH  # of what comes out at most
 
 
 def check_length(length: int) -> None:
-    """Raise 10334 for a text of so many characters that no document could hold it."""
-    if length > limits.INTERNAL_DOCUMENT_BYTES_MAX:
-        most = limits.INTERNAL_DOCUMENT_BYTES_MAX
-        message = f"BSONObj size: {length} ({length:#x}) is invalid. Size must be between 0 and {most}(16MB)"
-        raise CommandError(10334, message)
+    """Raise 13548 for a text of so many characters that MongoDB has no buffer for it."""
+    if length > limits.TEXT_BYTES_MAX:
+        raise CommandError(13548, f"BufBuilder attempted to grow() to {length} bytes, past the 64MB limit.")
 
 
 def joined(texts: list[str]) -> str:
-    """All of them in one. Raises 10334."""
+    """All of them in one. Raises 13548."""
     length = sum(map(len, texts))
     if length > PIECE_LENGTH:
         tick()
@@ -117,7 +115,7 @@ def compared(first: str, second: str, table: dict[int, int]) -> int:
 
 
 def replaced(text: str, sought: str, replacement: str, count: int) -> str:
-    """As `str.replace`: the first occurrence (1) or all (-1). Raises 10334."""
+    """As `str.replace`: the first occurrence (1) or all (-1). Raises 13548."""
     if (len(text) + 1) * (len(replacement) + 1) <= _QUICK_LENGTH:
         return text.replace(sought, replacement, count)
     if count == 1:

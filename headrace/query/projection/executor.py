@@ -132,10 +132,16 @@ def _value_filler(tree: ProjectionTree, variables: Mapping[str, Any]) -> Callabl
 
 
 def _evaluator(item: ComputedField, variables: Mapping[str, Any]) -> ComputeField:
+    from headrace.query.expansion import CONTAINERS, check
     from headrace.query.expressions import Env  # plain projections need none of it
 
     evaluate = item.expression.evaluate
-    return lambda document: evaluate(Env(document, variables))
+
+    def checked(document: dict[str, Any]) -> Any:
+        value = evaluate(Env(document, variables))
+        return check(value) if type(value) in CONTAINERS else value
+
+    return checked
 
 
 def _element_finder(name: str, item: ElemMatchField) -> ComputeField:

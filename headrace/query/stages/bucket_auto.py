@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import CommandError
+from headrace.query.expansion import encoded_between
 from headrace.query.expressions import Env
 from headrace.query.expressions.numbers import NUMBERS, int32_of
 from headrace.query.external_sort import Sorter
@@ -18,7 +19,7 @@ from headrace.query.stages.bucket import COUNT, require_group_by
 from headrace.query.stages.granularity import Rounder, parse_granularity
 from headrace.query.stages.group import AccumulatedFields, new_states, parse_fields, results
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.values.bson import MISSING, decode, encode_in_order, type_name
+from headrace.values.bson import MISSING, decode, type_name
 from headrace.values.order import compare, sort_key
 
 _OPTIONS = frozenset({"buckets", "granularity", "groupBy", "output"})
@@ -42,7 +43,7 @@ class BucketAuto(Stage):
             sorter = Sorter(memory, lambda raw: (self._key(decode(raw)["v"]),))
             for document in documents:
                 value = self._value(document)
-                sorter.add((self._key(value),), encode_in_order({"v": value, "d": document}))
+                sorter.add((self._key(value),), encoded_between({"v": value, "d": document}))
             size = max(1, int(len(sorter) / self.count + 0.5))
             yield from self._buckets(sorter.sorted(), size)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_field_name
-from headrace.query.memory import RecordStream, StageMemory, size_of
+from headrace.query.memory import size_of
 from headrace.query.stages.stage import Document, PipelineContext, Stage
+from headrace.query.tape import Tape
 from headrace.turns import tick
-from headrace.values.bson import decode, encode_in_order, type_name
+from headrace.values.bson import type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Facet(Stage):
         from headrace.query.pipeline import run_pipeline
 
         with self.context.memory.stage(self.name) as memory:
-            tape = _Tape(documents, memory) if len(self.pipelines) > 1 else None
+            tape = Tape(documents, memory) if len(self.pipelines) > 1 else None
             answer: Document = {}
             size = 0
             for field, stages in self.pipelines:
@@ -46,37 +46,6 @@ class Facet(Stage):
                         )
             memory.add(size)
             yield answer
-
-
-class _Tape:
-    """Documents to be read several times: in memory, and on disk from where that is full."""
-
-    def __init__(self, documents: Iterator[Document], memory: StageMemory) -> None:
-        self._records: list[bytes] = []
-        self._stream: RecordStream | None = None
-        count = size = 0
-        for document in documents:
-            tick()
-            record = encode_in_order(document)
-            if self._stream is not None:
-                self._stream.append(record)
-                count, size = count + 1, size + len(record)
-                continue
-            self._records.append(record)
-            size += len(record)
-            if size >= memory.step:
-                memory.add(size)
-                size = 0
-                if memory.is_over:
-                    self._stream = memory.spill_stream()
-        if count:
-            memory.spilled(count, size)
-
-    def documents(self) -> Iterator[Document]:
-        """All of them, from the first."""
-        for record in chain(self._records, () if self._stream is None else self._stream.records()):
-            tick()
-            yield decode(record)
 
 
 def parse_facet(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:

@@ -15,7 +15,8 @@ from bson import Int64
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.expressions.numbers import NUMBERS, int64_of, to_long
-from headrace.query.stages.joins import ForeignIndex, local_values
+from headrace.query.memory import size_of
+from headrace.query.stages.joins import ForeignIndex, check_joined, counted, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested
 from headrace.turns import tick
@@ -50,12 +51,15 @@ class GraphLookup(Stage):
         foreign = self.context.read(None, self.source)
         if self.restriction is not None:
             foreign = filter(self.restriction, foreign)
-        index = ForeignIndex(foreign, self.connect_to, self.context.collation)
-        for document in documents:
-            tick()
-            yield with_nested(document, self.into, list(self._reached(document, index)))
+        with self.context.memory.stage(self.name) as memory:
+            index = ForeignIndex(counted(foreign, memory), self.connect_to, self.context.collation)
+            for document in documents:
+                tick()
+                yield with_nested(document, self.into, list(self._reached(document, index, memory.bytes_max)))
 
-    def _reached(self, document: Document, index: ForeignIndex) -> Iterator[Document]:
+    def _reached(self, document: Document, index: ForeignIndex, bytes_max: int) -> Iterator[Document]:
+        """What can be reached. Raises 40099 where that is more than the stage may hold."""
+        size = 0
         start = self.start(document)
         frontier = start if type(start) is list else [] if start is MISSING else [start]
         visited: set[Any] = set()
@@ -68,6 +72,9 @@ class GraphLookup(Stage):
                 if identity in visited:
                     continue
                 visited.add(identity)
+                size += size_of(reached)
+                if size > bytes_max:
+                    raise CommandError(40099, "$graphLookup reached maximum memory consumption")
                 following.extend(local_values(reached, self.connect_from))
                 yield reached if self.depth_path is None else with_nested(reached, self.depth_path, Int64(depth))
             frontier, depth = following, depth + 1
@@ -84,6 +91,8 @@ def parse_graph_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[
             40105,
             "$graphLookup requires 'from', 'as', 'startWith', 'connectFromField', and 'connectToField'.",
         )
+    check_joined(name, context.database, spec["from"])
+    context.joining()
     restriction = spec.get("restrictSearchWithMatch")
     stage = GraphLookup(
         name,

@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.query.accumulators.states import ELEMENT_BYTES, GROWTH
+from headrace.query.expansion import encoded_between
 from headrace.query.expressions import Env
 from headrace.query.memory import RecordStream, StageMemory
 from headrace.turns import TICK_COUNT, freed_in_pieces, in_pieces, tick
-from headrace.values.bson import decode, encode_in_order
+from headrace.values.bson import decode
 from headrace.values.order import hash_key
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class PartitionedGroups:
         number = self._number(hashed)
         stream = self._streams[number]
         if stream is not None:
-            stream.append(_DOCUMENT + encode_in_order({"k": value, "d": document}))
+            stream.append(_DOCUMENT + encoded_between({"k": value, "d": document}))
             return
         group, groups = self._group, self._resident[number]
         entry = groups.get(hashed)

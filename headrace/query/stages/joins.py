@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import CommandError
 from headrace.query.memory import StageMemory, size_of
 from headrace.query.stages.stage import Document
 from headrace.turns import gathered, in_pieces, sorted_in_pieces, tick, ticking
@@ -18,6 +19,16 @@ from headrace.values.paths import array_index, located_values
 
 if TYPE_CHECKING:
     from headrace.query.collation import Collation
+
+
+def check_joined(name: str, database: str, collection: str) -> None:
+    """Raise 73 for a collection that a stage of this name cannot read, because of how it is called."""
+    if "\0" in collection:
+        raise CommandError(73, "namespaces cannot have embedded null characters")
+    if collection.startswith("."):
+        raise CommandError(73, f"Collection names cannot start with '.': {collection}")
+    if not collection or (name == "$unionWith" and collection.startswith("$cmd")):
+        raise CommandError(73, f"invalid {name} namespace: {database}.{collection}")
 
 
 def local_values(document: Document, path: tuple[str, ...]) -> Iterator[Any]:

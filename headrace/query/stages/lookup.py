@@ -6,16 +6,17 @@ binds no variables and follows no fields is run once; otherwise it is run for ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_variable_name, checked_path
-from headrace.query.memory import StageMemory
-from headrace.query.stages.joins import ForeignIndex, counted, local_values
+from headrace.query.memory import StageMemory, size_of
+from headrace.query.stages.joins import ForeignIndex, check_joined, counted, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.query.stages.unwind import with_nested
+from headrace.query.stages.unwind import Unwind, with_nested
 from headrace.turns import gathered, tick
 from headrace.values.bson import type_name
 
@@ -50,6 +51,8 @@ class LookupStage(Stage):
     fields: JoinFields | None
     inner: LookupPipeline | None
     context: PipelineContext
+    is_unwound: bool = False
+    """Whether an `$unwind` of the array follows: MongoDB then makes no array."""
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
         """Each document with its array."""
@@ -66,8 +69,11 @@ class LookupStage(Stage):
             return self._piped_finder(gathered(foreign))
         local, index = self.fields.local, ForeignIndex(foreign, self.fields.foreign, self.context.collation)
 
+        limited = not self.is_unwound and memory.used + memory.step > limits.LOOKUP_BYTES_MAX
+
         def joined(document: Document) -> list[Document]:
-            return index.matching(list(local_values(document, local)) or [None])
+            matching = index.matching(list(local_values(document, local)) or [None])
+            return list(self._limited(matching)) if limited else matching
 
         if self.inner is None:
             return joined
@@ -94,7 +100,30 @@ class LookupStage(Stage):
 
         inner.live.update(self.context.bound)
         inner.live.update([(name, evaluate(document)) for name, evaluate in inner.let])
-        return gathered(run_pipeline(inner.stages, _ticking(foreign)))
+        return gathered(self._limited(run_pipeline(inner.stages, _ticking(foreign))))
+
+    def _limited(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """What joins with one document. Raises 4568 where that is too much."""
+        size, most = 0, limits.LOOKUP_BYTES_MAX
+        for document in documents:
+            size += size_of(document)
+            if size > most:
+                of = "" if self.source is None else self.source[1]
+                raise CommandError(
+                    4568, f"Total size of documents in {of} matching pipeline's $lookup stage exceeds {most} bytes"
+                )
+            yield document
+
+
+def with_unwinds(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """The stages, with each `$lookup` told whether an `$unwind` of its array follows."""
+    following = (*stages[1:], None)
+    return tuple(
+        replace(stage, is_unwound=isinstance(after, Unwind) and after.path == stage.into)
+        if isinstance(stage, LookupStage)
+        else stage
+        for stage, after in zip(stages, following)
+    )
 
 
 def _ticking(documents: Iterable[Document]) -> Iterator[Document]:
@@ -119,8 +148,9 @@ def parse_lookup(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
         raise CommandError(
             9, "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be specified"
         )
-    source = _source(options, context)
-    inner = _inner(options, source, context) if piped else None
+    source = _source(name, options, context)
+    inside = context.joining()
+    inner = _inner(options, source, inside) if piped else None
     fields = None
     if "localField" in options:
         fields = JoinFields(checked_path(options["localField"]), checked_path(options["foreignField"]))
@@ -148,16 +178,18 @@ def _checked_options(spec: Document) -> Document:
     return spec
 
 
-def _source(options: Document, context: PipelineContext) -> tuple[str | None, str] | None:
+def _source(name: str, options: Document, context: PipelineContext) -> tuple[str | None, str] | None:
     """Which collection is read; None where the pipeline brings its own documents."""
     source = options.get("from")
     if type(source) is str:
+        check_joined(name, context.database, source)
         return None, source
     if type(source) is dict:
         database, collection = source.get("db"), source.get("coll")
         if type(collection) is not str or type(database) is not str:
             raise CommandError(9, "$lookup argument 'from' must be a string, or an object of strings 'db' and 'coll'")
         if database == context.database:
+            check_joined(name, database, collection)
             return None, collection
         raise CommandError(9, f"$lookup with syntax {{from: {{db, coll}}}} is not supported for db: {database}")
     pipeline = options.get("pipeline") or [{}]

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import CommandError
+from headrace.query.expansion import encoded_between
 from headrace.query.memory import UNBOUNDED, OperationMemory
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.limit import Limit, Skip
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage
-from headrace.values.bson import decode, encode_in_order
+from headrace.values.bson import decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Sort(Stage):
             sorter, key = self.order.sorter(memory, self.count_max), self.order.merge_key
             for document in documents:
                 if sorter.wants(order := key(document)):
-                    sorter.add(order, encode_in_order(document))
+                    sorter.add(order, encoded_between(document))
             yield from map(decode, sorter.sorted())
 
     def apply_raw(self, documents: Iterator[bytes]) -> Iterator[bytes]:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from headrace import limits
 from headrace.errors import CommandError
+from headrace.query.expansion import CONTAINERS, check
 from headrace.query.expressions import Env, ParseContext, parse_expression
 from headrace.query.memory import UNBOUNDED, OperationMemory
 from headrace.turns import tick
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 Document: TypeAlias = dict[str, Any]
 DocumentFunction: TypeAlias = Callable[[Document], Any]
-ReadCollection: TypeAlias = Callable[[str | None, str], Iterable[Document]]
+ReadCollection: TypeAlias = Callable[[str | None, str, int], Iterable[Document]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,12 @@ class PipelineContext:
     """What a pipeline may refer to, known when it is parsed.
 
     `variables` are the values of `$$` variables for the complete command: `let`, NOW, CLUSTER_TIME. `read_collection`
-    returns the documents of another collection (database or None for `database`, collection), each time from the start;
-    None where no other collection may be read. `collection` is None for `{aggregate: 1}`. `in_change_stream`: the
-    stages follow a `$changeStream`. `bound` has the values of variables that an outer stage binds for each of its
-    documents. `inside` is the name of the outer stage of a sub-pipeline, or empty. `generator` is the source of random
-    numbers of `$sample`. `memory` limits what blocking stages hold.
+    returns the documents of another collection (database or None for `database`, collection, `depth`), each time from
+    the start; None where no other collection may be read. `collection` is None for `{aggregate: 1}`.
+    `in_change_stream`: the stages follow a `$changeStream`. `bound` has the values of variables that an outer stage
+    binds for each of its documents. `inside` is the name of the outer stage of a sub-pipeline, or empty; `depth` counts
+    the stages around it that read another collection. `generator` is the source of random numbers of `$sample`.
+    `memory` limits what blocking stages hold.
     """
 
     database: str = ""
@@ -46,6 +49,7 @@ class PipelineContext:
     in_change_stream: bool = False
     bound: Mapping[str, Any] = field(default_factory=dict)
     inside: str = ""
+    depth: int = 0
     generator: random.Random = field(default_factory=random.Random)
     memory: OperationMemory = UNBOUNDED
 
@@ -57,7 +61,12 @@ class PipelineContext:
     def expression(self, value: Any) -> Callable[[Document], Any]:
         """The expression of a value, as a function of a document that returns a value or MISSING."""
         evaluate, bound = parse_expression(value, self.parse_context()).evaluate, self.bound
-        return lambda document: evaluate(Env(document, bound))
+
+        def checked(document: Document) -> Any:
+            value = evaluate(Env(document, bound))
+            return check(value) if type(value) in CONTAINERS else value
+
+        return checked
 
     def predicate(self, value: Document) -> Predicate:
         """The predicate of a filter."""
@@ -79,11 +88,18 @@ class PipelineContext:
 
         return parse_pipeline(value, context=replace(self, inside=inside, **changes))
 
+    def joining(self) -> PipelineContext:
+        """The context of the sub-pipeline of a stage that reads another collection. Raises 232 at too great a depth."""
+        most = limits.SUBPIPELINE_DEPTH_MAX
+        if self.depth >= most:
+            raise CommandError(232, f"Maximum number of nested sub-pipelines exceeded. Limit is {most}")
+        return replace(self, depth=self.depth + 1)
+
     def read(self, database: str | None, collection: str) -> Iterable[Document]:
         """The documents of another collection. Raises 20 where none may be read."""
         if self.read_collection is None:
             raise CommandError(20, "this pipeline may not read other collections")
-        return self.read_collection(database, collection)
+        return self.read_collection(database, collection, self.depth)
 
 
 class Stage:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import CommandError
+from headrace.query.stages.joins import check_joined
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 
 _OPTIONS = frozenset({"coll", "pipeline"})
@@ -42,7 +43,9 @@ def parse_union_with(name: str, spec: Any, context: PipelineContext) -> tuple[St
     collection, pipeline = options.get("coll"), options.get("pipeline", [])
     if type(pipeline) is not list or ("coll" in options and type(collection) is not str):
         raise CommandError(14, "BSON field '$unionWith' has the wrong type: 'coll' is a string, 'pipeline' an array")
-    stages = context.subpipeline(pipeline, "$unionWith", collection=collection)
+    if collection is not None:
+        check_joined(name, context.database, collection)
+    stages = context.joining().subpipeline(pipeline, "$unionWith", collection=collection)
     if collection is None and (not stages or stages[0].name != "$documents"):
         raise CommandError(
             9, "$unionWith stage without explicit collection must have a pipeline with $documents as first stage"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import CommandError
+from headrace.query.expansion import encoded_between
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
 from headrace.query.memory import StageMemory
@@ -20,7 +21,7 @@ from headrace.query.stages.unwind import with_nested, without_nested
 from headrace.query.stages.window_functions import WindowFunction, parse_window_function
 from headrace.query.stages.window_partition import Partition, sorted_by
 from headrace.turns import tick
-from headrace.values.bson import MISSING, decode, encode_in_order, type_name
+from headrace.values.bson import MISSING, decode, type_name
 from headrace.values.order import sort_key
 
 _DOCUMENT = "d"
@@ -47,7 +48,7 @@ class SetWindowFields(Stage):
         with self.context.memory.stage(self.name) as memory:
             sorter = Sorter(memory, lambda raw: self._key(decode(raw)[_DOCUMENT]))
             for document in documents:
-                sorter.add(self._key(document), encode_in_order({_DOCUMENT: document}))
+                sorter.add(self._key(document), encoded_between({_DOCUMENT: document}))
             for members in self._partitions(sorter.sorted(), memory):
                 partition = Partition(members, self.sort_path, self.order, self.context)
                 columns = [(path, function(partition)) for path, function in self.outputs]

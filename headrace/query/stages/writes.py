@@ -97,6 +97,11 @@ def _target(name: str, value: Any, context: PipelineContext) -> tuple[str, str]:
     if "coll" not in target or (name == "$out" and type(value) is dict and "db" not in target):
         raise CommandError(40414, f"BSON field '{name}' is missing a required field")
     database, collection = target.get("db", context.database), target["coll"]
+    for what, part in (("database names", database), ("namespaces", collection)):
+        if "\0" in part:
+            raise CommandError(73, f"{what} cannot have embedded null characters")
+    if collection.startswith("."):
+        raise CommandError(73, f"Collection names cannot start with '.': {collection}")
     if not collection or not database or collection.startswith("system."):
         raise CommandError(73, f"Invalid {name} target namespace: '{database}.{collection}'")
     return database, collection

@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from bson.datetime_ms import DatetimeMS
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.diff import compute_diff, identical
+from headrace.query.expansion import size_above
 from headrace.query.update.replacement_update import check_depth, with_old_id
 from headrace.query.update.update import REPLACED, Applied, Diff, Update, UpdateContext
 
@@ -34,6 +36,8 @@ class PipelineUpdate(Update):
         new = document
         for step in self._steps:
             new = step(new)
+        if size_above(limits.DOCUMENT_BYTES_MAX, new):
+            raise CommandError(17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}")
         new = with_old_id(document, new)
         if identical(document, new):
             return Applied(document, None)

@@ -39,7 +39,7 @@ _KEY_COLUMNS: Final = "_row int, _rows int, _key binary"
 
 def check_lookup(spec: Any, setting: Setting) -> None:
     """Raises the CommandError of an invalid `$lookup`, or StageRefused for one that Spark cannot run."""
-    parse_lookup("$lookup", spec, setting.context(lambda database, collection: ()))
+    parse_lookup("$lookup", spec, setting.context(lambda database, collection, depth: ()))
     if "localField" not in spec or type(spec.get("from")) is not str:
         raise refused("$lookup", "it must say from, localField and foreignField: without them nothing can be joined")
     inner = sorted(_names(spec.get("pipeline", [])) & _READING)
@@ -135,7 +135,7 @@ class AttachMatches:
     def __call__(self, batches: Batches) -> Batches:
         foreign_documents: list[Document] = []
         spec = bson.decode(self.lookup.body)["stages"][0]["$lookup"]
-        context = self.lookup.setting.context(lambda database, collection: foreign_documents)
+        context = self.lookup.setting.context(lambda database, collection, depth: foreign_documents)
         (stage,) = parse_lookup("$lookup", spec, context)
         assert isinstance(stage, LookupStage)
         pending: list[Any] = []

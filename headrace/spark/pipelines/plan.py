@@ -103,7 +103,7 @@ def parse_stages(stages: Sequence[Mapping[str, Any]], setting: Setting) -> list[
             parse_known(name, stage, setting)
             raise refused(name)
     # All together, so that the first error is the one that the server would report.
-    parse_pipeline(given, context=setting.context(lambda database, collection: ()))
+    parse_pipeline(given, context=setting.context(lambda database, collection, depth: ()))
     for stage in given:
         if "$fill" in stage and any("method" in how for how in stage["$fill"]["output"].values()):
             raise refused("$fill", "it fills from other documents; only values can be filled in")

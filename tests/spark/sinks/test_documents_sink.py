@@ -159,7 +159,7 @@ path = "months"
     opened = job.sinks[0].open()
     assert isinstance(opened, DocumentsSink)
     events = [{"operationType": "insert", "fullDocument": bson.decode(bson.encode(each))} for each in inserted]
-    context = PipelineContext(read_collection=lambda _, name: regions)
+    context = PipelineContext(read_collection=lambda _, name, depth: regions)
     expected = [dumps(each) for each in run_pipeline(parse_pipeline(STAGES, context=context), events)]
     last = max(loads(text)["_id"]["month"] for text in expected)
     ended = sorted(text for text in expected if loads(text)["_id"]["month"] < last)

@@ -1,0 +1,46 @@
+"""Documents that are read again, or later: in memory, and on disk from where that is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from headrace.query.expansion import encoded_between
+from headrace.query.memory import RecordStream, StageMemory
+from headrace.turns import tick
+from headrace.values.bson import decode
+
+
+class Tape:
+    """All documents of an iterator, which is read at once."""
+
+    def __init__(
+        self, documents: Iterable[dict[str, Any]], memory: StageMemory, *, without_asking: bool = False
+    ) -> None:
+        """Raises 292 where the disk may not be used; `without_asking`: also where the operation does not allow it."""
+        self._records: list[bytes] = []
+        self._stream: RecordStream | None = None
+        count = size = 0
+        for document in documents:
+            tick()
+            record = encoded_between(document)
+            if self._stream is not None:
+                self._stream.append(record)
+                count, size = count + 1, size + len(record)
+                continue
+            self._records.append(record)
+            size += len(record)
+            if size >= memory.step:
+                memory.add(size)
+                size = 0
+                if memory.is_over:
+                    self._stream = memory.spill_stream(without_asking=without_asking)
+        if count:
+            memory.spilled(count, size)
+
+    def documents(self) -> Iterator[dict[str, Any]]:
+        """All of them, from the first."""
+        for record in chain(self._records, () if self._stream is None else self._stream.records()):
+            tick()
+            yield decode(record)
