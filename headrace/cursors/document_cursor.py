@@ -50,8 +50,7 @@ class Scan:
     def __next__(self) -> bytes:
         for document in self._buffer:
             return document
-        walk = self._view().scan(self._collection, after=self._last, backward=self._backward)
-        chunk = _chunk(walk)
+        chunk = self._view().scan_chunk(self._collection, after=self._last, backward=self._backward)
         examined("COLLSCAN", len(chunk))
         if not chunk:
             raise StopIteration

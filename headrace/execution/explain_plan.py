@@ -51,6 +51,13 @@ class CountingView(View):
         self._examined.documents += match is not None
         return match
 
+    def scan_chunk(
+        self, collection: Collection, *, after: bytes | None = None, backward: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        chunk = super().scan_chunk(collection, after=after, backward=backward)
+        self._examined.documents += len(chunk)
+        return chunk
+
     def scan(
         self, collection: Collection, *, after: bytes | None = None, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:

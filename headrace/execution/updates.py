@@ -78,10 +78,11 @@ class Applier:
         """Change one document; None if it has been changed or deleted meanwhile, and no longer matches."""
         context, target = self._context, self._target
         while True:
-            latest = current(context, target, self._finder, match)
-            if latest is None:
-                return None
-            match = latest
+            if match.pause_count != context.pause_count:
+                latest = current(context, target, self._finder, match)
+                if latest is None:
+                    return None
+                match = latest
             applied = self._update.apply(match.document, self._shared_context or self._context_of(match.document))
             if applied.change is None:
                 return Changed(match.document, None)
@@ -90,7 +91,7 @@ class Applier:
                 raise CommandError(17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}")
             self._validator.check(target.collection, new)
             logged = encode(applied.change.entry) if type(applied.change) is Diff else new
-            if not is_unchanged(context, target, match):
+            if match.pause_count != context.pause_count and not is_unchanged(context, target, match):
                 continue
             write = target.collection, match.record, match.raw, new, logged
             if context.has_locks and not wait_until_unlocked(context, lambda txn, write=write: txn.replace(*write)):  # type: ignore[misc]

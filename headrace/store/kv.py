@@ -69,6 +69,28 @@ class Cursor(Protocol):
     def iterprev(self, *, keys: bool = True, values: bool = True) -> Iterator[tuple[bytes, bytes]]:
         """The same backward."""
 
+    def chunk(
+        self, prefix: bytes, count_max: int, bytes_max: int, *, backward: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """(key without the prefix, value) of the items with this prefix from the one it is on, included: so many, or
+        so many bytes of values. Where it stands afterwards is not said."""
+
+
+def chunk_of(
+    items: Iterator[tuple[bytes, bytes]], prefix: bytes, count_max: int, bytes_max: int
+) -> list[tuple[bytes, bytes]]:
+    """`Cursor.chunk` of the items of a walk."""
+    chunk: list[tuple[bytes, bytes]] = []
+    size, length = 0, len(prefix)
+    for key, value in items:
+        if key[:length] != prefix:
+            break
+        chunk.append((key[length:], value))
+        size += len(value)
+        if size >= bytes_max or len(chunk) >= count_max:
+            break
+    return chunk
+
 
 class Transaction(Protocol):
     """A consistent view of all tables; a write transaction sees its own changes."""

@@ -21,7 +21,7 @@ from headrace.memory import Account
 from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.history import ChangedKeys, History
 from headrace.store.indexes.index_keys import Traits
-from headrace.store.kv import Cursor, Table, TableKey, Transaction
+from headrace.store.kv import Cursor, Table, TableKey, Transaction, chunk_of
 
 if TYPE_CHECKING:
     from headrace.store.transaction_registry import Transactions
@@ -183,6 +183,11 @@ class _OverlayCursor:
 
     def iterprev(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
         return self._backward(None if self._item is None else self._item[0])
+
+    def chunk(
+        self, prefix: bytes, count_max: int, bytes_max: int, *, backward: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        return chunk_of(self.iterprev() if backward else self.iternext(), prefix, count_max, bytes_max)
 
     def _move(self, items: Iterator[tuple[bytes, bytes]]) -> bool:
         self._item = next(items, None)

@@ -17,8 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headrace import limits
 from headrace.clock import Clock, SystemClock
@@ -44,8 +43,7 @@ _NOOP_TOPICS: Final[tuple[str, ...]] = ()
 Run = tuple[tuple[str, ...], int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """What one commit added to the oplog: entries with their position keys, and the runs they form."""
 
     first: int
@@ -181,8 +179,11 @@ class Store:
         """Put the staged entries and their runs into the tables. Raises `MapFull`: abandon, grow, run again."""
         staged = txn.staged
         if staged.entries:
-            with txn.kv.cursor(self.tables["oplog"]) as cursor:
-                cursor.putmulti(staged.entries, append=True)
+            if len(staged.entries) == 1:
+                txn.kv.put(*staged.entries[0], db=self.tables["oplog"])
+            else:
+                with txn.kv.cursor(self.tables["oplog"]) as cursor:
+                    cursor.putmulti(staged.entries, append=True)
             for topics, first, last in self._joined(staged.runs):
                 for topic in topics:
                     key = self.catalog.topic(txn.kv, topic).to_bytes(4, "big") + first.to_bytes(8, "big")

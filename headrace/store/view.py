@@ -142,18 +142,22 @@ class View:
         """(record, document) in natural order or backward, those strictly past `after`."""
         prefix = collection.number_key
         with self.kv.cursor(self.tables["documents"]) as cursor:
-            if backward:
-                moved = _seek_before(cursor, prefix + (after if after is not None else b"\xff" * 9))
-                walk = cursor.iterprev(keys=True, values=True)
-            else:
-                moved = cursor.set_range(prefix + (after + b"\x00" if after is not None else b""))
-                walk = cursor.iternext(keys=True, values=True)
-            if not moved:
+            if not _seek_past(cursor, prefix, after, backward=backward):
                 return
-            for key, value in walk:
+            for key, value in cursor.iterprev() if backward else cursor.iternext():
                 if key[:4] != prefix:
                     return
                 yield key[4:], value
+
+    def scan_chunk(
+        self, collection: Collection, *, after: bytes | None = None, backward: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """What `scan` yields first: `VIEW_CHUNK_COUNT` documents, or `VIEW_CHUNK_BYTES` of them."""
+        prefix = collection.number_key
+        with self.kv.cursor(self.tables["documents"]) as cursor:
+            if not _seek_past(cursor, prefix, after, backward=backward):
+                return []
+            return cursor.chunk(prefix, limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_BYTES, backward=backward)
 
     def last_record(self, collection: Collection) -> bytes | None:
         """The greatest record of a collection, by its key alone: the document need not be readable."""
@@ -311,6 +315,13 @@ class View:
                 continue
             yield from self.entries(max(run_first, done + 1), run_last)
             done = run_last
+
+
+def _seek_past(cursor: Cursor, prefix: bytes, after: bytes | None, *, backward: bool) -> bool:
+    """Move to the first document of a collection past the record `after`; False where the table has ended."""
+    if backward:
+        return _seek_before(cursor, prefix + (b"\xff" * 9 if after is None else after))
+    return cursor.set_range(prefix if after is None else prefix + after + b"\x00")
 
 
 def _seek_through(cursor: Cursor, key: bytes) -> bool:

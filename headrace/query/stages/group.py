@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.errors import CommandError
-from headrace.query.expressions import Env
+from headrace.query.expressions import Env, parse_expression
 from headrace.query.memory import StageMemory, size_of
 from headrace.query.stages.group_spill import Groups, GrowthWatch, PartitionedGroups
 from headrace.query.stages.sort_stage import parse_sort_stage
@@ -59,7 +59,7 @@ class Group(Stage):
     def _gather(self, documents: Iterator[Document], groups: Groups, memory: StageMemory) -> bool:
         """Group all documents; or True, with some left, once the groups need more memory than there is."""
         key, bound, collation = self.key, self.context.bound, self.context.collation
-        adders = [accumulator.add for _, accumulator in self.fields]
+        evaluates = [accumulator.evaluate for _, accumulator in self.fields]
         watch = GrowthWatch(self, memory) if self.grows else None
         size, step = 0, memory.step
         for document in documents:
@@ -70,13 +70,13 @@ class Group(Stage):
             env = Env(document, bound)
             if group is None:
                 states = new_states(self.fields)
-                for add, state in zip(adders, states):
-                    add(state, env)
+                for evaluate, state in zip(evaluates, states):
+                    state.add(evaluate(env))
                 groups[hashed] = (value, states)
                 size += self.size(value, states)
             else:
-                for add, state in zip(adders, group[1]):
-                    add(state, env)
+                for evaluate, state in zip(evaluates, group[1]):
+                    state.add(evaluate(env))
                 if watch is None or not watch.is_due():
                     continue
                 size = watch.measure(groups.values()) - memory.used
@@ -153,14 +153,14 @@ def group_key(value: Any, context: PipelineContext) -> Callable[[Document], Any]
     An object of several fields leaves out those without value; of one field, it holds null instead (MongoDB
     computes keys so).
     """
-    evaluate = context.expression(value)
+    evaluate, bound = parse_expression(value, context.parse_context()).evaluate, context.bound
     fields = value if type(value) is dict and value and not next(iter(value)).startswith("$") else {}
     if len(fields) == 1:
         (only,) = fields
-        return lambda document: {only: None} if not (key := evaluate(document)) else key
+        return lambda document: {only: None} if not (key := evaluate(Env(document, bound))) else key
 
     def key_or_null(document: Document) -> Any:
-        key = evaluate(document)
+        key = evaluate(Env(document, bound))
         return None if key is MISSING else key
 
     return key_or_null

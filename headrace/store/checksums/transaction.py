@@ -24,6 +24,9 @@ from headrace.store.kv import Cursor, Table, Transaction
 CHECKSUM_BYTES: Final = 4
 RESIDUE: Final = 0x48674BC7
 """The CRC-32C of anything that is followed by its own CRC-32C."""
+_START_AGAIN: Final = bytes.fromhex("6cd087d3")
+"""Behind anything that is followed by its own CRC-32C, these bytes bring a CRC back to where it began. So of many such
+pieces, each with these bytes behind it, the CRC is 0; if one of them is damaged it is not, but for one case in 2^32."""
 DAMAGED: Final = 305
 _PACK: Final = Struct("<I").pack
 
@@ -160,6 +163,27 @@ class _CheckedCursor:
 
     def iterprev(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
         return self._checked(self._base.iterprev())
+
+    def chunk(
+        self, prefix: bytes, count_max: int, bytes_max: int, *, backward: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """The checksums are compared all at once, which takes half the time."""
+        chunk: list[tuple[bytes, bytes]] = []
+        compared: list[bytes] = []
+        size, length = 0, len(prefix)
+        for key, stored in self._base.iterprev() if backward else self._base.iternext():
+            if key[:length] != prefix:
+                break
+            compared += (key, stored, _START_AGAIN)
+            chunk.append((key[length:], stored[:-4]))
+            size += len(stored)
+            if size >= bytes_max or len(chunk) >= count_max:
+                break
+        if crc32c(b"".join(compared)):
+            for key, stored in zip(compared[::3], compared[1::3]):
+                if crc32c(key + stored) != RESIDUE:
+                    raise DamagedValue(self._describe(self._db, key))
+        return chunk
 
     def _checked(self, items: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in items:

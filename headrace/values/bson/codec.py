@@ -36,18 +36,21 @@ OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
 )
 
 _DECODED_BYTES_MAX: Final = limits.DECODED_BYTES_MAX
+_to_dict: Final = bson._bson_to_dict  # type: ignore[attr-defined]  # the C decoder, less a call
 
 
 def decode(data: bytes | memoryview) -> dict[str, Any]:
     """One BSON document as a dict of the types named above; raises `bson.InvalidBSON` if malformed. May tick."""
     if len(data) > _DECODED_BYTES_MAX:
         return decode_in_pieces(bytes(data), _decode_short)
-    document = bson._bson_to_dict(data, OPTIONS)  # type: ignore[attr-defined]  # the C decoder, less a call
-    return _without_dbrefs(document) if b"$ref\0" in bytes(data) else document
+    document = _to_dict(data, OPTIONS)
+    if type(data) is not bytes:
+        data = bytes(data)
+    return _without_dbrefs(document) if b"$ref\0" in data else document
 
 
 def _decode_short(data: bytes) -> dict[str, Any]:
-    document = bson._bson_to_dict(data, OPTIONS)  # type: ignore[attr-defined]
+    document = _to_dict(data, OPTIONS)
     return _without_dbrefs(document) if b"$ref\0" in data else document
 
 
@@ -57,7 +60,7 @@ def check_all(documents: Sequence[bytes]) -> None:
     Several are decoded at a time: that takes a third of the time of decoding one by one, and bounded memory.
     """
     if len(documents) == 1 and len(documents[0]) < _DEEP_BYTES:
-        bson._bson_to_dict(documents[0], OPTIONS)  # type: ignore[attr-defined]
+        _to_dict(documents[0], OPTIONS)
         return
     start, size = 0, 0
     for end, document in enumerate(documents, 1):
