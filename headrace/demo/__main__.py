@@ -19,6 +19,7 @@ from tqdm import tqdm
 import headrace
 from headrace.demo.flights import Write, writes
 from headrace.demo.replay import replay
+from headrace.spark.errors import redacted
 from headrace.spark.mirror import BatchReport, Mirror, follow
 from headrace.spark.session import get_session
 from headrace.spark.verify.compare_mirror import compare
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     server = nullcontext(given.uri) if given.uri else headrace.Server()
     with folder as directory, server as running:
         uri = given.uri or running.uri
-        say(f"Server listens at {uri}")
+        say(f"Server listens at {redacted(uri)}")
         mirror = Mirror(uri, DATABASE, COLLECTION, Path(directory) / COLLECTION, given.kind)
         return run(mirror, writes(given.days), given.days, given.seconds)
 

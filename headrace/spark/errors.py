@@ -9,6 +9,18 @@ from typing import Final
 _RAISED: Final = re.compile(r"^(?:\w+\.)*([A-Z]\w*): (.+)$", re.MULTILINE)
 
 
+# The user and password of a connection string, and options of it that hold secrets.
+_CREDENTIALS: Final = re.compile(r"(mongodb(?:\+srv)?://)[^\s\"'/?]*@")
+_SECRETS: Final = re.compile(
+    r"((?:tlsCertificateKeyFilePassword|sslPEMKeyPassword|authMechanismProperties)=)[^&\s\"']*", re.IGNORECASE
+)
+
+
+def redacted(text: str) -> str:
+    """The text without the credentials of connection strings in it."""
+    return _SECRETS.sub(r"\1***", _CREDENTIALS.sub(r"\1", text))
+
+
 class OptionError(ValueError):
     """An option of the source is missing or has an invalid value."""
 
@@ -20,4 +32,4 @@ def error_line(error: Exception) -> str:
     raised = _RAISED.findall(rest.partition("=== Streaming Query ===")[0]) if traceback else []
     if raised:
         kind, text = raised[-1]
-    return f"{kind}: {text.partition(', Topology Description')[0]}"
+    return redacted(f"{kind}: {text.partition(', Topology Description')[0]}")

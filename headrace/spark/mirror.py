@@ -18,7 +18,7 @@ import math
 import signal
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ class Mirror:
     store: the checkpoint must be in a folder.
     """
 
-    uri: str
+    uri: str = field(repr=False)
     database: str
     collection: str
     path: Path
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m headrace.spark.mirror", description="Keep a table equal to a collection."
     )
-    parser.add_argument("--uri", required=True, help="connection string of the server")
+    parser.add_argument("--uri", required=True, help="connection string of the server, or env:NAME, file:PATH")
     parser.add_argument("--database", required=True, help="the collection's database")
     parser.add_argument("--collection", required=True, help="the collection")
     parser.add_argument("--path", required=True, help="folder of the table")

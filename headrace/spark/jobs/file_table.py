@@ -88,7 +88,7 @@ SINK_KEYS: Final = {
         "collection": FileKey("the source's, or each row's", "the target collection"),
         "database": FileKey("the source's, or each row's", "the target database"),
         "policy": FileKey("follow", "on drop or rename: `follow` does the same, `keep` does nothing, `fail` stops"),
-        "uri": FileKey("required", "connection string of the target"),
+        "uri": FileKey("required", "connection string of the target, or where it is (`env:NAME`, `file:PATH`)"),
     },
     "own": {"factory": FileKey("required", "`module:function`, called with all other keys of the sink")},
     "parquet": {

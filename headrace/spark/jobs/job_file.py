@@ -56,7 +56,7 @@ class Job:
 
     name: str
     checkpoint: Path
-    source: Mapping[str, str]
+    source: Mapping[str, str] = field(repr=False)
     sinks: tuple[SinkOptions, ...]
     stages: tuple[dict[str, Any], ...] = ()
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -110,7 +110,7 @@ class SinkVerification:
 class _ComparedTable:
     """See `verify.MirroredCollection`."""
 
-    uri: str
+    uri: str = field(repr=False)
     database: str
     collection: str
     mirror_table: MirrorTable

@@ -25,7 +25,7 @@ class StreamPosition:
 class SourceOptions:
     """The options of the source, parsed; `source.options.parse_options` documents each."""
 
-    uri: str
+    uri: str = field(repr=False)
     database: str | None = None
     collection: str | None = None
     pipeline: tuple[dict[str, Any], ...] = ()
@@ -46,7 +46,7 @@ class SourceOptions:
     as_of: StreamPosition | None = None
     on_position_lost: str = "fail"
     on_server_down: str = "stall"
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = field(default=(), repr=False)
     """The connection strings after the first, `uri`, when several servers are read as one stream."""
     batch_rows: int = 1000
     await_ms: int = 250

@@ -22,6 +22,7 @@ from typing import Any
 
 from headrace import limits
 from headrace.clock import SystemClock
+from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.mongodb_stream import client_of
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import loads
@@ -38,6 +39,7 @@ def mongodb_sink(
     uri: str, *, database: str | None = None, collection: str | None = None, policy: str = "follow"
 ) -> MirrorSink | PerCollectionSink:
     """The sink that writes to the server at `uri`: into one collection, or into those of the rows' own names."""
+    uri = resolved(uri)
     if collection is None:
         return PerCollectionSink(uri, database, policy)
     if database is None:
@@ -139,5 +141,6 @@ class PerCollectionSink:
 
 def forget(uri: str, database: str, collections: Iterable[str]) -> None:
     """Removes the sink's positions; the documents stay."""
+    uri = resolved(uri)
     for collection in collections:
         MongoMirror(client_of(uri), database, collection).forget()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.spark.errors import redacted
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.log_sink import checked_writers
 from headrace.spark.tables.drop_policy import checked_policy
@@ -95,7 +96,7 @@ class SinkOptions:
     """A sink as a job names it; `options` are those of its kind."""
 
     kind: str
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(repr=False)
 
     @property
     def folds(self) -> bool:
@@ -127,7 +128,7 @@ class SinkOptions:
         return KINDS[self.kind].make(**self.options)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.options.get(KINDS[self.kind].needs) or self.options['table']}"
+        return redacted(f"{self.kind} {self.options.get(KINDS[self.kind].needs) or self.options['table']}")
 
 
 def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:

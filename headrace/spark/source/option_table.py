@@ -101,6 +101,8 @@ SOURCE_OPTIONS: Final = {
         SIZES, "auto", "how events come from the server: `arrow` (Headrace with the extra `arrow`), `bson`, or `auto`"
     ),
     "uri": SourceOption(
-        SERVERS, "", "connection string; several, one a line or as a JSON array, are read as one stream"
+        SERVERS, "",
+        "connection string, or where it is (`env:NAME`, `file:PATH`); several, one a line or as a JSON array, are read "
+        "as one stream",
     ),
 }  # fmt: skip

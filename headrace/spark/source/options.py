@@ -13,6 +13,7 @@ from bson import Timestamp
 
 from headrace.errors import CommandError
 from headrace.spark.errors import OptionError
+from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.pipelines.reader import split_stages
 from headrace.spark.pipelines.refusals import StageRefused
@@ -82,6 +83,7 @@ def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
         raise OptionError(f"the option 'uri' is not a JSON array: {error}") from None
     if not isinstance(uris, list) or not uris or not all(isinstance(uri, str) and uri for uri in uris):
         raise OptionError("the option 'uri' is a connection string, or an array of them")
+    uris = [resolved(uri) for uri in uris]
     if len(set(uris)) < len(uris):
         raise OptionError("the option 'uri' names a server twice")
     return tuple(uris)

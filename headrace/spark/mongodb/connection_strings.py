@@ -1,0 +1,63 @@
+"""Connection strings that hold credentials: where they come from, and how they stay out of what people read.
+
+    mongodb://user:password@host/       as it is
+    env:NAME                            the value of an environment variable of the driver
+    file:/run/secrets/uri               the first line of a file that nobody but its owner can read
+
+Rule: a reference stands for the connection string in job files, plans and command lines. It is resolved when the job's
+options are parsed, on the driver; workers get the string itself, in the pickled parts of the stream, and no text does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Final
+
+from pymongo.errors import PyMongoError
+from pymongo.uri_parser import parse_uri
+
+from headrace.spark.errors import OptionError, redacted
+
+_SCHEMES: Final = re.compile(r"^mongodb(\+srv)?://")
+
+
+def resolved(uri: str) -> str:
+    """The connection string that an option stands for. Raises OptionError, which does not have it."""
+    kind, sign, name = uri.partition(":")
+    if kind == "env" and sign:
+        if not (value := os.environ.get(name, "").strip()):
+            raise OptionError(f"the environment variable {name}, which is to hold a connection string, is not set")
+        return checked(value, uri)
+    if kind == "file" and sign:
+        return checked(_first_line(Path(name)), uri)
+    return checked(uri, "the option 'uri'")
+
+
+def checked(uri: str, source: str) -> str:
+    """The connection string, if it is one. Raises OptionError, which has nothing of one that may hold a password."""
+    if not _SCHEMES.match(uri):
+        shown = "" if "@" in uri or source != "the option 'uri'" else f": {uri!r}"
+        raise OptionError(f"{source} is no connection string that begins with mongodb:// or mongodb+srv://{shown}")
+    if uri.startswith("mongodb+srv:"):
+        return uri  # parsing asks the name server
+    try:
+        parse_uri(uri, validate=False, warn=False)
+    except (PyMongoError, ValueError) as error:
+        reason = type(error).__name__ if "@" in uri else redacted(str(error))
+        raise OptionError(f"{source} is no valid connection string: {reason}") from None
+    return uri
+
+
+def _first_line(path: Path) -> str:
+    try:
+        status = path.stat()
+        allowed = stat.S_IRGRP if status.st_uid == 0 else 0
+        if stat.S_ISREG(status.st_mode) and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~allowed:
+            raise OptionError(f"permissions on {path} are too open: chmod 600 {path}")
+        lines = path.read_text("utf-8").strip().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"{path}, which is to hold a connection string, cannot be read: {error}") from None
+    return lines[0].strip() if lines else ""
