@@ -66,6 +66,20 @@ def allowed(privileges: Privileges, resource: str, actions: frozenset[str]) -> b
     return not left
 
 
+def concern_database(privileges: Privileges, database: str) -> bool:
+    """Whether any privilege is one on something of a database."""
+    normal = database not in _INTERNAL
+    return any(
+        resource == ANY or (normal and resource == ANY_NORMAL) or resource.partition(".")[0] == database
+        for resource in privileges
+    )
+
+
+def concern_collection(privileges: Privileges, namespace: str) -> bool:
+    """Whether any privilege is one on a collection."""
+    return any(resource in privileges for resource in covering(namespace))
+
+
 def merged(privileges: Iterable[Privilege]) -> dict[str, frozenset[str]]:
     """Privileges by resource."""
     by_resource: dict[str, frozenset[str]] = {}

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace import limits
+from headrace.auth.saslprep import saslprep
 from headrace.errors import CommandError
 
 SHA_1: Final = "SCRAM-SHA-1"
@@ -83,11 +84,7 @@ def prepared(mechanism: str, user: str, password: str) -> bytes:
     if mechanism == SHA_1:
         return password_digest(user, password).encode()
     try:
-        if password.isascii() and password.isprintable():
-            return password.encode()
-        from pymongo.saslprep import saslprep  # it imports all of pymongo
-
-        return str(saslprep(password)).encode()
+        return saslprep(password).encode()
     except ValueError as error:
         raise CommandError(2, f"Error preflighting UTF-8 conversion of the password: {error}") from None
 

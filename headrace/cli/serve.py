@@ -1,7 +1,7 @@
 """`headrace serve`: mongod's flags to `ServerOptions`, and a server that runs until a signal ends it.
 
 A flag of mongod that would mean something else here, or nothing, is refused with the reason rather than
-ignored: a server started with `--auth` that admits every client would be worse than none.
+ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.cli.data_directory import data_directory
 from headrace.cli.tls_flags import BadOptions, add_tls_flags, tls_options_of, without_passwords
 from headrace.dispatch.options import ServerOptions
 
-_NO_USERS: Final = "Headrace has no users: keep its address out of reach instead"
+_NO_KEY_FILE: Final = "Headrace is a set of one member, which has nobody to show a key to; access control is --auth"
 _NO_FILE: Final = "Headrace reads no configuration file: give the flags themselves"
 _NO_SHARDS: Final = "Headrace is not part of a sharded cluster"
 _NO_PEERS: Final = "a set of one connects to no other server"
@@ -29,11 +29,10 @@ _NO_SELECTOR: Final = "certificates are read from files: --tlsCertificateKeyFile
 _OLD_NAME: Final = "the flag is spelled --tls... : --tlsMode, --tlsCertificateKeyFile, --tlsCAFile"
 
 REFUSED_FLAGS: Final[dict[str, str]] = {
-    "--auth": _NO_USERS,
     "--config": _NO_FILE,
     "--configsvr": _NO_SHARDS,
     "--directoryperdb": "all databases are in one file",
-    "--keyFile": _NO_USERS,
+    "--keyFile": _NO_KEY_FILE,
     "--repair": "the data file needs no repair: acknowledged writes are intact after any crash",
     "--shardsvr": _NO_SHARDS,
     "--sslCAFile": _OLD_NAME,
@@ -104,6 +103,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--advertise", metavar="HOST:PORT", help="address that hello returns (default: the one the client connected to)"
     )
+    access = parser.add_mutually_exclusive_group()
+    access.add_argument(
+        "--auth", action="store_true", help="require users to log in, and of each command the privileges that it needs"
+    )
+    access.add_argument("--noauth", action="store_true", help="let everybody do everything (the default)")
     add("--replSet", metavar="NAME", default="rs0", help="name of the replica set of one (default: %(default)s)")
     add(
         "--oplogSize",
@@ -207,6 +211,7 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         port=arguments.port,
         unix_socket_prefix=None if arguments.nounixsocket else arguments.unixSocketPrefix,
         unix_socket_mode=arguments.filePermissions,
+        auth=arguments.auth,
         allow_unauthenticated=arguments.allowUnauthenticated,
         tls=tls_options_of(arguments),
         replica_set=arguments.replSet.partition("/")[0],

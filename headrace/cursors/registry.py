@@ -42,6 +42,8 @@ class Cursors:
         """What the cursors of a client hold, by the account's name."""
         self._killed = killed
         self._open: dict[int, Any] = {}
+        self.owners: dict[int, Any] = {}
+        """Whose cursors are that users have opened, by their ids, on a server with authorization: `Access.owner`."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -49,7 +51,9 @@ class Cursors:
     def __iter__(self) -> Any:
         return iter(list(self._open.values()))
 
-    def add(self, cursor: OpenCursor, session: bytes | None = None, address: str = "") -> int:
+    def add(
+        self, cursor: OpenCursor, session: bytes | None = None, address: str = "", owner: Any = None
+    ) -> int:  # fmt: skip
         """Give the cursor an id, a random positive 63-bit number, and register it for the client at `address`.
 
         Where memory is short, cursors of whoever holds most are killed: it may be this one.
@@ -58,6 +62,8 @@ class Cursors:
         cursor.session = session
         cursor.used_ms = self._clock.monotonic_ms()
         self._open[cursor.id] = cursor
+        if owner is not None:
+            self.owners[cursor.id] = owner
         name = f"open cursors of {address}"
         account = self._accounts.get(name)
         if account is None:
@@ -98,6 +104,7 @@ class Cursors:
         cursor = self._open.pop(cursor_id, None)
         if cursor is None:
             return False
+        self.owners.pop(cursor_id, None)
         self._give_back(cursor)
         cursor.close()
         return True

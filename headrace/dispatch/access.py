@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.auth import restrictions
 from headrace.auth.names import RoleName, UserName
-from headrace.auth.privileges import Privileges, allowed
+from headrace.auth.privileges import CLUSTER, Privilege, Privileges, allowed, merged
 from headrace.auth.roles import Resolved, resolve, roles_of
-from headrace.dispatch.request import ClientInfo
+from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.requirement import unauthorized
+from headrace.dispatch.sessions import lsid_of, user_digest
 from headrace.errors import CommandError
 from headrace.store.view import View
 from headrace.values.bson import decode, encode
 from headrace.values.keystring import encode_element
 
 if TYPE_CHECKING:
+    from headrace.dispatch.command import Command
+    from headrace.dispatch.engine import Engine
     from headrace.store.store import Committed, Store
 
 USERS: Final = "admin.system.users"
@@ -63,14 +67,36 @@ class Grants:
         return True
 
 
+class CursorOwner(NamedTuple):
+    """Whose a cursor is, and what opening it required."""
+
+    name: UserName
+    required: frozenset[Privilege]
+    lsid: dict[str, Any] | None
+    """That of the session that opened it."""
+
+
+_NOBODY: Final = UserName("", "")
+_LOCALHOST: Final = merged((
+    ("admin.", frozenset({"createUser", "grantRole"})),
+    ("$external.", frozenset({"createUser"})),
+    (CLUSTER, frozenset({"replSetConfigure", "replSetGetStatus"})),
+))  # fmt: skip
+"""What somebody on this machine may do while there are no users: create the first. MongoDB's localhost exception."""
+
+
 class Access:
     """The users and roles of one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, authorizes: bool = False) -> None:
+        """`authorizes`: commands are for users; then a session belongs to its user."""
         self._store = store
+        self._authorizes = authorizes
         self.generation = 0
         self.listeners: list[Callable[[AccessEvent], None]] = []
         """Called for each login, successful or not, each logout, and each change of users and roles."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when users or roles may have changed."""
         self._has_users: bool | None = None
         self._secret: bytes | None = None
         self._count = {"received": 0, "successful": 0}
@@ -89,6 +115,7 @@ class Access:
         """Users or roles may have changed: look each up again."""
         self.generation += 1
         self._has_users = None
+        self.changed()
 
     def note(self, what: str, client: ClientInfo, details: dict[str, Any], code: int = 0) -> None:
         """Tell the listeners what happened."""
@@ -141,15 +168,17 @@ class Access:
         if grants is None or grants.generation == self.generation:
             return grants
         document = self.user(grants.name)
-        if document is None or document.get("userId") != grants.document.get("userId"):
-            client.grants = None
-            return None
+        same = document is not None and document.get("userId") == grants.document.get("userId")
         try:
-            grants = self._granted(grants.name, document, client)
+            grants = self._granted(grants.name, document, client) if same and document is not None else None
         except CommandError:
             grants = None
-        client.grants = grants
+        self._set(client, grants)
         return grants
+
+    def _set(self, client: ClientInfo, grants: Grants | None) -> None:
+        client.grants = grants
+        client.uid = user_digest(grants.name) if self._authorizes and grants is not None else None
 
     def log_in(self, client: ClientInfo, name: UserName) -> None:
         """The connection is this user from here on. Raises 18 where restrictions do not permit it, 5626701 and 5626702
@@ -170,7 +199,7 @@ class Access:
         document = self.user(name)
         if document is None:
             raise CommandError(18, "Authentication failed.")
-        client.grants = self._granted(name, document, client)
+        self._set(client, self._granted(name, document, client))
 
     def _granted(self, name: UserName, document: dict[str, Any], client: ClientInfo) -> Grants:
         resolved = resolve(roles_of(document), self.role)
@@ -179,11 +208,71 @@ class Access:
             raise CommandError(18, "Authentication failed.")
         return Grants(name, document, resolved, self.generation)
 
+    # What it may do: asked by the engine before each command, on a server with authorization.
+
+    def require_login(self, command: Command, request: Request) -> None:
+        """Raise 13 where the command is one for users, and nobody is logged in."""
+        if not command.requires.login or self.grants(request.client) is not None:
+            return
+        if not (request.client.is_on_this_machine and not self.has_users):
+            raise CommandError(13, f"Command {command.name} requires authentication")
+
+    def require_privileges(self, engine: Engine, command: Command, request: Request) -> None:
+        """Raise 13 where the user has not got what the command requires. What that is stays with the request."""
+        needs = command.requires.needs
+        if needs is None:
+            return
+        grants: Grants | None = request.client.grants
+        if grants is None:
+            grants = Grants(_NOBODY, {}, Resolved((), _LOCALHOST, ()), self.generation)
+        permitted = grants.allowed
+        required = needs(engine, request, grants)
+        if type(required) is not tuple:
+            required = tuple(required)
+        for wanted in required:
+            if wanted not in permitted and not grants.permits(*wanted):
+                self.note("authCheck", request.client, {"command": command.name, "db": request.db}, 13)
+                raise unauthorized(request)
+        request.required = required
+
+    def require_again(self, engine: Engine, command: Command, request: Request) -> None:
+        """Raise 13 where a command that has waited may no longer be run by its user."""
+        self.require_login(command, request)
+        self.require_privileges(engine, command, request)
+
+    def owner(self, request: Request) -> CursorOwner | None:
+        """Whose the cursor is that a request opens; None where nobody is logged in."""
+        grants: Grants | None = request.client.grants
+        if grants is None:
+            return None
+        lsid = lsid_of(request) if type(request.body.get("lsid")) is dict else None
+        return CursorOwner(grants.name, frozenset(request.required), lsid)
+
+    def still_owns(self, client: ClientInfo, owner: CursorOwner | None) -> bool:
+        """Whether a client may go on reading a cursor, as far as can be said without a look at its user."""
+        grants: Grants | None = client.grants
+        return (
+            grants is not None
+            and owner is not None
+            and grants.generation == self.generation
+            and grants.name == owner.name
+            and owner.required <= grants.allowed
+        )
+
+    def may_still(self, owner: CursorOwner, users: dict[UserName, Privileges | None]) -> bool:
+        """Whether the user of a cursor is there and might open it now. `users`: their privileges, None of one that is
+        gone, which this adds to."""
+        if owner.name not in users:
+            document = self.user(owner.name)
+            users[owner.name] = None if document is None else resolve(roles_of(document), self.role).privileges
+        privileges = users[owner.name]
+        return privileges is not None and all(allowed(privileges, *wanted) for wanted in owner.required)
+
     def log_out(self, client: ClientInfo, db: str) -> None:
         """The connection is nobody any more, if its user is one of that database."""
         grants = self.grants(client)
         if grants is not None and grants.name.db == db:
-            client.grants = None
+            self._set(client, None)
             self.note("logout", client, {"user": grants.name.user, "db": grants.name.db})
 
 

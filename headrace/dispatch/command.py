@@ -16,6 +16,7 @@ from headrace.dispatch.arguments import Arguments, Fields
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import GENERIC
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import Requirement
 from headrace.dispatch.wait import Wait
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Command:
     run: Run
     fields: Fields
     """The command's own fields; the generic ones are added."""
+    requires: Requirement = field(kw_only=True)
+    """The privileges that its user must have."""
     writes: bool | Callable[[Request], bool] = False
     """Changes data: the shell runs it in the group commit and answers when that is on disk. A function
     decides where that depends on the request."""

@@ -77,7 +77,10 @@ class Engine:
         self.cursors = Cursors(self.clock, self.shell.cursor_killed, store.memory)
         self.parameters = parameters
         self.oplog_bytes_max: int | None = None  # in force; the server sets it, from the disk if no parameter does
-        self.access = Access(store)
+        self.access = Access(store, authorizes=options.auth)
+        self.authorizes = options.auth
+        """Whether commands are for users with the privileges that they require."""
+        self.access.changed = self._end_cursors
         self.memory = store.memory
         self.memory.bytes_max = options.memory_bytes_max or default_bytes_max()
         self.fail_points = fail_points.FailPoints()
@@ -109,6 +112,15 @@ class Engine:
         for cursor_id in transaction.cursors:
             self.cursors.remove(cursor_id)
 
+    def _end_cursors(self) -> None:
+        """Users or roles have changed: whoever might not open a cursor any more waits for it no longer."""
+        users: dict[Any, Any] = {}
+        for cursor_id, owner in list(self.cursors.owners.items()):
+            if not self.access.may_still(owner, users):
+                self.shell.cursor_killed(self.cursors.peek(cursor_id))
+            if users[owner.name] is None:
+                self.cursors.remove(cursor_id)
+
     def return_session(self, session: bytes) -> None:
         """The session's command has ended: who waits for that is run again."""
         self.checked_out.discard(session)
@@ -134,12 +146,16 @@ class Engine:
         command = self.commands.get(request.name)
         if command is None:
             raise CommandError(59, f"no such command: '{request.name}'")
+        if self.authorizes:
+            self.access.require_login(command, request)
         if command.admin_only and request.db != "admin":
             raise CommandError(13, f"{command.name} may only be run against the admin database.")
         if command.needs_oplog and not self.store.oplog_enabled:
             raise CommandError(76, "not running with --replSet")
         body = request.body
         command.arguments.check(command.name, body)
+        if self.authorizes:
+            self.access.require_privileges(self, command, request)
         if body.keys().isdisjoint(generic_arguments.ACTED_UPON):
             return command
         api_version.check(request.name, body)

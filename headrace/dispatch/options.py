@@ -46,6 +46,8 @@ class ServerOptions:
     """Folder of the Unix socket `mongodb-PORT.sock`; None: no Unix socket."""
     unix_socket_mode: int = 0o700
     """The permissions of that socket."""
+    auth: bool = False
+    """Require of each command the privileges that it declares, of a user who has logged in."""
     allow_unauthenticated: bool = False
     """Listen on addresses that other machines reach, though nobody is asked who he is."""
     tls: TlsOptions | None = None

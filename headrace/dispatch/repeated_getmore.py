@@ -63,6 +63,8 @@ def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | Non
     repeated = cursor.repeated_getmore
     if repeated is None or not repeated.is_repeated_by(body):
         return None
+    if engine.authorizes and not engine.access.still_owns(client, engine.cursors.owners.get(cursor.id)):
+        return None
     request = UnreadRequest("getMore", repeated.db, body, client)
     request.cursor = cursor
     return request

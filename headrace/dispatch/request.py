@@ -24,7 +24,7 @@ def is_loopback(address: str) -> bool:
 
 
 def require_loopback(request: Request) -> None:
-    """Raise 13 for a client on another machine: as long as there are no users, this is all that is known of one."""
+    """Raise 13 for a client on another machine: without authorization, this is all that is known of one."""
     if not request.client.is_on_this_machine:
         raise CommandError(13, f"{request.name} must run from localhost when running db without auth")
 
@@ -55,6 +55,7 @@ class ClientInfo:
         "local_address",
         "metadata",
         "tls",
+        "uid",
     )
 
     def __init__(
@@ -74,6 +75,8 @@ class ClientInfo:
         self.hello_done = False
         self.certificate_subject = None if tls is None else tls.subject
         """The subject of the certificate that the client has shown and TLS has verified; None: none."""
+        self.uid: bytes | None = None
+        """`lsid.uid` of the sessions of its user, on a server with authorization; None: nobody's."""
         self.conversation: Any = None
         """The login that has begun on this connection, see `commands/users/logging_in.py`."""
         self.grants: Any = None
@@ -107,6 +110,7 @@ class Request:
         "name",
         "prepared",
         "raw",
+        "required",
         "sequences",
         "since_ms",
         "time_is_up",
@@ -139,6 +143,8 @@ class Request:
         """Set by the shell with `wait_until_ms`: when the wait began, on the same clock."""
         self.body = decode(raw) if body is None else body
         """The body decoded; the sequences are not in it."""
+        self.required: tuple[Any, ...] = ()
+        """The privileges that it was found to need, on a server with authorization; see `Access.require_privileges`."""
         self.prepared: Any = None
         """What the shell has computed for it in a thread, see `Command.prepare`."""
         self.cursor: Any = None

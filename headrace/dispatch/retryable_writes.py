@@ -1,11 +1,12 @@
 """Retryable writes: a write with a transaction number is executed once, however often it is sent.
 
-    sessions   lsid.id (16 bytes)   → {txnNumber, reply, usedAt}   (BSON; `reply` as raw elements)
+    sessions   session (16 bytes)   → {txnNumber, reply, usedAt}   (BSON; `reply` as raw elements)
                                       {txnNumber, progress, usedAt}   of one that has paused: what it has done so far
-               lsid.id + number (4)   → {progress, usedAt}   what one turn has added to the lists of `progress`
+               session + number (4)   → {progress, usedAt}   what one turn has added to the lists of `progress`
 
-The record is written in the same KV transaction as the write itself, so that a client which lost the answer
-to a crash gets it after the restart, and a write that was cut short goes on behind its last statement that is done.
+The session is its `lsid.id`, or where that has a user a digest of both, and then the record has the `lsid`. It is
+written in the same KV transaction as the write itself, so that a client which lost the answer to a crash
+gets it after the restart, and a write that was cut short goes on behind its last statement that is done.
 Source: the drivers' retryable writes and sessions specifications.
 """
 
@@ -21,7 +22,7 @@ from headrace.dispatch import reply
 from headrace.dispatch.command import Command, Reply
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import lsid_document, session_id, until_returned
+from headrace.dispatch.sessions import lsid_document, lsid_of, session_id, until_returned
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
 from headrace.store.write_transaction import RetryableWrite
@@ -78,13 +79,14 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
             raise CommandError(225, f"Cannot start transaction {number} on session: a newer one was started")
     if engine.fail_points.active:
         engine.fail_points.before_retryable_write(request)
-    saver = _ProgressSaver(context, session, number)
+    named = {} if request.client.uid is None else {"lsid": lsid_of(request)}
+    saver = _ProgressSaver(context, session, number, named)
     context.save_progress = saver.save
     answer = command.run(context, request)
     if type(answer) is Wait:
         return answer
     elements = answer if type(answer) is bytes else reply.answer_elements(answer)  # type: ignore[arg-type]
-    _put(context.txn, session, number, {"reply": elements})
+    _put(context.txn, session, number, {"reply": elements, **named})
     saver.forget()
     return elements
 
@@ -113,9 +115,11 @@ def _is_a_transactions(number: int) -> CommandError:
 class _ProgressSaver:
     """Stores what a command has done before each pause, which will commit it; lists by what each turn adds to them."""
 
-    __slots__ = ("_context", "_lengths", "_next", "_number", "_pieces", "_session")
+    __slots__ = ("_context", "_lengths", "_named", "_next", "_number", "_pieces", "_session")
 
-    def __init__(self, context: CommandContext, session: bytes, number: Int64) -> None:
+    def __init__(self, context: CommandContext, session: bytes, number: Int64, named: dict[str, Any]) -> None:
+        """`named`: the session's `lsid`, where its key is not its id."""
+        self._named = named
         progress = context.progress or {}
         self._context = context
         self._session = session
@@ -138,7 +142,7 @@ class _ProgressSaver:
             self._pieces += 1
             self._lengths = {name: len(value) for name, value in lists.items()}
         rest = {name: [] if name in lists else value for name, value in progress.items()}
-        _put(txn, self._session, self._number, {"progress": rest | {"pieces": self._pieces}})
+        _put(txn, self._session, self._number, {"progress": rest | {"pieces": self._pieces}, **self._named})
 
     def forget(self) -> None:
         """The command has ended: its reply is stored instead."""
@@ -212,7 +216,7 @@ def retryable_of(context: CommandContext, request: Request) -> RetryableWrite | 
     if session is None:
         return None
     previous = 0 if context.progress is None else context.progress["previous"]
-    return RetryableWrite(lsid_document(session), number, previous)
+    return RetryableWrite(lsid_document(request), number, previous)
 
 
 def progress_of(context: CommandContext, **fields: Any) -> dict[str, Any]:

@@ -7,17 +7,20 @@ Source: MongoDB's session checkout.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary
 
 from headrace import limits
+from headrace.auth.names import UserName
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
+    from headrace.dispatch.access import CursorOwner
+    from headrace.dispatch.context import CommandContext
     from headrace.dispatch.engine import Engine
 
 NO_USER: Final = hashlib.sha256(b"").digest()
@@ -25,19 +28,45 @@ NO_USER: Final = hashlib.sha256(b"").digest()
 
 
 def session_id(request: Request) -> bytes | None:
-    """The 16 bytes of the request's `lsid.id`; raises 14 if there is one that is no UUID."""
+    """The 16 bytes that name the request's session; raises 14 if there is an `lsid.id` that is no UUID.
+
+    They are those of `lsid.id`, or on a server with authorization made of it and the user.
+    """
     lsid = request.body.get("lsid")
     if lsid is None:
         return None
     identity = lsid.get("id") if type(lsid) is dict else None
     if type(identity) is not Binary or identity.subtype != 4 or len(identity) != 16:
         raise CommandError(14, "BSON field 'lsid.id' is the wrong type, expected a UUID")
-    return bytes(identity)
+    uid = request.client.uid
+    return bytes(identity) if uid is None else session_key(bytes(identity), uid)
 
 
-def lsid_document(session: bytes) -> bytes:
-    """The `lsid` of an oplog entry: the session's id and its user."""
-    return encode({"id": Binary(session, 4), "uid": NO_USER})
+def session_key(identity: bytes, uid: bytes) -> bytes:
+    """The 16 bytes under which a user's session is known: another user's of the same id is another session."""
+    return hashlib.blake2b(identity, key=uid, digest_size=16).digest()
+
+
+def user_digest(name: UserName) -> bytes:
+    """`lsid.uid` of a user's sessions, as MongoDB computes it."""
+    return hashlib.sha256(name.text.encode()).digest()
+
+
+def lsid_of(request: Request) -> dict[str, Any]:
+    """The `lsid` as others see it: the session's id and its user."""
+    uid = request.client.uid
+    return {"id": request.body["lsid"]["id"], "uid": NO_USER if uid is None else uid}
+
+
+def lsid_document(request: Request) -> bytes:
+    """The `lsid` of an oplog entry."""
+    return encode(lsid_of(request))
+
+
+def owner_of(context: CommandContext, request: Request) -> CursorOwner | None:
+    """Whose the cursor is that a request opens; None on a server without authorization."""
+    engine = context.engine
+    return engine.access.owner(request) if engine.authorizes else None
 
 
 def checked_out_key(session: bytes) -> str:

@@ -20,7 +20,7 @@ from headrace.dispatch.command import Command, Reply, Run
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.reply import document
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import session_id, until_returned
+from headrace.dispatch.sessions import lsid_of, session_id, until_returned
 from headrace.dispatch.transaction_statements import ENDS, check_options, check_read_concern, check_statement
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
@@ -126,7 +126,10 @@ def _begin(context: CommandContext, request: Request) -> ClientTransaction | Wai
     before = transactions.open.get(session)
     if before is not None:
         abort(engine, before)
-    return transactions.start(session, number, engine.clock.monotonic_ms())
+    transaction = transactions.start(session, number, engine.clock.monotonic_ms())
+    if request.client.uid is not None:
+        transaction.lsid = lsid_of(request)
+    return transaction
 
 
 def current(engine: Engine, view: View, session: bytes, number: int) -> ClientTransaction | None:

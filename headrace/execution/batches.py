@@ -10,7 +10,7 @@ from headrace.dispatch import reply
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import NO_CURSOR_TIMEOUT
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import session_id
+from headrace.dispatch.sessions import owner_of, session_id
 
 
 def open_cursor(
@@ -25,7 +25,11 @@ def open_cursor(
     if keep and batch:
         average = sum(map(len, batch)) // len(batch)
         cursor.read_ahead_bytes = min(average * limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_BYTES)
-    cursor_id = context.cursors.add(cursor, session_id(request), request.client.address) if keep else 0
+    cursor_id = (
+        context.cursors.add(cursor, session_id(request), request.client.address, owner_of(context, request))
+        if keep
+        else 0
+    )
     context.outlives_command = keep
     if keep and context.memory is not None:
         context.memory.when_needed(lambda: context.cursors.kill(cursor_id))

@@ -15,7 +15,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, READ_CONCERN
 from headrace.dispatch.namespaces import check_database, check_namespace
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import session_id
+from headrace.dispatch.sessions import owner_of, session_id
 from headrace.errors import AnsweredError, CommandError
 from headrace.execution.let import variables_of
 from headrace.query.pipeline import PipelineContext
@@ -84,7 +84,11 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
     except AnsweredError:
         cursor.close()
         raise
-    cursor_id = 0 if cursor.closed else context.cursors.add(cursor, session_id(request), request.client.address)
+    cursor_id = (
+        0
+        if cursor.closed
+        else context.cursors.add(cursor, session_id(request), request.client.address, owner_of(context, request))
+    )
     before, behind = reply.cursor_envelope(
         b"firstBatch",
         reply.array(batch.documents),

@@ -10,12 +10,14 @@ from bson import Binary, Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
+from headrace.dispatch.access import CursorOwner
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request, shown_body
 from headrace.dispatch.server_info import host_of
-from headrace.dispatch.sessions import NO_USER, session_id
+from headrace.dispatch.sessions import NO_USER, lsid_of, session_id, user_digest
 from headrace.store import session_records
 from headrace.store.session_records import SESSION_BYTES
+from headrace.values.bson import decode
 
 _KINDS: Final = {"delete": "remove", "find": "query", "getMore": "getmore", "insert": "insert", "update": "update"}
 """`op` of the commands that have one of their own; of all others it is `command`."""
@@ -23,14 +25,20 @@ _KINDS: Final = {"delete": "remove", "find": "query", "getMore": "getmore", "ins
 
 def operations(context: CommandContext, request: Request, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The documents of `$currentOp`: `idleCursors` and `idleSessions` of `spec` decide what is included."""
+    everybody = not context.engine.authorizes or bool(spec.get("allUsers"))
+    uid = request.client.uid
     yield _operation(context, request)
     for other in context.engine.shell.waiting_requests():
-        if other is not request:
+        if other is not request and (everybody or other.client.uid == uid):
             yield _operation(context, other)
     if spec.get("idleSessions", True):
-        yield from _transactions(context)
+        for transaction in _transactions(context):
+            if everybody or transaction["lsid"]["uid"] == uid:
+                yield transaction
     if spec.get("idleCursors"):
-        yield from _cursors(context)
+        for cursor, owner in _cursors(context):
+            if everybody or (owner is not None and user_digest(owner.name) == uid):
+                yield cursor
 
 
 def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -72,7 +80,7 @@ def _transactions(context: CommandContext) -> Iterator[dict[str, Any]]:
             continue
         yield {
             "type": "idleSession", "desc": "inactive transaction", "active": False,
-            "lsid": _lsid(transaction.session),
+            "lsid": transaction.lsid or _lsid(transaction.session),
             "transaction": {
                 "parameters": {"txnNumber": Int64(transaction.number), "autocommit": False},
                 "timeOpenMicros": Int64((now_ms - transaction.started_ms) * 1000),
@@ -80,15 +88,16 @@ def _transactions(context: CommandContext) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _cursors(context: CommandContext) -> Iterator[dict[str, Any]]:
+def _cursors(context: CommandContext) -> Iterator[tuple[dict[str, Any], CursorOwner | None]]:
     for cursor in context.cursors:
         shown = {
             "type": "idleCursor", "ns": cursor.namespace,
             "cursor": {"cursorId": Int64(cursor.id), "noCursorTimeout": cursor.no_timeout},
         }  # fmt: skip
+        owner = context.cursors.owners.get(cursor.id)
         if cursor.session is not None:
-            shown["lsid"] = _lsid(cursor.session)
-        yield shown
+            shown["lsid"] = _lsid(cursor.session) if owner is None else owner.lsid
+        yield shown, owner
 
 
 def _lsid(session: bytes) -> dict[str, Any]:
@@ -105,14 +114,31 @@ def sessions(context: CommandContext, request: Request, spec: dict[str, Any]) ->
         times, following = session_records.used(context.view, start, limits.PRUNE_COUNT_MAX)
         used |= {key: used_ms for key, used_ms in times.items() if len(key) == SESSION_BYTES}
         start = following or None
+    names: dict[bytes, dict[str, Any] | None] = {}
     for item in context.cursors:
         if item.session is not None:
             used[item.session] = int(now_ms - (monotonic_ms - item.used_ms))
-    for session in context.store.transactions.open:
+            owner = context.cursors.owners.get(item.id)
+            names[item.session] = None if owner is None else owner.lsid
+    for session, transaction in context.store.transactions.open.items():
         if len(session) == SESSION_BYTES:
             used[session] = now_ms
+            names[session] = transaction.lsid
     requesting = session_id(request)
     if requesting is not None:
         used[requesting] = now_ms
+        names[requesting] = lsid_of(request)
+    everybody = not context.engine.authorizes or bool(spec.get("allUsers"))
     for session, used_ms in used.items():
-        yield {"_id": _lsid(session), "lastUse": DatetimeMS(used_ms)}
+        lsid = names.get(session) or _stored_lsid(context, session) or _lsid(session)
+        if everybody or lsid["uid"] == request.client.uid:
+            yield {"_id": lsid, "lastUse": DatetimeMS(used_ms)}
+
+
+def _stored_lsid(context: CommandContext, session: bytes) -> dict[str, Any] | None:
+    """The `lsid` of a session whose key is not its id: of a user's, on a server with authorization."""
+    if not context.engine.authorizes:
+        return None
+    view = context.view
+    record = view.kv.get(session, db=view.tables["sessions"])
+    return None if record is None else decode(record).get("lsid")

@@ -99,7 +99,7 @@ class Core:
         except BaseException:
             await self.stop()
             raise
-        warning = exposure_warning(self._listener.sockets)
+        warning = None if self.options.auth else exposure_warning(self._listener.sockets)
         self._is_unprotected = warning is not None
         self._warn(warning)
         if not self._throw_away:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote_plus
 
 from headrace.clock import Clock
+from headrace.commands.users.first_users import create_user
 from headrace.dispatch.options import ServerOptions, TlsOptions
 from headrace.server.core import Core
 
@@ -48,6 +50,8 @@ class Server:
         host: The address to listen on.
         port: The TCP port; 0 picks a free one.
         oplog: False makes it a standalone without change streams.
+        users: Users to create, by name in the database `admin`: each the fields of `createUser`, such as
+            `{"ann": {"pwd": "secret", "roles": ["root"]}}`. With them, access control is enabled.
         clock: The source of time, for tests; the system's by default.
         tls: `TlsOptions`, or the folder that `headrace tls dev` made: clients speak TLS then, and need no certificate.
         options: Fields of `ServerOptions`, such as `oplog_hours`, `oplog_bytes_max`, `oplog_entries_max` and
@@ -59,15 +63,19 @@ class Server:
         DirectoryInUse: Another process has the directory open (when the server starts).
         UnusableDirectory: Its file is damaged or of another program, or cannot be written (when the server starts).
         OSError: The address cannot be bound (when the server starts).
+        CommandError: A user cannot be created (when the server starts).
     """
 
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, host: str = "127.0.0.1", port: int = 0,
-        oplog: bool = True, clock: Clock | None = None, tls: TlsOptions | str | os.PathLike[str] | None = None,
+        oplog: bool = True, users: Mapping[str, Mapping[str, Any]] | None = None, clock: Clock | None = None,
+        tls: TlsOptions | str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:  # fmt: skip
         self._throw_away = path is None or path == ":memory:"
         dbpath = Path(os.devnull) if self._throw_away or path is None else Path(path)
+        self._users = users or {}
+        options = {"auth": users is not None, **options}
         self.options = ServerOptions(
             dbpath=dbpath, bind_ips=(host,), port=port, oplog=oplog, tls=_tls_options(tls), **options
         )
@@ -149,6 +157,12 @@ class Server:
 
     async def _start(self) -> Core:
         core = Core(self.options, throw_away=self._throw_away, clock=self._clock)
+        try:
+            for name, fields in self._users.items():
+                create_user(core.engine, name, "admin", fields)
+        except BaseException:
+            await core.stop()
+            raise
         await core.start()
         return core
 

@@ -41,10 +41,11 @@ def exposed_addresses(sockets: Iterable[socket.socket]) -> list[str]:
 def require_consent(options: ServerOptions, sockets: Iterable[socket.socket]) -> None:
     """Raise `UnprotectedAddress` where sockets expose a server without authorization, and nobody has allowed that."""
     exposed = exposed_addresses(sockets)
-    if exposed and not options.allow_unauthenticated:
+    if exposed and not options.auth and not options.allow_unauthenticated:
         raise UnprotectedAddress(
             f"refusing to listen on {', '.join(exposed)}: access control is not enabled, so that whoever reaches the "
-            "address could read, change and remove everything. Listen on 127.0.0.1, or give --allowUnauthenticated"
+            "address could read, change and remove everything. Give --auth, listen on 127.0.0.1, or give "
+            "--allowUnauthenticated"
         )
 
 

@@ -53,7 +53,7 @@ class ClientTransaction:
     """One transaction of one session."""
 
     __slots__ = (
-        "account", "bytes", "catalog_version", "claims", "committing", "created", "cursors", "ended_ms", "key",
+        "account", "bytes", "catalog_version", "claims", "committing", "created", "cursors", "ended_ms", "key", "lsid",
         "number", "operations", "overlay", "session", "snapshot", "started_ms", "state", "touched",
         "traits",
     )  # fmt: skip
@@ -61,6 +61,8 @@ class ClientTransaction:
     def __init__(self, store: Store, session: bytes, number: int, now_ms: float) -> None:
         self.session = session
         self.number = number
+        self.lsid: dict[str, Any] | None = None
+        """The session's `lsid` as others see it, where a user has begun it on a server with authorization."""
         self.state = TransactionState.IN_PROGRESS
         self.started_ms = now_ms
         self.ended_ms = now_ms

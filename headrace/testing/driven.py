@@ -41,7 +41,8 @@ class DrivenServer:
         self.between: Callable[[str], None] = lambda stage: None
         """Called while a commit is under way, as a slow disk lets reads come between: "prepared", then "synced"."""
         self._map_bytes = map_bytes
-        self._client = ClientInfo(1, "127.0.0.1:1", ("127.0.0.1", 27017))
+        self.client = ClientInfo(1, "127.0.0.1:1", ("127.0.0.1", 27017))
+        """Who sends the commands; another one to speak as another connection."""
         self._open()
 
     def _open(self) -> None:
@@ -67,7 +68,7 @@ class DrivenServer:
 
     def request(self, database: str, body: dict[str, Any]) -> Request:
         """The request that a client would have sent."""
-        return Request(next(iter(body)), database, encode({**body, "$db": database}), {}, self._client)
+        return Request(next(iter(body)), database, encode({**body, "$db": database}), {}, self.client)
 
     def run(self, database: str, body: dict[str, Any], *, time_is_up: bool = False) -> dict[str, Any] | Wait:
         """The reply, also to a command that failed; or the `Wait` of one that has nothing to say yet."""

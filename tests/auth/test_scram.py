@@ -6,6 +6,7 @@ from base64 import b64decode
 
 import pytest
 
+from headrace.auth.saslprep import saslprep
 from headrace.auth.scram import (
     SHA_1,
     SHA_256,
@@ -156,3 +157,17 @@ def test_credentials_are_read_back_from_a_document() -> None:
     assert Credentials.parsed(SHA_256, made.document) == made
     for broken in ({}, {**made.document, "storedKey": "AA=="}, {**made.document, "salt": 5}):
         assert Credentials.parsed(SHA_256, broken) is None
+
+
+def test_passwords_that_saslprep_prohibits_are_refused() -> None:
+    for password in ("\u0007", "\u0627\u0031", "\u0221"):
+        with pytest.raises(CommandError) as refused:
+            derive(SHA_256, "u", password, bytes(28))
+        assert refused.value.code == 2
+
+
+def test_saslprep_is_that_of_the_drivers() -> None:
+    from pymongo.saslprep import saslprep as of_the_driver
+
+    for text in ("I\u00adX", "user", "USER", "\u00aa", "\u2168", "\u00a0x", "\u0627\u0628", "\u0041\u030a"):
+        assert saslprep(text) == of_the_driver(text)

@@ -74,6 +74,7 @@ class FakeServer:
     memory: Memory = field(default_factory=Memory)
     shell: FakeShell = field(default_factory=FakeShell)
     access: FakeAccess = field(default_factory=FakeAccess)
+    authorizes: bool = False
     connections_open: int = 3
     connections_created: int = 4
     commands: dict[str, Any] = field(default_factory=lambda: STATIC_COMMANDS)

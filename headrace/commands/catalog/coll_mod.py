@@ -8,6 +8,7 @@ from bson import Int64
 
 from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
 from headrace.commands.catalog.create import check_view_pipeline
+from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, boolean, document, number, string, unsupported
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -129,4 +130,4 @@ def _find(collection: Collection, change: dict[str, Any]) -> Index:
     raise CommandError(27, f"cannot find index {change} for ns {collection.namespace}")
 
 
-COMMAND: Final = Command("collMod", run, CHANGES, writes=True)
+COMMAND: Final = Command("collMod", run, CHANGES, writes=True, requires=writes.COLL_MOD)

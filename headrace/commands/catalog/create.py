@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, unsupported
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -108,4 +109,4 @@ def check_view_pipeline(database: str, namespace: str, pipeline: list[Any]) -> N
             raise CommandError(167, f"The aggregation stage {stage.name} cannot be used in a view definition")
 
 
-COMMAND: Final = Command("create", run, FIELDS, writes=True)
+COMMAND: Final = Command("create", run, FIELDS, writes=True, requires=writes.CREATE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, boolean, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -11,6 +12,7 @@ from headrace.dispatch.generic_arguments import COLLECTION_UUID, ENCRYPTION
 from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.dispatch.namespaces import check_database, check_namespace, for_writing, target
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_collection, on_database
 from headrace.errors import CommandError
 from headrace.execution.storage_stats import count_of
 from headrace.store import catalog_changes
@@ -96,7 +98,7 @@ _RENAME: Final = Fields(
 )  # fmt: skip
 
 COMMANDS: Final = (
-    Command("drop", drop, _DROP, pauses=True, writes=True),
-    Command("dropDatabase", drop_database, Fields(), pauses=True, writes=True),
-    Command("renameCollection", rename, _RENAME, pauses=True, writes=True, admin_only=True),
+    Command("drop", drop, _DROP, pauses=True, writes=True, requires=on_collection("dropCollection")),
+    Command("dropDatabase", drop_database, Fields(), pauses=True, writes=True, requires=on_database("dropDatabase")),
+    Command("renameCollection", rename, _RENAME, pauses=True, writes=True, admin_only=True, requires=writes.RENAME),
 )

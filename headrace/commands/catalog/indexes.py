@@ -22,6 +22,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, COLLATION, COLLECTION_UUID, CURSOR
 from headrace.dispatch.namespaces import target, writable
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_collection
 from headrace.dispatch.transaction_statements import check_new_indexes
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
@@ -239,7 +240,7 @@ _LIST: Final = Fields(
 )
 
 COMMANDS: Final = (
-    Command("createIndexes", create, _CREATE, pauses=True, writes=True),
-    Command("dropIndexes", drop, _DROP, writes=True, aliases=("deleteIndexes",)),
-    Command("listIndexes", list_indexes, _LIST),
+    Command("createIndexes", create, _CREATE, pauses=True, writes=True, requires=on_collection("createIndex")),
+    Command("dropIndexes", drop, _DROP, writes=True, aliases=("deleteIndexes",), requires=on_collection("dropIndex")),
+    Command("listIndexes", list_indexes, _LIST, requires=on_collection("listIndexes")),
 )

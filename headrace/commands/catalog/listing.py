@@ -10,12 +10,15 @@ from typing import Any, Final
 from bson import Binary, Int64
 
 from headrace import limits
+from headrace.auth.privileges import CLUSTER, Privileges, allowed, concern_collection, concern_database
+from headrace.commands.requirements import others
 from headrace.dispatch.arguments import Fields, boolean, document, number, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, CURSOR
 from headrace.dispatch.namespaces import OPLOG, check_database, target
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_collection, on_database
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.storage_stats import count_of, oplog_size, size_of, storage_stats
@@ -27,6 +30,8 @@ from headrace.values.bson import encode
 
 OPLOG_UUID: Final = uuid.uuid5(uuid.NAMESPACE_URL, "headrace:local.oplog.rs").bytes
 
+AUTHORIZED_COLLECTIONS: Final = boolean("authorizedCollections")
+AUTHORIZED_DATABASES: Final = boolean("authorizedDatabases")
 FILTER: Final = document("filter")
 NAME_ONLY: Final = boolean("nameOnly")
 SCALE: Final = number("scale", 1)
@@ -56,6 +61,9 @@ def list_collections(context: CommandContext, request: Request) -> bytes:
         shown.append(_oplog(context))
     if any(item["type"] == "view" for item in ticking(shown)):
         shown.append(_system_views(database))
+    if context.engine.authorizes and AUTHORIZED_COLLECTIONS.of(request.body):
+        privileges = _privileges(request)
+        shown = [item for item in ticking(shown) if concern_collection(privileges, f"{database}.{item['name']}")]
     if spec:
         predicate = parse_filter(spec)
         shown = [item for item in ticking(shown) if predicate(item)]
@@ -93,6 +101,9 @@ def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
     names = set(context.view.catalog.databases()) | {"admin", "config"}
     if context.store.oplog_enabled:
         names.add("local")
+    if context.engine.authorizes and not _sees_all_databases(request):
+        privileges = _privileges(request)
+        names = {name for name in names if concern_database(privileges, name)}
     name_only = NAME_ONLY.of(request.body)
     shown: list[dict[str, Any]] = []
     total = 0
@@ -117,6 +128,17 @@ def _database_size(context: CommandContext, database: str, collections: list[Col
     if database == "local" and context.store.oplog_enabled:
         size += oplog_size(context)[0]
     return size
+
+
+def _privileges(request: Request) -> Privileges:
+    grants = request.client.grants
+    return {} if grants is None else grants.privileges  # type: ignore[no-any-return]
+
+
+def _sees_all_databases(request: Request) -> bool:
+    """Whether databases are listed that the user has no privileges on."""
+    may = allowed(_privileges(request), CLUSTER, _LIST_ALL)
+    return may and not AUTHORIZED_DATABASES.of(request.body)
 
 
 def collection_stats(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -185,19 +207,29 @@ def _records(context: CommandContext, collection: Collection) -> Iterator[bytes]
         after = records[-1]
 
 
+_LIST_ALL: Final = frozenset({"listDatabases"})
 _STATISTICS: Final = Fields(SCALE, strict=False)
 _LIST_COLLECTIONS: Final = Fields(
-    CURSOR, FILTER, NAME_ONLY, *without_effect("bool", "authorizedCollections", "includePendingDrops")
+    AUTHORIZED_COLLECTIONS, CURSOR, FILTER, NAME_ONLY, *without_effect("bool", "includePendingDrops")
 )
-_LIST_DATABASES: Final = Fields(FILTER, NAME_ONLY, *without_effect("bool", "authorizedDatabases"))
+_LIST_DATABASES: Final = Fields(AUTHORIZED_DATABASES, FILTER, NAME_ONLY)
 _VALIDATE: Final = Fields(
     *without_effect("bool", "background", "checkBSONConformance", "full", "metadata", "repair"), strict=False
 )
 
 COMMANDS: Final = (
-    Command("collStats", collection_stats, _STATISTICS, aliases=("collstats",), pauses=True),
-    Command("dbStats", database_stats, _STATISTICS, aliases=("dbstats",), pauses=True),
-    Command("listCollections", list_collections, _LIST_COLLECTIONS, pauses=True),
-    Command("listDatabases", list_databases, _LIST_DATABASES, pauses=True, admin_only=True),
-    Command("validate", validate, _VALIDATE, pauses=True),
+    Command(
+        "collStats",
+        collection_stats,
+        _STATISTICS,
+        aliases=("collstats",),
+        pauses=True,
+        requires=on_collection("collStats"),
+    ),
+    Command("dbStats", database_stats, _STATISTICS, aliases=("dbstats",), pauses=True, requires=on_database("dbStats")),
+    Command("listCollections", list_collections, _LIST_COLLECTIONS, pauses=True, requires=others.LIST_COLLECTIONS),
+    Command(
+        "listDatabases", list_databases, _LIST_DATABASES, pauses=True, admin_only=True, requires=others.LIST_DATABASES
+    ),
+    Command("validate", validate, _VALIDATE, pauses=True, requires=on_collection("validate")),
 )

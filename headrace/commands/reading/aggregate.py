@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.commands.requirements import pipelines
 from headrace.dispatch.arguments import Fields, array, boolean, document, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -96,4 +97,4 @@ def writes(request: Request) -> bool:
     return "$out" in pipeline[-1] or "$merge" in pipeline[-1]
 
 
-COMMAND: Final = Command("aggregate", run, FIELDS, pauses=True, writes=writes)
+COMMAND: Final = Command("aggregate", run, FIELDS, pauses=True, writes=writes, requires=pipelines.AGGREGATE)

@@ -36,6 +36,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION, LET
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_collection
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.execution.change_streams import ImageReader, stream_spec
@@ -153,4 +154,4 @@ def _wanted(request: Request) -> Wanted:
     )  # fmt: skip
 
 
-COMMAND: Final = Command(NAME, run, FIELDS, needs_oplog=True)
+COMMAND: Final = Command(NAME, run, FIELDS, needs_oplog=True, requires=on_collection("changeStream", "find"))

@@ -13,6 +13,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION, COLLECTION_UUID, HINT, QUERY_STATS
 from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_collection
 from headrace.errors import CommandError
 from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import check_hint, collation_of
@@ -104,4 +105,7 @@ _DISTINCT: Final = Fields(
     COLLATION, HINT, KEY, QUERY, *COLLECTION_UUID, *QUERY_STATS, *without_effect("object", "queryOptions")
 )
 
-COMMANDS: Final = (Command("count", count, _COUNT, pauses=True), Command("distinct", distinct, _DISTINCT, pauses=True))
+COMMANDS: Final = (
+    Command("count", count, _COUNT, pauses=True, requires=on_collection("find")),
+    Command("distinct", distinct, _DISTINCT, pauses=True, requires=on_collection("find")),
+)

@@ -16,6 +16,7 @@ from bson import Int64, Timestamp
 
 from headrace.commands.reading import count, find
 from headrace.commands.reading.aggregate import PIPELINE
+from headrace.commands.requirements import others
 from headrace.commands.writing import delete, find_and_modify, update
 from headrace.dispatch.arguments import Fields, document, raw_documents, string
 from headrace.dispatch.command import Command
@@ -324,4 +325,4 @@ def _counted(items: Iterator[Any], counts: list[int], index: int) -> Iterator[An
         yield item
 
 
-COMMAND: Final = Command("explain", run, FIELDS, pauses=True)
+COMMAND: Final = Command("explain", run, FIELDS, pauses=True, requires=others.EXPLAIN)

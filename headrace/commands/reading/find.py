@@ -26,7 +26,8 @@ from headrace.dispatch.generic_arguments import (
 )
 from headrace.dispatch.namespaces import OPLOG, target
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import session_id
+from headrace.dispatch.requirement import on_collection
+from headrace.dispatch.sessions import owner_of, session_id
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
@@ -225,7 +226,7 @@ def _tail(
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     if cursor.exhausted or (not is_oplog and context.view.last_record(collection) is None):  # type: ignore[arg-type]
         return reply.cursor_elements(b"firstBatch", reply.array(batch), 0, namespace.encode(), None)
-    cursor_id = context.cursors.add(cursor, session_id(request), request.client.address)
+    cursor_id = context.cursors.add(cursor, session_id(request), request.client.address, owner_of(context, request))
     return reply.cursor_elements(b"firstBatch", reply.array(batch), cursor_id, namespace.encode(), None)
 
 
@@ -257,4 +258,4 @@ def pauses(engine: Engine, request: Request) -> bool:
 
 
 _ONE_ID: Final = frozenset({Int64, ObjectId, int, str})
-COMMAND: Final = Command("find", run, FIELDS, pauses=pauses)
+COMMAND: Final = Command("find", run, FIELDS, pauses=pauses, requires=on_collection("find"))

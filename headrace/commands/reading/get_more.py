@@ -6,6 +6,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
+from headrace.commands.requirements import others
 from headrace.cursors.change_cursor import ChangeCursor
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.dispatch import reply
@@ -38,6 +39,8 @@ FIELDS: Final = Fields(
 def run(context: CommandContext, request: Request) -> bytes | Wait:
     """getMore: the next batch, or a `Wait` where the cursor awaits data. Raises 43 for an unknown cursor, 237 for a
     killed one."""
+    if request.wait_until_ms is not None and context.engine.authorizes:
+        _require_again(context, request)
     if request.cursor is not None and context.cursors.peek(request.cursor.id) is request.cursor:
         return _changes(context, request, request.cursor)
     body = request.body
@@ -66,6 +69,14 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
     return reply.cursor_elements(
         b"nextBatch", reply.array(batch), 0 if cursor.exhausted else cursor_id, namespace, None
     )
+
+
+def _require_again(context: CommandContext, request: Request) -> None:
+    """Raise 13 where the user has lost, while it waited, what opening the cursor required."""
+    access, cursor = context.engine.access, request.cursor
+    owner = None if cursor is None else context.cursors.owners.get(cursor.id)
+    if not access.still_owns(request.client, owner):
+        access.require_again(context.engine, COMMAND, request)
 
 
 def _documents(context: CommandContext, cursor: DocumentCursor, count_max: int | None) -> list[bytes]:
@@ -143,4 +154,4 @@ def pauses(engine: Engine, request: Request) -> bool:
     return request.cursor is None
 
 
-COMMAND: Final = Command("getMore", run, FIELDS, pauses=pauses)
+COMMAND: Final = Command("getMore", run, FIELDS, pauses=pauses, requires=others.GET_MORE)

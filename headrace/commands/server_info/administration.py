@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.commands.requirements import others
 from headrace.dispatch.arguments import Fields, boolean, number, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request, require_loopback
+from headrace.dispatch.requirement import on_cluster
 from headrace.errors import CommandError
 
 LEVEL: Final = number("profile", required=True)
@@ -46,7 +48,8 @@ def rotate_certificates(context: CommandContext, request: Request) -> dict[str, 
 def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
     """End as at SIGTERM: what was begun is answered, and nothing more. Raises 13 for a
     client on another machine, 115 for a server inside a process."""
-    require_loopback(request)
+    if not context.engine.authorizes:
+        require_loopback(request)
     end_server = context.engine.shell.shut_down
     if end_server is None:
         raise CommandError(115, "this server is embedded in a process, which alone can end it")
@@ -55,9 +58,15 @@ def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("fsync", fsync, Fields(LOCK, strict=False), admin_only=True),
-    Command("profile", profile, Fields(LEVEL, strict=False)),
-    Command("rotateCertificates", rotate_certificates, Fields(MESSAGE), admin_only=True),
-    Command("shutdown", shut_down, Fields(strict=False), admin_only=True),
-    Command("top", top, Fields(strict=False), admin_only=True),
+    Command("fsync", fsync, Fields(LOCK, strict=False), admin_only=True, requires=on_cluster("fsync")),
+    Command("profile", profile, Fields(LEVEL, strict=False), requires=others.PROFILE),
+    Command(
+        "rotateCertificates",
+        rotate_certificates,
+        Fields(MESSAGE),
+        admin_only=True,
+        requires=on_cluster("rotateCertificates"),
+    ),
+    Command("shutdown", shut_down, Fields(strict=False), admin_only=True, requires=on_cluster("shutdown")),
+    Command("top", top, Fields(strict=False), admin_only=True, requires=on_cluster("top")),
 )

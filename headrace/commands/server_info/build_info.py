@@ -22,6 +22,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import TlsOptions
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import ANYONE, on_cluster
 from headrace.dispatch.server_info import MONGODB_VERSION, MONGODB_VERSION_TEXT, headrace_version
 from headrace.errors import CommandError
 
@@ -145,10 +146,22 @@ def list_commands(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("buildInfo", build_info, Fields(strict=False), aliases=("buildinfo",)),
-    Command("features", features, Fields(strict=False)),
-    Command("getCmdLineOpts", get_cmd_line_opts, Fields(strict=False), admin_only=True),
-    Command("getLog", get_log, Fields(string("getLog", required=True), strict=False), admin_only=True),
-    Command("hostInfo", host_info, Fields(strict=False)),
-    Command("listCommands", list_commands, Fields(strict=False)),
+    Command("buildInfo", build_info, Fields(strict=False), aliases=("buildinfo",), requires=ANYONE),
+    Command("features", features, Fields(strict=False), requires=ANYONE),
+    Command(
+        "getCmdLineOpts",
+        get_cmd_line_opts,
+        Fields(strict=False),
+        admin_only=True,
+        requires=on_cluster("getCmdLineOpts"),
+    ),
+    Command(
+        "getLog",
+        get_log,
+        Fields(string("getLog", required=True), strict=False),
+        admin_only=True,
+        requires=on_cluster("getLog"),
+    ),
+    Command("hostInfo", host_info, Fields(strict=False), requires=on_cluster("hostInfo")),
+    Command("listCommands", list_commands, Fields(strict=False), requires=ANYONE),
 )

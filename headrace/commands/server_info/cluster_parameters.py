@@ -13,6 +13,7 @@ from headrace.dispatch.arguments import Field, Fields, FieldType, document
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request, require_loopback
+from headrace.dispatch.requirement import on_cluster
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import double_of, to_long
 from headrace.values.bson import type_name
@@ -44,7 +45,8 @@ VALUE: Final = Fields(IMAGES)
 
 def set_cluster_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
     """setClusterParameter: only `changeStreamOptions`, from this machine. Raises 2, 13, 14, 20, 72, 40415."""
-    require_loopback(request)
+    if not context.engine.authorizes:
+        require_loopback(request)
     if not context.store.oplog_enabled:
         raise CommandError(20, "setClusterParameter cannot be run on standalones")
     wanted = request.body[request.name]
@@ -88,6 +90,19 @@ def get_cluster_parameter(context: CommandContext, request: Request) -> dict[str
 
 
 COMMANDS: Final = (
-    Command("getClusterParameter", get_cluster_parameter, Fields(strict=False), admin_only=True),
-    Command("setClusterParameter", set_cluster_parameter, Fields(strict=False), writes=True, admin_only=True),
+    Command(
+        "getClusterParameter",
+        get_cluster_parameter,
+        Fields(strict=False),
+        admin_only=True,
+        requires=on_cluster("getClusterParameter"),
+    ),
+    Command(
+        "setClusterParameter",
+        set_cluster_parameter,
+        Fields(strict=False),
+        writes=True,
+        admin_only=True,
+        requires=on_cluster("setClusterParameter"),
+    ),
 )

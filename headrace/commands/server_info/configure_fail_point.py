@@ -11,6 +11,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.fail_points import NAMES, FailPoint
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import LOGGED_IN
 from headrace.errors import CommandError
 from headrace.values.bson import type_name
 
@@ -68,5 +69,6 @@ COMMANDS: Final = (
         configure,
         Fields(string("configureFailPoint", required=True), DATA, MODE, strict=False),
         admin_only=True,
+        requires=LOGGED_IN,
     ),
 )

@@ -8,6 +8,7 @@ from headrace.dispatch.arguments import Fields
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import ANYONE
 
 
 def ping(context: CommandContext, request: Request) -> bytes:
@@ -21,6 +22,6 @@ def whats_my_uri(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("ping", ping, Fields(strict=False)),
-    Command("whatsmyuri", whats_my_uri, Fields(strict=False)),
+    Command("ping", ping, Fields(strict=False), requires=ANYONE),
+    Command("whatsmyuri", whats_my_uri, Fields(strict=False), requires=ANYONE),
 )

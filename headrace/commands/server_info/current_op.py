@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import Fields, boolean, number, without_effect
+from headrace.commands.requirements import others
+from headrace.dispatch.arguments import Fields, boolean, number
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import GENERIC
@@ -19,6 +20,7 @@ from headrace.execution.current_operations import operations
 from headrace.query.match import parse_filter
 
 ALL: Final = boolean("$all")
+ONLY_OF_USER: Final = boolean("$ownOps")
 OP: Final = number("op")
 _NO_FILTER: Final = GENERIC.by_name.keys() | {"$all", "$ownOps", "currentOp"}
 
@@ -26,7 +28,11 @@ _NO_FILTER: Final = GENERIC.by_name.keys() | {"$all", "$ownOps", "currentOp"}
 def current_op(context: CommandContext, request: Request) -> dict[str, Any]:
     """The operations that match the command's other fields."""
     matches = parse_filter({name: value for name, value in request.body.items() if name not in _NO_FILTER})
-    in_progress = operations(context, request, {"idleSessions": True, "idleCursors": ALL.of(request.body)})
+    in_progress = operations(
+        context,
+        request,
+        {"idleSessions": True, "idleCursors": ALL.of(request.body), "allUsers": not ONLY_OF_USER.of(request.body)},
+    )
     return {"inprog": [item for item in in_progress if matches(item)]}
 
 
@@ -40,6 +46,8 @@ def kill_op(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("currentOp", current_op, Fields(ALL, *without_effect("bool", "$ownOps"), strict=False), admin_only=True),
-    Command("killOp", kill_op, Fields(OP, strict=False), admin_only=True),
+    Command(
+        "currentOp", current_op, Fields(ALL, ONLY_OF_USER, strict=False), admin_only=True, requires=others.CURRENT_OP
+    ),
+    Command("killOp", kill_op, Fields(OP, strict=False), admin_only=True, requires=others.KILL_OP),
 )

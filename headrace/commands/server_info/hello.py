@@ -22,6 +22,7 @@ from headrace.dispatch.arguments import Field, Fields, array, boolean, document,
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.requirement import ANYONE
 from headrace.dispatch.server_info import ELECTION_ID, host_of, op_time, topology_version
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
@@ -171,6 +172,6 @@ def _for_anybody(context: CommandContext, info: ClientInfo) -> dict[str, Any]:
 
 
 COMMANDS: Final = (
-    Command("hello", run, _FIELDS),
-    Command("isMaster", run, _FIELDS, aliases=("ismaster",)),
+    Command("hello", run, _FIELDS, requires=ANYONE),
+    Command("isMaster", run, _FIELDS, aliases=("ismaster",), requires=ANYONE),
 )

@@ -20,6 +20,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import GENERIC
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import Request, require_loopback
+from headrace.dispatch.requirement import on_cluster
 from headrace.dispatch.server_info import FEATURE_VERSION
 from headrace.errors import CommandError
 
@@ -136,7 +137,8 @@ def _value(context: CommandContext, name: str) -> Any:
 
 def set_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
     """Change parameters, all or none of them; answers what the first was. Raises 2, 20, 72."""
-    require_loopback(request)
+    if not context.engine.authorizes:
+        require_loopback(request)
     wanted = [(name, value) for name, value in request.body.items() if name not in GENERIC.by_name][1:]
     if not wanted:
         raise CommandError(72, "no option found to set, use help:true to see options ")
@@ -157,7 +159,8 @@ def _checked(name: str, value: Any) -> Any:
 
 def resize_oplog(context: CommandContext, request: Request) -> dict[str, Any]:
     """replSetResizeOplog: the same bounds under MongoDB's own command; `size` is in megabytes, null for the default."""
-    require_loopback(request)
+    if not context.engine.authorizes:
+        require_loopback(request)
     changes: dict[str, Any] = {}
     if "size" in request.body:
         changes["oplogSizeMB"] = _bound("size", request.body["size"])
@@ -195,14 +198,28 @@ def set_feature_version(context: CommandContext, request: Request) -> dict[str, 
 _RESIZE: Final = Fields(*without_effect("number", "size", "minRetentionHours"), strict=False)
 
 COMMANDS: Final = (
-    Command("getDefaultRWConcern", get_default_rw_concern, Fields(strict=False), admin_only=True),
-    Command("getParameter", get_parameter, Fields(strict=False), admin_only=True),
-    Command("replSetResizeOplog", resize_oplog, _RESIZE, admin_only=True, needs_oplog=True),
+    Command(
+        "getDefaultRWConcern",
+        get_default_rw_concern,
+        Fields(strict=False),
+        admin_only=True,
+        requires=on_cluster("getDefaultRWConcern"),
+    ),
+    Command("getParameter", get_parameter, Fields(strict=False), admin_only=True, requires=on_cluster("getParameter")),
+    Command(
+        "replSetResizeOplog",
+        resize_oplog,
+        _RESIZE,
+        admin_only=True,
+        needs_oplog=True,
+        requires=on_cluster("replSetResizeOplog"),
+    ),
     Command(
         "setFeatureCompatibilityVersion",
         set_feature_version,
         Fields(string("setFeatureCompatibilityVersion"), strict=False),
         admin_only=True,
+        requires=on_cluster("setFeatureCompatibilityVersion"),
     ),
-    Command("setParameter", set_parameter, Fields(strict=False), admin_only=True),
+    Command("setParameter", set_parameter, Fields(strict=False), admin_only=True, requires=on_cluster("setParameter")),
 )

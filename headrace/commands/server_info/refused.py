@@ -12,6 +12,7 @@ from headrace.dispatch.arguments import Fields
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_cluster, on_collection
 from headrace.errors import CommandError
 
 _ONE_MEMBER: Final = "Headrace is a set of one member"
@@ -35,6 +36,17 @@ def _refuse(code: int, message: str) -> Any:
     return run
 
 
+_REQUIRES: Final = {
+    "fsyncUnlock": on_cluster("unlock"),
+    "mapReduce": on_collection("find"),
+    "replSetHeartbeat": on_cluster("internal"),
+    "replSetRequestVotes": on_cluster("internal"),
+    "replSetStepUp": on_cluster("replSetStateChange"),
+    "replSetUpdatePosition": on_cluster("internal"),
+    "setDefaultRWConcern": on_cluster("setDefaultRWConcern"),
+}
+
 COMMANDS: Final = tuple(
-    Command(name, _refuse(code, message), Fields(strict=False)) for name, (code, message) in REFUSED.items()
+    Command(name, _refuse(code, message), Fields(strict=False), requires=_REQUIRES[name])
+    for name, (code, message) in REFUSED.items()
 )

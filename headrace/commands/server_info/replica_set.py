@@ -16,6 +16,7 @@ from headrace.dispatch.arguments import Fields, boolean
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_cluster
 from headrace.dispatch.server_info import ELECTION_ID, host_of, op_time
 from headrace.errors import CommandError
 
@@ -183,25 +184,70 @@ COMMANDS: Final = (
         Fields(strict=False),
         admin_only=True,
         needs_oplog=True,
+        requires=on_cluster("replSetStateChange"),
     ),
-    Command("replSetGetConfig", get_config, Fields(COMMITMENT_STATUS, strict=False), admin_only=True, needs_oplog=True),
-    Command("replSetGetRBID", rollback_id, Fields(strict=False), admin_only=True, needs_oplog=True),
-    Command("replSetGetStatus", get_status, Fields(strict=False), admin_only=True, needs_oplog=True),
-    Command("replSetInitiate", initiate, Fields(strict=False), admin_only=True, needs_oplog=True),
+    Command(
+        "replSetGetConfig",
+        get_config,
+        Fields(COMMITMENT_STATUS, strict=False),
+        admin_only=True,
+        needs_oplog=True,
+        requires=on_cluster("replSetGetConfig"),
+    ),
+    Command(
+        "replSetGetRBID",
+        rollback_id,
+        Fields(strict=False),
+        admin_only=True,
+        needs_oplog=True,
+        requires=on_cluster("internal"),
+    ),
+    Command(
+        "replSetGetStatus",
+        get_status,
+        Fields(strict=False),
+        admin_only=True,
+        needs_oplog=True,
+        requires=on_cluster("replSetGetStatus"),
+    ),
+    Command(
+        "replSetInitiate",
+        initiate,
+        Fields(strict=False),
+        admin_only=True,
+        needs_oplog=True,
+        requires=on_cluster("replSetConfigure"),
+    ),
     Command(
         "replSetMaintenance",
         _not_a_secondary("primaries can't modify maintenance mode"),
         Fields(strict=False),
         admin_only=True,
         needs_oplog=True,
+        requires=on_cluster("replSetStateChange"),
     ),
-    Command("replSetReconfig", reconfigure, Fields(strict=False), admin_only=True, needs_oplog=True),
-    Command("replSetStepDown", step_down, Fields(FORCE, strict=False), admin_only=True, needs_oplog=True),
+    Command(
+        "replSetReconfig",
+        reconfigure,
+        Fields(strict=False),
+        admin_only=True,
+        needs_oplog=True,
+        requires=on_cluster("replSetConfigure"),
+    ),
+    Command(
+        "replSetStepDown",
+        step_down,
+        Fields(FORCE, strict=False),
+        admin_only=True,
+        needs_oplog=True,
+        requires=on_cluster("replSetStateChange"),
+    ),
     Command(
         "replSetSyncFrom",
         _not_a_secondary("primaries don't sync"),
         Fields(strict=False),
         admin_only=True,
         needs_oplog=True,
+        requires=on_cluster("replSetStateChange"),
     ),
 )

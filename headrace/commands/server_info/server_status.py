@@ -21,6 +21,7 @@ from headrace.dispatch.arguments import Fields
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_cluster
 from headrace.dispatch.server_info import ELECTION_ID, MONGODB_VERSION_TEXT, headrace_version, host_of
 
 _OPERATIONS: Final = {
@@ -197,4 +198,4 @@ _SECTIONS: Final[dict[str, Callable[[CommandContext, Request], dict[str, Any] | 
     "transportSecurity": _transport_security,
 }
 
-COMMANDS: Final = (Command("serverStatus", run, Fields(strict=False)),)
+COMMANDS: Final = (Command("serverStatus", run, Fields(strict=False), requires=on_cluster("serverStatus")),)

@@ -12,10 +12,14 @@ from uuid import uuid4
 from bson.binary import UUID_SUBTYPE, Binary
 
 from headrace import limits
+from headrace.auth.names import UserName
+from headrace.auth.privileges import CLUSTER
 from headrace.dispatch.arguments import Fields, array
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import ANYONE, LOGGED_IN, on_cluster
+from headrace.dispatch.sessions import session_key, user_digest
 
 
 def start_session(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -40,28 +44,73 @@ def refresh(context: CommandContext, request: Request) -> dict[str, Any]:
 
 
 def end(context: CommandContext, request: Request) -> dict[str, Any]:
-    """endSessions, killSessions: abort what these sessions have open, and close their cursors."""
-    context.engine.end_sessions(_ids(_listed(request)))
+    """endSessions, killSessions: abort what these sessions have open, and close their cursors.
+
+    They are sessions of the user who asks, unless killSessions names another's `uid` and the user may kill any.
+    """
+    any_user = request.name == "killSessions" and _may_kill_any(request)
+    context.engine.end_sessions(_ids(request, _listed(request), any_user=any_user))
     return {}
+
+
+def _may_kill_any(request: Request) -> bool:
+    grants = request.client.grants
+    return grants is not None and grants.permits(CLUSTER, _KILL_ANY_SESSION)
 
 
 def end_all(context: CommandContext, request: Request) -> dict[str, Any]:
-    """killAllSessions and ...ByPattern: the sessions that patterns name; as there are no users, any other means all."""
-    named = [pattern["lsid"] for pattern in _listed(request) if type(pattern.get("lsid")) is dict]
-    context.engine.end_sessions(_ids(named) if named else None)
+    """killAllSessions and ...ByPattern: the sessions, or those of the users, that patterns name; else all."""
+    patterns = _listed(request)
+    named = [pattern["lsid"] for pattern in patterns if type(pattern.get("lsid")) is dict]
+    users = [user_digest(UserName(item["user"], item["db"])) for item in patterns if _is_user(item)]
+    if not named and not users:
+        context.engine.end_sessions(None)
+        return {}
+    ended = _ids(request, named, any_user=True)
+    for transaction in list(context.store.transactions.open.values()):
+        if transaction.lsid is not None and transaction.lsid["uid"] in users:
+            ended.append(transaction.session)
+    for cursor in context.cursors:
+        owner = context.cursors.owners.get(cursor.id)
+        if owner is not None and cursor.session is not None and user_digest(owner.name) in users:
+            ended.append(cursor.session)
+    context.engine.end_sessions(ended)
     return {}
 
 
-def _ids(sessions: list[dict[str, Any]]) -> list[bytes]:
-    identities = [session.get("id") for session in sessions]
-    return [bytes(item) for item in identities if type(item) is Binary and item.subtype == UUID_SUBTYPE]
+def _is_user(item: dict[str, Any]) -> bool:
+    return type(item.get("user")) is str and type(item.get("db")) is str
 
+
+def _ids(request: Request, sessions: list[dict[str, Any]], *, any_user: bool) -> list[bytes]:
+    """The sessions as they are known here, see `session_id`."""
+    ids = []
+    for session in sessions:
+        identity, uid = session.get("id"), session.get("uid")
+        if type(identity) is not Binary or identity.subtype != UUID_SUBTYPE:
+            continue
+        user = request.client.uid
+        if user is not None and any_user and isinstance(uid, bytes) and len(uid) == len(user):
+            user = bytes(uid)
+        ids.append(bytes(identity) if user is None else session_key(bytes(identity), user))
+    return ids
+
+
+_KILL_ANY_SESSION: Final = frozenset({"killAnySession"})
 
 COMMANDS: Final = (
-    Command("endSessions", end, _listing("endSessions"), pauses=True),
-    Command("killAllSessions", end_all, _listing("killAllSessions"), pauses=True),
-    Command("killAllSessionsByPattern", end_all, _listing("killAllSessionsByPattern"), pauses=True),
-    Command("killSessions", end, _listing("killSessions"), pauses=True),
-    Command("refreshSessions", refresh, _listing("refreshSessions")),
-    Command("startSession", start_session, Fields(strict=False)),
+    Command("endSessions", end, _listing("endSessions"), pauses=True, requires=ANYONE),
+    Command(
+        "killAllSessions", end_all, _listing("killAllSessions"), pauses=True, requires=on_cluster("killAnySession")
+    ),
+    Command(
+        "killAllSessionsByPattern",
+        end_all,
+        _listing("killAllSessionsByPattern"),
+        pauses=True,
+        requires=on_cluster("killAnySession"),
+    ),
+    Command("killSessions", end, _listing("killSessions"), pauses=True, requires=LOGGED_IN),
+    Command("refreshSessions", refresh, _listing("refreshSessions"), requires=LOGGED_IN),
+    Command("startSession", start_session, Fields(strict=False), requires=LOGGED_IN),
 )

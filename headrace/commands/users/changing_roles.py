@@ -13,6 +13,7 @@ from headrace.auth.names import RoleName
 from headrace.auth.privileges import documents_of, merged, parse_privilege
 from headrace.auth.restrictions import check_restrictions
 from headrace.auth.roles import inherits, roles_of
+from headrace.commands.requirements import users
 from headrace.commands.users.arguments import role_named, role_names
 from headrace.commands.users.changing_users import RESTRICTIONS, note
 from headrace.dispatch.access import ROLES, USERS
@@ -20,6 +21,7 @@ from headrace.dispatch.arguments import Fields, array
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_database
 from headrace.errors import CommandError
 from headrace.execution import user_store
 
@@ -191,12 +193,30 @@ def _roles(request: Request) -> list[RoleName]:
 
 
 COMMANDS: Final = (
-    Command("createRole", create, Fields(INHERITED_REQUIRED, PRIVILEGES_REQUIRED, RESTRICTIONS), writes=True),
-    Command("dropAllRolesFromDatabase", drop_all, Fields(), writes=True),
-    Command("dropRole", drop, Fields(), writes=True),
-    Command("grantPrivilegesToRole", grant_privileges, Fields(PRIVILEGES_REQUIRED), writes=True),
-    Command("grantRolesToRole", grant_roles, Fields(INHERITED_REQUIRED), writes=True),
-    Command("revokePrivilegesFromRole", revoke_privileges, Fields(PRIVILEGES_REQUIRED), writes=True),
-    Command("revokeRolesFromRole", revoke_roles, Fields(INHERITED_REQUIRED), writes=True),
-    Command("updateRole", update, Fields(INHERITED, PRIVILEGES, RESTRICTIONS), writes=True),
+    Command(
+        "createRole",
+        create,
+        Fields(INHERITED_REQUIRED, PRIVILEGES_REQUIRED, RESTRICTIONS),
+        writes=True,
+        requires=users.CREATE_ROLE,
+    ),
+    Command("dropAllRolesFromDatabase", drop_all, Fields(), writes=True, requires=on_database("dropRole")),
+    Command("dropRole", drop, Fields(), writes=True, requires=on_database("dropRole")),
+    Command(
+        "grantPrivilegesToRole",
+        grant_privileges,
+        Fields(PRIVILEGES_REQUIRED),
+        writes=True,
+        requires=users.GRANT_PRIVILEGES,
+    ),
+    Command("grantRolesToRole", grant_roles, Fields(INHERITED_REQUIRED), writes=True, requires=users.GRANT_ROLES),
+    Command(
+        "revokePrivilegesFromRole",
+        revoke_privileges,
+        Fields(PRIVILEGES_REQUIRED),
+        writes=True,
+        requires=users.REVOKE_PRIVILEGES,
+    ),
+    Command("revokeRolesFromRole", revoke_roles, Fields(INHERITED_REQUIRED), writes=True, requires=users.REVOKE_ROLES),
+    Command("updateRole", update, Fields(INHERITED, PRIVILEGES, RESTRICTIONS), writes=True, requires=users.UPDATE_ROLE),
 )

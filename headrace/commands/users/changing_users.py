@@ -18,12 +18,14 @@ from headrace.auth.restrictions import check_restrictions
 from headrace.auth.roles import roles_of
 from headrace.auth.scram import SALT_BYTES, SHA_1
 from headrace.auth.users import MECHANISMS, derive_all
+from headrace.commands.requirements import users
 from headrace.commands.users.arguments import role_names, user_named
 from headrace.dispatch.access import USERS
 from headrace.dispatch.arguments import Fields, array, boolean, document, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_database
 from headrace.errors import CommandError
 from headrace.execution import user_store
 
@@ -193,10 +195,17 @@ _UPDATED: Final = ("authenticationRestrictions", "customData", "mechanisms", "pw
 _USER: Final = (CUSTOM_DATA, DIGEST_PASSWORD, MECHANISM_NAMES, PASSWORD, RESTRICTIONS)
 
 COMMANDS: Final = (
-    Command("createUser", create, Fields(*_USER, ROLES_REQUIRED), writes=True, prepare=derivation),
-    Command("dropAllUsersFromDatabase", drop_all, Fields(), writes=True),
-    Command("dropUser", drop, Fields(), writes=True),
-    Command("grantRolesToUser", grant, Fields(ROLES_REQUIRED), writes=True),
-    Command("revokeRolesFromUser", revoke, Fields(ROLES_REQUIRED), writes=True),
-    Command("updateUser", update, Fields(*_USER, ROLES), writes=True, prepare=derivation),
+    Command(
+        "createUser",
+        create,
+        Fields(*_USER, ROLES_REQUIRED),
+        writes=True,
+        prepare=derivation,
+        requires=users.CREATE_USER,
+    ),
+    Command("dropAllUsersFromDatabase", drop_all, Fields(), writes=True, requires=on_database("dropUser")),
+    Command("dropUser", drop, Fields(), writes=True, requires=on_database("dropUser")),
+    Command("grantRolesToUser", grant, Fields(ROLES_REQUIRED), writes=True, requires=users.GRANT_ROLES),
+    Command("revokeRolesFromUser", revoke, Fields(ROLES_REQUIRED), writes=True, requires=users.REVOKE_ROLES),
+    Command("updateUser", update, Fields(*_USER, ROLES), writes=True, prepare=derivation, requires=users.UPDATE_USER),
 )

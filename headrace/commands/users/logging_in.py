@@ -19,6 +19,7 @@ from headrace.dispatch.arguments import Fields, any_type, document, number, stri
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.requirement import ANYONE
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 
@@ -191,8 +192,8 @@ def supported_mechanisms(context: CommandContext, asked: str) -> list[str]:
 _SASL: Final = Fields(MECHANISM, OPTIONS, PAYLOAD, any_type("autoAuthorize"), strict=False)
 
 COMMANDS: Final = (
-    Command("authenticate", authenticate, Fields(string("mechanism"), USER, strict=False)),
-    Command("logout", logout, Fields(strict=False)),
-    Command("saslContinue", sasl_continue, Fields(CONVERSATION_ID, PAYLOAD, strict=False)),
-    Command("saslStart", sasl_start, _SASL),
+    Command("authenticate", authenticate, Fields(string("mechanism"), USER, strict=False), requires=ANYONE),
+    Command("logout", logout, Fields(strict=False), requires=ANYONE),
+    Command("saslContinue", sasl_continue, Fields(CONVERSATION_ID, PAYLOAD, strict=False), requires=ANYONE),
+    Command("saslStart", sasl_start, _SASL, requires=ANYONE),
 )

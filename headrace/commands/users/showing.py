@@ -9,12 +9,14 @@ from headrace.auth.names import RoleName
 from headrace.auth.privileges import documents_of, merged, parse_privilege
 from headrace.auth.roles import resolve, roles_of
 from headrace.auth.users import shown
+from headrace.commands.requirements import users
 from headrace.commands.users.arguments import role_names, user_names
 from headrace.dispatch.access import ROLES, USERS
 from headrace.dispatch.arguments import Fields, any_type, boolean, document
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import ANYONE, on_cluster
 from headrace.errors import CommandError
 from headrace.execution import user_store
 from headrace.query.match import parse_filter
@@ -140,8 +142,13 @@ def invalidate(context: CommandContext, request: Request) -> dict[str, Any]:
 _USERS_INFO: Final = Fields(FILTER, SHOW_CREDENTIALS, SHOW_CUSTOM_DATA, SHOW_PRIVILEGES, SHOW_RESTRICTIONS)
 
 COMMANDS: Final = (
-    Command("connectionStatus", connection_status, Fields(SHOW_PRIVILEGES, strict=False)),
-    Command("invalidateUserCache", invalidate, Fields(), admin_only=True),
-    Command("rolesInfo", roles_info, Fields(SHOW_BUILTIN_ROLES, any_type("showPrivileges"), SHOW_RESTRICTIONS)),
-    Command("usersInfo", users_info, _USERS_INFO),
+    Command("connectionStatus", connection_status, Fields(SHOW_PRIVILEGES, strict=False), requires=ANYONE),
+    Command("invalidateUserCache", invalidate, Fields(), admin_only=True, requires=on_cluster("invalidateUserCache")),
+    Command(
+        "rolesInfo",
+        roles_info,
+        Fields(SHOW_BUILTIN_ROLES, any_type("showPrivileges"), SHOW_RESTRICTIONS),
+        requires=users.ROLES_INFO,
+    ),
+    Command("usersInfo", users_info, _USERS_INFO, requires=users.USERS_INFO),
 )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from headrace.commands.requirements import writes
 from headrace.commands.writing import delete, insert, update
 from headrace.dispatch.arguments import Field, Fields, array, boolean, document, number, raw_documents
 from headrace.dispatch.command import Command
@@ -271,4 +272,6 @@ _DO: Final[dict[str, Callable[..., None]]] = {
     "update": _update,
 }
 
-COMMAND: Final = Command("bulkWrite", run, FIELDS, pauses=True, writes=True, admin_only=True)
+COMMAND: Final = Command(
+    "bulkWrite", run, FIELDS, pauses=True, writes=True, admin_only=True, requires=writes.BULK_WRITE
+)

@@ -13,6 +13,7 @@ from headrace.dispatch.namespaces import for_writing, refused
 from headrace.dispatch.namespaces import target as target_of
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_collection
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
 from headrace.execution.let import variables_of
@@ -110,4 +111,4 @@ def remove(
             return match
 
 
-COMMAND: Final = Command("delete", run, FIELDS, pauses=True, writes=True)
+COMMAND: Final = Command("delete", run, FIELDS, pauses=True, writes=True, requires=on_collection("remove"))

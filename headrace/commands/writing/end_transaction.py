@@ -11,7 +11,8 @@ from headrace.dispatch.arguments import Fields
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import lsid_document, until_returned
+from headrace.dispatch.requirement import LOGGED_IN
+from headrace.dispatch.sessions import lsid_document, lsid_of, until_returned
 from headrace.dispatch.transactions import abort as abort_transaction
 from headrace.dispatch.transactions import committed, current, identity, until_ended
 from headrace.dispatch.wait import Wait
@@ -32,9 +33,11 @@ def commit(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     transaction = current(context.engine, txn, session, number)
     if transaction is None or transaction.state is TransactionState.COMMITTED or transaction.committing is txn:
         return {}
-    write_commit(txn, transaction, lsid_document(session))
+    write_commit(txn, transaction, lsid_document(request))
     if transaction.operations:
         record = {"txnNumber": Int64(number), "committed": True, "usedAt": DatetimeMS(txn.wall_ms)}
+        if request.client.uid is not None:
+            record["lsid"] = lsid_of(request)
         txn.kv.put(session, encode(record), db=txn.tables["sessions"])
     return {}
 
@@ -58,6 +61,6 @@ def _check_inside(request: Request) -> None:
 
 
 COMMANDS: Final = (
-    Command("abortTransaction", abort, Fields(strict=False), admin_only=True),
-    Command("commitTransaction", commit, Fields(strict=False), admin_only=True, writes=True),
+    Command("abortTransaction", abort, Fields(strict=False), admin_only=True, requires=LOGGED_IN),
+    Command("commitTransaction", commit, Fields(strict=False), admin_only=True, writes=True, requires=LOGGED_IN),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.commands.requirements import writes
 from headrace.commands.writing.delete import remove
 from headrace.dispatch.arguments import Field, Fields, boolean, document, without_effect
 from headrace.dispatch.command import Command
@@ -157,4 +158,6 @@ def _modify(
         return
 
 
-COMMAND: Final = Command("findAndModify", run, FIELDS, pauses=True, writes=True, aliases=("findandmodify",))
+COMMAND: Final = Command(
+    "findAndModify", run, FIELDS, pauses=True, writes=True, aliases=("findandmodify",), requires=writes.FIND_AND_MODIFY
+)

@@ -14,6 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
+from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, array, raw_documents
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -213,4 +214,4 @@ def pauses(engine: Engine, request: Request) -> bool:
     return collection is not None and not _takes_any(collection)
 
 
-COMMAND: Final = Command("insert", run, FIELDS, pauses=pauses, writes=True)
+COMMAND: Final = Command("insert", run, FIELDS, pauses=pauses, writes=True, requires=writes.INSERT)

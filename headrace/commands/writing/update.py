@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace import limits
+from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Field, Fields, array, document, raw_documents, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -238,4 +239,4 @@ def _nowhere(namespace: str) -> Collection:
     return Collection(namespace, 0, None, "collection", {}, [])
 
 
-COMMAND: Final = Command("update", run, FIELDS, pauses=True, writes=True)
+COMMAND: Final = Command("update", run, FIELDS, pauses=True, writes=True, requires=writes.UPDATE)

@@ -1,0 +1,134 @@
+"""What an aggregation requires: of its source, of the collections that its stages read, of the one that it writes.
+
+A view is required as it is named, not what it is made of. What is no valid pipeline requires what its valid part does:
+the parser refuses it behind the check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.auth.privileges import ANY_NORMAL, CLUSTER, Privilege
+from headrace.dispatch.access import Grants
+from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import Requirement, namespace_of
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+BYPASS: Final = frozenset({"bypassDocumentValidation"})
+FIND: Final = frozenset({"find"})
+WATCH: Final = frozenset({"changeStream", "find"})
+_SOURCES: Final = {
+    "$collStats": frozenset({"collStats"}),
+    "$indexStats": frozenset({"indexStats"}),
+    "$listSearchIndexes": frozenset({"listSearchIndexes"}),
+    "$planCacheStats": frozenset({"planCacheRead"}),
+}
+"""Stages that describe a collection: what they require instead of `find`."""
+_OF_USERS: Final = {
+    "$currentOp": frozenset({"inprog"}),
+    "$listLocalSessions": frozenset({"listSessions"}),
+    "$listSessions": frozenset({"listSessions"}),
+}
+"""Stages that show one's own, and with `allUsers` everybody's."""
+
+
+def aggregation(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
+    """What an aggregate needs."""
+    body = request.body
+    pipeline = body.get("pipeline")
+    stages = pipeline if type(pipeline) is list else []
+    yield from _pipeline(namespace_of(request), request.db, stages, grants)
+    if body.get("bypassDocumentValidation"):
+        for target in _targets(request.db, stages):
+            yield target, BYPASS
+
+
+def reading(namespace: str, db: str, pipeline: Any, grants: Grants) -> Iterator[Privilege]:
+    """What a pipeline over a collection needs, such as a view's."""
+    yield from _pipeline(namespace, db, pipeline if type(pipeline) is list else [], grants)
+
+
+def _pipeline(namespace: str, db: str, stages: list[Any], grants: Grants) -> Iterator[Privilege]:
+    first = stages[0] if stages and type(stages[0]) is dict else {}
+    yield from _source(namespace, db, next(iter(first.items()), ("", None)), grants)
+    for stage in stages:
+        if type(stage) is dict:
+            for name, spec in stage.items():
+                yield from _stage(name, spec, db, grants)
+
+
+def _source(namespace: str, db: str, first: tuple[str, Any], grants: Grants) -> Iterator[Privilege]:
+    name, spec = first
+    if name == "$changeStream":
+        whole = type(spec) is dict and bool(spec.get("allChangesForCluster"))
+        yield (ANY_NORMAL if whole else namespace), WATCH
+    elif name in _OF_USERS:
+        if type(spec) is dict and (spec.get("allUsers") or not _only_self(spec, grants)):
+            yield CLUSTER, _OF_USERS[name]
+    elif name in _SOURCES:
+        yield namespace, _SOURCES[name]
+    elif name != "$documents":
+        yield namespace, FIND
+
+
+def _only_self(spec: dict[str, Any], grants: Grants) -> bool:
+    """Whether the `users` that sessions are asked for are nobody but who asks."""
+    users = spec.get("users")
+    return users is None or (
+        type(users) is list and all(item == {"user": grants.name.user, "db": grants.name.db} for item in users)
+    )
+
+
+def _stage(name: str, spec: Any, db: str, grants: Grants) -> Iterator[Privilege]:
+    if name == "$facet" and type(spec) is dict:
+        for stages in spec.values():
+            for stage in stages if type(stages) is list else ():
+                for inner, value in stage.items() if type(stage) is dict else ():
+                    yield from _stage(inner, value, db, grants)
+    elif name in ("$graphLookup", "$lookup", "$unionWith"):
+        options = {"coll": spec} if type(spec) is str else spec if type(spec) is dict else {}
+        other = options.get("coll" if name == "$unionWith" else "from")
+        other_db = db
+        if type(other) is dict:
+            other_db, other = other.get("db", db), other.get("coll")
+        if type(other) is str:
+            yield f"{other_db}.{other}", FIND
+        pipeline = options.get("pipeline")
+        for stage in pipeline if type(pipeline) is list else ():
+            for inner, value in stage.items() if type(stage) is dict else ():
+                yield from _stage(inner, value, db, grants)
+    elif name == "$out":
+        yield _target(name, spec, db), frozenset({"insert", "remove"})
+    elif name == "$merge":
+        yield _target(name, spec, db), _merging(spec)
+
+
+def _merging(spec: Any) -> frozenset[str]:
+    options = spec if type(spec) is dict else {}
+    actions = set()
+    if options.get("whenMatched", "merge") not in ("fail", "keepExisting"):
+        actions.add("update")
+    if options.get("whenNotMatched", "insert") == "insert":
+        actions.add("insert")
+    return frozenset(actions or {"insert"})
+
+
+def _target(name: str, spec: Any, db: str) -> str:
+    """The namespace that `$out` or `$merge` writes."""
+    into = spec.get("into") if name == "$merge" and type(spec) is dict else spec
+    if type(into) is dict:
+        return f"{into.get('db', db)}.{into.get('coll', '')}"
+    return f"{db}.{into}"
+
+
+def _targets(db: str, stages: list[Any]) -> Iterator[str]:
+    for stage in stages:
+        for name in ("$merge", "$out"):
+            if type(stage) is dict and name in stage:
+                yield _target(name, stage[name], db)
+
+
+AGGREGATE: Final = Requirement("find on what it reads, insert, update or remove on what it writes", aggregation)

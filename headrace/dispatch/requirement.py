@@ -1,0 +1,90 @@
+"""What a command requires of who sends it, declared beside its fields.
+
+    Command("find", run, FIELDS, requires=on_collection("find"))
+    Command("ping", run, FIELDS, requires=ANYONE)
+
+A requirement names privileges: actions on resources, see `auth/privileges.py`. Where they depend on the request, it is
+made of a function. `Access.require_login` and `Access.require_privileges` look at it, and nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.auth.privileges import CLUSTER, Privilege
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+
+if TYPE_CHECKING:
+    from headrace.dispatch.access import Grants
+    from headrace.dispatch.engine import Engine
+
+Needs = Callable[["Engine", Request, "Grants"], Iterable[Privilege]]
+"""The privileges that a request needs, all of them. May raise 13 itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What a command requires; `needs` None: nothing but a login, or not even that."""
+
+    text: str
+    """For readers: actions and where."""
+    needs: Needs | None = None
+    login: bool = True
+
+
+ANYONE: Final = Requirement("nothing", login=False)
+"""For who has not logged in, too."""
+LOGGED_IN: Final = Requirement("a login")
+
+
+def namespace_of(request: Request) -> str:
+    """The collection that the command's first field names; the database with its dot, where it names none."""
+    name = request.body.get(request.name)
+    return f"{request.db}.{name}" if type(name) is str else f"{request.db}."
+
+
+def on_collection(*actions: str) -> Requirement:
+    """Actions on the collection that the command's first field names."""
+    wanted = frozenset(actions)
+
+    def needs(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
+        return ((namespace_of(request), wanted),)
+
+    return Requirement(f"{', '.join(sorted(actions))} on the collection", needs)
+
+
+def on_database(*actions: str) -> Requirement:
+    """Actions on the command's database."""
+    wanted = frozenset(actions)
+
+    def needs(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
+        return ((f"{request.db}.", wanted),)
+
+    return Requirement(f"{', '.join(sorted(actions))} on the database", needs)
+
+
+def on_cluster(*actions: str) -> Requirement:
+    """Actions on the server."""
+    wanted = ((CLUSTER, frozenset(actions)),)
+
+    def needs(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
+        return wanted
+
+    return Requirement(f"{', '.join(sorted(actions))} on the cluster", needs)
+
+
+def unauthorized(request: Request) -> CommandError:
+    """The error for a request that its user may not make, with MongoDB's text."""
+    from headrace.dispatch.request import shown_body
+    from headrace.values.bson.to_string import to_string
+
+    body: Any = shown_body(request)
+    if len(request.raw) > _SHOWN_BYTES_MAX:
+        body = {name: body[name] for name in (request.name, "$db") if name in body}
+    return CommandError(13, f"not authorized on {request.db} to execute command {to_string(body)}")
+
+
+_SHOWN_BYTES_MAX: Final = 16 * 1024  # of a request that an error quotes as MongoDB does; of a longer one its name
