@@ -63,6 +63,7 @@ _RESTORE: Final = frozenset({
     "bypassDocumentValidation", "collMod", "convertToCapped", "createCollection", "createIndex", "createSearchIndexes",
     "dropCollection", "insert",
 })  # fmt: skip
+_RESTORE_USERS: Final = _USER_ADMIN - {"setAuthenticationRestriction"}
 _FIND: Final = frozenset({"find"})
 _LIST: Final = frozenset({"listCollections", "listDatabases", "listIndexes", "listSearchIndexes"})
 _LIST_DATABASES: Final = (CLUSTER, frozenset({"listDatabases"}))
@@ -184,8 +185,8 @@ def _restore(db: str) -> list[Privilege]:
     return [
         (CLUSTER, cluster),
         (ANY, frozenset({"listCollections"})),
-        (ANY_NORMAL, _RESTORE | _USER_ADMIN | {"dropDatabase"}),
-        ("$external.", _USER_ADMIN),
+        (ANY_NORMAL, _RESTORE | _RESTORE_USERS),
+        ("$external.", _RESTORE_USERS),
         ("config.", _RESTORE),
         ("local.", _RESTORE),
         (".system.js", _RESTORE),

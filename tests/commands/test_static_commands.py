@@ -377,7 +377,7 @@ def test_warnings_of_the_start_can_be_asked_for() -> None:
 @pytest.mark.parametrize(("address", "code"), [("10.1.2.3:5000", 13), ("127.0.0.1:5000", 0)])
 def test_cluster_parameters_are_set_by_local_clients(address: str, code: int) -> None:
     with DrivenServer() as at:
-        at._client = ClientInfo(1, address, ("0.0.0.0", 27017))
+        at.client = ClientInfo(1, address, ("0.0.0.0", 27017))
         value = {"preAndPostImages": {"expireAfterSeconds": 5}}
         reply = at.run("admin", {"setClusterParameter": {"changeStreamOptions": value}})
         assert isinstance(reply, dict) and reply.get("code", 0) == code

@@ -63,8 +63,8 @@ def _pipeline(namespace: str, db: str, stages: list[Any], grants: Grants) -> Ite
 def _source(namespace: str, db: str, first: tuple[str, Any], grants: Grants) -> Iterator[Privilege]:
     name, spec = first
     if name == "$changeStream":
-        whole = type(spec) is dict and bool(spec.get("allChangesForCluster"))
-        yield (ANY_NORMAL if whole else namespace), WATCH
+        everything = type(spec) is dict and bool(spec.get("allChangesForCluster"))
+        yield (ANY_NORMAL if everything else namespace), WATCH
     elif name in _OF_USERS:
         if type(spec) is dict and (spec.get("allUsers") or not _only_self(spec, grants)):
             yield CLUSTER, _OF_USERS[name]
