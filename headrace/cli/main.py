@@ -13,6 +13,7 @@ from pathlib import Path
 import headrace
 from headrace.cli.pipeline import add_actions
 from headrace.cli.serve import add_flags, serve
+from headrace.cli.user import add_user_actions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,6 +73,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     dev.add_argument("path", metavar="DIR", type=Path, help="the folder for the files, created if missing")
     dev.set_defaults(run=_make_certificates)
+    user = commands.add_parser("user", help="create users in a data directory", allow_abbrev=False)
+    add_user_actions(user)
     version = commands.add_parser(
         "version", help="print the version", description="Print the version.", allow_abbrev=False
     )

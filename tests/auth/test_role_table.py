@@ -17,7 +17,7 @@ from headrace.dispatch.request import ClientInfo
 from headrace.dispatch.wait import Wait
 from headrace.testing.driven import DrivenServer
 
-MADE: Any = SimpleNamespace(**runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "security.py")))
+MADE: Any = SimpleNamespace(**runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "reference" / "security_tables.py")))
 
 
 @pytest.mark.parametrize("role", [None, *MADE.ROLES])
@@ -58,7 +58,7 @@ def _code(server: DrivenServer, command: Command, role: str | None) -> int:
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert MADE.PAGE.read_text("utf-8") == MADE.current_page(), "run: python docs/security.py"
+    assert MADE.PAGE.read_text("utf-8") == MADE.current_page(), "run: python docs/reference/security_tables.py"
 
 
 def test_a_command_without_a_declaration_is_none() -> None:

@@ -198,7 +198,7 @@ def test_a_pipeline_needs_what_its_stages_do(users: Users, stage: dict[str, Any]
     users.run("narrow", "shop", {"aggregate": "orders", "pipeline": [{"$match": {}}], "cursor": {}})
 
 
-def test_stages_about_the_server_have_actions_of_their_own(users: Users) -> None:
+def test_stages_about_the_server_have_other_actions(users: Users) -> None:
     users.refused("reader", "shop", {"aggregate": "orders", "pipeline": [{"$indexStats": {}}], "cursor": {}})
     users.run("reader", "shop", {"aggregate": "orders", "pipeline": [{"$collStats": {"count": {}}}], "cursor": {}})
     everybody = {"aggregate": 1, "pipeline": [{"$currentOp": {"allUsers": True}}], "cursor": {}}

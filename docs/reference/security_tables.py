@@ -1,4 +1,4 @@
-"""Writes the tables of docs/security.md from the declarations of the code: python docs/security.py
+"""Writes the tables of docs/security.md from the declarations of the code: python docs/reference/security_tables.py
 
 The text before and between the tables stays as it is; a table stands between `<!-- made: name -->` and `<!-- end -->`.
 """
@@ -22,7 +22,7 @@ from headrace.dispatch.request import ClientInfo, Request
 from headrace.errors import CommandError
 from headrace.values.bson import encode
 
-PAGE: Final = Path(__file__).with_name("security.md")
+PAGE: Final = Path(__file__).resolve().parents[1] / "security.md"
 ROLES: Final = tuple(name for name in builtin_roles.ROLES if name not in ("__system", "enableSharding"))
 """The columns; a role of a database is that of `shop`."""
 _FIND: Final = {"query": {"_id": 1}, "update": {"$set": {"a": 1}}}

@@ -1,0 +1,94 @@
+"""`headrace user add`: creates a user in a data directory that no server has open, such as the first one."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from headrace.cli.data_directory import data_directory
+
+PASSWORD_VARIABLE: Final = "HEADRACE_PASSWORD"
+
+
+def add_user_actions(parser: argparse.ArgumentParser) -> None:
+    """The actions of `headrace user`."""
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    add = actions.add_parser(
+        "add",
+        help="create a user, or change one, in a data directory that no server has open",
+        description="Create a user in a data directory that no server has open; one that is there gets the password "
+        f"and the roles. The password is asked for, or read from the environment variable {PASSWORD_VARIABLE}, or from "
+        "the standard input.",
+        allow_abbrev=False,
+    )
+    add.add_argument("name", metavar="NAME", help="the user's name")
+    add.add_argument(
+        "--db", default="admin", help="the user's database, which clients give as authSource (default: admin)"
+    )
+    add.add_argument(
+        "--dbpath", metavar="PATH", type=Path, help="the data directory (default: that of `headrace serve`)"
+    )
+    add.add_argument(
+        "--role",
+        metavar="ROLE[@DB]",
+        action="append",
+        default=[],
+        help="a role, of the user's database unless another is named; may be given again",
+    )
+    add.set_defaults(run=add_user)
+
+
+def add_user(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    """Create the user; 0, or 1 with the reason on stderr."""
+    from headrace.clock import SystemClock
+    from headrace.commands.server_info.parameters import first_parameters
+    from headrace.commands.table import commands_for
+    from headrace.commands.users.first_users import create_user
+    from headrace.dispatch.engine import Engine
+    from headrace.dispatch.options import ServerOptions
+    from headrace.errors import CommandError
+    from headrace.store.data_file import UnusableDirectory
+    from headrace.store.lmdb import DirectoryInUse
+    from headrace.store.store import IncompatibleFormat, Store
+
+    path = (arguments.dbpath or data_directory()).absolute()
+    try:
+        password = _password(arguments.name)
+        store = Store(path, clock=SystemClock())
+    except (DirectoryInUse, IncompatibleFormat, OSError, UnusableDirectory) as error:
+        return _fail(str(error))
+    try:
+        options = ServerOptions(dbpath=path)
+        engine = Engine(store, options, commands_for(options), first_parameters(options))
+        roles = [_role(text, arguments.db) for text in arguments.role]
+        create_user(engine, arguments.name, arguments.db, {"pwd": password, "roles": roles})
+    except CommandError as error:
+        return _fail(error.message)
+    finally:
+        store.close()
+    print(f"the user {arguments.name}@{arguments.db} is in {path}")
+    return 0
+
+
+def _role(text: str, db: str) -> dict[str, str]:
+    role, _, of = text.partition("@")
+    return {"role": role, "db": of or db}
+
+
+def _password(name: str) -> str:
+    given = os.environ.get(PASSWORD_VARIABLE)
+    if given is not None:
+        return given
+    if sys.stdin.isatty():
+        return getpass.getpass(f"Password of {name}: ")
+    return sys.stdin.readline().rstrip("\n")
+
+
+def _fail(reason: str) -> int:
+    print(f"headrace: {reason}", file=sys.stderr, flush=True)
+    return 1
