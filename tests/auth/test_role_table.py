@@ -17,7 +17,8 @@ from headrace.dispatch.request import ClientInfo
 from headrace.dispatch.wait import Wait
 from headrace.testing.driven import DrivenServer
 
-MADE: Any = SimpleNamespace(**runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "reference" / "security_tables.py")))
+SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "security_tables.py"
+MADE: Any = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 
 
 @pytest.mark.parametrize("role", [None, *MADE.ROLES])
