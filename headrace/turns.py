@@ -81,6 +81,8 @@ class Turn(greenlet):
     """When the turn is over, in seconds of the monotonic clock."""
     interruption: BaseException | None = None
     """Raised in the command when it goes on: its time is up, its client has gone, somebody has killed it."""
+    goes_first: bool = False
+    """It goes on before all others until it has ended: it holds much, which the others would have to hold meanwhile."""
     waits_for: Any = None
     """What it waits for before it can go on, as the shell understands it; None: only for its next turn."""
 
@@ -413,6 +415,7 @@ class Turns:
         turn.before_pause = turn.after_pause = turn.interruption = turn.work = None
         if turn.has_paused:
             turn.has_paused, turn.paused_at, turn.pause_count = False, None, 0
+        turn.goes_first = False
         self._idle.append(turn)
         if type(result) is _Raised:
             error, result = result.error, None

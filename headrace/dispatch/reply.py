@@ -13,7 +13,7 @@ from typing import Any, Final
 from headrace.errors import AnsweredError, CommandError
 from headrace.limits import ERROR_BYTES_MAX
 from headrace.long_bytes import AT_ONCE_BYTES, joined
-from headrace.turns import PIECE_COUNT, TICK_COUNT, freed_in_pieces, tick, ticking
+from headrace.turns import PIECE_COUNT, TICK_COUNT, current_turn, freed_in_pieces, tick, ticking
 from headrace.values.bson import encode
 
 _INT32 = Struct("<i").pack
@@ -98,12 +98,13 @@ def array(documents: Sequence[bytes]) -> bytes:
         if not len(_KEYS) % PIECE_COUNT:
             tick()
         _KEYS.append(b"\x03" + str(len(_KEYS)).encode() + b"\x00")
-    pieces = [b""]
+    size = sum(map(len, documents)) + sum(map(len, _KEYS[: len(documents)])) + 5
+    if size > AT_ONCE_BYTES and (turn := current_turn()) is not None:
+        turn.goes_first = True  # a reply is copied some times: not many at once
+    pieces = [_INT32(size)]
     pieces += [part for pair in zip(_KEYS, ticking(documents)) for part in pair]
     pieces.append(b"\x00")
-    size = sum(map(len, pieces)) + 4
-    pieces[0] = _INT32(size)
-    return joined(pieces) if size > AT_ONCE_BYTES else b"".join(pieces)
+    return b"".join(pieces) if size <= AT_ONCE_BYTES else joined(pieces)
 
 
 def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: bytes, token: bytes | None) -> bytes:

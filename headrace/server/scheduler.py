@@ -178,7 +178,10 @@ class Scheduler:
         """Resume it when it is its turn; not before the call has ended that it waits for, which runs in the thread."""
         call = paused.turn.waits_for
         if type(call) is not AsideCall or self._core.ending:
-            self._paused.append(paused)
+            if paused.turn.goes_first:
+                self._paused.appendleft(paused)
+            else:
+                self._paused.append(paused)
             self._schedule()
             return
         self._aside[paused] = None

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headrace.server.peer import Peer
 
 SLOW_COMMIT_MS: Final = 3.0  # from here on a commit is worth a thread
+LONG_COMMIT_BYTES: Final = 2 * 1024 * 1024  # of entries, and one of so many: to write as much takes that long
 
 Write = tuple["Peer", Command, Request]
 Job = tuple[Callable[[WriteTransaction], object], "asyncio.Future[None]"]
@@ -74,6 +75,10 @@ class WriteGroup:
         pairs = zip(self.all_writes(), self.answers)
         paused = [PausedWrite(write, answer) for write, answer in pairs if type(answer) is Turn]
         return paused if self.resumed is None or self.has_resumed else [*paused, self.resumed]
+
+
+def _is_long(txn: WriteTransaction) -> bool:
+    return sum([len(entry) for _, entry in txn.staged.entries]) > LONG_COMMIT_BYTES
 
 
 class Writer:
@@ -221,7 +226,7 @@ class Writer:
         except Exception as error:
             self._failed(group, error)
             return
-        if self._commit_ms > SLOW_COMMIT_MS:
+        if self._commit_ms > SLOW_COMMIT_MS or _is_long(txn):
             self.busy_since = monotonic()  # what the commands took is not the disk's fault
             task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn)
             task.add_done_callback(lambda done: self._synced(group, done.exception()))
@@ -253,7 +258,8 @@ class Writer:
     def _timed_sync(self, txn: WriteTransaction) -> None:
         started = time.perf_counter()
         self._core.store.sync(txn)
-        self._commit_ms += 0.1 * ((time.perf_counter() - started) * 1000 - self._commit_ms)
+        if not _is_long(txn):
+            self._commit_ms += 0.1 * ((time.perf_counter() - started) * 1000 - self._commit_ms)
 
     def _synced(self, group: WriteGroup, failure: BaseException | None) -> None:
         """The commit has ended: publish it and answer."""

@@ -13,7 +13,7 @@ from bson import ObjectId
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.long_bytes import joined
+from headrace.long_bytes import AT_ONCE_BYTES, joined
 from headrace.values.bson import find_element, iter_elements, value_size
 from headrace.values.keystring import encode_element
 from headrace.values.position import to_bson_value
@@ -22,6 +22,8 @@ _INT32 = Struct("<i")
 _REFUSED: Final = {0x04: "an array", 0x0B: "a regex", 0x06: "an undefined"}
 _ID_NAME: Final = b"_id\x00"
 _ZERO_TIMESTAMP: Final = bytes(8)
+_FEW: Final = 1000
+"""Elements that are walked more quickly than a long document is searched for zeros, at 11 ms for 16 MB."""
 
 
 def identify(document: bytes) -> tuple[bytes, bytes]:
@@ -80,10 +82,12 @@ def _moved_or_made(document: bytes) -> bytes:
 
 def with_timestamps(document: bytes, position: int) -> bytes:
     """The document with every empty top-level Timestamp set to `position`, as MongoDB does at an insert."""
-    if 0x11 not in document or _ZERO_TIMESTAMP not in document:
+    if 0x11 not in document or (len(document) <= AT_ONCE_BYTES and _ZERO_TIMESTAMP not in document):
         return document
     changed = None
-    for kind, name, start, end in iter_elements(document):
+    for index, (kind, name, start, end) in enumerate(iter_elements(document)):
+        if index == _FEW and _ZERO_TIMESTAMP not in document:
+            return document
         if kind == 0x11 and name != b"_id" and document[start:end] == _ZERO_TIMESTAMP:
             changed = changed or bytearray(document)
             changed[start:end] = to_bson_value(position)

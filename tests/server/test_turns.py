@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from bson import Int64
 
 import headrace
+from headrace.dispatch import reply
 
 from .raw import RawClient, message
 
@@ -221,3 +223,32 @@ def test_a_server_that_stops_does_not_go_on_with_what_runs_aside(monkeypatch: py
     with headrace.Server() as server, RawClient(server.address) as long:
         long.socket.sendall(struct.pack("<iiiiiiB", 25 + len(packed), 1, 0, 2012, 2013, 1_000_000, 1) + packed)
         begun.wait()
+
+
+def test_replies_of_many_clients_are_put_together_one_after_the_other(
+    server: headrace.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each holds the batch some times over until it is sent."""
+    original = reply.array
+
+    def array(documents: Any) -> bytes:
+        open_now.append(1)
+        most.append(len(open_now))
+        try:
+            return original(documents)
+        finally:
+            open_now.pop()
+
+    open_now: list[int] = []
+    most: list[int] = []
+    server._running.scheduler.turns.seconds = 0.0
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.address)) for _ in range(8)]
+        clients[0].ask({"insert": "c", "documents": [{"_id": key, "note": "x" * 1_000_000} for key in range(3)]})
+        monkeypatch.setattr("headrace.dispatch.reply.array", array)
+        for client in clients:
+            client.send({"find": "c"})
+        for client in clients:
+            assert len(client.receive()[1]["cursor"]["firstBatch"]) == 3
+    assert len(most) == 8
+    assert max(most) == 1

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, Final
 
+from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from headrace.errors import CommandError
@@ -29,6 +30,7 @@ _START_AGAIN: Final = bytes.fromhex("6cd087d3")
 pieces, each with these bytes behind it, the CRC is 0; if one of them is damaged it is not, but for one case in 2^32."""
 DAMAGED: Final = 305
 _PACK: Final = Struct("<I").pack
+_LONG_BYTES: Final = 256 * 1024
 
 Describe = Callable[[Table, bytes], str]
 """What a client is told that a table's key stands for."""
@@ -43,11 +45,15 @@ class DamagedValue(CommandError):
 
 def with_checksum(key: bytes, value: bytes) -> bytes:
     """A value as it is stored under a key."""
+    if len(value) > _LONG_BYTES:  # to put the key before it would copy it
+        return value + _PACK(extend(crc32c(key), value))
     return value + _PACK(crc32c(key + value))
 
 
 def is_intact(key: bytes, stored: bytes) -> bool:
     """Whether a stored value matches its checksum."""
+    if len(stored) > _LONG_BYTES:
+        return bool(extend(crc32c(key), stored) == RESIDUE)
     return len(stored) >= CHECKSUM_BYTES and crc32c(key + stored) == RESIDUE
 
 
@@ -73,6 +79,8 @@ class CheckedTransaction:
 
     def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
         """Put a value with its checksum."""
+        if len(value) > _LONG_BYTES:
+            return self._put(key, with_checksum(key, value), db=db)
         return self._put(key, value + _PACK(crc32c(key + value)), db=db)
 
     def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
@@ -155,7 +163,10 @@ class _CheckedCursor:
     def putmulti(
         self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
     ) -> tuple[int, int]:
-        checked = [(key, value + _PACK(crc32c(key + value))) for key, value in items]
+        checked = [
+            (key, value + _PACK(crc32c(key + value)) if len(value) <= _LONG_BYTES else with_checksum(key, value))
+            for key, value in items
+        ]
         return self._base.putmulti(checked, overwrite=overwrite, append=append)
 
     def iternext(self, *, keys: bool = True, values: bool = True) -> Iterator[Any]:
@@ -187,6 +198,9 @@ class _CheckedCursor:
 
     def _checked(self, items: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in items:
-            if crc32c(key + stored) != RESIDUE:
+            if len(stored) > _LONG_BYTES:
+                if not is_intact(key, stored):
+                    raise DamagedValue(self._describe(self._db, key))
+            elif crc32c(key + stored) != RESIDUE:
                 raise DamagedValue(self._describe(self._db, key))
             yield key, stored[:-4]
