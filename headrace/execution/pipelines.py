@@ -11,17 +11,19 @@ from bson.datetime_ms import DatetimeMS
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.execution import server_stages
+from headrace.execution.counts import quick_count
 from headrace.execution.let import variables_of
 from headrace.execution.memory import memory_of
 from headrace.execution.output import write_output
-from headrace.execution.plan import collation_of
+from headrace.execution.plan import Finder, collation_of
 from headrace.execution.planner.choice import Order
-from headrace.execution.sources import documents, in_order, resolve
+from headrace.execution.sources import documents, equal_documents, in_order, is_virtual, resolve
 from headrace.query.expansion import encoded
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import Sort
-from headrace.values.bson import decode
+from headrace.query.stages.stage import EqualDocuments
+from headrace.values.bson import decode, encode_in_order
 
 
 def pipeline_context_of(
@@ -44,10 +46,14 @@ def pipeline_context_of(
         inner = pipeline_context_of(context, target, {}, depth + 1)
         return run_pipeline(parse_pipeline(pipeline, context=inner), results)
 
+    def find_equal(other: str | None, coll: str, path: str) -> EqualDocuments | None:
+        target, pipeline = resolve(context, f"{other or database}.{coll}")
+        return None if pipeline or is_virtual(context, target) else equal_documents(context, target, path)
+
     return PipelineContext(
         database=database, collection=None if name == "$cmd.aggregate" else name,
         collation=collation_of(collection, body.get("collation")), variables=variables,
-        read_collection=read_collection, memory=memory_of(context, body), depth=depth,
+        read_collection=read_collection, find_equal=find_equal, memory=memory_of(context, body), depth=depth,
     )  # fmt: skip
 
 
@@ -71,6 +77,9 @@ def run_pipeline_on(
     spec: dict[str, Any] = {}
     if pipeline and "$match" in pipeline[0] and type(pipeline[0]["$match"]) is dict:
         spec, stages = pipeline[0]["$match"], stages[1:]
+    counted = _count_of_all(context, base, spec, pipeline_context, pipeline[1 if spec else 0 :], body)
+    if counted is not None:
+        return iter(counted)
     sort = stages[0] if stages and isinstance(stages[0], Sort) else None
     results, is_sorted = in_order(
         context, base, spec, pipeline_context.collation,
@@ -87,6 +96,37 @@ def run_pipeline_on(
     if not stages:
         return results
     return map(encoded, run_pipeline(stages, map(decode, results)))
+
+
+def _count_of_all(
+    context: CommandContext, namespace: str, spec: dict[str, Any], pipeline_context: PipelineContext,
+    rest: list[dict[str, Any]], body: dict[str, Any],
+) -> list[bytes] | None:  # fmt: skip
+    """The result of a pipeline that counts what matches, as drivers' `count_documents` does; None for any other."""
+    collection = context.view.collection(namespace)
+    if len(rest) != 1 or collection is None or collection.is_view:
+        return None
+    head: dict[str, Any] = {}
+    match rest[0]:
+        case {"$count": str(name)}:
+            pass
+        case {"$group": {"_id": int() | None as constant, **sums}} if len(sums) == 1:
+            name, accumulator = str(next(iter(sums))), next(iter(sums.values()))
+            if (
+                type(accumulator) is not dict
+                or list(accumulator.items()) != [("$sum", 1)]
+                or accumulator["$sum"] is True
+            ):
+                return None
+            head = {"_id": constant}
+        case _:
+            return None
+    variables = dict(pipeline_context.variables)
+    finder = Finder(collection, spec, pipeline_context.collation, variables, body.get("hint"))
+    total = quick_count(context, collection, finder, spec)
+    if total is None:
+        return None
+    return [encode_in_order({**head, name: total})] if total else []
 
 
 def _writes(stage: Stage) -> bool:

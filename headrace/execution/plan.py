@@ -6,7 +6,6 @@ All commands that match documents use this: find, update, delete, findAndModify,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any, Final
 
 from bson import Decimal128, Int64, ObjectId
@@ -15,7 +14,17 @@ from bson.datetime_ms import DatetimeMS
 from headrace import limits
 from headrace.cursors.index_scan import check_index, walk_keys
 from headrace.errors import CommandError
-from headrace.execution.planner.choice import ANY_ORDER, NO_INDEX, TRIAL_COUNT, Access, Choice, OrAccess, Order, choose
+from headrace.execution.planner.choice import (
+    ANY_ORDER,
+    NO_INDEX,
+    TRIAL_COUNT,
+    Access,
+    Choice,
+    OrAccess,
+    Order,
+    choose,
+    key_count,
+)
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
@@ -210,10 +219,7 @@ def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[by
 
 def _is_narrow(view: View, access: Access | None) -> bool:
     """Whether an index leads to fewer documents than a trial counts, so that a range of `_id`s is no better."""
-    if not isinstance(access, IndexAccess):
-        return False
-    keys = walk_keys(view, access.index, access.ranges, backward=False)
-    return sum(1 for _ in islice(keys, TRIAL_COUNT)) < TRIAL_COUNT
+    return isinstance(access, IndexAccess) and key_count(view, access) < TRIAL_COUNT
 
 
 def hinted_index(collection: Collection | None, hint: Any) -> Index | None:

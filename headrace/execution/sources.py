@@ -16,13 +16,25 @@ from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES
 from headrace.errors import CommandError
 from headrace.execution.memory import memory_of
 from headrace.execution.plan import Finder
-from headrace.execution.planner.choice import ANY_ORDER, NO_INDEX, Access, OrAccess, Order
+from headrace.execution.planner.choice import (
+    ANY_ORDER,
+    NO_INDEX,
+    Access,
+    OrAccess,
+    Order,
+    equality_access,
+    index_for_equality,
+)
 from headrace.execution.planner.index_access import IndexAccess
+from headrace.execution.storage_stats import count_of
 from headrace.query.collation import Collation
 from headrace.query.match import parse_filter
 from headrace.query.sort import SortKey
+from headrace.query.stages.stage import EqualDocuments
 from headrace.store.catalog import Collection
 from headrace.store.view import View, id_bounds
+from headrace.values.bson import decode
+from headrace.values.keystring import encode_value
 
 
 def resolve(context: CommandContext, namespace: str) -> tuple[str, list[dict[str, Any]]]:
@@ -126,6 +138,32 @@ def _by_index(context: CommandContext, collection: Collection, access: Access, w
         for item in branches
     ]  # fmt: skip
     return scans[0] if len(scans) == 1 else chain.from_iterable(scans)
+
+
+def equal_documents(context: CommandContext, namespace: str, path: str) -> EqualDocuments | None:
+    """What finds the documents with one of some values at a path, and perhaps others; None where no index does."""
+    collection = context.view.collection(namespace)
+    if collection is None or collection.is_view:
+        return None
+    if path == "_id":
+        by_id = lambda values: _by_ids(context, collection, values)  # noqa: E731
+        return EqualDocuments(by_id, count_of(context, collection)) if "collation" not in collection.options else None
+    index = index_for_equality(collection, path)
+    if index is None:
+        return None
+
+    def find(values: list[Any]) -> Iterator[dict[str, Any]]:
+        access = equality_access(index, path, values)
+        return map(decode, _by_index(context, collection, access, None))
+
+    return EqualDocuments(find, count_of(context, collection))
+
+
+def _by_ids(context: CommandContext, collection: Collection, values: list[Any]) -> Iterator[dict[str, Any]]:
+    for key in sorted({encode_value(value) for value in values}):
+        match = context.view.by_id(collection, key)
+        if match is not None:
+            yield decode(match[1])
 
 
 def documents(

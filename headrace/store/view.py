@@ -234,6 +234,17 @@ class View:
                     return
                 yield key, key[-8:]
 
+    def count_keys(self, index: Index, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
+        """(count, the last key) of at most so many keys from `low`, inclusive, to `high`, exclusive."""
+        count, last = 0, low
+        with self.kv.cursor(self.tables["indexes"]) as cursor:
+            if cursor.set_range(low):
+                for key in islice(cursor.iternext(values=False), count_max):
+                    if key >= high:
+                        break
+                    count, last = count + 1, key
+        return count, last
+
     def fetch(self, collection: Collection, index: Index, record: bytes) -> bytes:
         """The document that an entry of an index leads to."""
         document = self.by_record(collection, record)

@@ -15,10 +15,10 @@ from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
 from headrace.errors import CommandError
+from headrace.execution.counts import quick_count
 from headrace.execution.pipelines import run_pipeline_on
-from headrace.execution.plan import check_hint, collation_of
+from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.sources import documents, is_virtual, resolve
-from headrace.execution.storage_stats import count_of
 from headrace.query.collation import Collation
 from headrace.values.bson import decode, encode
 from headrace.values.order import hash_key
@@ -37,10 +37,12 @@ def count(context: CommandContext, request: Request) -> dict[str, Any]:
     skip, limit = SKIP.of(body) or 0, abs(LIMIT.of(body) or 0)
     collection = context.view.collection(namespace)
     check_hint(collection, body.get("hint"))
-    if collection is not None and not collection.is_view and not spec:
-        matched = count_of(context, collection)
-    else:
-        collation = collation_of(collection, body.get("collation"))
+    matched = None
+    collation = collation_of(collection, body.get("collation"))
+    if collection is not None and not collection.is_view:
+        finder = Finder(collection, spec, collation, hint=body.get("hint"))
+        matched = quick_count(context, collection, finder, spec)
+    if matched is None:
         matched = sum(1 for _ in _matches(context, namespace, spec, collation, body))
     matched = max(0, matched - skip)
     reply: dict[str, Any] = {"n": min(matched, limit) if limit else matched}
@@ -59,7 +61,7 @@ def _matches(
     collection = context.view.collection(namespace)
     if collection is not None and collection.is_view:
         return run_pipeline_on(context, namespace, [{"$match": spec}], body)
-    return documents(context, namespace, spec, collation)
+    return documents(context, namespace, spec, collation, hint=body.get("hint"))
 
 
 def distinct(context: CommandContext, request: Request) -> dict[str, Any]:

@@ -84,7 +84,9 @@ def run_statement(
         return 0
     context.count("operations.delete")
     check_hint(collection, statement.get("hint"))
-    finder = Finder(collection, statement["q"], collation_of(collection, statement.get("collation")), let)
+    finder = Finder(
+        collection, statement["q"], collation_of(collection, statement.get("collation")), let, statement.get("hint")
+    )
     target, one = Target(context, collection), LIMIT.of(statement)
     removed = 0
     for match in matches(context, finder):

@@ -57,7 +57,10 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     spec = QUERY.of(body)
     finder = None
     if collection is not None:
-        finder = Finder(collection, spec, collation_of(collection, body.get("collation")), variables_of(body) or None)
+        finder = Finder(
+            collection, spec, collation_of(collection, body.get("collation")), variables_of(body) or None,
+            body.get("hint"),
+        )  # fmt: skip
     progress = progress_of(context, last={"n": 0}, document=None)
     if not progress["next"]:
         if REMOVE.of(body):

@@ -200,7 +200,7 @@ def _run_statement(
             return Outcome()
         collection = created(context, namespace)
         collation = collation_of(collection, statement.get("collation"))
-    finder = Finder(collection, statement["q"], collation, let)
+    finder = Finder(collection, statement["q"], collation, let, statement.get("hint"))
     target = Target(context, collection)
     applier = Applier(context, target, statement, update, finder, request.body, retryable)
     outcome = Outcome()

@@ -14,6 +14,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace.execution.planner.intervals import End, Interval, Intervals, point, union
 from headrace.query.match.match_expression import (
+    AlwaysBoolean,
     And,
     ElemMatchExpression,
     LeafMatchExpression,
@@ -68,6 +69,14 @@ def _conditions(node: MatchExpression, prefix: str, element: tuple[int, str] | N
         path = _joined(prefix, node.path)
         yield PathCondition(path, None, False, True, element, node)
         yield from _conditions(node.inner, path, (id(node), path))
+
+
+def equality_condition(path: str, values: list[Any]) -> PathCondition:
+    """The condition that there is one of the values at a path. Regular expressions are values."""
+    made = [_equal(value) for value in values]
+    known = [interval for intervals in made if intervals is not None for interval in intervals]
+    intervals = None if None in made else union(known)
+    return PathCondition(path, intervals, False, False, None, AlwaysBoolean(True))
 
 
 def _joined(prefix: str, path: str) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.execution.planner.bounds import PathCondition, conditions_of
+from headrace.execution.planner.bounds import PathCondition, conditions_of, equality_condition
 from headrace.execution.planner.index_access import IndexAccess, index_access
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Or
@@ -117,14 +117,7 @@ def _is_complete(node: MatchExpression | None, conditions: list[PathCondition]) 
 
 def _rank(view: View, way: IndexAccess, order: Order) -> tuple[int, int, int, int, int]:
     """Less is better."""
-    count = 0
-    for low, high in way.ranges:
-        for _ in view.index_keys(way.index, low, high):
-            count += 1
-            if count == TRIAL_COUNT:
-                break
-        if count == TRIAL_COUNT:
-            break
+    count = key_count(view, way)
     bounded = way.bounded_count > 0
     if order.sort is None or not order.sort.paths:
         kind = 0
@@ -133,6 +126,16 @@ def _rank(view: View, way: IndexAccess, order: Order) -> tuple[int, int, int, in
     else:
         kind = 2
     return count, kind, -way.point_count, -way.bounded_count, way.index.number
+
+
+def key_count(view: View, way: IndexAccess) -> int:
+    """How many keys a way has, at most `TRIAL_COUNT`; explain does not count them among those examined."""
+    count = 0
+    for low, high in way.ranges:
+        count += View.count_keys(view, way.index, low, high, TRIAL_COUNT - count)[0]
+        if count == TRIAL_COUNT:
+            break
+    return count
 
 
 def _branches(view: View, collection: Collection, node: MatchExpression | None) -> OrAccess | None:
@@ -195,3 +198,21 @@ def _implies(known: MatchExpression, wanted: LeafMatchExpression) -> bool:
             same = known.kind is wanted.kind and equal(known.argument, wanted.argument)
             return same or wanted.test(known.argument)
     return False
+
+
+def index_for_equality(collection: Collection, path: str) -> Index | None:
+    """An index that has every document under what it has at the path; that with the fewest fields."""
+    usable = [
+        index for index in collection.indexes
+        if index.has_entries and next(iter(index.spec["key"])) == path and not index.spec.get("hidden")
+        and not index.spec.get("sparse") and "partialFilterExpression" not in index.spec
+        and _has_collation(index, None) and not any(name.isdigit() for name in path.split("."))
+    ]  # fmt: skip
+    return min(usable, key=lambda index: len(index.spec["key"]), default=None)
+
+
+def equality_access(index: Index, path: str, values: list[Any]) -> IndexAccess:
+    """The way to the documents with one of the values at the first field of an index."""
+    made = index_access(index, [equality_condition(path, values)], None, is_complete=False, hinted=True)
+    assert made is not None
+    return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from headrace import limits
 from headrace.errors import CommandError
@@ -20,6 +20,8 @@ from headrace.query.stages.unwind import Unwind, with_nested
 from headrace.turns import gathered, tick
 from headrace.values.bson import type_name
 
+_LOOKUP_WEIGHT: Final = 10
+"""About how many documents are read in the time of one lookup through an index."""
 _TEXTS = frozenset({"as", "foreignField", "localField"})
 
 
@@ -67,18 +69,40 @@ class LookupStage(Stage):
         foreign: Iterable[Document] = () if self.source is None else counted(self.context.read(*self.source), memory)
         if self.fields is None:
             return self._piped_finder(gathered(foreign))
-        local, index = self.fields.local, ForeignIndex(foreign, self.fields.foreign, self.context.collation)
-
-        limited = not self.is_unwound and memory.used + memory.step > limits.LOOKUP_BYTES_MAX
-
-        def joined(document: Document) -> list[Document]:
-            matching = index.matching(list(local_values(document, local)) or [None])
-            return list(self._limited(matching)) if limited else matching
-
+        joined = self._joiner(self.fields, foreign, memory)
         if self.inner is None:
             return joined
         inner = self.inner
         return lambda document: self._run(inner, joined(document), document)
+
+    def _joiner(
+        self, fields: JoinFields, foreign: Iterable[Document], memory: StageMemory
+    ) -> Callable[[Document], list[Document]]:
+        """What joins by equality: through an index of the other collection where it has one, and as long as the
+        documents are few beside it; else all of it is read."""
+        context = self.context
+        equal = None
+        if self.source is not None and context.find_equal is not None and context.collation is None:
+            equal = context.find_equal(*self.source, ".".join(fields.foreign))
+        count = 0
+        everything: list[ForeignIndex] = []
+
+        def joined(document: Document) -> list[Document]:
+            nonlocal count
+            values = list(local_values(document, fields.local)) or [None]
+            count += len(values)
+            if equal is not None and count * _LOOKUP_WEIGHT <= equal.count:
+                with context.memory.stage(self.name) as one:
+                    foreign_index = ForeignIndex(counted(equal.find(values), one), fields.foreign, None)
+                    matching = foreign_index.matching(values)
+                return matching if self.is_unwound else list(self._limited(matching))
+            if not everything:
+                everything.append(ForeignIndex(foreign, fields.foreign, context.collation))
+            matching = everything[0].matching(values)
+            limited = not self.is_unwound and memory.used + memory.step > limits.LOOKUP_BYTES_MAX
+            return list(self._limited(matching)) if limited else matching
+
+        return joined
 
     def _piped_finder(self, foreign: list[Document]) -> Callable[[Document], list[Document]]:
         inner = self.inner

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
 Document: TypeAlias = dict[str, Any]
 DocumentFunction: TypeAlias = Callable[[Document], Any]
+FindEqual: TypeAlias = Callable[[str | None, str, str], "EqualDocuments | None"]
 ReadCollection: TypeAlias = Callable[[str | None, str, int], Iterable[Document]]
+
+
+@dataclass(frozen=True, slots=True)
+class EqualDocuments:
+    """Finds documents by equality through an index: `find` those with one of the values, of `count` in all."""
+
+    find: Callable[[list[Any]], Iterable[Document]]
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +43,12 @@ class PipelineContext:
 
     `variables` are the values of `$$` variables for the complete command: `let`, NOW, CLUSTER_TIME. `read_collection`
     returns the documents of another collection (database or None for `database`, collection, `depth`), each time from
-    the start; None where no other collection may be read. `collection` is None for `{aggregate: 1}`.
-    `in_change_stream`: the stages follow a `$changeStream`. `bound` has the values of variables that an outer stage
-    binds for each of its documents. `inside` is the name of the outer stage of a sub-pipeline, or empty; `depth` counts
-    the stages around it that read another collection. `generator` is the source of random numbers of `$sample`.
-    `memory` limits what blocking stages hold.
+    the start; None where no other collection may be read. `find_equal` returns, where an index leads to them, what
+    gives the documents of another collection with one of some values at a path, perhaps with others. `collection` is
+    None for `{aggregate: 1}`. `in_change_stream`: the stages follow a `$changeStream`. `bound` has the values of
+    variables that an outer stage binds for each of its documents. `inside` is the name of the outer stage of a
+    sub-pipeline, or empty; `depth` counts the stages around it that read another collection. `generator` is the
+    source of random numbers of `$sample`. `memory` limits what blocking stages hold.
     """
 
     database: str = ""
@@ -46,6 +56,7 @@ class PipelineContext:
     collation: Collation | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     read_collection: ReadCollection | None = None
+    find_equal: FindEqual | None = None
     in_change_stream: bool = False
     bound: Mapping[str, Any] = field(default_factory=dict)
     inside: str = ""
