@@ -1,7 +1,8 @@
 """The plan of a filter as `explain` reports it, and a view that counts keys and documents examined.
 
     IDHACK     the document of one `_id`
-    IXSCAN     the index on `_id`: some keys, a range, or all of them in order; the documents are fetched
+    IXSCAN     an index: some keys, ranges, or all of them in order; the documents are fetched
+    COUNT_SCAN the keys of an index are counted
     COLLSCAN   every document
     EOF        there is no collection
 
@@ -11,12 +12,21 @@ Rule: `Finder` and `sources` choose the plan; this asks them the same questions 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 from headrace.execution.plan import Finder
+from headrace.execution.planner.bounds import end_shown
+from headrace.execution.planner.choice import ANY_ORDER, NO_INDEX, Access, OrAccess, Order
+from headrace.execution.planner.index_access import IndexAccess
+from headrace.execution.planner.intervals import Intervals
+from headrace.execution.sources import id_direction
 from headrace.query.collation import Collation
 from headrace.store.catalog import Collection, Index
+from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View
+from headrace.values.bson.to_string import to_string
 
 Stage = dict[str, Any]
 _LOGICAL: Final = frozenset({"$and", "$nor", "$or"})
@@ -72,6 +82,11 @@ class CountingView(View):
             self._examined.keys += 1
             yield item
 
+    def count_keys(self, index: Index, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
+        count, last = super().count_keys(index, low, high, count_max)
+        self._examined.keys += count
+        return count, last
+
     def fetch(self, collection: Collection, index: Index, record: bytes) -> bytes:
         self._examined.documents += 1
         return super().fetch(collection, index, record)
@@ -85,35 +100,135 @@ class CountingView(View):
             yield item
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """How documents are read: the stage, whether it gives the order that was asked for, and the ways not taken."""
+
+    stage: Stage
+    is_sorted: bool = False
+    rejected: tuple[Stage, ...] = ()
+
+
 def access(
-    collection: Collection | None, spec: dict[str, Any], collation: Collation | None, variables: dict[str, Any] | None,
-    *, backward: bool = False, id_order: int | None = None,
-) -> Stage:  # fmt: skip
-    """The stage that reads the matches, by `_id` where `id_order` is 1 or -1. Raises what a bad filter raises."""
+    view: View, collection: Collection | None, spec: dict[str, Any], collation: Collation | None,
+    variables: dict[str, Any] | None, *, backward: bool = False, order: Order = ANY_ORDER, hint: Any = None,
+) -> ReadPlan:  # fmt: skip
+    """The stage that reads the matches. Raises what a bad filter raises."""
     if collection is None:
-        return {"stage": "EOF"}
-    finder = Finder(collection, spec, collation, variables)
+        return ReadPlan({"stage": "EOF"}, is_sorted=True)
+    finder = Finder(collection, spec, collation, variables, hint)
     if finder.is_by_id:
-        return {"stage": "IDHACK"}
-    ordered = id_order is not None and collation is None and not collection.long_ids
-    if finder.has_id_keys or (finder.id_range is not None and not backward) or ordered:
-        direction = -1 if ordered and not finder.has_id_keys and id_order == -1 else 1
-        return _fetch(spec, direction)
-    return {"stage": "COLLSCAN"} | _filter(spec) | {"direction": "backward" if backward else "forward"}
+        return ReadPlan({"stage": "IDHACK"}, is_sorted=True)
+    direction = None if order.sort is None or hint else id_direction(order.sort)
+    if direction and not finder.has_id_keys and collation is None and not collection.long_ids:
+        return ReadPlan(_by_id(spec, direction), is_sorted=True)
+    choice = NO_INDEX if backward else finder.choice(view, order)
+    if choice.access is not None:
+        is_sorted = isinstance(choice.access, IndexAccess) and choice.access.is_sorted
+        return ReadPlan(_fetch(spec, choice.access), is_sorted, tuple(_fetch(spec, way) for way in choice.rejected))
+    if finder.has_id_keys or (finder.id_range is not None and not backward):
+        return ReadPlan(_by_id(spec, 1))
+    return ReadPlan(
+        {"stage": "COLLSCAN"} | _filter(spec) | {"direction": "backward" if backward else "forward"}
+    )  # fmt: skip
 
 
-def gives_id_order(stage: Stage) -> bool:
-    """Whether the documents come sorted by `_id` because they are read so."""
-    return stage["stage"] in ("EOF", "FETCH", "IDHACK")
+def counting_plan(
+    view: View, collection: Collection | None, spec: dict[str, Any], collation: Collation | None, hint: Any
+) -> ReadPlan:
+    """The stage that counts the matches."""
+    if collection is not None and not spec:
+        return ReadPlan({"stage": "RECORD_STORE_COUNT"})
+    plan = access(view, collection, spec, collation, None, hint=hint)
+    below = plan.stage
+    if (
+        below["stage"] == "FETCH"
+        and collection is not None
+        and "filter" not in below
+        and below["inputStage"]["indexName"] != "_id_"
+    ):
+        below = below["inputStage"] | {"stage": "COUNT_SCAN"}
+    return ReadPlan({"stage": "COUNT", "inputStage": below}, rejected=plan.rejected)
 
 
-def _fetch(spec: dict[str, Any], direction: int) -> Stage:
+def _by_id(spec: dict[str, Any], direction: int) -> Stage:
     scan = {
         "stage": "IXSCAN", "keyPattern": {"_id": 1}, "indexName": "_id_", "isMultiKey": False, "isUnique": True,
         "isSparse": False, "isPartial": False, "indexVersion": 2,
         "direction": "forward" if direction == 1 else "backward",
     }  # fmt: skip
     return {"stage": "FETCH"} | _filter(spec) | {"inputStage": scan}
+
+
+def _fetch(spec: dict[str, Any], way: Access) -> Stage:
+    """The documents of an index's keys; without a filter where the bounds say all of it."""
+    if isinstance(way, OrAccess):
+        scans = [_index_scan(branch) for branch in way.branches]
+        return {"stage": "FETCH"} | _filter(spec) | {"inputStage": {"stage": "OR", "inputStages": scans}}
+    return {"stage": "FETCH"} | ({} if way.is_exact else _filter(spec)) | {"inputStage": _index_scan(way)}
+
+
+def _index_scan(way: IndexAccess) -> Stage:
+    index, spec = way.index, way.index.spec
+    collation = {"collation": spec["collation"]} if "collation" in spec else {}
+    arrays = {
+        path: [prefix for prefix in _prefixes(path) if prefix in index.traits] for path in spec["key"]
+    }  # fmt: skip
+    return {
+        "stage": "IXSCAN", "keyPattern": spec["key"], "indexName": index.name, **collation,
+        "isMultiKey": way.may_repeat, "multiKeyPaths": arrays, "isUnique": index.unique,
+        "isSparse": bool(spec.get("sparse")), "isPartial": "partialFilterExpression" in spec, "indexVersion": 2,
+        "direction": "backward" if way.backward else "forward",
+        "indexBounds": {
+            path: _bounds_shown(intervals, descends(kind) != way.backward)
+            for (path, kind), intervals in zip(spec["key"].items(), way.bounds)
+        },
+    }  # fmt: skip
+
+
+def _prefixes(path: str) -> list[str]:
+    names = path.split(".")
+    return [".".join(names[:count]) for count in range(1, len(names) + 1)]
+
+
+def _bounds_shown(intervals: Intervals | None, reverse: bool) -> list[str]:
+    """The bounds of a field in the order in which they are read."""
+    if intervals is None:
+        return ["[MaxKey, MinKey]" if reverse else "[MinKey, MaxKey]"]
+    shown = []
+    for interval in reversed(intervals) if reverse else intervals:
+        ends = [end_shown(interval.low), end_shown(interval.high)]
+        (first, with_first), (last, with_last) = reversed(ends) if reverse else ends
+        shown.append(f"{'[' if with_first else '('}{_shown(first)}, {_shown(last)}{']' if with_last else ')'}")
+    return shown
+
+
+def _shown(value: Any) -> str:
+    if type(value) is float and value in (inf, -inf):
+        return "inf" if value > 0 else "-inf"
+    return to_string(value)
+
+
+def with_counts(stage: Stage, examined: Examined, returned: int) -> Stage:
+    """A stage with what it has examined, as far as that is counted for itself; the top one has returned `returned`."""
+    made: Stage = {"stage": stage["stage"], "nReturned": returned}
+    if stage["stage"] in ("COUNT_SCAN", "IXSCAN"):
+        made["keysExamined"] = examined.keys
+    if stage["stage"] in ("COLLSCAN", "FETCH"):
+        made["docsExamined"] = examined.documents
+    made |= {name: value for name, value in stage.items() if name not in made}
+    below = stage.get("inputStage")
+    if below is None:
+        return made
+    if stage["stage"] in _PASSING:
+        made["inputStage"] = with_counts(below, examined, returned)
+    elif below["stage"] in ("COUNT_SCAN", "IXSCAN"):
+        made["inputStage"] = with_counts(below, examined, examined.keys)
+    return made
+
+
+_PASSING: Final = frozenset({"PROJECTION_DEFAULT", "SORT"})
+"""Stages that return what they are given."""
 
 
 def _filter(spec: dict[str, Any]) -> Stage:

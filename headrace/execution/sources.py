@@ -99,7 +99,7 @@ def stored(
     if finder.is_by_id:
         match = finder.by_id(context.view)
         return Sorted(iter(() if match is None else (match[1],)), True)
-    is_by_id = None if order.sort is None else _id_direction(order.sort)
+    is_by_id = None if order.sort is None else id_direction(order.sort)
     if is_by_id and not finder.has_id_keys and collation is None and not collection.long_ids and not hint:
         bounds = finder.id_range or id_bounds(None, None)
         current: Callable[[], View] = lambda: context.view  # noqa: E731
@@ -118,7 +118,7 @@ def stored(
     return Sorted(finder.narrowed(lambda: Scan(lambda: context.view, collection, backward=backward)), False)
 
 
-def _id_direction(sort: SortKey) -> int | None:
+def id_direction(sort: SortKey) -> int | None:
     """1 or -1 for a sort by `_id` alone."""
     if len(sort.paths) != 1 or sort.paths[0][0] != "_id":
         return None

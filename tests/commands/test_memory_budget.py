@@ -136,7 +136,7 @@ def test_distinct_values_must_fit_into_a_document(server: DrivenServer) -> None:
 
 
 def test_what_a_lookup_holds_counts(server: DrivenServer) -> None:
-    lookup = {"$lookup": {"from": "c", "localField": "_id", "foreignField": "_id", "as": "x"}}
+    lookup = {"$lookup": {"from": "c", "localField": "_id", "foreignField": "other", "as": "x"}}
     aggregate = {"aggregate": "c", "pipeline": [{"$limit": 1}, lookup], "cursor": {}}
     assert len(server.run("t", aggregate)["cursor"]["firstBatch"]) == 1
     assert server.engine.memory.used == 0

@@ -9,7 +9,8 @@ The command is run for its counts; one that writes only finds what it would chan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 from bson import Int64, Timestamp
@@ -26,15 +27,25 @@ from headrace.dispatch.namespaces import target
 from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import MONGODB_VERSION_TEXT, host_of
 from headrace.errors import CommandError
-from headrace.execution.explain_plan import Examined, Stage, access, gives_id_order, parsed_query
+from headrace.execution.explain_plan import (
+    Examined,
+    ReadPlan,
+    access,
+    counting_plan,
+    parsed_query,
+    with_counts,
+)
 from headrace.execution.let import variables_of
 from headrace.execution.matches import MatchedDocument, matches
 from headrace.execution.pipelines import pipeline_context_of
 from headrace.execution.plan import Finder, check_hint, collation_of
-from headrace.execution.sources import documents, resolve
+from headrace.execution.planner.choice import ANY_ORDER, Order
+from headrace.execution.sources import in_order, resolve
 from headrace.execution.updates import parsed
 from headrace.query.pipeline import parse_pipeline
+from headrace.query.sort import parse_sort
 from headrace.query.stages.server_stage import ServerStage
+from headrace.query.stages.sort_stage import Sort
 from headrace.query.update import UpdateContext
 from headrace.values.bson import decode, encode
 
@@ -50,7 +61,7 @@ class Plan:
 
     namespace: str
     query: dict[str, Any]
-    stage: Stage
+    read: ReadPlan
     run: Callable[[], tuple[int, dict[str, int]]]
 
 
@@ -62,7 +73,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     return explain(context, asked, request.body.get("verbosity") != "queryPlanner")
 
 
-def explain(context: CommandContext, request: Request, with_counts: bool) -> dict[str, Any]:
+def explain(context: CommandContext, request: Request, verbose: bool) -> dict[str, Any]:
     """The reply for a request that is not to be answered. Raises 59 and 20 for a command that finds nothing, 40415."""
     plans = _PLANS.get(request.name)
     if plans is None and request.name != "aggregate":
@@ -75,10 +86,10 @@ def explain(context: CommandContext, request: Request, with_counts: bool) -> dic
     context.wrap(examined.counting)
     reply: dict[str, Any] = {"explainVersion": "1"}
     if request.name == "aggregate" or _is_view(context, request):
-        reply |= _pipeline(context, request, examined, with_counts)
+        reply |= _pipeline(context, request, examined, verbose)
     else:
         assert plans is not None
-        reply |= _explained(context, plans(context, request), examined, with_counts)
+        reply |= _explained(context, plans(context, request), examined, verbose)
     reply["command"] = {**request.body, "$db": request.db}
     host, _, port = host_of(context.engine, request.client).rpartition(":")
     reply["serverInfo"] = {
@@ -88,14 +99,14 @@ def explain(context: CommandContext, request: Request, with_counts: bool) -> dic
     return reply
 
 
-def _explained(context: CommandContext, plan: Plan, examined: Examined, with_counts: bool) -> dict[str, Any]:
+def _explained(context: CommandContext, plan: Plan, examined: Examined, verbose: bool) -> dict[str, Any]:
     reply: dict[str, Any] = {
         "queryPlanner": {
             "namespace": plan.namespace, "parsedQuery": plan.query, "indexFilterSet": False,
-            "winningPlan": plan.stage, "rejectedPlans": [],
+            "winningPlan": plan.read.stage, "rejectedPlans": list(plan.read.rejected),
         },
     }  # fmt: skip
-    if not with_counts:
+    if not verbose:
         return reply
     began_ms = context.clock.monotonic_ms()
     stats: dict[str, Any] = {"executionSuccess": True, "nReturned": 0}
@@ -104,12 +115,13 @@ def _explained(context: CommandContext, plan: Plan, examined: Examined, with_cou
         stats["nReturned"], counted = plan.run()
     except CommandError as error:
         stats |= {"executionSuccess": False, "errorMessage": error.message, "errorCode": error.code}
-    if plan.stage["stage"] == "SORT":
+    stage = plan.read.stage
+    if stage["stage"] == "SORT":
         counted |= spills_of(context, "$sort")
     stats |= {
         "executionTimeMillis": int(context.clock.monotonic_ms() - began_ms),
         "totalKeysExamined": examined.keys, "totalDocsExamined": examined.documents,
-        "executionStages": {"stage": plan.stage["stage"], "nReturned": stats["nReturned"], **counted, **plan.stage},
+        "executionStages": with_counts(stage, examined, stats["nReturned"]) | counted,
     }  # fmt: skip
     reply["executionStats"] = stats
     return reply
@@ -126,10 +138,11 @@ def _find(context: CommandContext, request: Request) -> Plan:
     check_hint(collection, body.get("hint"))
     collation, let = collation_of(collection, body.get("collation")), variables_of(body) or None
     backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
-    by_id = int(sort["_id"]) if list(sort) == ["_id"] and sort["_id"] in (1, -1) else None
-    stage = access(collection, spec, collation, let, backward=backward, id_order=by_id)
     skip, limit = find.SKIP.of(body) or 0, find.LIMIT.of(body) or None
-    if sort and "$natural" not in sort and not (by_id and gives_id_order(stage)):
+    order = Order(parse_sort(sort, collation) if sort else None, None if limit is None else skip + limit)
+    read = access(context.view, collection, spec, collation, let, backward=backward, order=order, hint=body.get("hint"))
+    stage = read.stage
+    if sort and "$natural" not in sort and not read.is_sorted:
         stage = {"stage": "SORT", "sortPattern": sort, "inputStage": stage}
     if skip:
         stage = {"stage": "SKIP", "skipAmount": Int64(skip), "inputStage": stage}
@@ -141,32 +154,31 @@ def _find(context: CommandContext, request: Request) -> Plan:
     def run_plan() -> tuple[int, dict[str, int]]:
         return _length(find.selected(context, request, namespace, spec, collection, skip, limit)), {}
 
-    return Plan(namespace, parsed_query(spec), stage, run_plan)
+    return Plan(namespace, parsed_query(spec), replace(read, stage=stage), run_plan)
 
 
 def _count(context: CommandContext, request: Request) -> Plan:
     namespace, spec = target(request), count.QUERY.of(request.body)
     collection = context.view.collection(namespace)
-    stage: Stage = {"stage": "RECORD_STORE_COUNT"}
-    if spec or collection is None:
-        collation = collation_of(collection, request.body.get("collation"))
-        stage = {"stage": "COUNT", "inputStage": access(collection, spec, collation, None)}
+    collation = collation_of(collection, request.body.get("collation"))
+    read = counting_plan(context.view, collection, spec, collation, request.body.get("hint"))
 
     def run_plan() -> tuple[int, dict[str, int]]:
         return 0, {"nCounted": count.count(context, request)["n"]}
 
-    return Plan(namespace, parsed_query(spec), stage, run_plan)
+    return Plan(namespace, parsed_query(spec), read, run_plan)
 
 
 def _distinct(context: CommandContext, request: Request) -> Plan:
     namespace, spec = target(request), count.QUERY.of(request.body)
     collection = context.view.collection(namespace)
-    stage = access(collection, spec, collation_of(collection, request.body.get("collation")), None)
+    collation = collation_of(collection, request.body.get("collation"))
+    read = access(context.view, collection, spec, collation, None, hint=request.body.get("hint"))
 
     def run_plan() -> tuple[int, dict[str, int]]:
         return len(count.distinct(context, request)["values"]), {}
 
-    return Plan(namespace, parsed_query(spec), stage, run_plan)
+    return Plan(namespace, parsed_query(spec), read, run_plan)
 
 
 def _writes(context: CommandContext, request: Request, statement: dict[str, Any], one: bool, sort: Any) -> Plan:
@@ -176,7 +188,8 @@ def _writes(context: CommandContext, request: Request, statement: dict[str, Any]
     check_hint(collection, statement.get("hint"))
     collation, spec = collation_of(collection, statement.get("collation")), statement["q"]
     let = variables_of(body) or None
-    below = access(collection, spec, collation, let)
+    read = access(context.view, collection, spec, collation, let, hint=statement.get("hint"))
+    below = read.stage
     updates = "u" in statement
     change = parsed(statement, collection, let) if updates else None
     if sort:
@@ -185,7 +198,7 @@ def _writes(context: CommandContext, request: Request, statement: dict[str, Any]
     def run_plan() -> tuple[int, dict[str, int]]:
         selected: Iterator[MatchedDocument] = iter(())
         if collection is not None:
-            finder = Finder(collection, spec, collation, let)
+            finder = Finder(collection, spec, collation, let, statement.get("hint"))
             selected = matches(context, finder, 1)
         matched = modified = 0
         for match in selected:
@@ -203,9 +216,8 @@ def _writes(context: CommandContext, request: Request, statement: dict[str, Any]
             matched, modified = min(matched, 1), min(modified, 1)
         return 0, {"nMatched": matched, "nWouldModify": modified, "nWouldUpsert": upserted}
 
-    return Plan(
-        namespace, parsed_query(spec), {"stage": "UPDATE" if updates else "DELETE", "inputStage": below}, run_plan
-    )
+    read = replace(read, stage={"stage": "UPDATE" if updates else "DELETE", "inputStage": below})
+    return Plan(namespace, parsed_query(spec), read, run_plan)
 
 
 def _statement(request: Request, field: str) -> dict[str, Any]:
@@ -264,7 +276,7 @@ def _is_view(context: CommandContext, request: Request) -> bool:
     return True
 
 
-def _pipeline(context: CommandContext, request: Request, examined: Examined, with_counts: bool) -> dict[str, Any]:
+def _pipeline(context: CommandContext, request: Request, examined: Examined, verbose: bool) -> dict[str, Any]:
     """The filter that a pipeline begins with as a plan, and its other stages as they are run."""
     body = request.body
     name = body[request.name]
@@ -282,25 +294,27 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, wit
     if pipeline and type(pipeline[0].get("$match")) is dict:
         spec, stages = pipeline[0]["$match"], stages[1:]
     collection, variables = context.view.collection(base), dict(pipeline_context.variables)
+    order = Order(stages[0].order, stages[0].count_max) if stages and isinstance(stages[0], Sort) else ANY_ORDER
+    hint, collation = body.get("hint"), pipeline_context.collation
+    read = access(context.view, collection, spec, collation, variables, order=order, hint=hint)
+    if read.is_sorted and order.sort is not None and order.sort.paths:
+        stages = stages[1:]
     counts = [0] * (len(stages) + 1)
 
     def run_plan() -> tuple[int, dict[str, int]]:
-        flow: Iterator[Any] = _counted(
-            documents(context, base, spec, pipeline_context.collation, variables=variables), counts, 0
-        )
-        flow = map(decode, flow)
+        matched = in_order(context, base, spec, collation, order, variables=variables, hint=hint).documents
+        flow: Iterator[Any] = map(decode, _counted(islice(matched, order.limit if read.is_sorted else None), counts, 0))
         for index, stage in enumerate(stages, 1):
             if stage.name not in ("$merge", "$out"):
                 flow = _counted(stage.apply(flow), counts, index)
         _length(flow)
         return counts[0], {}
 
-    below = access(collection, spec, pipeline_context.collation, variables)
-    explained = _explained(context, Plan(base, parsed_query(spec), below, run_plan), examined, with_counts)
+    explained = _explained(context, Plan(base, parsed_query(spec), read, run_plan), examined, verbose)
     if not stages:
         return explained
     shown: list[dict[str, Any]] = [{"$cursor": explained}, *({stage.name: stage.spec} for stage in stages)]
-    if with_counts:
+    if verbose:
         for index, item in enumerate(shown):
             item["nReturned"] = Int64(counts[index])
             item |= spills_of(context, next(iter(item)))

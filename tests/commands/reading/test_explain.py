@@ -136,3 +136,80 @@ def test_what_cannot_be_explained_is_refused(client: Any, command: dict[str, Any
     with pytest.raises(OperationFailure) as caught:
         explain(client, command, verbosity)
     assert caught.value.code == code
+
+
+@pytest.fixture(scope="module")
+def indexed(client: Any) -> Any:
+    documents = [{"_id": n, "a": n % 10, "b": n, "t": [n, n + 1], "s": f"x{n}"} for n in range(200)]
+    client.t.i.insert_many(documents)
+    client.t.i.create_index([("a", 1), ("b", -1)], name="ab")
+    client.t.i.create_index("t", name="t")
+    client.t.i.create_index("s", name="s")
+    return client
+
+
+def scan_of(plan: dict[str, Any]) -> dict[str, Any]:
+    return scan_of(plan["inputStage"]) if "inputStage" in plan else plan
+
+
+@pytest.mark.parametrize(
+    ("find", "plan", "index", "bounds", "counts"),
+    [
+        ({"filter": {"a": 3}}, ["FETCH", "IXSCAN"], "ab", {"a": ["[3, 3]"], "b": ["[MaxKey, MinKey]"]}, (20, 20, 20)),
+        ({"filter": {"a": 3, "b": {"$gt": 50, "$lte": 93}}}, ["FETCH", "IXSCAN"], "ab",
+         {"a": ["[3, 3]"], "b": ["[93, 50)"]}, (5, 5, 5)),
+        ({"filter": {"a": {"$in": [1, 2]}}, "limit": 3}, ["LIMIT", "FETCH", "IXSCAN"], "ab",
+         {"a": ["[1, 1]", "[2, 2]"], "b": ["[MaxKey, MinKey]"]}, (3, 3, 3)),
+        ({"filter": {"a": 3}, "sort": {"b": 1}, "limit": 2}, ["LIMIT", "FETCH", "IXSCAN"], "ab",
+         {"a": ["[3, 3]"], "b": ["[MinKey, MaxKey]"]}, (2, 2, 2)),
+        ({"filter": {"a": 3}, "sort": {"s": 1}}, ["SORT", "FETCH", "IXSCAN"], "ab",
+         {"a": ["[3, 3]"], "b": ["[MaxKey, MinKey]"]}, (20, 20, 20)),
+        ({"filter": {"t": {"$gte": 5, "$lt": 6}}}, ["FETCH", "IXSCAN"], "t", {"t": ["[-inf, 6)"]}, (11, 6, 2)),
+        ({"filter": {"s": {"$regex": "^x1"}}}, ["FETCH", "IXSCAN"], "s",
+         {"s": ['["x1", "x2")', "[/^x1/, /^x1/]"]}, (111, 111, 111)),
+        ({"sort": {"s": -1}, "limit": 1}, ["LIMIT", "FETCH", "IXSCAN"], "s", {"s": ["[MaxKey, MinKey]"]}, (1, 1, 1)),
+        ({"filter": {"b": 3}, "hint": "s"}, ["FETCH", "IXSCAN"], "s", {"s": ["[MinKey, MaxKey]"]}, (200, 200, 1)),
+    ],
+)  # fmt: skip
+def test_explain_shows_the_bounds_of_an_index(
+    indexed: Any, find: dict[str, Any], plan: list[str], index: str, bounds: dict[str, Any], counts: tuple[int, ...]
+) -> None:
+    explained = explain(indexed, {"find": "i", **find})
+    winning, stats = explained["queryPlanner"]["winningPlan"], explained["executionStats"]
+    assert stages(winning) == plan
+    scan = scan_of(winning)
+    assert (scan["indexName"], scan["indexBounds"]) == (index, bounds)
+    assert (stats["totalKeysExamined"], stats["totalDocsExamined"], stats["nReturned"]) == counts
+
+
+def test_a_count_by_an_index_reads_no_document(indexed: Any) -> None:
+    explained = explain(indexed, {"count": "i", "query": {"a": {"$gt": 7}}})
+    assert stages(explained["queryPlanner"]["winningPlan"]) == ["COUNT", "COUNT_SCAN"]
+    stats = explained["executionStats"]
+    assert (stats["totalKeysExamined"], stats["totalDocsExamined"]) == (40, 0)
+    assert stats["executionStages"]["nCounted"] == 40
+    assert indexed.t.i.count_documents({"a": {"$gt": 7}}) == 40
+
+
+def test_the_branches_of_an_or_have_an_index_each(indexed: Any) -> None:
+    explained = explain(indexed, {"find": "i", "filter": {"$or": [{"a": 3, "b": 13}, {"s": "x3"}, {"s": "x13"}]}})
+    branches = explained["queryPlanner"]["winningPlan"]["inputStage"]["inputStages"]
+    assert [branch["indexName"] for branch in branches] == ["ab", "s", "s"]
+    assert explained["executionStats"]["nReturned"] == 2
+
+
+def test_writes_and_pipelines_go_through_indexes(indexed: Any) -> None:
+    update = {"q": {"s": "x7"}, "u": {"$set": {"c": 1}}}
+    explained = explain(indexed, {"update": "i", "updates": [update]})
+    assert stages(explained["queryPlanner"]["winningPlan"]) == ["UPDATE", "FETCH", "IXSCAN"]
+    assert explained["executionStats"]["totalDocsExamined"] == 1
+    pipeline: list[dict[str, Any]] = [{"$match": {"a": 3}}, {"$sort": {"b": -1}}, {"$limit": 4}]
+    explained = explain(indexed, {"aggregate": "i", "pipeline": pipeline, "cursor": {}})
+    assert [next(iter(stage)) for stage in explained["stages"]] == ["$cursor", "$limit"]
+    assert explained["stages"][0]["$cursor"]["executionStats"]["totalDocsExamined"] == 4
+
+
+def test_other_ways_are_shown_as_rejected(indexed: Any) -> None:
+    plan = explain(indexed, {"find": "i", "filter": {"a": 3, "s": "x3"}}, "queryPlanner")["queryPlanner"]
+    assert scan_of(plan["winningPlan"])["indexName"] == "s"
+    assert [scan_of(other)["indexName"] for other in plan["rejectedPlans"]] == ["ab"]
