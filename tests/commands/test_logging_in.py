@@ -142,6 +142,14 @@ def test_a_hello_does_not_say_whether_a_user_exists(server: DrivenServer) -> Non
     assert "speculativeAuthenticate" not in run(server, "admin", {"hello": 1, "speculativeAuthenticate": broken})
 
 
+def test_a_hello_begins_no_login_by_a_mechanism_that_the_user_has_not(server: DrivenServer) -> None:
+    server.must("admin", {"createUser": "old", "pwd": "pw", "roles": [], "mechanisms": [SHA_1]})
+    asked = {"saslStart": 1, "mechanism": SHA_256, "payload": first_message("old"), "db": "admin"}
+    reply = run(server, "admin", {"hello": 1, "saslSupportedMechs": "admin.old", "speculativeAuthenticate": asked})
+    assert reply["saslSupportedMechs"] == [SHA_1]
+    assert "speculativeAuthenticate" not in reply
+
+
 def test_a_connection_is_one_user_at_a_time(server: DrivenServer) -> None:
     server.must("admin", {"createUser": "other", "pwd": "pw", "roles": []})
     log_in(server, skipEmptyExchange=True)

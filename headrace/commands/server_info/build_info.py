@@ -94,6 +94,8 @@ def get_cmd_line_opts(context: CommandContext, request: Request) -> dict[str, An
     parsed: dict[str, Any] = {"net": net}
     if options.oplog:
         parsed["replication"] = {"replSet": options.replica_set}
+    if options.auth:
+        parsed["security"] = {"authorization": "enabled"}
     parsed["storage"] = {"dbPath": str(options.dbpath)}
     if options.logpath is not None:
         parsed["systemLog"] = {"destination": "file", "path": str(Path(options.logpath))}

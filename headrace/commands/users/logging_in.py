@@ -68,6 +68,8 @@ def begin(
     first = ClientFirst(_payload(body))
     name = UserName(first.user, db)
     stored = access.user(name)
+    if speculative and stored is not None and mechanism not in mechanisms_of(stored):
+        raise CommandError(18, "Authentication failed.")  # saslSupportedMechs of the same hello says why
     invented = fake(mechanism, name.id, access.secret)
     credentials = (None if stored is None else credentials_of(stored, mechanism)) or invented
     exchange = Exchange(first, credentials, secrets.token_urlsafe(24))
