@@ -93,6 +93,7 @@ class Finder:
         """The way through an index, chosen at the first call."""
         if self._choice is None:
             self._choice = self._chosen(view, order)
+            view.store.index_uses.update(index.number for index in self._choice.indexes)
         return self._choice
 
     def _chosen(self, view: View, order: Order) -> Choice:

@@ -67,13 +67,13 @@ def _collection_stats(
 def _index_stats(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Every index. That on `_id` is used and not counted; the others are never used, which is all there is to count."""
+    """Every index. That on `_id` is used and not counted."""
     collection = context.view.collection(namespace)
     host, since = host_of(context.engine, request.client), DatetimeMS(context.engine.started_ms)
     for index in [] if collection is None else collection.indexes:
         stats = {"name": index.name, "key": index.spec["key"], "host": host, "spec": index.spec}
         if index.name != "_id_":
-            stats["accesses"] = {"ops": Int64(0), "since": since}
+            stats["accesses"] = {"ops": Int64(context.store.index_uses[index.number]), "since": since}
         yield stats
 
 

@@ -154,6 +154,7 @@ def equal_documents(context: CommandContext, namespace: str, path: str) -> Equal
 
     def find(values: list[Any]) -> Iterator[dict[str, Any]]:
         access = equality_access(index, path, values)
+        context.store.index_uses[index.number] += 1
         return map(decode, _by_index(context, collection, access, None))
 
     return EqualDocuments(find, count_of(context, collection))

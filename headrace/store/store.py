@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -84,6 +85,8 @@ class Store:
         self.transactions = Transactions(self)
         self.building: set[bytes] = set()
         """The numbers of the indexes that are being built."""
+        self.index_uses: Counter[int] = Counter()
+        """How often each index was used since the start, by its number."""
         self._open_transaction: WriteTransaction | None = None
         try:
             self._start()

@@ -33,11 +33,14 @@ from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
 from headrace.values.bson import encode, type_name
 
-_KINDS: Final = frozenset({"2d", "2dsphere", "hashed", "text"})
-_ADDED: Final[dict[str, dict[str, Any]]] = {
-    "2dsphere": {"2dsphereIndexVersion": 3},
-    "text": {"weights": None, "default_language": "english", "language_override": "language", "textIndexVersion": 3},
+UNSUPPORTED: Final = {
+    "$**": (115, "wildcard indexes are not supported"),
+    "2d": (115, "2d indexes are not supported"),
+    "2dsphere": (115, "2dsphere indexes are not supported"),
+    "hashed": (115, "hashed indexes are not supported"),
+    "text": (115, "text indexes are not supported"),
 }
+"""By kind, and by what a path has in it."""
 
 INDEXES: Final = array("indexes", "object", required=True)
 
@@ -108,7 +111,7 @@ def _checked(spec: Any) -> dict[str, Any]:
     for flag in ("hidden", "sparse", "unique"):
         if flag in rest and not rest[flag]:
             del rest[flag]
-    return {"v": 2, "key": _shown_key(key), "name": spec["name"], **rest, **_added(key)}
+    return {"v": 2, "key": key, "name": spec["name"], **rest}
 
 
 def _with_collation(spec: dict[str, Any], default: dict[str, Any] | None) -> dict[str, Any]:
@@ -121,8 +124,9 @@ def _with_collation(spec: dict[str, Any], default: dict[str, Any] | None) -> dic
 def _check_key(key: dict[str, Any]) -> None:
     for path, kind in key.items():
         if type(kind) is str:
-            if kind not in _KINDS:
+            if kind not in UNSUPPORTED:
                 raise CommandError(67, f"Unknown index plugin '{kind}'")
+            raise CommandError(*UNSUPPORTED[kind])
         elif isinstance(kind, bool) or not isinstance(kind, int | float):
             raise CommandError(
                 67, f"Values in v:2 index key pattern cannot be of type {type_name(kind)}. "
@@ -132,27 +136,12 @@ def _check_key(key: dict[str, Any]) -> None:
             raise CommandError(67, "Values in the index key pattern cannot be 0.")
         if not path or path.startswith(".") or path.endswith(".") or ".." in path:
             raise CommandError(67, "Index keys cannot contain an empty field.")
-        if path.startswith("$") and not path.startswith("$**"):
+        if path == "$**" or path.endswith(".$**"):
+            raise CommandError(*UNSUPPORTED["$**"])
+        if path.startswith("$"):
             raise CommandError(
                 67, f"Index key contains an illegal field name: field name starts with '$'. Field: {path}"
             )
-
-
-def _shown_key(key: dict[str, Any]) -> dict[str, Any]:
-    if "text" not in key.values():
-        return key
-    plain = {path: kind for path, kind in key.items() if kind != "text"}
-    return {**plain, "_fts": "text", "_ftsx": 1}
-
-
-def _added(key: dict[str, Any]) -> dict[str, Any]:
-    """What MongoDB adds to the specification of an index of a special kind."""
-    added: dict[str, Any] = {}
-    for kind in dict.fromkeys(value for value in key.values() if type(value) is str):
-        added.update(_ADDED.get(kind, {}))
-    if "weights" in added:
-        added["weights"] = {path: 1 for path, kind in key.items() if kind == "text"}
-    return added
 
 
 def _is_there(collection: Collection, spec: dict[str, Any], more: list[dict[str, Any]]) -> bool:

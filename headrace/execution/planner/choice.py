@@ -52,6 +52,14 @@ class Choice:
     access: Access | None
     rejected: tuple[IndexAccess, ...] = ()
 
+    @property
+    def indexes(self) -> list[Index]:
+        """Those that are used."""
+        if self.access is None:
+            return []
+        branches = self.access.branches if isinstance(self.access, OrAccess) else (self.access,)
+        return [branch.index for branch in branches]
+
 
 NO_INDEX: Final = Choice(None)
 
