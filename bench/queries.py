@@ -1,0 +1,88 @@
+"""What queries cost the server, with indexes and without: its CPU time for each, and how fast an index is built.
+
+    python bench/queries.py                    200,000 documents; a table in Markdown
+    python bench/queries.py --documents 20000
+
+One server process, one client. Each operation is repeated for a second at least (without indexes: three times).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pymongo
+from target import StartedServer, Target
+
+CITIES = [f"city {number}" for number in range(10)]
+INDEXES: dict[str, Any] = {"email": "email", "created": "created", "city": "city"}
+
+
+def document(number: int) -> dict[str, Any]:
+    """A user, of some 200 bytes."""
+    return {
+        "_id": number, "email": f"user{number}@example.com", "name": f"name {number % 1000}",
+        "city": CITIES[number % 10], "created": datetime(2026, 1, 1) + timedelta(seconds=number * 7919 % 1_000_003), "visits": number % 50,
+        "address": {"street": f"street {number % 97}", "zip": number % 10_000},
+    }  # fmt: skip
+
+
+def operations(users: Any, orders: Any, count: int) -> dict[str, Callable[[], Any]]:
+    """What is measured, by name."""
+    chooser = random.Random(1)
+    email: Callable[[], dict[str, Any]] = lambda: {"email": f"user{chooser.randrange(count)}@example.com"}  # noqa: E731
+    join = {"$lookup": {"from": "users", "localField": "email", "foreignField": "email", "as": "user"}}
+    return {
+        "find_one({email})": lambda: users.find_one(email()),
+        "update_one({email})": lambda: users.update_one(email(), {"$inc": {"visits": 1}}),
+        "count_documents({})": lambda: users.count_documents({}),
+        "count_documents({city})": lambda: users.count_documents({"city": CITIES[3]}),
+        "sort(created).limit(10)": lambda: list(users.find().sort("created", -1).limit(10)),
+        "$lookup of 20": lambda: list(orders.aggregate([{"$limit": 20}, join])),
+        "find_one({_id})": lambda: users.find_one({"_id": chooser.randrange(count)}),
+    }
+
+
+def milliseconds(target: Target, operation: Callable[[], Any], seconds: float, count_min: int) -> float:
+    """The server's CPU time of one operation: the least of three runs."""
+    operation()
+    best = float("inf")
+    for _ in range(3):
+        count, began, cpu = 0, time.perf_counter(), target.cpu_seconds()
+        while count < count_min or time.perf_counter() - began < seconds:
+            operation()
+            count += 1
+        best = min(best, (target.cpu_seconds() - cpu) / count * 1000)
+    return best
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    arguments.add_argument("--documents", type=int, default=200_000)
+    count = arguments.parse_args().documents
+    out = sys.stdout.write
+    with StartedServer() as target, pymongo.MongoClient(*target.address) as client:
+        users, orders = client.bench.users, client.bench.orders
+        for first in range(0, count, 10_000):
+            users.insert_many(map(document, range(first, min(first + 10_000, count))))
+        orders.insert_many({"email": document(number * 7)["email"]} for number in range(20))
+        measured = operations(users, orders, count)
+        without = {name: milliseconds(target, run, 0.0, 1) for name, run in measured.items()}
+        for name, key in INDEXES.items():
+            cpu, began = target.cpu_seconds(), time.perf_counter()
+            users.create_index(key)
+            used, took = target.cpu_seconds() - cpu, time.perf_counter() - began
+            out(f"index on {name}: {count / used:,.0f} documents a second of CPU, {count / took:,.0f} of time\n")
+        out("\n| Operation | with indexes, ms | without, ms |\n|---|---|---|\n")
+        for name, run in measured.items():
+            out(f"| `{name}` | {milliseconds(target, run, 0.3, 20):.2f} | {without[name]:.2f} |\n")
+
+
+if __name__ == "__main__":
+    main()
