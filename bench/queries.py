@@ -26,10 +26,14 @@ INDEXES: dict[str, Any] = {"email": "email", "created": "created", "city": "city
 def document(number: int) -> dict[str, Any]:
     """A user, of some 200 bytes."""
     return {
-        "_id": number, "email": f"user{number}@example.com", "name": f"name {number % 1000}",
-        "city": CITIES[number % 10], "created": datetime(2026, 1, 1) + timedelta(seconds=number * 7919 % 1_000_003), "visits": number % 50,
+        "_id": number,
+        "email": f"user{number}@example.com",
+        "name": f"name {number % 1000}",
+        "city": CITIES[number % 10],
+        "created": datetime(2026, 1, 1) + timedelta(seconds=number * 7919 % 1_000_003),
+        "visits": number % 50,
         "address": {"street": f"street {number % 97}", "zip": number % 10_000},
-    }  # fmt: skip
+    }
 
 
 def operations(users: Any, orders: Any, count: int) -> dict[str, Callable[[], Any]]:
