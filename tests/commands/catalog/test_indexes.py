@@ -81,7 +81,7 @@ def test_a_cursor_ends_when_its_index_is_dropped(at: DrivenServer) -> None:
     assert ended.value.code == 175
 
 
-def test_a_transaction_reads_its_own_writes_and_its_snapshot_through_indexes(at: DrivenServer) -> None:
+def test_a_transaction_reads_its_writes_and_its_snapshot_through_indexes(at: DrivenServer) -> None:
     inside = {"lsid": {"id": Binary(bytes(16), 4)}, "txnNumber": Int64(1), "autocommit": False}
     at.must("t", {"insert": "c", "documents": [{"_id": "in", "a": 9}], "startTransaction": True, **inside})
     at.must("t", {"update": "c", "updates": [{"q": {"_id": 2}, "u": {"$set": {"a": 9}}}], **inside})
