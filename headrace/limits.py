@@ -106,6 +106,7 @@ FEED_EVENT_COUNT_MAX: Final = 8192  # built events stored for watchers of one sh
 FEED_BYTES_MAX: Final = 64 * 1024 * 1024  # and their bytes, up to twice what stays when the oldest are dropped
 SCAN_ENTRY_COUNT_MAX: Final = 20_000  # entries one getMore may look at before it answers, so that others get a turn
 SCAN_MS_MAX: Final = 15.0  # and how long: a slice of time short enough not to be noticed
+FEED_MS_MAX: Final = 5.0  # how long events are built at once for streams that are caught up
 FEED_BATCH_COUNT_MAX: Final = 16  # encoded batches a feed stores for other watchers that ask for the same
 FEED_BATCH_BYTES_MAX: Final = 1024 * 1024  # bytes of events in one of them; a larger one is stored alone
 NAMESPACE_MEMO_COUNT_MAX: Final = 10_000  # namespaces of events whose parsed form is memoized; then all are forgotten

@@ -79,8 +79,10 @@ class ChangeCursor:
         "_token",
         "_token_time",
         "account",
+        "has_stages",
         "id",
         "idle",
+        "is_slow",
         "key",
         "namespace",
         "namespace_bytes",
@@ -109,6 +111,9 @@ class ChangeCursor:
         self.namespace_bytes = self.namespace.encode()
         self.id = 0
         self.idle = False  # the last read reached the end of what there is
+        self.has_stages = bool(spec.stages)
+        self.is_slow = self.has_stages
+        """Its last batch took long, or nobody knows yet: other streams are read before it."""
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.no_timeout = False
@@ -160,12 +165,14 @@ class ChangeCursor:
         """A batch from the feed; None if the feed no longer has what comes next."""
         feed = self._feed
         assert feed is not None
-        feed.pull()
+        feed.pull(self._clock_ms)
         if self._index < feed.start:
             self._fall_behind()
             return None
         if self._index == feed.end:
-            self.idle = True
+            self.idle = feed.is_current
+            if not self.idle:
+                return Batch([], self._token)
             self._advance_mark(self._feeds.last_position())
             return Batch([], self._token)
         batch = feed.batch(self._index, count_max)
@@ -175,7 +182,7 @@ class ChangeCursor:
         self._token_time, self._read_from = last.cluster_time, batch.read_from
         if batch.closes:
             self.close()
-        elif batch.end == feed.end:
+        elif batch.end == feed.end and feed.is_current:
             self._advance_mark(self._feeds.last_position())
         return batch
 

@@ -8,7 +8,8 @@ An event that cannot be built (too large, its image missing) is in the feed as t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from headrace import limits
@@ -46,8 +47,13 @@ class Feed:
         self.end = 0
         self.users = 0
 
-    def pull(self) -> None:
-        """Build what the channel got since the last time."""
+    @property
+    def is_current(self) -> bool:
+        """Whether it has everything that the channel got."""
+        return self._read == self._channel.end
+
+    def pull(self, clock_ms: Callable[[], float] | None = None) -> None:
+        """Build what the channel got since the last time; with a clock, as much as there is time for."""
         channel = self._channel
         if self._read == channel.end:
             return
@@ -56,7 +62,10 @@ class Feed:
             return
         self._batches.clear()
         build = self.builder.build
-        for _, entry in channel.since(self._read):
+        entries = channel.since(self._read)
+        clock_ms = None if len(entries) == 1 else clock_ms
+        until_ms = inf if clock_ms is None else clock_ms() + limits.FEED_MS_MAX
+        for _, entry in entries:
             items: Sequence[Item]
             try:
                 items = build(entry)
@@ -69,6 +78,8 @@ class Feed:
                 self._items.append(item)
                 self._bytes += _size(item)
             self.end += len(items)
+            if clock_ms is not None and clock_ms() > until_ms:
+                break
         if len(self._items) > 2 * limits.FEED_EVENT_COUNT_MAX or self._bytes > limits.FEED_BYTES_MAX:
             self._shorten()
 
@@ -133,7 +144,7 @@ class Feed:
         following = items[at] if at < len(items) else None
         entry_is_over = following is None or (type(following) is Event and following.cluster_time > last.cluster_time)
         batch.read_from = last.cluster_time + entry_is_over
-        if batch.end == self.end and not last.closes and last.cluster_time < position:
+        if batch.end == self.end and self.is_current and not last.closes and last.cluster_time < position:
             batch.token = self._feeds.mark(position)[0]
         return batch
 

@@ -2,13 +2,13 @@
 
 Rule: no watcher waits for ever once a matching commit exists, and an idle one costs nothing: a commit looks up the
 scopes it touched and wakes only those that wait there. A few are woken in each turn of the loop, so that a writer
-need not wait for a thousand watchers.
+need not wait for a thousand watchers. Streams whose own stages take long go behind all others, one in a turn.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.clock import monotonic
@@ -23,6 +23,10 @@ from headrace.turns import TURN_SECONDS
 if TYPE_CHECKING:
     from headrace.server.core import Core
     from headrace.server.peer import Peer
+
+
+SLOW_SECONDS: Final = 0.001
+"""A stream with stages whose last batch took as long is read behind those that are quicker."""
 
 
 class Parked:
@@ -46,6 +50,7 @@ class Notifier:
         self._deadlines = Deadlines(core.loop, self._time_is_up)
         self._parked: dict[Any, dict[Parked, None]] = {}
         self._woken: deque[Parked] = deque()
+        self._slow: deque[Parked] = deque()
         core.store.listeners.append(self.committed)
 
     def park(self, peer: Peer, command: Command, request: Request, wait: Wait) -> None:
@@ -71,7 +76,7 @@ class Notifier:
     def requests(self) -> list[Request]:
         """All that wait, or have just been woken."""
         waiting = [parked for here in self._parked.values() for parked in here]
-        return [parked.request for parked in (*waiting, *self._woken)]
+        return [parked.request for parked in (*waiting, *self._woken, *self._slow)]
 
     def interrupt(self, connection_id: int) -> None:
         """End what a connection waits for, with error 11601."""
@@ -118,33 +123,54 @@ class Notifier:
             if here:
                 self._wake(here)
 
-    def _wake(self, here: dict[Parked, None]) -> None:
-        if not self._woken:
+    def queue(self, peer: Peer, command: Command, request: Request) -> None:
+        """Run a command on a slow stream when it is its turn."""
+        self._schedule()
+        self._slow.append(Parked(peer, command, request, None))
+
+    def _schedule(self) -> None:
+        if not self._woken and not self._slow:
             self._core.loop.call_soon(self._run_woken)
-        self._woken += here
+
+    def _wake(self, here: dict[Parked, None]) -> None:
+        self._schedule()
         for item in here:
+            cursor = item.request.cursor
+            (self._slow if cursor is not None and cursor.is_slow else self._woken).append(item)
             self._deadlines.remove(item, item.step)
             item.peer.waiting = None
         here.clear()
 
     def _run_woken(self) -> None:
-        woken = self._woken
-        ends = monotonic() + TURN_SECONDS
+        woken, slow = self._woken, self._slow
+        now = monotonic()
+        ends = now + TURN_SECONDS
         try:
             for _ in range(min(len(woken), limits.WOKEN_COUNT_MAX)):
-                parked = woken.popleft()
-                parked.peer.wake(parked.command, parked.request)
-                if monotonic() > ends:
+                now = self._run_one(woken, now)
+                if now > ends:
                     break
+            if slow:
+                self._run_one(slow, now)
         finally:
-            if woken:
+            if woken or slow:
                 self._core.loop.call_soon(self._run_woken)
+
+    @staticmethod
+    def _run_one(queue: deque[Parked], begun: float) -> float:
+        """Run the first again, and note how long it takes; answers when it has ended."""
+        parked = queue.popleft()
+        parked.peer.wake(parked.command, parked.request)
+        ended = monotonic()
+        cursor = parked.request.cursor
+        if cursor is not None and cursor.has_stages:
+            cursor.is_slow = ended - begun > SLOW_SECONDS
+        return ended
 
     def _time_is_up(self, parked: Any) -> None:
         self._remove(parked)
         parked.request.time_is_up = True
-        if not self._woken:
-            self._core.loop.call_soon(self._run_woken)
+        self._schedule()
         self._woken.append(parked)
 
     def _remove(self, parked: Parked) -> None:

@@ -189,7 +189,11 @@ class Peer(asyncio.Protocol):
             again = repeated_getmore.recognised(engine, message.body, self.client)
             if again is not None:
                 self._request = again
-                self.run(GET_MORE, again)
+                if again.cursor.is_slow:
+                    self._busy = True
+                    self._core.notifier.queue(self, GET_MORE, again)
+                else:
+                    self.run(GET_MORE, again)
                 return
         if len(message.body) > _DECODED_BYTES_MAX or type(message) is UnopenedMessage:
             self._busy = True
