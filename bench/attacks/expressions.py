@@ -28,7 +28,8 @@ def _text(length: int) -> Any:
         "$concat": ["$$value", "$$value"]}}}  # fmt: skip
 
 
-def _of_text(expression: Any) -> dict[str, Any]:
+def of_text(expression: Any) -> dict[str, Any]:
+    """An aggregate that evaluates an expression of `$t`, a text of 4 MB, and answers nothing."""
     return aggregating({"$documents": [{"t": _text(2**22)}]}, {"$project": {"x": expression}}, {"$match": {"x": -1}})
 
 
@@ -66,12 +67,12 @@ ATTACKS = (
     _attack("$objectToArray of $arrayToObject of 200,000", {"$objectToArray": {"$arrayToObject": {"$map": {
         "input": {"$range": [0, 200_000]}, "in": {"k": {"$toString": "$$this"}, "v": 1}}}}}),
     _attack("arrays of 1,000,000 compared", [{"$eq": [MILLION, MILLION]}, {"$cmp": [MILLION, MILLION]}]),
-    repeated("$split of 4 MB into letters", _of_text({"$size": {"$split": [
+    repeated("$split of 4 MB into letters", of_text({"$size": {"$split": [
         {"$replaceAll": {"input": "$t", "find": "a", "replacement": "a "}}, " "]}})),
-    repeated("$indexOfCP in 4 MB", _of_text({"$indexOfCP": ["$t", "aaaaaaaaaab"]})),
-    repeated("$replaceAll in 4 MB", _of_text({"$strLenCP": {"$replaceAll": {
+    repeated("$indexOfCP in 4 MB", of_text({"$indexOfCP": ["$t", "aaaaaaaaaab"]})),
+    repeated("$replaceAll in 4 MB", of_text({"$strLenCP": {"$replaceAll": {
         "input": "$t", "find": "a", "replacement": "bc"}}})),
-    repeated("$toUpper, $trim and $strcasecmp of 4 MB", _of_text([
+    repeated("$toUpper, $trim and $strcasecmp of 4 MB", of_text([
         {"$strLenCP": {"$toUpper": "$t"}}, {"$trim": {"input": "$t", "chars": "a"}}, {"$strcasecmp": ["$t", "$t"]}])),
     repeated("$switch of 10,000 branches", aggregating(
         {"$documents": [{"i": key} for key in range(1000)]}, {"$project": {"x": _branches(10_000)}})),

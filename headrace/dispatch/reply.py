@@ -13,7 +13,7 @@ from typing import Any, Final
 from headrace.errors import AnsweredError, CommandError
 from headrace.limits import ERROR_BYTES_MAX
 from headrace.long_bytes import AT_ONCE_BYTES, joined
-from headrace.turns import PIECE_COUNT, TICK_COUNT, current_turn, freed_in_pieces, tick, ticking
+from headrace.turns import PIECE_COUNT, TICK_COUNT, current_turn, freed_in_pieces, in_pieces, tick, ticking
 from headrace.values.bson import encode
 
 _INT32 = Struct("<i").pack
@@ -105,6 +105,18 @@ def array(documents: Sequence[bytes]) -> bytes:
     pieces += [part for pair in zip(_KEYS, ticking(documents)) for part in pair]
     pieces.append(b"\x00")
     return b"".join(pieces) if size <= AT_ONCE_BYTES else joined(pieces)
+
+
+def array_of_values(values: Sequence[Any]) -> bytes:
+    """A BSON array of values, encoded in pieces."""
+    pieces, start = [b""], 0
+    for piece in in_pieces(values, PIECE_COUNT):
+        names = map(str, range(start, start + len(piece)))
+        pieces.append(encode(dict(zip(names, piece)))[4:-1])
+        start += len(piece)
+    pieces.append(b"\x00")
+    pieces[0] = _INT32(sum(map(len, pieces)) + 4)
+    return joined(pieces)
 
 
 def cursor_elements(batch_name: bytes, batch: bytes, cursor_id: int, namespace: bytes, token: bytes | None) -> bytes:

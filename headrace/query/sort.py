@@ -20,6 +20,7 @@ from headrace.query.collation import Collation
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
 from headrace.query.memory import StageMemory
+from headrace.turns import ticking_if_many
 from headrace.values.bson import MISSING, decode
 from headrace.values.order import Key, number_key, sort_key
 from headrace.values.paths import array_index, split_path
@@ -102,11 +103,17 @@ class SortKey:
 
     def _array_keys(self, document: dict[str, Any]) -> list[Key]:
         """As `_keys`, for a document in which a path meets an array."""
-        candidates: list[list[Key]] = []
-        _expand([split_path(path) for path, _ in self.paths], document, self.collation, candidates.append)
-        return min(
-            candidates, key=lambda keys: [Descending(key) if down else key for key, (_, down) in zip(keys, self.paths)]
-        )
+        first: list[Key] = []
+        least: list[Any] = []
+
+        def compare_with_first(keys: list[Key]) -> None:
+            nonlocal first, least
+            other = [Descending(key) if down else key for key, (_, down) in zip(keys, self.paths)]
+            if not least or other < least:
+                first, least = keys, other
+
+        _expand([split_path(path) for path, _ in self.paths], document, self.collation, compare_with_first)
+        return first
 
 
 ARRAY: Final = object()
@@ -161,7 +168,7 @@ def _expand_from(
     if array is None:
         emit(fixed)
         return
-    for item in array or [MISSING]:
+    for item in ticking_if_many(array or [MISSING]):
         chosen, containers = [*fixed], [*values]
         for number in through:
             if rests[number]:

@@ -12,7 +12,9 @@ from headrace import turns
 from headrace.query.diff import compute_diff, identical
 from headrace.query.expressions import Env, parse_expression
 from headrace.query.match import parse_filter
+from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.query.projection.projection import parse_projection
+from headrace.query.sort import parse_sort
 from headrace.query.update import UpdateContext, parse_update
 from headrace.turns import Turn, Turns
 from headrace.values import hashed as hashed_module
@@ -59,6 +61,10 @@ def updated(update: dict[str, Any], document: dict[str, Any]) -> Any:
     lambda: updated({"$set": {"a": {"b": PAIRS}}}, {"_id": 1}),
     lambda: updated({"$set": FIELDS}, {"_id": 1}),
     lambda: evaluate({"$objectToArray": "$$ROOT"}, FIELDS),
+    lambda: parse_filter({"$jsonSchema": {"properties": {name: {"minimum": 1} for name in FIELDS}}}),
+    lambda: parse_filter({"a": {"$elemMatch": {"b": -1}}})({"a": PAIRS}),
+    lambda: parse_sort({"a.b": 1, "a.c": -1}).key({"a": PAIRS}),
+    lambda: parse_pipeline([{"$bucket": {"groupBy": "$x", "boundaries": NUMBERS}}], context=PipelineContext()),
     lambda: evaluate({"$arrayToObject": [PAIRS_OF]}, {"a": NUMBERS}),
 ])  # fmt: skip
 def test_it_ticks_about_once_for_64_elements(function: Callable[[], object]) -> None:
@@ -111,3 +117,28 @@ def test_a_long_list_of_in_matches_as_a_short_one(monkeypatch: pytest.MonkeyPatc
     matches = parse_filter({"a": {"$in": [1, "x", None, [2]]}})
     assert [matches({"a": value}) for value in (1.0, "x", None, [2], 2, "y")] == [True, True, True, True, False, False]
     assert matches({}) and turns.LARGE_COUNT > 1
+
+
+def test_texts_of_more_digits_than_python_reads_overflow() -> None:
+    """Python's `int` refuses more than 4,300 digits."""
+    many = "7" * 10_000
+    for target in ("int", "long"):
+        convert = {"$convert": {"input": "$a", "to": target, "onError": "overflow"}}
+        assert evaluate(convert, {"a": many}) == evaluate(convert, {"a": "-" + many}) == "overflow"
+        assert evaluate(convert, {"a": "+" + "0" * 10_000 + "7"}) == 7
+    assert evaluate({"$convert": {"input": "$a", "to": "date", "onError": "failed"}}, {"a": "@" + many}) == "failed"
+
+
+@pytest.mark.parametrize("layout", ["base64", "base64url", "hex", "utf8"])
+def test_long_binary_data_converts_piece_by_piece(layout: str) -> None:
+    data = "häß".encode() * 100_001
+    there = {"$convert": {"input": "$a", "to": "string", "format": layout}}
+    back = {"$convert": {"input": there, "to": "binData", "format": layout}}
+    assert evaluate(back, {"a": data}) == data
+    assert pauses_of(lambda: evaluate(back, {"a": data})) >= 6
+
+
+def test_base64_ends_only_at_its_end() -> None:
+    convert = {"$convert": {"input": "$a", "to": "binData", "format": "base64", "onError": "failed"}}
+    assert evaluate(convert, {"a": "A" * (65_536 - 4) + "AA==" + "AAAA"}) == "failed"
+    assert evaluate(convert, {"a": "A" * 65_536 + "AA=="}) == bytes(49_153)

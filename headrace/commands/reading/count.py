@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.commands.reading.find import negative
+from headrace.dispatch import reply
 from headrace.dispatch.arguments import Fields, document, number, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -20,7 +21,9 @@ from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.sources import documents, is_virtual, resolve
 from headrace.query.collation import Collation
+from headrace.turns import LARGE_COUNT, freed_in_pieces, ticking_all
 from headrace.values.bson import decode, encode
+from headrace.values.hashed import hashed
 from headrace.values.order import hash_key
 
 KEY: Final = string("key", required=True)
@@ -64,24 +67,31 @@ def _matches(
     return documents(context, namespace, spec, collation, hint=body.get("hint"))
 
 
-def distinct(context: CommandContext, request: Request) -> dict[str, Any]:
+def distinct(context: CommandContext, request: Request) -> bytes:
     """distinct: the values of `key` in the matches, each once."""
+    return b"\x04values\x00" + reply.array_of_values(distinct_values(context, request))
+
+
+def distinct_values(context: CommandContext, request: Request) -> list[Any]:
+    """What distinct answers. Raises 17217 where that is more than a document holds."""
     namespace = target(request)
     body = request.body
     spec = QUERY.of(body)
     collation = collation_of(context.view.collection(namespace), body.get("collation"))
     path = KEY.of(body).split(".")
-    values: dict[Any, Any] = {}
+    seen = hashed(LARGE_COUNT + 1)
+    values: list[Any] = []
     size = 0
     for raw in _matches(context, namespace, spec, collation, body):
-        for value in _values(decode(raw), path):
-            hashed = hash_key(value, collation)
-            if hashed not in values:
-                values[hashed] = value
+        for value in ticking_all(_values(decode(raw), path)):
+            key = hash_key(value, collation)
+            if key not in seen:
+                seen.setdefault(key, None)
+                values.append(value)
                 size += len(encode({"": value}))
                 if size > limits.DOCUMENT_BYTES_MAX:
                     raise CommandError(17217, "distinct too big, 16mb cap")
-    return {"values": list(values.values())}
+    return freed_in_pieces(values)
 
 
 def _values(value: Any, path: list[str]) -> Iterator[Any]:

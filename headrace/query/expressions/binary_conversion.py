@@ -17,7 +17,9 @@ from typing import Any, Final
 from bson import Binary, Int64
 
 from headrace.errors import CommandError
+from headrace.query.expressions.long_text import PIECE_LENGTH, decoded, encoded
 from headrace.query.expressions.numbers import int32_of, is_nullish
+from headrace.turns import in_pieces
 
 _FORMATS: Final = ("auto", "base64", "base64url", "hex", "utf8", "uuid")
 _UUID: Final = 4
@@ -109,11 +111,14 @@ def _from_text(text: str, layout: str, subtype: int) -> Any:
                 raise ValueError
             return Binary(uuid.UUID(text).bytes, _UUID)
         if layout == "hex":
-            return _binary(bytes.fromhex(text), subtype)
+            return _binary(b"".join(map(bytes.fromhex, in_pieces(text, PIECE_LENGTH))), subtype)
         if layout == "utf8":
-            return _binary(text.encode(), subtype)
+            return _binary(encoded(text), subtype)
         plain = text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4) if layout == "base64url" else text
-        return _binary(base64.b64decode(plain, validate=True), subtype)
+        if "=" in plain[:-2]:  # which a piece might end with
+            raise ValueError
+        pieces = [base64.b64decode(piece, validate=True) for piece in in_pieces(plain, PIECE_LENGTH)]
+        return _binary(b"".join(pieces), subtype)
     except (ValueError, binascii.Error):
         raise _fail(f"Input is not a valid {layout} string") from None
 
@@ -129,13 +134,14 @@ def _to_text(value: Any, layout: str) -> str:
             raise _fail("A UUID has 16 bytes")
         return str(uuid.UUID(bytes=data))
     if layout == "hex":
-        return data.hex().upper()
+        return "".join([piece.hex().upper() for piece in in_pieces(data, PIECE_LENGTH)])
     if layout == "base64":
-        return base64.b64encode(data).decode()
+        return "".join([base64.b64encode(piece).decode() for piece in in_pieces(data, 3 * PIECE_LENGTH)])
     if layout == "base64url":
-        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+        pieces = in_pieces(data, 3 * PIECE_LENGTH)
+        return "".join([base64.urlsafe_b64encode(piece).decode() for piece in pieces]).rstrip("=")
     try:
-        return data.decode()
+        return decoded(data)
     except UnicodeDecodeError:
         raise _fail("BinData does not represent a valid UTF-8 string") from None
 

@@ -22,6 +22,7 @@ from headrace.query.expressions.date_format import iso_text
 from headrace.query.expressions.date_parse import parse_date
 from headrace.query.expressions.dates import date_of
 from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
+from headrace.query.expressions.long_text import PIECE_LENGTH
 from headrace.query.expressions.numbers import (
     CONTEXT,
     INT32_MAX,
@@ -38,6 +39,7 @@ from headrace.query.expressions.numbers import (
 )
 from headrace.query.expressions.operator_parser import NamedArguments, OperatorParser, parse_operands
 from headrace.query.expressions.text_coercion import double_text
+from headrace.turns import tick
 from headrace.values.bson import type_name
 
 Convert = Callable[[Any], Any]
@@ -48,6 +50,9 @@ _TYPE_NAMES: Final[dict[int, str]] = {
     15: "javascriptWithScope", 16: "int", 17: "timestamp", 18: "long", 19: "decimal", 127: "maxKey",
 }  # fmt: skip
 _KNOWN_NAMES: Final = frozenset((*_TYPE_NAMES.values(), "missing"))
+
+
+_DIGIT_COUNT_MAX: Final = 32
 
 
 def failure(message: str) -> CommandError:
@@ -101,7 +106,9 @@ def _parse_integer(low: int, high: int, result: Callable[[int], Any]) -> Convert
         _check_hexadecimal(text)
         if not re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII):
             raise _unparsed(text, "Did not consume whole string." if text else "No digits")
-        number = int(text)
+        digits = text.lstrip("+-0") or "0"
+        size = int(digits) if len(digits) <= _DIGIT_COUNT_MAX else high + 2  # Python reads no number of many digits
+        number = -size if text[0] == "-" else size
         if not low <= number <= high:
             raise _unparsed(text, "Overflow")
         return result(number)
@@ -136,6 +143,8 @@ def _parse_decimal(text: str) -> Decimal128:
 
 def _parse_object_id(text: str) -> ObjectId:
     try:
+        if len(text) != 24:
+            raise InvalidId
         return ObjectId(text)
     except InvalidId:
         why = "Invalid character found in hex string"
@@ -200,6 +209,8 @@ _CONVERSIONS: Final[dict[str, dict[type, Convert]]] = {
 
 def convert(value: Any, target: str, options: ConvertOptions) -> Any:
     """`value`, which is not null, converted to the type `target`. Raises 241 if it cannot be."""
+    if type(value) is str and len(value) > PIECE_LENGTH:
+        tick()
     function = _CONVERSIONS.get(target, {}).get(type(value)) or binary_conversion(type(value), target, options)
     if function is None:
         raise failure(f"Unsupported conversion from {type_name(value)} to {target}")

@@ -34,7 +34,7 @@ _FORMS: Final = tuple(
         rf"(?P<year>\d{{4}})-{_MONTH}-(?P<day>\d{{1,2}})",
     )
 )
-_SECONDS: Final = re.compile(r"@(-?\d+)\Z")
+_SECONDS: Final = re.compile(r"@(-?\d{1,15})\Z")
 _MONTH_NUMBERS: Final = {name.lower(): number for number, name in enumerate(MONTHS, 1)} | {
     name[:3].lower(): number for number, name in enumerate(MONTHS, 1)
 }

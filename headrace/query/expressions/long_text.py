@@ -43,11 +43,12 @@ def encoded(text: str) -> bytes:
 
 
 def decoded(data: bytes) -> str:
-    """As `bytes.decode`, of valid UTF-8."""
+    """As `bytes.decode`. Raises `UnicodeDecodeError`."""
     if len(data) <= PIECE_LENGTH:
         return data.decode()
     decoder = getincrementaldecoder("utf-8")()
-    return "".join([decoder.decode(piece) for piece in in_pieces(data, PIECE_LENGTH)])
+    pieces = [decoder.decode(piece) for piece in in_pieces(data, PIECE_LENGTH)]
+    return "".join([*pieces, decoder.decode(b"", final=True)])
 
 
 def byte_count(text: str) -> int:

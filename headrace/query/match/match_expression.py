@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from headrace.turns import TICK_COUNT, sorted_in_pieces, ticking
+from headrace.turns import TICK_COUNT, sorted_in_pieces, ticking, ticking_if_many
 from headrace.values.bson import MISSING
 from headrace.values.paths import ValueTest, any_value, located_values, split_path
 
@@ -161,13 +161,15 @@ class ElemMatchExpression(MatchExpression):
         def test(item: Any) -> bool:
             if type(item) is dict:
                 return inner(item)
-            return type(item) is list and inner({str(index): value for index, value in enumerate(item)})
+            return type(item) is list and inner(
+                {str(index): value for index, value in enumerate(ticking_if_many(item))}
+            )
 
         return test
 
     def single(self) -> ValueTest:
         element = self.element()
-        return lambda value: type(value) is list and any(map(element, value))
+        return lambda value: type(value) is list and any(map(element, ticking_if_many(value)))
 
     def compiled(self) -> DocumentTest:
         return any_value(split_path(self.path), self.single(), enter_last=False)
@@ -177,7 +179,7 @@ class ElemMatchExpression(MatchExpression):
         for value, outer in located_values(document, split_path(self.path), enter_last=False):
             if type(value) is not list:
                 continue
-            for index, item in enumerate(value):
+            for index, item in enumerate(ticking_if_many(value)):
                 if element(item):
                     return True, outer or str(index)
         return False, None
