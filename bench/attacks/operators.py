@@ -90,6 +90,12 @@ def _killed_cursors(attacker: Attacker) -> None:
             attacker.ask({"killCursors": "$cmd.aggregate", "cursors": [cursor["cursor"]["id"]]})
 
 
+def _killed_among_many(attacker: Attacker) -> None:
+    while attacker.seconds_left > 0:
+        ids = [attacker.ask({"find": "c", "batchSize": 1})["cursor"]["id"] for _ in range(100)]
+        attacker.ask({"killCursors": "c", "cursors": [*map(Int64, ids), *map(Int64, range(1, 300_000))]})
+
+
 ATTACKS = (
     repeated("$regexFindAll, $regexMatch and $regexFind of 4 MB", of_text([
         {"$regexFindAll": {"input": "$t", "regex": "b"}}, {"$regexMatch": {"input": "$t", "regex": "a{1000}b"}},
@@ -179,5 +185,6 @@ ATTACKS = (
     _update("a replacement by 1,000,000 elements", {"a": list(range(1_000_000))}),
     Attack("60 unique indexes over 20,000 documents", _indexes, _numbers),
     Attack("collMod with a schema of 50,000 properties", _modifications, _numbers),
-    repeated("listDatabases of 3,000", {"listDatabases": 1}, _databases),
+    Attack("listDatabases of 3,000", lambda attacker: attacker.repeat({"listDatabases": 1}, "admin"), _databases),
+    Attack("killCursors of 300,000", _killed_among_many, _numbers),
 )  # fmt: skip

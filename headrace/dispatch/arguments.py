@@ -129,7 +129,7 @@ class Field(Generic[T]):
             raise self.kind.error(path, value) if self.error is None else CommandError(*self.error)
         if self.items is not None:
             types = self.items.types
-            for index, item in enumerate(value):
+            for index, item in () if types.issuperset(map(type, value)) else enumerate(value):
                 if type(item) not in types:
                     error = self.items_error
                     raise self.items.error(f"{path}.{index}", item) if error is None else CommandError(*error)

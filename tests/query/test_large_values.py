@@ -23,7 +23,7 @@ from headrace.values.order import compare, equal, sort_key
 COUNT = 2000
 NUMBERS = list(range(COUNT))
 FIELDS = {f"f{number}": number for number in NUMBERS}
-PAIRS_OF = {"$map": {"input": "$a", "in": [{"$toString": "$$this"}, 1]}}
+PAIRS_OF = {"$map": {"input": "$a", "in": {"k": {"$toString": "$$this"}, "v": 1}}}
 PAIRS = [{"b": number} for number in NUMBERS]
 
 
@@ -65,7 +65,7 @@ def updated(update: dict[str, Any], document: dict[str, Any]) -> Any:
     lambda: parse_filter({"a": {"$elemMatch": {"b": -1}}})({"a": PAIRS}),
     lambda: parse_sort({"a.b": 1, "a.c": -1}).key({"a": PAIRS}),
     lambda: parse_pipeline([{"$bucket": {"groupBy": "$x", "boundaries": NUMBERS}}], context=PipelineContext()),
-    lambda: evaluate({"$arrayToObject": [PAIRS_OF]}, {"a": NUMBERS}),
+    lambda: evaluate({"$arrayToObject": PAIRS_OF}, {"a": NUMBERS}),
 ])  # fmt: skip
 def test_it_ticks_about_once_for_64_elements(function: Callable[[], object]) -> None:
     assert COUNT / 64 - 1 <= pauses_of(function) <= COUNT / 64 * 12

@@ -12,6 +12,7 @@ from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, boolean, document, number, string, unsupported
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
+from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.dispatch.namespaces import for_writing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
@@ -45,9 +46,7 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     for_writing(context, namespace)
     body = request.body
     change = {name: field.of(body) for name in body if body[name] is not None and (field := CHANGES.by_name.get(name))}
-    collection = context.txn.collection(namespace)
-    if collection is None:
-        raise CommandError(26, f"ns does not exist: {namespace}")
+    collection = _existing(context, namespace)
     if collection.is_view:
         return _view(context, collection, change)
     if "viewOn" in change or "pipeline" in change:
@@ -55,7 +54,9 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     if change.get(OPTION, {}).get("enabled"):
         check_database_has_images(namespace)
     if "validator" in change:
-        parse_filter(change["validator"])
+        parse_filter(change["validator"])  # which may pause
+        wait_until_unused(context, namespace)
+        collection = _existing(context, namespace)
     index_change = change.get("index")
     options = dict(collection.options)
     options.update({name: value for name, value in change.items() if name in _CHANGEABLE})
@@ -68,6 +69,13 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     return reply
 
 
+def _existing(context: CommandContext, namespace: str) -> Collection:
+    collection = context.txn.collection(namespace)
+    if collection is None:
+        raise CommandError(26, f"ns does not exist: {namespace}")
+    return collection
+
+
 def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> dict[str, Any]:
     if OPTION in change:
         raise CommandError(72, f"option not supported on a view: {OPTION}")
@@ -76,7 +84,9 @@ def _view(context: CommandContext, view: Collection, change: dict[str, Any]) -> 
         if name not in ("viewOn", "pipeline"):
             raise CommandError(72, f"option not supported on a view: {name}")
         options[name] = value
-    check_view_pipeline(view.database, view.namespace, options["pipeline"])
+    check_view_pipeline(view.database, view.namespace, options["pipeline"])  # which may pause
+    wait_until_unused(context, view.namespace)
+    view = _existing(context, view.namespace)
     if change:
         catalog_changes.modify_view(context.txn, view, options)
     return {}
@@ -130,4 +140,4 @@ def _find(collection: Collection, change: dict[str, Any]) -> Index:
     raise CommandError(27, f"cannot find index {change} for ns {collection.namespace}")
 
 
-COMMAND: Final = Command("collMod", run, CHANGES, writes=True, requires=writes.COLL_MOD)
+COMMAND: Final = Command("collMod", run, CHANGES, pauses=True, writes=True, requires=writes.COLL_MOD)

@@ -55,20 +55,28 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     for_writing(context, namespace)
     body = request.body
     options = options_of(body)
-    existing = context.txn.collection(namespace)
     stored_options = {name: value for name, value in options.items() if name not in ("idIndex", "autoIndexId")}
-    if existing is not None:
-        if existing.is_view == ("viewOn" in options) and existing.options == stored_options:
-            return {}
-        kind = "view" if existing.is_view else "collection"
-        raise CommandError(48, f"Collection {namespace} already exists as a {kind} with other options")
+    if _is_there(context, namespace, stored_options):
+        return {}
     if "viewOn" in options:
         check_namespace(f"{request.db}.{options['viewOn']}")
         _create_view(context, request, namespace, stored_options)
         return {}
-    _check(namespace, stored_options)
-    catalog_changes.create(context.txn, namespace, stored_options)
+    _check(namespace, stored_options)  # which may pause
+    if not _is_there(context, namespace, stored_options):
+        catalog_changes.create(context.txn, namespace, stored_options)
     return {}
+
+
+def _is_there(context: CommandContext, namespace: str, options: dict[str, Any]) -> bool:
+    """Whether the namespace exists with the same options; raises 48 where it has others."""
+    existing = context.txn.collection(namespace)
+    if existing is None:
+        return False
+    if existing.is_view == ("viewOn" in options) and existing.options == options:
+        return True
+    kind = "view" if existing.is_view else "collection"
+    raise CommandError(48, f"Collection {namespace} already exists as a {kind} with other options")
 
 
 def _check(namespace: str, options: dict[str, Any]) -> None:
@@ -90,7 +98,9 @@ def _create_view(context: CommandContext, request: Request, namespace: str, opti
     if unknown:
         raise CommandError(72, f"option not supported on a view: {unknown[0]}")
     pipeline = options.get("pipeline", [])
-    check_view_pipeline(request.db, namespace, pipeline)
+    check_view_pipeline(request.db, namespace, pipeline)  # which may pause
+    if _is_there(context, namespace, options):
+        return
     made = {"viewOn": options["viewOn"], "pipeline": pipeline}
     if "collation" in options:
         made["collation"] = options["collation"]
@@ -109,4 +119,4 @@ def check_view_pipeline(database: str, namespace: str, pipeline: list[Any]) -> N
             raise CommandError(167, f"The aggregation stage {stage.name} cannot be used in a view definition")
 
 
-COMMAND: Final = Command("create", run, FIELDS, writes=True, requires=writes.CREATE)
+COMMAND: Final = Command("create", run, FIELDS, pauses=True, writes=True, requires=writes.CREATE)

@@ -198,11 +198,19 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
         for index in [item for item in collection.indexes if item.name != "_id_"]:
             catalog_changes.drop_index(context.txn, collection, index)
         return {"nIndexesWas": count, "msg": "non-_id indexes dropped for collection"}
-    names = wanted if type(wanted) is list else [wanted]
+    names = _distinct_names(wanted) if type(wanted) is list else [wanted]
     indexes = [_named(collection, name) for name in names]
     for index in indexes:
         catalog_changes.drop_index(context.txn, collection, index)
     return {"nIndexesWas": count}
+
+
+def _distinct_names(names: list[Any]) -> list[str]:
+    """The names, each once. Raises 14 for what is no name."""
+    for name in names:
+        if type(name) is not str:
+            raise TYPES["string"].error("dropIndexes.index", name)
+    return list(dict.fromkeys(names))
 
 
 def _named(collection: Collection, wanted: Any) -> Any:

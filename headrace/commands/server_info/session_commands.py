@@ -20,6 +20,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import ANYONE, LOGGED_IN, on_cluster
 from headrace.dispatch.sessions import session_key, user_digest
+from headrace.turns import ticking
 
 
 def start_session(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def _is_user(item: dict[str, Any]) -> bool:
 def _ids(request: Request, sessions: list[dict[str, Any]], *, any_user: bool) -> list[bytes]:
     """The sessions as they are known here, see `session_id`."""
     ids = []
-    for session in sessions:
+    for session in ticking(sessions):
         identity, uid = session.get("id"), session.get("uid")
         if type(identity) is not Binary or identity.subtype != UUID_SUBTYPE:
             continue

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from headrace.errors import CommandError
-from headrace.turns import ticking
+from headrace.turns import ticking, ticking_if_many
 from headrace.values.bson import MISSING
 
 FOLDING_PREFIX: Final = "Failed to optimize pipeline :: caused by :: "
@@ -58,6 +58,13 @@ class ParseContext:
         """The context of an expression inside one that binds `names`."""
         rebound = self.rebound_current or "CURRENT" in names
         return replace(self, defined=self.defined | set(names), rebound_current=rebound)
+
+
+def less_bound(variables: Mapping[str, Any], bound: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The variables, less those that are bound at evaluation time."""
+    if bound.keys().isdisjoint(variables.keys()):  # which looks at the fewer of both
+        return variables
+    return {name: value for name, value in ticking_if_many(variables.items()) if name not in bound}
 
 
 class Expression:

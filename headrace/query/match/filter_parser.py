@@ -137,12 +137,13 @@ def _parse_comment(name: str, value: Any, context: FilterContext) -> None:
 
 
 def _parse_expr(name: str, value: Any, context: FilterContext) -> MatchExpression:
-    from headrace.query.expressions import Env, ParseContext, parse_expression  # no filter without it should pay
+    # No filter without it should pay for these.
+    from headrace.query.expressions import Env, ParseContext, less_bound, parse_expression
 
     if not context.top:
         raise CommandError(2, "$expr can only be applied to the top-level document")
     bound = {} if context.bound is None else context.bound
-    constants = {name: known for name, known in (context.variables or {}).items() if name not in bound}
+    constants = less_bound(context.variables or {}, bound)
     scope = ParseContext(constants, frozenset(bound), context.collation)
     expression = parse_expression(value, scope)
     evaluate = expression.evaluate

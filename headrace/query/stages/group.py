@@ -16,7 +16,7 @@ from headrace.query.memory import StageMemory, size_of
 from headrace.query.stages.group_spill import Groups, GrowthWatch, PartitionedGroups
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.turns import freed_in_pieces, tick
+from headrace.turns import freed_in_pieces, gathered, tick, ticking
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import hash_key
 
@@ -129,7 +129,7 @@ def parse_group(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
 
 def parse_fields(spec: Document, context: PipelineContext) -> AccumulatedFields:
     """The accumulators of a group's fields, by name."""
-    return tuple((field, _parse_field(field, value, context)) for field, value in spec.items())
+    return tuple(gathered((field, _parse_field(field, value, context)) for field, value in ticking(spec.items())))
 
 
 def _parse_field(field: str, value: Any, context: PipelineContext) -> Accumulator:

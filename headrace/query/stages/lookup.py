@@ -17,7 +17,7 @@ from headrace.query.memory import StageMemory, size_of
 from headrace.query.stages.joins import ForeignIndex, check_joined, counted, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import Unwind, with_nested
-from headrace.turns import gathered, tick
+from headrace.turns import gathered, tick, ticking, ticking_if_many
 from headrace.values.bson import type_name
 
 _LOOKUP_WEIGHT: Final = 10
@@ -123,7 +123,7 @@ class LookupStage(Stage):
         from headrace.query.pipeline import run_pipeline
 
         inner.live.update(self.context.bound)
-        inner.live.update([(name, evaluate(document)) for name, evaluate in inner.let])
+        inner.live.update([(name, evaluate(document)) for name, evaluate in ticking_if_many(inner.let)])
         return gathered(self._limited(run_pipeline(inner.stages, _ticking(foreign))))
 
     def _limited(self, documents: Iterable[Document]) -> Iterator[Document]:
@@ -224,9 +224,9 @@ def _source(name: str, options: Document, context: PipelineContext) -> tuple[str
 
 def _inner(options: Document, source: tuple[str | None, str] | None, context: PipelineContext) -> LookupPipeline:
     let = options.get("let", {})
-    for variable in let:
+    for variable in ticking(let):
         check_variable_name(variable, for_writing=True)
-    bindings = tuple((variable, context.expression(value)) for variable, value in let.items())
+    bindings = tuple(gathered((variable, context.expression(value)) for variable, value in ticking(let.items())))
     live: dict[str, Any] = {**context.bound, **dict.fromkeys(let)}
     collection = None if source is None else source[1]
     stages = context.subpipeline(options["pipeline"], "$lookup", collection=collection, bound=live)

@@ -6,6 +6,7 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.stages.stage import DocumentStage, PipelineContext, Stage
+from headrace.turns import ticking
 from headrace.values.bson import type_name
 
 
@@ -27,7 +28,7 @@ def parse_unset(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, 
     fields = spec if type(spec) is list else [spec]
     if not fields:
         raise CommandError(31119, "$unset specification must be a string or an array with at least one field")
-    for field in fields:
+    for field in ticking(fields):
         if type(field) is not str:
             raise CommandError(
                 31120,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expansion import CONTAINERS, check
-from headrace.query.expressions import Env, ParseContext, parse_expression
+from headrace.query.expressions import Env, ParseContext, less_bound, parse_expression
 from headrace.query.memory import UNBOUNDED, OperationMemory
 from headrace.turns import tick
 
@@ -66,7 +66,7 @@ class PipelineContext:
 
     def parse_context(self) -> ParseContext:
         """What an expression in a stage may refer to."""
-        constants = {name: value for name, value in self.variables.items() if name not in self.bound}
+        constants = less_bound(self.variables, self.bound)
         return ParseContext(constants, frozenset(self.bound), self.collation)
 
     def expression(self, value: Any) -> Callable[[Document], Any]:

@@ -15,7 +15,7 @@ from headrace.query.update.rename import RenameNode, parse_rename
 from headrace.query.update.update import Applied, Diff, Update, UpdateContext
 from headrace.query.update.update_tree import ArrayFilters, UpdateObjectNode, add
 from headrace.query.update.walk import Walk
-from headrace.turns import ticking
+from headrace.turns import TICK_COUNT, gathered, ticking
 from headrace.values.bson import MISSING, type_name
 
 TopLevelLeaves = tuple[tuple[str, UpdateLeafNode, tuple[str]], ...]
@@ -58,7 +58,7 @@ def _apply_flat(flat: TopLevelLeaves, document: dict[str, Any], params: ApplyPar
     updates: dict[str, Any] = {}
     inserts: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
-    for name, leaf, path in flat:
+    for name, leaf, path in flat if len(flat) < TICK_COUNT else ticking(flat):
         old = document.get(name, MISSING)
         if leaf.insert_only and not params.context.inserting:
             continue
@@ -149,7 +149,7 @@ def _closed(tree: UpdateObjectNode) -> OperatorUpdate:
     tree.close()
     flat: list[tuple[str, UpdateLeafNode, tuple[str]]] = []
     short = True
-    for name, node in tree.ordered:
+    for name, node in ticking(tree.ordered):
         if (
             not isinstance(node, UpdateLeafNode)
             or type(node) is RenameNode
@@ -173,5 +173,5 @@ def _features(node: Any) -> tuple[bool, bool]:
     position = getattr(node, "positional", None)
     if position is not None:
         children.append(position)
-    features = [_features(child) for child in children]
+    features = gathered(_features(child) for child in ticking(children))
     return any(rename for rename, _ in features), position is not None or any(needs for _, needs in features)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bson import Int64
+
 from headrace import limits
 from headrace.testing.driven import DrivenServer
 from headrace.turns import Turn, Turns
@@ -61,3 +63,33 @@ def test_messages_of_very_many_errors_end_after_a_mebibyte() -> None:
         assert [error["index"] for error in errors] == list(range(200))
         few = in_turns(server, "d", {**body, "documents": [{"_id": "x" * 10_000}] * 2})[0]["writeErrors"]
         assert all(error["errmsg"] for error in few)
+
+
+def test_commands_of_the_catalog_that_parse_may_pause() -> None:
+    """What they change is looked up again behind that."""
+    schema = {"$jsonSchema": {"properties": {f"f{number}": {"minimum": 1} for number in range(300)}}}
+    with DrivenServer() as server:
+        reply, pauses = in_turns(server, "d", {"create": "c", "validator": schema})
+        assert reply["ok"] == 1.0 and pauses >= 4
+        assert in_turns(server, "d", {"collMod": "c", "validator": schema})[1] >= 4
+
+        def drop(pauses: int) -> None:
+            if pauses == 2:
+                server.must("d", {"drop": "c"})
+
+        assert in_turns(server, "d", {"collMod": "c", "validator": schema}, drop)[0]["code"] == 26
+
+        def create(pauses: int) -> None:
+            if pauses == 2:
+                server.must("d", {"create": "c"})
+
+        assert in_turns(server, "d", {"create": "c", "validator": schema}, create)[0]["code"] == 48
+        assert server.run("d", {"dropIndexes": "c", "index": [{"a": 1}]})["code"] == 14  # type: ignore[index]
+
+
+def test_cursors_that_are_not_there_are_listed() -> None:
+    with DrivenServer() as server:
+        server.must("d", {"insert": "c", "documents": [{"_id": 1}, {"_id": 2}]})
+        opened = server.must("d", {"find": "c", "batchSize": 1})["cursor"]["id"]
+        reply = server.must("d", {"killCursors": "c", "cursors": [Int64(5), opened, Int64(6)]})
+        assert reply["cursorsKilled"] == [opened] and reply["cursorsNotFound"] == [5, 6]
