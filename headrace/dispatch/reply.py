@@ -66,20 +66,25 @@ def document(elements: bytes, end: bytes) -> bytes:
 
 
 def answer_elements(answer: dict[str, Any]) -> bytes:
-    """The elements of an answer; one that lists very many errors is encoded with ticks.
-
-    When their messages have exceeded a mebibyte, those that follow are empty, as MongoDB's are.
-    """
-    errors = answer.get("writeErrors")
-    if errors is None or len(errors) < TICK_COUNT:
+    """The elements of an answer; very many `values` or `writeErrors` are encoded with ticks."""
+    if "values" in answer and type(answer["values"]) is list:
+        name, listed = "values", array_of_values(answer["values"])
+    elif "writeErrors" in answer and len(answer["writeErrors"]) >= TICK_COUNT:
+        name, listed = "writeErrors", _array_of_errors(answer["writeErrors"])
+    else:
         return encode(answer)[4:-1]
+    element = b"\x04" + name.encode() + b"\x00" + listed
+    return b"".join([element if each == name else encode({each: answer[each]})[4:-1] for each in answer])
+
+
+def _array_of_errors(errors: list[dict[str, Any]]) -> bytes:
+    """When their messages have exceeded a mebibyte, those that follow are empty, as MongoDB's are."""
     pieces, size = [], 0
     for error in ticking(freed_in_pieces(errors, len(errors) * ERROR_VALUE_COUNT)):
         shown = error if size < ERROR_BYTES_MAX else {**error, "errmsg": ""}
         size += len(error["errmsg"])
         pieces.append(encode(shown))
-    listed = b"\x04writeErrors\x00" + array(pieces)
-    return b"".join(listed if name == "writeErrors" else encode({name: answer[name]})[4:-1] for name in answer)
+    return array(pieces)
 
 
 def error_reply(error: AnsweredError, labels: Sequence[str], position: int | None) -> bytes:

@@ -17,7 +17,7 @@ from headrace.server.ttl import delete_expired
 from headrace.store.checksums.transaction import CHECKSUM_BYTES, is_intact, with_checksum
 from headrace.store.checksums.upgrade import PLAIN_KEYS
 from headrace.store.data_file import UnusableDirectory
-from headrace.store.retention import Retention, expired_images, first_to_keep, prune, remove_images
+from headrace.store.retention import Retention, expired_images, first_to_keep, prune, remove
 from headrace.store.store import Store
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
@@ -171,7 +171,7 @@ def test_a_damaged_image_is_an_error_and_expires(at: DrivenServer) -> None:
     with at.store.reading() as view:
         assert expired_images(view, 3600, at.clock.now_ms(), 100) == [image]
     txn = at.store.begin()
-    remove_images(txn, [image])
+    remove(txn, "images", [image])
     at.store.commit(txn)
     assert keys_of(at.store, "images") == []
 

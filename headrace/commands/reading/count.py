@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from headrace import limits
 from headrace.commands.reading.find import negative
-from headrace.dispatch import reply
 from headrace.dispatch.arguments import Fields, document, number, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
@@ -67,13 +66,8 @@ def _matches(
     return documents(context, namespace, spec, collation, hint=body.get("hint"))
 
 
-def distinct(context: CommandContext, request: Request) -> bytes:
-    """distinct: the values of `key` in the matches, each once."""
-    return b"\x04values\x00" + reply.array_of_values(distinct_values(context, request))
-
-
-def distinct_values(context: CommandContext, request: Request) -> list[Any]:
-    """What distinct answers. Raises 17217 where that is more than a document holds."""
+def distinct(context: CommandContext, request: Request) -> dict[str, Any]:
+    """distinct: the values of `key` in the matches, each once. Raises 17217 for more than a document holds."""
     namespace = target(request)
     body = request.body
     spec = QUERY.of(body)
@@ -91,7 +85,7 @@ def distinct_values(context: CommandContext, request: Request) -> list[Any]:
                 size += len(encode({"": value}))
                 if size > limits.DOCUMENT_BYTES_MAX:
                     raise CommandError(17217, "distinct too big, 16mb cap")
-    return freed_in_pieces(values)
+    return {"values": freed_in_pieces(values)}
 
 
 def _values(value: Any, path: list[str]) -> Iterator[Any]:

@@ -176,7 +176,7 @@ def _distinct(context: CommandContext, request: Request) -> Plan:
     read = access(context.view, collection, spec, collation, None, hint=request.body.get("hint"))
 
     def run_plan() -> tuple[int, dict[str, int]]:
-        return len(count.distinct_values(context, request)), {}
+        return len(count.distinct(context, request)["values"]), {}
 
     return Plan(namespace, parsed_query(spec), read, run_plan)
 
