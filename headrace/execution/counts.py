@@ -18,7 +18,7 @@ def quick_count(context: CommandContext, collection: Collection, finder: Finder,
     """How many documents match, by the number that is stored or the keys of an index; None where neither tells."""
     if collection.is_view:
         return None
-    if not spec:
+    if not spec and not finder.is_hinted:  # a sparse index has fewer
         return count_of(context, collection)
     if finder.is_by_id or finder.has_id_keys:
         return None

@@ -75,9 +75,10 @@ def run_pipeline_on(
         return map(encoded, made)
     base, _ = resolve(context, namespace)
     spec: dict[str, Any] = {}
+    rest = pipeline
     if pipeline and "$match" in pipeline[0] and type(pipeline[0]["$match"]) is dict:
-        spec, stages = pipeline[0]["$match"], stages[1:]
-    counted = _count_of_all(context, base, spec, pipeline_context, pipeline[1 if spec else 0 :], body)
+        spec, stages, rest = pipeline[0]["$match"], stages[1:], pipeline[1:]
+    counted = _count_of_all(context, base, spec, pipeline_context, rest, body)
     if counted is not None:
         return iter(counted)
     sort = stages[0] if stages and isinstance(stages[0], Sort) else None

@@ -85,6 +85,11 @@ class Finder:
         return self._id_key is not None
 
     @property
+    def is_hinted(self) -> bool:
+        """Whether the client names an index."""
+        return bool(self._hint)
+
+    @property
     def has_id_keys(self) -> bool:
         """Whether only some `_id` values can match, so that the collection need not be walked."""
         return self._id_keys is not None

@@ -9,6 +9,7 @@ import pytest
 from bson import Binary, Int64
 
 from headrace.errors import CommandError
+from headrace.store.view import View
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 
@@ -92,6 +93,25 @@ def test_a_transaction_reads_its_writes_and_its_snapshot_through_indexes(at: Dri
     assert ids(at, {"a": 9}) == [7, "out"]
     at.must("admin", {"commitTransaction": 1, **inside})
     assert ids(at, {"a": 9}) == [2, 7, "out", "in"]
+
+
+@pytest.mark.parametrize(("spec", "count"), [({}, 100), ({"a": 3}, 20), ({"a": {"$in": [1, 2, 9]}}, 40), ({"a": 9}, 0)])
+def test_counts_look_at_no_document(
+    at: DrivenServer, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any], count: int
+) -> None:
+    monkeypatch.setattr(View, "by_record", None)
+    monkeypatch.setattr(View, "scan", None)
+    assert at.must("t", {"count": "c", "query": spec})["n"] == count
+    group = {"$group": {"_id": 1, "n": {"$sum": 1}}}
+    for pipeline in ([{"$match": spec}, group], [{"$match": spec}, {"$count": "n"}]):
+        batch = at.must("t", {"aggregate": "c", "pipeline": pipeline, "cursor": {}})["cursor"]["firstBatch"]
+        assert [document["n"] for document in batch] == ([count] if count else [])
+
+
+def test_a_count_by_a_sparse_index_that_is_named_is_of_what_it_has(at: DrivenServer) -> None:
+    at.must("t", {"createIndexes": "c", "indexes": [{"key": {"s": 1}, "name": "s", "sparse": True}]})
+    at.must("t", {"insert": "c", "documents": [{"_id": 200, "s": 1}]})
+    assert at.must("t", {"count": "c", "hint": "s"})["n"] == 1 and at.must("t", {"count": "c"})["n"] == 101
 
 
 def test_a_multi_update_that_moves_its_documents_ahead_changes_each_once(at: DrivenServer) -> None:
