@@ -69,7 +69,7 @@ def answer(at: DrivenServer, body: dict[str, Any]) -> dict[str, Any]:
 def test_a_damaged_document_is_an_error_that_names_it_and_costs_no_other(at: DrivenServer) -> None:
     damage(at.store, "documents", documents(at)[3])
     for body in (
-        {"find": "c"}, {"find": "c", "filter": {"_id": 3}}, {"count": "c", "query": {"a": {"$gt": 1}}},
+        {"find": "c"}, {"find": "c", "filter": {"_id": 3}}, {"count": "c", "query": {"text": {"$gt": ""}}},
         {"aggregate": "c", "pipeline": [{"$match": {"a": 3}}], "cursor": {}},
         {"findAndModify": "c", "query": {"_id": 3}, "remove": True},
     ):  # fmt: skip
