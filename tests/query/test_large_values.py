@@ -62,6 +62,8 @@ def updated(update: dict[str, Any], document: dict[str, Any]) -> Any:
     lambda: updated({"$set": FIELDS}, {"_id": 1}),
     lambda: evaluate({"$objectToArray": "$$ROOT"}, FIELDS),
     lambda: parse_filter({"$jsonSchema": {"properties": {name: {"minimum": 1} for name in FIELDS}}}),
+    lambda: parse_filter({"a": {"$bitsAllSet": NUMBERS}}),
+    lambda: parse_filter({"a": {"$type": ["int"] * COUNT}}),
     lambda: parse_filter({"a": {"$elemMatch": {"b": -1}}})({"a": PAIRS}),
     lambda: parse_sort({"a.b": 1, "a.c": -1}).key({"a": PAIRS}),
     lambda: parse_pipeline([{"$bucket": {"groupBy": "$x", "boundaries": NUMBERS}}], context=PipelineContext()),

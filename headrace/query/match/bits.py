@@ -15,6 +15,7 @@ from bson import Binary, Decimal128, Int64
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.turns import gathered, ticking_if_many
 from headrace.values.paths import ValueTest
 
 NUMBERS: Final = (int, Int64, float, Decimal128)
@@ -79,7 +80,7 @@ def _parse_mask(name: str, argument: Any, path: str) -> _Masks:
         mask = int.from_bytes(argument, "little")
         return _Masks(mask, mask)
     if type(argument) is list:
-        return _mask_of([_parse_position(item) for item in argument])
+        return _mask_of(gathered(_parse_position(item) for item in ticking_if_many(argument)))
     if type(argument) not in NUMBERS:
         raise CommandError(2, f"{path} takes an Array, a number, or a BinData but received: {name}: {argument!r}")
     number = _exact_int64(argument)
@@ -93,10 +94,10 @@ def _parse_mask(name: str, argument: Any, path: str) -> _Masks:
 def _mask_of(positions: list[int]) -> _Masks:
     """The masks with these bits set."""
     of_number = 0
-    for position in positions:
+    for position in ticking_if_many(positions):
         of_number |= 1 << min(position, SIGN_BIT)
     bits = bytearray(min(max(positions, default=0), FIRST_CLEAR_BIT) // 8 + 1)
-    for position in positions:
+    for position in ticking_if_many(positions):
         at = min(position, FIRST_CLEAR_BIT)
         bits[at // 8] |= 1 << at % 8
     return _Masks(of_number, int.from_bytes(bits, "little"))

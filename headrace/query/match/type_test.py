@@ -8,6 +8,7 @@ from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
 from headrace.query.match.value_tests import truncated_int64
+from headrace.turns import ticking_if_many
 from headrace.values.bson import MISSING, type_number
 from headrace.values.paths import ValueTest
 
@@ -28,7 +29,10 @@ def parse_types(value: Any, operator: str = "$type") -> frozenset[int]:
         return _parse_type(value)
     if not value:
         raise CommandError(9, f"{operator} must match at least one type")
-    return frozenset().union(*[_parse_type(item) for item in value])
+    numbers: set[int] = set()
+    for item in ticking_if_many(value):
+        numbers |= _parse_type(item)
+    return frozenset(numbers)
 
 
 def _parse_type(value: Any) -> frozenset[int]:

@@ -15,6 +15,7 @@ from bson import ObjectId, Regex
 
 from headrace.errors import CommandError
 from headrace.query.update.update import Update, UpdateContext
+from headrace.turns import ticking_if_many
 from headrace.values.order import hash_key
 
 
@@ -156,10 +157,10 @@ def _is_elem_match(value: Any) -> bool:
 
 def _names_expr(filter_document: Any) -> bool:
     """Whether the filter has `$expr` at the top level or under `$and`, `$or`, `$nor`."""
-    for name, value in filter_document.items():
+    for name, value in ticking_if_many(filter_document.items()):
         if name == "$expr":
             return True
         branches = value if name in ("$and", "$nor", "$or") and type(value) is list else []
-        if any(type(item) is dict and _names_expr(item) for item in branches):
+        if any(type(item) is dict and _names_expr(item) for item in ticking_if_many(branches)):
             return True
     return False
