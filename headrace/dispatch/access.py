@@ -15,7 +15,7 @@ from headrace.auth.names import RoleName, UserName
 from headrace.auth.privileges import CLUSTER, Privilege, Privileges, allowed, merged
 from headrace.auth.roles import Resolved, resolve, roles_of
 from headrace.dispatch.request import ClientInfo, Request
-from headrace.dispatch.requirement import unauthorized
+from headrace.dispatch.requirement import Needs, unauthorized
 from headrace.dispatch.sessions import lsid_of, user_digest
 from headrace.errors import CommandError
 from headrace.store.view import View
@@ -37,10 +37,13 @@ AccessEvent = tuple[str, ClientInfo, dict[str, Any], int]
 """What happened, to whom, its details, and the code of its error, 0 for none. See `Access.listeners`."""
 
 
+_MEMO_COUNT_MAX: Final = 4096  # of what was granted to a connection: collections times actions
+
+
 class Grants:
     """What a connection may do: what its user's roles came to in one generation."""
 
-    __slots__ = ("allowed", "document", "generation", "name", "resolved")
+    __slots__ = ("allowed", "document", "generation", "known", "name", "resolved")
 
     def __init__(self, name: UserName, document: dict[str, Any], resolved: Resolved, generation: int) -> None:
         self.name = name
@@ -49,6 +52,8 @@ class Grants:
         self.generation = generation
         self.allowed: set[tuple[str, frozenset[str]]] = set()
         """What was asked for and granted already."""
+        self.known: dict[tuple[Needs, str, str], tuple[Privilege, ...]] = {}
+        """The same by requirement, database and collection, where a requirement asks for nothing else."""
 
     @property
     def privileges(self) -> Privileges:
@@ -62,7 +67,7 @@ class Grants:
             return True
         if not allowed(self.resolved.privileges, resource, actions):
             return False
-        if len(self.allowed) < 4096:
+        if len(self.allowed) < _MEMO_COUNT_MAX:
             self.allowed.add(wanted)
         return True
 
@@ -178,6 +183,7 @@ class Access:
 
     def _set(self, client: ClientInfo, grants: Grants | None) -> None:
         client.grants = grants
+        client.last_session = (None, b"")
         client.uid = user_digest(grants.name) if self._authorizes and grants is not None else None
 
     def log_in(self, client: ClientInfo, name: UserName) -> None:
@@ -212,6 +218,9 @@ class Access:
 
     def require_login(self, command: Command, request: Request) -> None:
         """Raise 13 where the command is one for users, and nobody is logged in."""
+        grants: Grants | None = request.client.grants
+        if grants is not None and grants.generation == self.generation:
+            return
         if not command.requires.login or self.grants(request.client) is not None:
             return
         if not (request.client.is_on_this_machine and not self.has_users):
@@ -219,10 +228,19 @@ class Access:
 
     def require_privileges(self, engine: Engine, command: Command, request: Request) -> None:
         """Raise 13 where the user has not got what the command requires. What that is stays with the request."""
-        needs = command.requires.needs
+        requirement = command.requires
+        needs = requirement.needs
         if needs is None:
             return
         grants: Grants | None = request.client.grants
+        body = request.body
+        plain = requirement.by_namespace and "bypassDocumentValidation" not in body
+        name = body.get(request.name) if plain else None
+        if grants is not None and type(name) is str:
+            known = grants.known.get((needs, request.db, name))
+            if known is not None:
+                request.required = known
+                return
         if grants is None:
             grants = Grants(_NOBODY, {}, Resolved((), _LOCALHOST, ()), self.generation)
         permitted = grants.allowed
@@ -234,6 +252,8 @@ class Access:
                 self.note("authCheck", request.client, {"command": command.name, "db": request.db}, 13)
                 raise unauthorized(request)
         request.required = required
+        if type(name) is str and len(grants.known) < _MEMO_COUNT_MAX:
+            grants.known[needs, request.db, name] = required
 
     def require_again(self, engine: Engine, command: Command, request: Request) -> None:
         """Raise 13 where a command that has waited may no longer be run by its user."""

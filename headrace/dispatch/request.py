@@ -52,6 +52,7 @@ class ClientInfo:
         "cut_off",
         "grants",
         "hello_done",
+        "last_session",
         "local_address",
         "metadata",
         "tls",
@@ -77,6 +78,8 @@ class ClientInfo:
         """The subject of the certificate that the client has shown and TLS has verified; None: none."""
         self.uid: bytes | None = None
         """`lsid.uid` of the sessions of its user, on a server with authorization; None: nobody's."""
+        self.last_session: tuple[bytes | None, bytes] = (None, b"")
+        """The `lsid.id` of its last command that asked for it, and what that session is known by: `session_id`."""
         self.conversation: Any = None
         """The login that has begun on this connection, see `commands/users/logging_in.py`."""
         self.grants: Any = None

@@ -33,6 +33,9 @@ class Requirement:
     """For readers: actions and where."""
     needs: Needs | None = None
     login: bool = True
+    by_namespace: bool = False
+    """It depends on nothing but the database and the collection that a request names, and on whether the request has
+    `bypassDocumentValidation`."""
 
 
 ANYONE: Final = Requirement("nothing", login=False)
@@ -53,7 +56,7 @@ def on_collection(*actions: str) -> Requirement:
     def needs(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
         return ((namespace_of(request), wanted),)
 
-    return Requirement(f"{', '.join(sorted(actions))} on the collection", needs)
+    return Requirement(f"{', '.join(sorted(actions))} on the collection", needs, by_namespace=True)
 
 
 def on_database(*actions: str) -> Requirement:

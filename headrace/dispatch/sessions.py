@@ -38,8 +38,14 @@ def session_id(request: Request) -> bytes | None:
     identity = lsid.get("id") if type(lsid) is dict else None
     if type(identity) is not Binary or identity.subtype != 4 or len(identity) != 16:
         raise CommandError(14, "BSON field 'lsid.id' is the wrong type, expected a UUID")
-    uid = request.client.uid
-    return bytes(identity) if uid is None else session_key(bytes(identity), uid)
+    client = request.client
+    if client.uid is None:
+        return bytes(identity)
+    last, key = client.last_session
+    if last != identity:
+        key = session_key(bytes(identity), client.uid)
+        client.last_session = identity, key
+    return key
 
 
 def session_key(identity: bytes, uid: bytes) -> bytes:

@@ -117,6 +117,6 @@ BULK_WRITE: Final = Requirement("insert, update or remove on each collection", _
 COLL_MOD: Final = Requirement("collMod on the collection, find on what a view shows", _coll_mod)
 CREATE: Final = Requirement("createCollection on the collection, find on what a view shows", _create)
 FIND_AND_MODIFY: Final = Requirement("find, and update, insert or remove on the collection", _find_and_modify)
-INSERT: Final = Requirement("insert on the collection", _insert)
+INSERT: Final = Requirement("insert on the collection", _insert, by_namespace=True)
 RENAME: Final = Requirement("renameCollectionSameDB, or find, dropCollection, insert and createIndex", _rename)
 UPDATE: Final = Requirement("update on the collection, and insert for an upsert", _update)
