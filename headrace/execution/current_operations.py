@@ -55,6 +55,8 @@ def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
         if type(application) is dict and "name" in application:
             operation["appName"] = application["name"]
         operation["clientMetadata"] = client.metadata
+    if client.grants is not None:
+        operation["effectiveUsers"] = [{"user": client.grants.name.user, "db": client.grants.name.db}]
     if request.name == "getMore":
         name = body.get("collection")
     operation |= {

@@ -63,6 +63,7 @@ class Core:
         context = None if options.tls is None else new_context(options.tls)
         self.store = Store(None if throw_away else options.dbpath, oplog=options.oplog, clock=clock)
         self.engine = Engine(self.store, options, commands_for(options), first_parameters(options), shell=self)
+        self.engine.access.listeners.append(logs.access_event)
         self.commit_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
         self.derivation_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-derivation")
         """Computes the credentials of passwords, one after the other."""

@@ -16,6 +16,7 @@ import zlib
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from headrace.dispatch.access import AccessEvent
 from headrace.dispatch.request import ClientInfo, Request
 
 LOG = logging.getLogger("headrace.server")
@@ -111,6 +112,24 @@ def client_metadata(client: ClientInfo, *, unprotected: bool) -> None:
     if unprotected:
         attributes["accessControl"] = "not enabled, on an address that other machines reach"
     log_event(51800, "NETWORK", "client metadata", attributes, context_of(client))
+
+
+_ACCESS: Final = {
+    ("authCheck", True): (20436, "Checking authorization failed"),
+    ("authenticate", False): (5286306, "Successfully authenticated"),
+    ("authenticate", True): (5286307, "Failed to authenticate"),
+}
+"""What is logged of users, by what has happened and whether it failed."""
+
+
+def access_event(event: AccessEvent) -> None:
+    """A login, or a command that its user may not run: a listener of `Access`."""
+    what, client, details, code = event
+    number, message = _ACCESS.get((what, bool(code)), (0, ""))
+    if number:
+        attributes = {"client": client.address, **_shortened(details), "code": code}
+        level = logging.WARNING if code else logging.INFO
+        log_event(number, "ACCESS", message, attributes, context_of(client), level=level)
 
 
 def _shortened(value: Any) -> Any:

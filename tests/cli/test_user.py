@@ -66,3 +66,19 @@ def test_a_stream_ends_when_its_user_loses_the_role() -> None:
         with pytest.raises(OperationFailure) as refused:
             next(stream)
         assert refused.value.code == 13
+
+
+def test_a_login_that_fails_is_logged_without_the_password(caplog: pytest.LogCaptureFixture) -> None:
+    users = {"ann": {"pwd": "right-one", "roles": []}}
+    with headrace.Server(users=users) as server:
+        with MongoClient[dict[str, Any]](server.uri, username="ann", password="wrong-one") as client:
+            with pytest.raises(OperationFailure) as refused:
+                client.admin.command("ping")
+            assert refused.value.code == 18
+        with MongoClient[dict[str, Any]](server.uri, username="ann", password="right-one") as client:
+            with pytest.raises(OperationFailure) as refused:
+                client.shop.orders.find_one({"secret": "content"})
+            assert refused.value.code == 13
+    logged = "\n".join(record.getMessage() for record in caplog.records)
+    assert "Failed to authenticate" in logged and "Checking authorization failed" in logged
+    assert not any(text in logged for text in ("right-one", "wrong-one", "content"))

@@ -68,3 +68,23 @@ def test_it_finds_a_set_that_is_initiated_and_can_be_watched(answers: dict[str, 
     assert answers["insert"] is True
     assert answers["watch"] == ["insert", "update"]
     assert answers["collections"] == ["orders"]
+
+
+def test_mongosh_logs_in_with_each_mechanism(tmp_path: Path) -> None:
+    mongosh = shutil.which("mongosh") or str(node_modules("mongosh") / ".bin" / "mongosh")
+    users: dict[str, Any] = {"ann": {"pwd": "p w,=:@/", "roles": [{"role": "readWrite", "db": "shop"}]}}
+    script = (
+        "const who = db.runCommand({connectionStatus: 1}).authInfo.authenticatedUsers;"
+        "let refused; try { db.getSiblingDB('other').c.findOne(); } catch (error) { refused = error.code; }"
+        "print(EJSON.stringify([who, db.c.insertOne({}).acknowledged, refused]));"
+    )
+    with headrace.Server(users=users) as server:
+        for mechanism in ("SCRAM-SHA-1", "SCRAM-SHA-256"):
+            login = ["-u", "ann", "-p", users["ann"]["pwd"], "--authenticationDatabase", "admin"]
+            run = subprocess.run(
+                [mongosh, "--quiet", "--norc", f"mongodb://{server.address}/shop", *login,
+                 "--authenticationMechanism", mechanism, "--eval", script],
+                env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+            assert run.returncode == 0, run.stdout + run.stderr
+            assert json.loads(run.stdout.strip().splitlines()[-1]) == [[{"user": "ann", "db": "admin"}], True, 13]
