@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from bson import Binary, Int64
+from pymongo import MongoClient
 
 import headrace
 from headrace.store.store import MapFull, Store
@@ -469,3 +470,12 @@ def test_the_keys_of_a_dropped_index_go_in_the_background(server: headrace.Serve
 
         while rows():
             client.ask({"ping": 1})
+
+
+def test_a_bulk_write_inserts_long_documents_whose_id_is_not_first() -> None:
+    text = "x" * (4 * 1024 * 1024)
+    with headrace.Server() as server, MongoClient[dict[str, Any]](server.uri) as client:
+        ops = [{"insert": 0, "document": {"a": text, "_id": number}} for number in range(3)]
+        reply = client.admin.command({"bulkWrite": 1, "ops": ops, "nsInfo": [{"ns": "d.c"}]})
+        assert reply["nInserted"] == 3
+        assert client.d.c.count_documents({}) == 3

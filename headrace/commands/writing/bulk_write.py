@@ -10,7 +10,7 @@ each other into one collection are done as one batch. Source: MongoDB's `bulkWri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from headrace.commands.requirements import writes
@@ -135,7 +135,12 @@ def _operations(request: Request) -> list[BulkOperation]:
     raw = raw_documents(request, "ops")
     namespaces = namespaces_of(request)
     operations = gathered(_operation(item, namespaces) for item in ticking(raw))
-    insert.check_documents([operation.document for operation in ticking(operations) if operation.document])
+    inserts = [at for at, operation in enumerate(ticking(operations)) if operation.document]
+    checked = [operations[at].document for at in ticking(inserts)]
+    insert.check_documents(checked)
+    for at, raw_document in ticking(list(zip(inserts, checked))):
+        if raw_document is not operations[at].document:  # a long one, whose `_id` has been put first in pieces
+            operations[at] = replace(operations[at], document=raw_document)
     if "txnNumber" in request.body and "autocommit" not in request.body:
         for operation in ticking(operations):
             if MULTI.of(operation.statement) or operation.statement.get("limit") == 0:
