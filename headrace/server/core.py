@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace import limits
-from headrace.clock import Clock, monotonic
+from headrace.clock import Clock, SystemClock, monotonic
 from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
 from headrace.dispatch.engine import Engine
@@ -28,6 +28,7 @@ from headrace.server.log_rate import LogRates
 from headrace.server.log_tail import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
+from headrace.server.running_clock import RunningClock
 from headrace.server.scheduler import Scheduler
 from headrace.server.tls.context import TlsError, new_context
 from headrace.server.tls.handshakes import Handshakes
@@ -60,6 +61,7 @@ class Core:
         self._throw_away = throw_away
         self.shut_down = shut_down
         self.loop = asyncio.get_running_loop()
+        clock = clock or RunningClock(SystemClock())
         context = None if options.tls is None else new_context(options.tls)
         self.store = Store(None if throw_away else options.dbpath, oplog=options.oplog, clock=clock)
         self.engine = Engine(self.store, options, commands_for(options), first_parameters(options), shell=self)

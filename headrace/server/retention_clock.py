@@ -2,7 +2,8 @@
 
 Rule: it begins at the newest entry of the oplog, or now where that is earlier, and then catches up with the wall clock
 at twice the pace of the monotonic one at most. It never goes back. So a wall clock that is wrong by a day for a minute
-ages history by two minutes, and what a server slept or was stopped for is caught up while its clients can read on.
+ages history by two minutes, and what a server slept or was stopped for (`RunningClock`) is caught up while its clients
+can read on.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from headrace import limits
 from headrace.server.background import retention_of
 from headrace.server.expiry_clock import ExpiryClock
 from headrace.server.retention_clock import RetentionClock
+from headrace.server.running_clock import RunningClock
 from headrace.store.retention import HOUR_MS
 from headrace.testing.clock import FakeClock
 
@@ -139,3 +140,60 @@ def test_the_oplog_takes_at_most_a_quarter_of_a_small_disk(
         monkeypatch.setattr("headrace.server.background.shutil.disk_usage", lambda path: usage)
         assert retention_of(server._running, 4096).bytes_max == expected
         assert limits.OPLOG_BYTES_MIN == 1024**3
+
+
+def test_time_in_which_the_process_was_stopped_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeClock()
+    clock = RunningClock(fake)
+    for _ in range(20):
+        fake.advance(1000)
+        assert clock.monotonic_ms() == fake.monotonic_ms()
+    fake.advance(60_000)
+    assert clock.monotonic_ms() == 20_000
+    fake.advance(9000)
+    assert (clock.monotonic_ms(), clock.now_ms()) == (29_000, fake.now_ms())
+    assert [record.message for record in caplog.records] == [
+        "the process was stopped, or had no time, for 60 s; nothing expires for that"
+    ]
+
+
+def test_a_server_that_was_stopped_for_hours_goes_on_with_its_cursors_transactions_and_history() -> None:
+    fake = FakeClock()
+    with headrace.Server(clock=RunningClock(fake)) as server, pymongo.MongoClient(server.uri) as client:
+        client.t.c.insert_many([{"_id": number} for number in range(10)])
+        client.t.c.create_index("at", expireAfterSeconds=7200)
+        client.t.c.insert_one({"_id": "dated", "at": datetime.fromtimestamp(fake.now_ms() / 1000, UTC)})
+        entries = entry_count(client)
+        cursor = client.t.c.find(batch_size=2)
+        next(cursor)
+        with client.start_session() as session, session.start_transaction():
+            client.t.c.insert_one({"_id": "within"}, session=session)
+            fake.advance(30 * HOUR_MS)
+            tick(server)
+            assert len(list(cursor)) == 10
+            client.t.c.insert_one({"_id": "behind"}, session=session)
+        tick(server)
+        assert client.t.c.count_documents({}) == 13
+        assert entry_count(client) >= entries
+
+
+def test_what_is_idle_expires_while_the_process_runs() -> None:
+    fake = FakeClock()
+    with headrace.Server(clock=RunningClock(fake)) as server, pymongo.MongoClient(server.uri) as client:
+        client.t.c.insert_many([{"_id": number} for number in range(10)])
+        cursor = client.t.c.find(batch_size=2)
+        next(cursor)
+        with client.start_session() as session:
+            session.start_transaction()
+            client.t.c.insert_one({"_id": "within"}, session=session)
+            for _ in range(limits.TRANSACTION_SECONDS_MAX // 5 + 1):
+                fake.advance(5000)
+                tick(server)
+            with pytest.raises(pymongo.errors.OperationFailure, match="has been aborted") as aborted:
+                client.t.c.insert_one({"_id": "behind"}, session=session)
+            assert aborted.value.code == 251
+        for _ in range(limits.CURSOR_IDLE_MS_MAX // 5000):
+            fake.advance(5000)
+            tick(server)
+        with pytest.raises(pymongo.errors.CursorNotFound):
+            list(cursor)
