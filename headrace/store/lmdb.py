@@ -39,6 +39,11 @@ LOCK_FILE: Final = "headrace.lock"
 _DISK_ERRORS: Final = frozenset({errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 
 
+_DAMAGE: Final = (
+    lmdb.CorruptedError, lmdb.CursorFullError, lmdb.PageFullError, lmdb.PageNotFoundError, lmdb.ProblemError,
+)  # fmt: skip
+
+
 class DirectoryInUse(Exception):
     """Another process has the data directory open."""
 
@@ -52,8 +57,8 @@ def is_disk_failure(error: BaseException) -> bool:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether LMDB has found pages of its file damaged."""
-    return isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError)
+    """Whether LMDB has found pages of its file damaged: a tree without end, a page with less room than it says, too."""
+    return isinstance(error, _DAMAGE)
 
 
 class LmdbEnvironment:
