@@ -82,6 +82,8 @@ MEMORY_SHARE_DEFAULT: Final = 0.25  # of the machine's: Python's objects take so
 MEMORY_BYTES_LEAST: Final = 64 * 1024 * 1024  # that --memoryLimit may be: a message of the greatest length must fit
 MEMORY_BYTES_MIN: Final = 256 * 1024 * 1024  # of that share: room for a few operations of the size that MongoDB allows
 VERSION_BYTES: Final = 256  # counted for an earlier value of a key, or a write of a transaction, besides its bytes
+REQUEST_GROWTH: Final = 4  # times the bytes of a long request that a cursor's parsed stages take
+REQUEST_BYTES_FREE: Final = 4 * 1024  # of a request that count as the cursor's own
 CURSOR_BYTES: Final = 16 * 1024  # counted for an open cursor, besides what it has read ahead
 STAGE_BYTES_MAX: Final = 100 * 1024 * 1024  # that a sort, a group or another blocking stage may hold: MongoDB's
 LOOKUP_BYTES_MAX: Final = (
@@ -102,6 +104,7 @@ AWAIT_MS_MAX: Final = 2**31 - 1
 # Change streams.
 CHANNEL_ENTRY_COUNT_MAX: Final = 8192  # entries of a scope stored for watchers that are caught up
 CHANNEL_BYTES_MAX: Final = 32 * 1024 * 1024
+COUNTED_STEP_BYTES: Final = 256 * 1024  # by which a channel or a feed grows before its account follows
 FEED_EVENT_COUNT_MAX: Final = 8192  # built events stored for watchers of one shape
 FEED_BYTES_MAX: Final = 64 * 1024 * 1024  # and their bytes, up to twice what stays when the oldest are dropped
 SCAN_ENTRY_COUNT_MAX: Final = 20_000  # entries one getMore may look at before it answers, so that others get a turn
@@ -144,6 +147,9 @@ TTL_BYTES_MAX: Final = 1024 * 1024  # and bytes of them
 
 # Sessions.
 SESSION_MINUTES: Final = 30  # logicalSessionTimeoutMinutes
+SESSION_COUNT_MAX: Final = 1_000_000  # sessions with a stored record: maxSessions
+ENDED_TRANSACTION_COUNT_MAX: Final = 10_000  # of which it is known in memory how they ended: 5 KB each
+OPEN_TRANSACTION_BYTES: Final = 8 * 1024  # counted for a client's open transaction, besides what it has written
 SNAPSHOT_COUNT_MAX: Final = 64  # cluster times at which clients read; the oldest is let go for the next
 TRANSACTION_SECONDS_MAX: Final = 60  # transactionLifetimeLimitSeconds
 TRANSACTION_BYTES_MAX: Final = 512 * 1024 * 1024  # operations of one transaction, held in memory until it ends

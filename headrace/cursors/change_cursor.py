@@ -87,6 +87,7 @@ class ChangeCursor:
         "namespace",
         "namespace_bytes",
         "no_timeout",
+        "read_ahead_bytes",
         "repeated_getmore",
         "session",
         "state",
@@ -94,7 +95,6 @@ class ChangeCursor:
     )  # fmt: skip
 
     is_change_stream = True
-    read_ahead_bytes = 0
 
     def __init__(
         self, spec: StreamSpec, builder: EventBuilder, feeds: Feeds, source: ViewSource, clock_ms: Callable[[], float]
@@ -117,6 +117,7 @@ class ChangeCursor:
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.no_timeout = False
+        self.read_ahead_bytes = 0  # what its stages take
         self.account: Account | None = None
         self.repeated_getmore: Any = None  # the getMore that its client repeats, see dispatch/repeated_getmore.py
         self.state = CursorState.BEHIND

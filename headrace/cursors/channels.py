@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace import limits
 from headrace.changes.entry import DecodedEntry
+from headrace.memory import Memory
 
 if TYPE_CHECKING:
     from headrace.store.store import Committed
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 class Channel:
     """Entries of one scope; sequence numbers count them from the channel's birth."""
 
-    __slots__ = ("_bytes", "_entries", "end", "key", "listeners", "start")
+    __slots__ = ("_account", "_bytes", "_entries", "end", "key", "listeners", "start")
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, memory: Memory) -> None:
         self.key = key
+        self._account = memory.account(
+            f"entries of {key or 'the deployment'} for change streams", self._drop, may_close=False
+        )
         self.listeners = 0
         self.start = 0  # sequence number of the oldest entry held
         self.end = 0  # sequence number of the next one
@@ -42,6 +46,18 @@ class Channel:
                 return
             self._bytes -= len(self._entries.popleft()[1].data)
             self.start += 1
+        if abs(self._bytes - self._account.bytes) > limits.COUNTED_STEP_BYTES:
+            self._account.set(self._bytes)
+
+    def _drop(self) -> None:
+        """Their memory is needed: whoever has not read them goes back to the oplog."""
+        self._entries.clear()
+        self.start, self._bytes = self.end, 0
+        self._account.set(0)
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        self._account.close()
 
     def since(self, sequence: int) -> list[tuple[int, DecodedEntry]]:
         """(position, entry) from `sequence` on; the caller has checked that it is not before `start`."""
@@ -66,14 +82,15 @@ def channel_keys(topics: tuple[str, ...], live: dict[str, Channel]) -> list[str]
 class Channels:
     """All channels that somebody listens to, and the entries that go to each."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
         self._live: dict[str, Channel] = {}
 
     def join(self, key: str) -> Channel:
         """The channel of a scope's key, made for its first listener."""
         channel = self._live.get(key)
         if channel is None:
-            channel = self._live[key] = Channel(key)
+            channel = self._live[key] = Channel(key, self._memory)
         channel.listeners += 1
         return channel
 
@@ -81,6 +98,7 @@ class Channels:
         """A listener is gone; the last one takes the channel with it."""
         channel.listeners -= 1
         if not channel.listeners:
+            channel.close()
             del self._live[channel.key]
 
     def publish(self, committed: Committed) -> None:

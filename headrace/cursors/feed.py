@@ -31,7 +31,8 @@ class Feed:
     """Built events, numbered from the feed's birth, of one `EventBuilder`."""
 
     __slots__ = (
-        "_batches", "_bytes", "_channel", "_channels", "_feeds", "_items", "_read", "builder", "end", "start", "users",
+        "_account", "_batches", "_bytes", "_channel", "_channels", "_feeds", "_items", "_read", "builder", "end",
+        "start", "users",
     )  # fmt: skip
 
     def __init__(self, builder: EventBuilder, channels: Channels, key: str, feeds: Feeds) -> None:
@@ -42,6 +43,9 @@ class Feed:
         self._read = self._channel.end  # sequence number of the next entry to read from the channel
         self._items: list[Item] = []
         self._bytes = 0
+        self._account = feeds.memory.account(
+            f"built events of {key or 'the deployment'}", self._forget, may_close=False
+        )
         self._batches: dict[tuple[int, int, int], Batch] = {}  # returned lately, by (first, count, position)
         self.start = 0
         self.end = 0
@@ -82,6 +86,8 @@ class Feed:
                 break
         if len(self._items) > 2 * limits.FEED_EVENT_COUNT_MAX or self._bytes > limits.FEED_BYTES_MAX:
             self._shorten()
+        if abs(self._bytes - self._account.bytes) > limits.COUNTED_STEP_BYTES:
+            self._account.set(self._bytes)
 
     def _shorten(self) -> None:
         """Drop the oldest events, down to half of what may be held: seldom, since it moves all that stay."""
@@ -94,9 +100,10 @@ class Feed:
         self.start += drop
 
     def _forget(self) -> None:
-        """The channel dropped entries that were not read yet: every watcher has to go back to the oplog."""
+        """The channel dropped entries that were not read, or memory is needed: all watchers go back to the oplog."""
         self._items.clear()
         self._bytes = 0
+        self._account.set(0)
         self._read = self._channel.end
         self.end += 1
         self.start = self.end
@@ -151,6 +158,7 @@ class Feed:
     def close(self) -> None:
         """Leave the channel."""
         self._channels.leave(self._channel)
+        self._account.close()
 
 
 def _size(item: Item) -> int:
@@ -166,6 +174,7 @@ class Feeds:
     def __init__(self, channels: Channels, store: Store) -> None:
         self._channels = channels
         self._store = store
+        self.memory = store.memory
         self._mark: tuple[int, bytes, str] = (-1, b"", "")
         self._feeds: dict[bytes, Feed] = {}
 

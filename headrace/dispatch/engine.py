@@ -71,7 +71,7 @@ class Engine:
         self.options = options
         self.clock = clock or store.clock
         self.commands = commands
-        self.channels = Channels()
+        self.channels = Channels(store.memory)
         self.feeds = Feeds(self.channels, store)
         self.shell = shell or NoShell()
         self.cursors = Cursors(self.clock, self.shell.cursor_killed, store.memory)

@@ -18,6 +18,7 @@ from bson import Int64
 from bson.datetime_ms import DatetimeMS
 from bson.errors import BSONError
 
+from headrace import limits
 from headrace.dispatch import reply
 from headrace.dispatch.command import Command, Reply
 from headrace.dispatch.context import CommandContext
@@ -67,7 +68,9 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
     if engine.store.transactions.latest:
         _leave_transaction(context, session, number)
     stored = txn.kv.get(session, db=txn.tables["sessions"])
-    if stored is not None:
+    if stored is None:
+        _check_session_count(txn)
+    else:
         record = decode(stored)
         if record["txnNumber"] == number and "committed" in record:
             raise _is_a_transactions(number)
@@ -89,6 +92,14 @@ def run_once(context: CommandContext, command: Command, request: Request) -> Rep
     _put(context.txn, session, number, {"reply": elements, **named})
     saver.forget()
     return elements
+
+
+def _check_session_count(txn: WriteTransaction) -> None:
+    """Raise 261 where there are records of too many sessions for that of another."""
+    if txn.kv.stat(txn.tables["sessions"])["entries"] >= limits.SESSION_COUNT_MAX:
+        raise CommandError(
+            261, "Unable to add session into the cache because the number of active sessions is too high"
+        )
 
 
 def _leave_transaction(context: CommandContext, session: bytes, number: int) -> None:

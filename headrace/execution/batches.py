@@ -13,6 +13,12 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import owner_of, session_id
 
 
+def held_of(request: Request) -> int:
+    """About what the parsed filter and stages of an open cursor take, where the request is a long one."""
+    size = len(request.raw)
+    return 0 if size <= limits.REQUEST_BYTES_FREE else size * limits.REQUEST_GROWTH
+
+
 def open_cursor(
     context: CommandContext, request: Request, namespace: str, documents: Iterator[bytes], size: int | None, *,
     single_batch: bool = False, limit: int | None = None, id_first: bool = False,
@@ -25,6 +31,7 @@ def open_cursor(
     if keep and batch:
         average = sum(map(len, batch)) // len(batch)
         cursor.read_ahead_bytes = min(average * limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_BYTES)
+    cursor.read_ahead_bytes += held_of(request)
     cursor_id = (
         context.cursors.add(cursor, session_id(request), request.client.address, owner_of(context, request))
         if keep

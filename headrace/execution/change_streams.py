@@ -17,6 +17,7 @@ from headrace.dispatch.namespaces import check_database, check_namespace
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import owner_of, session_id
 from headrace.errors import AnsweredError, CommandError
+from headrace.execution.batches import held_of
 from headrace.execution.let import variables_of
 from headrace.query.pipeline import PipelineContext
 from headrace.store import pre_images
@@ -84,6 +85,7 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
     except AnsweredError:
         cursor.close()
         raise
+    cursor.read_ahead_bytes = held_of(request)
     cursor_id = (
         0
         if cursor.closed

@@ -6,8 +6,10 @@ Nothing of this survives a restart but what a commit has written: an open transa
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from headrace import limits
 from headrace.store.client_transaction import ClientTransaction, TransactionState
 from headrace.store.history import History, RecordingTransaction
 from headrace.store.kv import TableKey, Transaction
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.store.store import Store
     from headrace.store.write_transaction import WriteTransaction
 
+_LOOK_COUNT: Final = 64  # sessions that are looked at for one whose transaction has ended
 RECORD_START: Final = 1 << 63
 NUMBER_START: Final = 1 << 31
 """Provisional records, and numbers of collections and indexes, begin here; see `overlay.py`."""
@@ -53,8 +56,18 @@ class Transactions:
         if self._store.writing is not None:
             raise RuntimeError("a transaction may not start while a write transaction is open")
         transaction = ClientTransaction(self._store, session, number, now_ms)
+        transaction.account.add(limits.OPEN_TRANSACTION_BYTES)
+        self.latest.pop(session, None)  # the newest is the last of them
         self.open[session] = self.latest[session] = transaction
+        if len(self.latest) > limits.ENDED_TRANSACTION_COUNT_MAX:
+            self._forget_oldest()
         return transaction
+
+    def _forget_oldest(self) -> None:
+        """Forget how the transaction of the session that has been quiet for longest ended: its record says so."""
+        oldest = next((key for key, item in islice(self.latest.items(), _LOOK_COUNT) if item.has_ended), None)
+        if oldest is not None:
+            del self.latest[oldest]
 
     def end(self, transaction: ClientTransaction, state: TransactionState, now_ms: float) -> None:
         """Release all it holds; those who wait for it are run again. An ended one stays as it is."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from bson import Binary, Int64
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.memory import Memory
 from headrace.testing.driven import DrivenServer
@@ -143,3 +144,68 @@ def test_what_a_lookup_holds_counts(server: DrivenServer) -> None:
     server.engine.memory.bytes_max = MEGABYTE // 2
     assert server.run("t", aggregate)["code"] == 146
     assert server.engine.memory.used == 0
+
+
+def test_events_that_streams_have_not_read_count_and_are_dropped_for_the_oplog(server: DrivenServer) -> None:
+    def opened(label: int) -> int:
+        stages = [{"$changeStream": {}}, {"$match": {"documentKey._id": {"$ne": label}}}]
+        return int(server.must("t", {"aggregate": "c", "pipeline": stages, "cursor": {"batchSize": 0}})["cursor"]["id"])
+
+    cursors = [opened(label) for label in range(3)]
+    get_more = {"collection": "c", "batchSize": 1, "maxTimeMS": 1}
+    for number in range(3):
+        document = {"_id": f"n{number}", "b": Binary(bytes(MEGABYTE))}
+        server.must("t", {"insert": "c", "documents": [document]})
+        for cursor in cursors[:2]:
+            assert len(server.must("t", {"getMore": cursor, **get_more})["cursor"]["nextBatch"]) == 1
+    assert 8 * MEGABYTE < server.engine.memory.used <= 10 * MEGABYTE
+    for number in range(3, 8):
+        server.must("t", {"insert": "c", "documents": [{"_id": f"n{number}", "b": Binary(bytes(MEGABYTE))}]})
+        server.must("t", {"getMore": cursors[0], **get_more})
+    assert server.engine.memory.used <= 10 * MEGABYTE and server.engine.memory.released > 0
+    for cursor, done in zip(cursors, (8, 3, 0)):
+        rest = [
+            server.must("t", {"getMore": cursor, **get_more})["cursor"]["nextBatch"][0]["documentKey"]["_id"]
+            for _ in range(8 - done)
+        ]
+        assert rest == [f"n{number}" for number in range(done, 8)]
+    server.run("t", {"killCursors": "c", "cursors": cursors})
+    assert server.engine.memory.used == 0
+
+
+def test_the_filter_of_an_open_cursor_counts(server: DrivenServer) -> None:
+    find = {"find": "c", "filter": {"n": {"$nin": [f"a long text {n}" for n in range(20_000)]}}, "batchSize": 1}
+    cursor = server.must("t", find)["cursor"]["id"]
+    assert server.engine.memory.used > 2 * MEGABYTE
+    server.run("t", {"killCursors": "c", "cursors": [cursor]})
+    assert server.engine.memory.used == 0
+
+
+def test_transactions_that_only_read_count_and_few_that_ended_are_known(
+    server: DrivenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 11):
+        assert begin(server, number, {"find": "c", "limit": 1}, True)["ok"] == 1
+    assert server.engine.memory.used >= 10 * limits.OPEN_TRANSACTION_BYTES
+    server.engine.end_sessions(None)
+    assert server.engine.memory.used == 0
+    monkeypatch.setattr(limits, "ENDED_TRANSACTION_COUNT_MAX", 5)
+    for number in range(11, 31):
+        assert begin(server, number, {"insert": "c", "documents": [{"n": number}]}, True)["ok"] == 1
+        commit = {"lsid": {"id": Binary(bytes([number] * 16), 4)}, "txnNumber": Int64(1), "autocommit": False}
+        assert server.run("admin", {"commitTransaction": 1, **commit})["ok"] == 1
+    assert len(server.store.transactions.latest) <= 10
+    again = {"lsid": {"id": Binary(bytes([11] * 16), 4)}, "txnNumber": Int64(1), "autocommit": False}
+    assert server.run("admin", {"commitTransaction": 1, **again})["ok"] == 1
+
+
+def test_a_session_too_many_is_refused(server: DrivenServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def insert(session: int, number: int) -> Any:
+        fields = {"lsid": {"id": Binary(bytes([session] * 16), 4)}, "txnNumber": Int64(number)}
+        return server.run("t", {"insert": "d", "documents": [{}], **fields})
+
+    monkeypatch.setattr(limits, "SESSION_COUNT_MAX", 3)
+    assert [insert(session, 1)["ok"] for session in range(3)] == [1, 1, 1]
+    refused = insert(3, 1)
+    assert (refused["code"], refused["codeName"]) == (261, "TooManyLogicalSessions")
+    assert insert(2, 2)["ok"] == 1
