@@ -1,28 +1,32 @@
 """Running in the background as mongod does it: the double fork, the log file, the pid file.
 
-Rule: `--fork` returns only when the server listens, or when it has failed and said why. The two processes
-are joined by a pipe for that long: the server writes its one line into it and closes it; if it dies first,
-the pipe closes empty.
+Rule: `--fork` returns only when the server listens, or when it has failed and said why, and then with its status. The
+two processes are joined by a pipe for that long: the server writes its process id into it, then its one line or its
+status; if it dies first, the pipe closes without either.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from headrace.clock import SystemClock
 
+_LISTENS: Final = "listens: "
 Announce = Callable[[str], None]
 """Called once, with the line that says where the server listens."""
 
 
 def run_in_background(run: Callable[[Announce], int]) -> int:
-    """Call `run` in a process of its own, detached from the terminal; 0 when it listens, 1 when it fails."""
+    """Call `run` in a process of its own, detached from the terminal; 0 when it listens, else its status."""
     print("about to fork child process, waiting until server is ready for connections.", flush=True)
     reader, writer = os.pipe()
     child = os.fork()
@@ -43,10 +47,11 @@ def _wait_until_it_listens(child: int, reader: int) -> int:
     os.waitpid(child, 0)
     if lines:
         print(f"forked process: {lines[0]}")
-    if len(lines) < 2:
-        print("ERROR: child process failed, see its log", file=sys.stderr)
-        return 1
-    print(lines[1])
+    if len(lines) < 2 or not lines[1].startswith(_LISTENS):
+        status = int(lines[1]) if len(lines) > 1 else 1
+        print(f"ERROR: child process failed, exited with {status}; its log says why", file=sys.stderr)
+        return status
+    print(lines[1].removeprefix(_LISTENS))
     print("child process started successfully, parent exiting")
     return 0
 
@@ -58,15 +63,20 @@ def _serve_detached(run: Callable[[Announce], int], writer: int) -> NoReturn:
     os.dup2(null, 0)
     os.close(null)
 
+    status, has_announced = 1, False
+
     def announce(line: str) -> None:
         print(line, flush=True)
-        os.write(writer, f"{line}\n".encode())
+        nonlocal has_announced
+        has_announced = True
+        os.write(writer, f"{_LISTENS}{line}\n".encode())
         os.close(writer)
 
-    status = 1
     try:
         status = run(announce)
     finally:
+        if not has_announced:
+            os.write(writer, f"{status}\n".encode())
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -75,11 +85,14 @@ def _serve_detached(run: Callable[[Announce], int], writer: int) -> NoReturn:
 def open_log(path: Path, *, append: bool) -> str | None:
     """Send what is printed to `path` from now on; an existing file is renamed with the current time unless `append`.
 
-    The file is made its owner's only; a warning if it was open to others.
+    Raises OSError, for a directory among others, and then nothing is changed. The file is made its owner's only; the
+    answer is a warning if it was open to others.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not append:
-        path.rename(path.with_name(f"{path.name}.{SystemClock().now_ms()}"))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, f"--logpath {path} is a directory; name a file")
+    if path.is_file() and not append:
+        path.rename(_put_aside(path))
     sys.stdout.flush()
     sys.stderr.flush()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -93,14 +106,23 @@ def open_log(path: Path, *, append: bool) -> str | None:
     return f"the log {path} was open to others (mode {stat.S_IMODE(mode):04o}); it is its owner's only now"
 
 
+def _put_aside(path: Path) -> Path:
+    """A free name for an old log, as mongod makes it: with the UTC time behind it."""
+    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC).strftime("%Y-%m-%dT%H-%M-%S")
+    names = (path.with_name(f"{path.name}.{now}{f'-{number}' if number else ''}") for number in count())
+    return next(name for name in names if not name.exists())
+
+
 @contextmanager
 def pid_file(path: Path | None) -> Iterator[None]:
-    """A file with the process id while the body runs, removed at the end."""
+    """A file with the process id while the body runs, removed at the end if it is still this process's."""
     if path is None:
         yield
         return
-    path.write_text(f"{os.getpid()}\n")
+    line = f"{os.getpid()}\n"
+    path.write_text(line)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        if path.exists() and path.read_text() == line:
+            path.unlink()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import headrace
+from headrace.cli.configuration import BadConfiguration, expanded
 from headrace.cli.pipeline import add_actions
 from headrace.cli.serve import add_flags, serve
 from headrace.cli.user import add_user_actions
@@ -19,7 +20,11 @@ from headrace.cli.user import add_user_actions
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own) and answer the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    arguments = build_parser().parse_args(words)
+    parser = build_parser()
+    try:
+        arguments = parser.parse_args(expanded(words) if words[:1] == ["serve"] else words)
+    except BadConfiguration as error:
+        parser.error(str(error))
     status: int = arguments.run(arguments, words)
     return status
 

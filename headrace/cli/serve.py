@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import errno
 import logging
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -22,14 +24,12 @@ from headrace.cli.tls_flags import BadOptions, add_tls_flags, tls_options_of, wi
 from headrace.dispatch.options import ServerOptions
 
 _NO_KEY_FILE: Final = "Headrace is a set of one member, which has nobody to show a key to; access control is --auth"
-_NO_FILE: Final = "Headrace reads no configuration file: give the flags themselves"
 _NO_SHARDS: Final = "Headrace is not part of a sharded cluster"
 _NO_PEERS: Final = "a set of one connects to no other server"
 _NO_SELECTOR: Final = "certificates are read from files: --tlsCertificateKeyFile"
 _OLD_NAME: Final = "the flag is spelled --tls... : --tlsMode, --tlsCertificateKeyFile, --tlsCAFile"
 
 REFUSED_FLAGS: Final[dict[str, str]] = {
-    "--config": _NO_FILE,
     "--configsvr": _NO_SHARDS,
     "--directoryperdb": "all databases are in one file",
     "--keyFile": _NO_KEY_FILE,
@@ -49,7 +49,6 @@ REFUSED_FLAGS: Final[dict[str, str]] = {
     "--tlsFIPSMode": "use a Python whose OpenSSL is in FIPS mode",
     "--tlsLogVersions": "serverStatus counts connections by version: transportSecurity",
     "--wiredTigerCacheSizeGB": "the operating system's page cache is the cache",
-    "-f": _NO_FILE,
 }
 
 EXIT_FAILED: Final = 1
@@ -71,6 +70,7 @@ class _Refuse(argparse.Action):
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """mongod's flags, spelled as mongod spells them, and Headrace's own."""
     add = parser.add_argument
+    add("--config", "-f", metavar="FILE", type=Path, help="read settings from this file, as mongod.conf has them")
     add("--dbpath", metavar="PATH", type=Path, help="the data directory, created if missing (default: one per user)")
     add("--port", type=_port, default=27017, help="TCP port; 0 picks a free one (default: %(default)s)")
     address = parser.add_mutually_exclusive_group()
@@ -129,6 +129,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--slowms", metavar="MS", type=_slow_ms, default=100, help="log commands that take so long (default: 100)")
     add("--logappend", action="store_true", help="append to an existing log file instead of renaming it")
     add("--fork", action="store_true", help="run in the background; returns when the server listens, or has failed")
+    add("--shutdown", action="store_true", help="end the server that has --dbpath open, and wait until it has ended")
     add("--pidfilepath", metavar="FILE", type=Path, help="write the process id to this file; it is removed at the end")
     add("--quiet", action="store_true", help="log warnings only")
     add("--enable-test-commands", action="store_true", help="enable fail points, for tests of drivers")
@@ -239,11 +240,29 @@ def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         options = options_of(arguments, words)
     except BadOptions as error:
         return _fail(str(error), EXIT_BAD_OPTIONS)
+    if arguments.shutdown:
+        return shut_down(options.dbpath)
     if options.fork and options.logpath is None:
         return _fail("--fork has to be used with --logpath", EXIT_FAILED)
     if options.fork:
         return run_in_background(partial(_run, options))
     return _run(options, _say)
+
+
+def shut_down(path: Path) -> int:
+    """End the server that has a data directory open, with SIGTERM, and wait until it has; 1 where there is none."""
+    from headrace.store.lmdb import holder_of, wait_until_free
+
+    holder = holder_of(path)
+    if holder is None:
+        return _fail(f"no server has the data directory {path} open", EXIT_FAILED)
+    try:
+        os.kill(holder, signal.SIGTERM)
+    except OSError as error:
+        return _fail(f"the server with process id {holder} cannot be ended: {error.strerror}", EXIT_FAILED)
+    print(f"killing process with pid: {holder}", flush=True)
+    wait_until_free(path)
+    return 0
 
 
 def _run(options: ServerOptions, announce: Announce) -> int:
@@ -256,6 +275,7 @@ def _run(options: ServerOptions, announce: Announce) -> int:
     from headrace.store.store import IncompatibleFormat
 
     try:
+        check_startable(options)
         warning = None if options.logpath is None else open_log(options.logpath, append=options.logappend)
         _start_logging(options)
         if warning is not None:
@@ -272,6 +292,18 @@ def _run(options: ServerOptions, announce: Announce) -> int:
     except OSError as error:
         return _fail(str(error), EXIT_ADDRESS_IN_USE if error.errno == errno.EADDRINUSE else EXIT_FAILED)
     return 0
+
+
+def check_startable(options: ServerOptions) -> None:
+    """Raise `DirectoryInUse`, or OSError for an address in use, before logs, pid file and directory are touched."""
+    from headrace.server.listener import bound_sockets
+    from headrace.store.lmdb import locked_for_reading
+
+    with locked_for_reading(options.dbpath):
+        if options.port:
+            for address in options.bind_ips:
+                for bound in bound_sockets(address, options.port):
+                    bound.close()
 
 
 def _start_logging(options: ServerOptions) -> None:

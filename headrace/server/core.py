@@ -112,7 +112,8 @@ class Core:
         self._watch()
 
     def _listen(self, address: str) -> None:
-        sockets = bound_sockets(address, self.port)
+        taken = {listening.getsockname()[0] for listening in self._listener.sockets}
+        sockets = bound_sockets(address, self.port, but=taken)  # localhost is 127.0.0.1, too
         try:
             require_consent(self.options, sockets)
         except UnprotectedAddress:

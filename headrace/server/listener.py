@@ -12,7 +12,7 @@ import errno
 import logging
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -119,12 +119,14 @@ def _has_free_descriptors() -> bool:
         return False
 
 
-def bound_sockets(address: str, port: int) -> list[socket.socket]:
-    """Sockets bound to the addresses that a name has; raises OSError where one cannot be had."""
+def bound_sockets(address: str, port: int, but: Collection[str] = ()) -> list[socket.socket]:
+    """Sockets bound to the addresses that a name has, but for some; raises OSError where one cannot be had."""
     bound: list[socket.socket] = []
     names = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     try:
         for family, kind, protocol, _, name in dict.fromkeys(names):
+            if name[0] in but:
+                continue
             listening = socket.socket(family, kind, protocol)
             bound.append(listening)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -21,6 +21,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from typing import Final, cast
 
@@ -71,6 +72,8 @@ class LmdbEnvironment:
         """Raises `DirectoryInUse` and `UnusableDirectory`; the directory is then as it was."""
         self.temporary = path is None
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="headrace-") if path is None else path)
+        if path is None:  # also where nobody closes it: at the end of the process
+            self._remove = weakref.finalize(self, _remove_directory, self.path, os.getpid())
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_file: int | None = _lock(self.path)
         try:
@@ -163,7 +166,13 @@ class LmdbEnvironment:
             os.close(self._lock_file)
             self._lock_file = None
         if self.temporary:
-            shutil.rmtree(self.path, ignore_errors=True)
+            self._remove()
+
+
+def _remove_directory(path: pathlib.Path, process: int) -> None:
+    """Remove a throw-away directory, in the process that made it and in no fork of that."""
+    if os.getpid() == process:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -206,6 +215,21 @@ def _take(path: pathlib.Path, descriptor: int, kind: int) -> None:
             f"the data directory {path} is in use by another headrace process"
             f"{f' (pid {holder})' if holder else ''}; stop it, or give another --dbpath"
         ) from None
+
+
+def holder_of(path: pathlib.Path) -> int | None:
+    """The process that has the directory open, if one has."""
+    try:
+        with locked_for_reading(path):
+            return None
+    except DirectoryInUse:
+        return int((path / LOCK_FILE).read_text() or 0) or None
+
+
+def wait_until_free(path: pathlib.Path) -> None:
+    """Return when no process has the directory open any more."""
+    with (path / LOCK_FILE).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
 
 
 def _lock(path: pathlib.Path) -> int:

@@ -1,0 +1,135 @@
+"""mongod's configuration file (`--config`): YAML whose settings stand for flags of the command line.
+
+Rule: a setting that has no flag here is an error, as on mongod; so is one whose flag is refused. A flag on the command
+line goes before the same setting in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+SETTINGS: Final = {
+    "net.bindIp": "--bind_ip",
+    "net.bindIpAll": "--bind_ip_all",
+    "net.ipv6": "--ipv6",
+    "net.port": "--port",
+    "net.tls.CAFile": "--tlsCAFile",
+    "net.tls.CRLFile": "--tlsCRLFile",
+    "net.tls.allowConnectionsWithoutCertificates": "--tlsAllowConnectionsWithoutCertificates",
+    "net.tls.allowInvalidCertificates": "--tlsAllowInvalidCertificates",
+    "net.tls.certificateKeyFile": "--tlsCertificateKeyFile",
+    "net.tls.certificateKeyFilePassword": "--tlsCertificateKeyFilePassword",
+    "net.tls.disabledProtocols": "--tlsDisabledProtocols",
+    "net.tls.mode": "--tlsMode",
+    "net.unixDomainSocket.filePermissions": "--filePermissions",
+    "net.unixDomainSocket.pathPrefix": "--unixSocketPrefix",
+    "operationProfiling.slowOpThresholdMs": "--slowms",
+    "processManagement.fork": "--fork",
+    "processManagement.pidFilePath": "--pidfilepath",
+    "replication.oplogSizeMB": "--oplogSize",
+    "replication.replSetName": "--replSet",
+    "security.authorization": "--auth",
+    "storage.dbPath": "--dbpath",
+    "storage.oplogMinRetentionHours": "--oplogMinRetentionHours",
+    "systemLog.logAppend": "--logappend",
+    "systemLog.path": "--logpath",
+    "systemLog.quiet": "--quiet",
+}
+"""A setting by its path, and the flag that it stands for."""
+_WITHOUT_FLAG: Final = (
+    ("net.unixDomainSocket.enabled", True), ("processManagement.timeZoneInfo", None),
+    ("security.authorization", "disabled"), ("storage.engine", "lmdb"), ("systemLog.destination", "file"),
+)  # fmt: skip
+"""Settings that say what is so without a flag; with the value None, whatever they say."""
+_EXCLUDED_BY: Final = {"--bind_ip": "--bind_ip_all", "--bind_ip_all": "--bind_ip", "--noauth": "--auth"}
+_BYTES_MAX: Final = 1 << 20
+
+
+class BadConfiguration(Exception):
+    """The file cannot be read, is no YAML, or has a setting that does not apply; the message says which."""
+
+
+def expanded(words: Sequence[str]) -> list[str]:
+    """A command line whose `--config FILE` or `-f FILE` is replaced by the flags that the file stands for.
+
+    They come first, so that what is given on the command line itself holds. Raises `BadConfiguration`.
+    """
+    rest: list[str] = []
+    files: list[str] = []
+    items = iter(words)
+    for word in items:
+        name, sign, value = word.partition("=")
+        if name not in ("--config", "-f"):
+            rest.append(word)
+            continue
+        file = value if sign else next(items, None)
+        if file is None:
+            raise BadConfiguration(f"{word} needs the name of a file")
+        files.append(file)
+    if not files:
+        return rest
+    if len(files) > 1:
+        raise BadConfiguration("--config can be given once")
+    given = {word.partition("=")[0] for word in rest}
+    given |= {_EXCLUDED_BY[flag] for flag in given & _EXCLUDED_BY.keys()}
+    flags = [word for flag, words_ in _flags(Path(files[0])) if flag not in given for word in words_]
+    command, *others = rest
+    return [command, *flags, *others]
+
+
+def _flags(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Each flag of a file, with its words."""
+    try:
+        settings = list(_settings("", _document(path)))
+    except RecursionError:
+        raise BadConfiguration(f"{path} refers to itself") from None
+    for name, value in settings:
+        if (name, value) in _WITHOUT_FLAG or (name, None) in _WITHOUT_FLAG:
+            continue
+        if name == "net.unixDomainSocket.enabled" and value is False:
+            yield "--nounixsocket", ["--nounixsocket"]
+        elif name == "setParameter.enableTestCommands":
+            yield "--setParameter", ["--setParameter", f"enableTestCommands={int(value)}"]
+        elif name not in SETTINGS:
+            raise BadConfiguration(f"{path}: {name} is not a setting of Headrace")
+        elif value is True or (name, value) == ("security.authorization", "enabled"):
+            yield SETTINGS[name], [SETTINGS[name]]
+        elif value is not False:
+            yield SETTINGS[name], [SETTINGS[name], _text(path, name, value)]
+
+
+def _text(path: Path, name: str, value: Any) -> str:
+    if name == "net.unixDomainSocket.filePermissions" and type(value) is int:
+        return format(value, "o")  # YAML reads 0700 as an octal number
+    if type(value) not in (str, int, float):
+        raise BadConfiguration(f"{path}: {name} is neither text nor a number")
+    return str(value)
+
+
+def _settings(prefix: str, settings: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """(path, value) of each setting of nested settings."""
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        if type(value) is dict:
+            yield from _settings(f"{name}.", value)
+        else:
+            yield name, value
+
+
+def _document(path: Path) -> dict[Any, Any]:
+    import yaml
+
+    try:
+        with path.open("rb") as file:
+            document = yaml.safe_load(file.read(_BYTES_MAX))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConfiguration(f"--config {path} cannot be read: {error}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadConfiguration(f"--config {path} is no YAML: {error}") from None
+    if document is None:
+        return {}
+    if type(document) is not dict:
+        raise BadConfiguration(f"--config {path} has no settings")
+    return document
