@@ -21,7 +21,7 @@ from headrace import limits
 from headrace.cli.background import Announce, open_log, pid_file, run_in_background
 from headrace.cli.data_directory import data_directory
 from headrace.cli.tls_flags import BadOptions, add_tls_flags, tls_options_of, without_passwords
-from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.options import AuditOptions, ServerOptions
 
 _NO_KEY_FILE: Final = "Headrace is a set of one member, which has nobody to show a key to; access control is --auth"
 _NO_SHARDS: Final = "Headrace is not part of a sharded cluster"
@@ -125,6 +125,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--no-oplog", action="store_true", help="a standalone: no local database and no change streams")
     add("--logpath", metavar="FILE", type=Path, help="log to this file instead of the standard output")
+    add("--auditDestination", choices=("console", "file", "syslog"), help="where the audit log goes (default: none)")
+    add("--auditFilter", metavar="JSON", help="a filter for the events of the audit log (default: all)")
+    add("--auditFormat", choices=("JSON",), help="the audit log's format, JSON, which --auditDestination file needs")
+    add("--auditPath", metavar="FILE", type=Path, help="the audit log's file")
     add("--logFormat", choices=("text", "json"), default="text", help="lines as text, or as mongod's (default: text)")
     add("--slowms", metavar="MS", type=_slow_ms, default=100, help="log commands that take so long (default: 100)")
     add("--logappend", action="store_true", help="append to an existing log file instead of renaming it")
@@ -214,6 +218,7 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         unix_socket_mode=arguments.filePermissions,
         auth=arguments.auth,
         allow_unauthenticated=arguments.allowUnauthenticated,
+        audit=_audit_options(arguments),
         tls=tls_options_of(arguments),
         replica_set=arguments.replSet.partition("/")[0],
         oplog=not arguments.no_oplog,
@@ -232,6 +237,18 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         advertised_host=arguments.advertise,
         argv=("headrace", *without_passwords(words)),
     )
+
+
+def _audit_options(arguments: argparse.Namespace) -> AuditOptions | None:
+    destination, path = arguments.auditDestination, arguments.auditPath
+    if destination is None:
+        for flag in ("auditFilter", "auditFormat", "auditPath"):
+            if getattr(arguments, flag) is not None:
+                raise BadOptions(f"--{flag} needs --auditDestination")
+        return None
+    if destination == "file" and (path is None or arguments.auditFormat is None):
+        raise BadOptions("--auditDestination file needs --auditPath and --auditFormat JSON")
+    return AuditOptions(destination, path and path.absolute(), arguments.auditFilter)
 
 
 def serve(arguments: argparse.Namespace, words: Sequence[str]) -> int:
@@ -267,6 +284,7 @@ def shut_down(path: Path) -> int:
 
 def _run(options: ServerOptions, announce: Announce) -> int:
     from headrace.server import daemon
+    from headrace.server.audit import AuditError
     from headrace.server.exposure import UnprotectedAddress
     from headrace.server.listener import raise_descriptor_limit
     from headrace.server.tls.context import TlsError
@@ -285,7 +303,7 @@ def _run(options: ServerOptions, announce: Announce) -> int:
             daemon.run(options, announce)
     except DirectoryInUse as error:
         return _fail(str(error), EXIT_DIRECTORY_IN_USE)
-    except (TlsError, UnprotectedAddress) as error:
+    except (AuditError, TlsError, UnprotectedAddress) as error:
         return _fail(str(error), EXIT_BAD_OPTIONS)
     except (IncompatibleFormat, UnusableDirectory) as error:
         return _fail(str(error), EXIT_FAILED)

@@ -33,6 +33,18 @@ class TlsOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """The audit log, as `--auditDestination` and the flags beside it describe it."""
+
+    destination: str = "file"
+    """`file`, `console` or `syslog`."""
+    path: Path | None = None
+    """Of the destination `file`."""
+    filter: str | None = None
+    """A filter of MongoDB's query language, as JSON, for the events; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """What is fixed when a server starts. What can change later is a parameter (`setParameter`)."""
 
@@ -50,6 +62,8 @@ class ServerOptions:
     """Require of each command the privileges that it declares, of a user who has logged in."""
     allow_unauthenticated: bool = False
     """Listen on addresses that other machines reach, though nobody is asked who he is."""
+    audit: AuditOptions | None = None
+    """The audit log; None: there is none."""
     tls: TlsOptions | None = None
     """TLS; None: no socket speaks it."""
     replica_set: str = "rs0"

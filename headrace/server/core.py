@@ -20,6 +20,7 @@ from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.errors import CommandError, Interrupted
 from headrace.server import logs
+from headrace.server.audit import Audit
 from headrace.server.background import Background
 from headrace.server.exposure import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
 from headrace.server.failures import RepeatedLine, log_failure, printable, shown
@@ -49,7 +50,9 @@ class Core:
         self, options: ServerOptions, *, throw_away: bool = False, clock: Clock | None = None,
         shut_down: Callable[[], None] | None = None, failed: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
-        """Open the store; raises `DirectoryInUse`, `TlsError`. `throw_away`: a temporary directory, removed by `stop`.
+        """Open the store; raises `AuditError`, `DirectoryInUse`, `TlsError`.
+
+        `throw_away`: a temporary directory, removed by `stop`.
 
         `shut_down` ends the process, for the command shutdown; None where the process decides that itself.
         `failed` is called, with the reason, once the server can write no more: it has then dropped its clients.
@@ -63,9 +66,17 @@ class Core:
         self.loop = asyncio.get_running_loop()
         clock = clock or RunningClock(SystemClock())
         context = None if options.tls is None else new_context(options.tls)
-        self.store = Store(None if throw_away else options.dbpath, oplog=options.oplog, clock=clock)
+        self.audit = None if options.audit is None else Audit(options.audit, clock)
+        try:
+            self.store = Store(None if throw_away else options.dbpath, oplog=options.oplog, clock=clock)
+        except BaseException:
+            if self.audit is not None:
+                self.audit.close()
+            raise
         self.engine = Engine(self.store, options, commands_for(options), first_parameters(options), shell=self)
         self.engine.access.listeners.append(logs.access_event)
+        if self.audit is not None:
+            self.engine.access.listeners.append(self.audit.access)
         self.commit_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
         self.derivation_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-derivation")
         """Computes the credentials of passwords, one after the other."""
@@ -108,6 +119,8 @@ class Core:
         if not self._throw_away:
             self._warn(make_directory_private(self.options.dbpath))
         self._warn_of_clock()
+        if self.audit is not None:
+            self.audit.system("startup", {"options": {"argv": list(self.options.argv)}})
         self.background.start()
         self._watch()
 
@@ -172,6 +185,9 @@ class Core:
         self.engine.cursors.remove_all()
         self.commit_thread.shutdown()
         self.derivation_thread.shutdown()
+        if self.audit is not None:
+            self.audit.system("shutdown", {})
+            self.audit.close()
         self.store.close()
         if self._socket_path is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -220,7 +236,7 @@ class Core:
     # What the engine calls: `dispatch.shell.Shell`.
 
     def client_introduced(self, client: ClientInfo) -> None:
-        if LOG.isEnabledFor(logging.INFO):
+        if logs.LOG.isEnabledFor(logging.INFO):
             logs.client_metadata(client, unprotected=self._is_unprotected)
 
     def has_paused(self, request: Request, turn: Turn) -> None:
@@ -274,7 +290,7 @@ class Core:
             client = ClientInfo(self.engine.connections_created, name, (local[0], local[1]), tls)
         else:
             client = ClientInfo(self.engine.connections_created, UNIX_SOCKET, str(local))
-        if LOG.isEnabledFor(logging.INFO):
+        if logs.LOG.isEnabledFor(logging.INFO):
             logs.connection_accepted(client, len(self.peers))
         return client
 
@@ -284,7 +300,7 @@ class Core:
         A write whose answer the client does not want goes on: such a client need not stay for it."""
         self.peers.discard(peer)
         self.engine.connections_open -= 1
-        if LOG.isEnabledFor(logging.INFO):
+        if logs.LOG.isEnabledFor(logging.INFO):
             logs.connection_ended(peer.client, len(self.peers))
         if self._listener.paused:
             self.loop.call_soon(self._listener.client_left)  # its socket is closed behind this call

@@ -13,7 +13,7 @@ from typing import Final
 from headrace import limits
 from headrace.clock import monotonic
 
-LOGGERS: Final = ("headrace.memory", "headrace.server")
+LOGGERS: Final = ("headrace.events", "headrace.memory", "headrace.server")
 
 
 class LogRate(logging.Filter):

@@ -19,7 +19,7 @@ from typing import Any, Final
 from headrace.dispatch.access import AccessEvent
 from headrace.dispatch.request import ClientInfo, Request
 
-LOG = logging.getLogger("headrace.server")
+LOG = logging.getLogger("headrace.events")
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _SEVERITIES: Final = {"CRITICAL": "F", "DEBUG": "D1", "ERROR": "E", "INFO": "I", "WARNING": "W"}
 _COMPONENTS: Final = {"headrace.memory": "QUERY", "headrace.server": "NETWORK", "headrace.store": "STORAGE"}

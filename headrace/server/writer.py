@@ -272,8 +272,11 @@ class Writer:
             self._core.fail("what is committed could not be published", error)
             return
         self._group = None
+        audit = self._core.audit
         for write, answer in zip(group.all_writes(), group.answers):
             if type(answer) is bytes:
+                if audit is not None and audit.wants(write[2]):
+                    audit.changed(write[2], answer)
                 write[0].finish(answer)
             elif type(answer) is Turn:
                 self._pause(PausedWrite(write, answer))

@@ -494,3 +494,31 @@ def test_a_driver_that_does_not_know_the_authority_does_not_connect(certificates
         uri = f"mongodb://{server.address}/?tls=true&serverSelectionTimeoutMS=300"
         with pymongo.MongoClient(uri) as client, pytest.raises(ServerSelectionTimeoutError, match="CERTIFICATE_VERIFY"):
             client.admin.command("ping")
+
+
+# X.509 users.
+
+
+def test_a_user_logs_in_by_the_subject_of_its_certificate(certificates: Path) -> None:
+    """The driver sends the login in its hello (speculatively) or as a command of its own; both name the certificate."""
+    with headrace.Server(tls=options(certificates)) as server:
+        uri = f"{server.uri}&tlsCertificateKeyFile={certificates / 'client.pem'}"
+        with pymongo.MongoClient(uri) as client:
+            client["$external"].command("createUser", SUBJECT, roles=[{"role": "readWrite", "db": "t"}])
+        with pymongo.MongoClient(uri, authMechanism="MONGODB-X509") as client:
+            status = client.admin.command("connectionStatus")["authInfo"]
+            assert status["authenticatedUsers"] == [{"user": SUBJECT, "db": "$external"}]
+        with RawClient(server.address, tls=client_context(certificates)) as raw:
+            login = {"authenticate": 1, "mechanism": "MONGODB-X509"}
+            assert raw.ask({**login, "user": "CN=other"}, "$external")["code"] == 18
+            assert raw.ask({**login, "user": SUBJECT}, "$external")["user"] == SUBJECT
+
+
+def test_nobody_logs_in_by_a_certificate_that_was_not_checked(certificates: Path) -> None:
+    for changed in ({"allow_invalid_certificates": True}, {"allow_connections_without_certificates": True}):
+        with headrace.Server(tls=options(certificates, **changed)) as server:
+            bare = client_context(certificates, certificate="allow_invalid_certificates" in changed)
+            with RawClient(server.address, tls=bare) as client:
+                client.ask({"createUser": SUBJECT, "roles": ["root"]}, "$external")
+                login = {"authenticate": 1, "mechanism": "MONGODB-X509", "user": SUBJECT}
+                assert client.ask(login, "$external")["code"] == 18

@@ -1,0 +1,210 @@
+"""The audit log: who has logged in, what was refused, users, roles, collections and indexes, in MongoDB's shape.
+
+    {"atype": "createCollection", "ts": {"$date": "..."}, "uuid": {"$binary": "...", "$type": "04"},
+     "local": {"ip": "127.0.0.1", "port": 27017}, "remote": {"ip": "127.0.0.1", "port": 51234},
+     "users": [{"user": "ann", "db": "admin"}], "roles": [{"role": "readWrite", "db": "shop"}],
+     "param": {"ns": "shop.orders"}, "result": 0}
+
+Rule: the audit log holds up nobody. A thread writes it; what it cannot write (a full disk, a pipe that nobody reads)
+waits in memory up to a limit, is dropped then, and the server's log says so. No event has a document or a credential.
+
+Source: MongoDB's "System Event Audit Messages", schema `mongo`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import threading
+import uuid
+from base64 import b64encode
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+from bson import json_util
+
+from headrace import limits
+from headrace.clock import Clock
+from headrace.dispatch.access import AccessEvent, Grants
+from headrace.dispatch.options import AuditOptions
+from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
+from headrace.errors import CommandError
+from headrace.query.match import parse_filter
+from headrace.server.failures import RepeatedLine
+from headrace.values.bson import decode
+
+_ACTIONS: Final[dict[str, str]] = {
+    "collMod": "collMod",
+    "create": "createCollection",
+    "createIndexes": "createIndex",
+    "drop": "dropCollection",
+    "dropDatabase": "dropDatabase",
+    "dropIndexes": "dropIndex",
+    "renameCollection": "renameCollection",
+}
+"""Commands that change the catalog, and what MongoDB calls it."""
+_HIDDEN: Final = frozenset({"args", "customData", "pwd"})
+"""What the details of an event may have that is not for the log."""
+
+
+class AuditError(Exception):
+    """The audit options make no audit log."""
+
+
+class Audit:
+    """Where the events of one server go."""
+
+    def __init__(self, options: AuditOptions, clock: Clock) -> None:
+        """Raises `AuditError` for a filter or a file that cannot be used."""
+        self._clock = clock
+        self._matches = _filter(options.filter)
+        self._write, self._close = _destination(options)
+        self._queue: queue.Queue[str | None] = queue.Queue(limits.AUDIT_EVENT_COUNT_MAX)
+        self._dropped = RepeatedLine()
+        self._process = uuid.uuid4()
+        self._thread = threading.Thread(target=self._run, name="headrace-audit", daemon=True)
+        self._thread.start()
+
+    def system(self, action: str, details: dict[str, Any]) -> None:
+        """Log what the server does by itself: its start and its end."""
+        nobody = {"isSystemUser": True}
+        self._log(action, nobody, nobody, None, self._process, details, 0)
+
+    def access(self, event: AccessEvent) -> None:
+        """Log a login, a refusal, or a change of users and roles: a listener of `Access`."""
+        action, client, details, code = event
+        self._of_client(action, client, details, code)
+
+    def wants(self, request: Request) -> bool:
+        """Whether a command is one that `changed` logs."""
+        return request.name in _ACTIONS
+
+    def changed(self, request: Request, answer: bytes) -> None:
+        """Log a change of the catalog, which is committed, unless it failed."""
+        if decode(answer).get("ok") != 1.0:
+            return
+        for details in _details(request):
+            is_view = "viewOn" in details
+            self._of_client("createView" if is_view else _ACTIONS[request.name], request.client, details, 0)
+
+    def close(self) -> None:
+        """Write what is left, for as long as the server may take to stop, and close."""
+        with contextlib.suppress(queue.Full):
+            self._queue.put(None, timeout=1.0)
+        self._thread.join(limits.AUDIT_CLOSE_SECONDS)
+
+    def _of_client(self, action: str, client: ClientInfo, details: dict[str, Any], code: int) -> None:
+        identity = uuid.uuid5(self._process, str(client.connection_id))
+        shown = {name: value for name, value in details.items() if name not in _HIDDEN}
+        self._log(action, _local(client), _remote(client), client.grants, identity, shown, code)
+
+    def _log(
+        self, action: str, local: dict[str, Any], remote: dict[str, Any], grants: Grants | None, identity: uuid.UUID,
+        details: dict[str, Any], code: int,
+    ) -> None:  # fmt: skip
+        users, roles = [], []
+        if grants is not None:
+            users = [{"user": grants.name.user, "db": grants.name.db}]
+            roles = list(grants.document.get("roles", []))
+        moment = datetime.fromtimestamp(self._clock.now_ms() / 1000).astimezone()
+        event = {
+            "atype": action, "ts": moment, "uuid": identity, "local": local, "remote": remote, "users": users,
+            "roles": roles, "param": details, "result": code,
+        }  # fmt: skip
+        if not self._matches(event):
+            return
+        shown = {
+            **event,
+            "ts": {"$date": moment.isoformat(timespec="milliseconds")},
+            "uuid": {"$binary": b64encode(identity.bytes).decode(), "$type": "04"},
+        }
+        try:
+            self._queue.put_nowait(json.dumps(shown, default=_plain, separators=(",", ":")) + "\n")
+        except queue.Full:
+            self._dropped.log("the audit log cannot be written as quickly as events come: they are dropped")
+
+    def _run(self) -> None:
+        while (line := self._queue.get()) is not None:
+            try:
+                self._write(line)
+            except OSError as error:
+                self._dropped.log(f"an event of the audit log is dropped: {error}")
+        with contextlib.suppress(OSError):
+            self._close()
+
+
+def _plain(value: Any) -> Any:
+    return json_util.default(value, json_util.RELAXED_JSON_OPTIONS)
+
+
+def _filter(text: str | None) -> Callable[[dict[str, Any]], bool]:
+    if text is None:
+        return lambda event: True
+    try:
+        document = json_util.loads(text)
+        if not isinstance(document, dict):
+            raise AuditError("--auditFilter is no document")
+        return parse_filter(document).test
+    except (CommandError, ValueError, TypeError) as error:
+        reason = error.message if isinstance(error, CommandError) else str(error)
+        raise AuditError(f"--auditFilter cannot be used: {reason}") from None
+
+
+def _destination(options: AuditOptions) -> tuple[Callable[[str], object], Callable[[], object]]:
+    if options.destination == "console":
+        return lambda line: _write_all(1, line), lambda: None
+    if options.destination == "syslog":
+        import syslog
+
+        syslog.openlog("headrace", facility=syslog.LOG_USER)
+        return lambda line: syslog.syslog(syslog.LOG_INFO, line.rstrip()), lambda: None
+    assert options.path is not None
+    try:
+        file = os.open(options.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        os.set_blocking(file, True)  # opening a pipe that nobody reads would wait
+        if os.fstat(file).st_mode & 0o077 and options.path.is_file():
+            os.fchmod(file, 0o600)
+    except OSError as error:
+        raise AuditError(f"cannot write {options.path}: {error.strerror}") from None
+    return lambda line: _write_all(file, line), lambda: os.close(file)
+
+
+def _write_all(file: int, line: str) -> None:
+    data = line.encode()
+    while data:
+        data = data[os.write(file, data) :]
+
+
+def _details(request: Request) -> list[dict[str, Any]]:
+    """The parameters of the events of a command."""
+    body, name = request.body, request.name
+    if name == "dropDatabase":
+        return [{"ns": request.db}]
+    if name == "renameCollection":
+        return [{"old": body.get(name), "new": body.get("to")}]
+    namespace = f"{request.db}.{body.get(name)}"
+    if name == "createIndexes":
+        return [
+            {"ns": namespace, "indexName": index.get("name"), "indexSpec": {"key": index.get("key")}}
+            for index in body.get("indexes", [])
+        ]
+    if name == "dropIndexes":
+        dropped = body.get("index")
+        return [{"ns": namespace, "indexName": item} for item in (dropped if isinstance(dropped, list) else [dropped])]
+    return [{"ns": namespace, "viewOn": body["viewOn"]} if name == "create" and "viewOn" in body else {"ns": namespace}]
+
+
+def _local(client: ClientInfo) -> dict[str, Any]:
+    if isinstance(client.local_address, str):
+        return {"unix": client.local_address}
+    return {"ip": client.local_address[0], "port": client.local_address[1]}
+
+
+def _remote(client: ClientInfo) -> dict[str, Any]:
+    if client.address == UNIX_SOCKET:
+        return {"unix": UNIX_SOCKET}
+    host, _, port = client.address.rpartition(":")
+    return {"ip": host, "port": int(port)}
