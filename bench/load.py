@@ -3,6 +3,7 @@
     python bench/load.py                                      a Headrace started for it
     python bench/load.py --server 127.0.0.1:27017             a server that runs already
     python bench/load.py --against 127.0.0.1:27018            and another beside it, in turn, with ratios
+    python bench/load.py --tls                                a Headrace with TLS, and one without, in turn, with ratios
     python bench/load.py --only insert find --seconds 1
 
 See README.md in this folder for what the figures mean.
@@ -40,7 +41,13 @@ def main() -> int:
         return 2
     figures: Figures = {}
     with ExitStack() as stack:
-        targets = [_target(arguments, stack)]
+        if arguments.tls:
+            targets = [
+                stack.enter_context(StartedServer(arguments.directory, name=name, tls=name == "tls"))
+                for name in ("tls", "plain")
+            ]
+        else:
+            targets = [_target(arguments, stack)]
         if arguments.against:
             targets.append(_address("against", arguments.against, arguments.against_pid))
         for scenario in chosen:
@@ -55,6 +62,7 @@ def _arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--server", metavar="HOST:PORT", help="measure this server (default: start a Headrace)")
     add("--pid", type=int, help="its process, where /proc does not tell")
+    add("--tls", action="store_true", help="start one Headrace with TLS and one without, and measure them in turn")
     add("--against", metavar="HOST:PORT", help="measure this one in turn with it, and print ratios")
     add("--against-pid", type=int, help="its process, where /proc does not tell")
     add("--only", nargs="+", default=[], metavar="TEXT", help="scenarios whose name contains one of these")

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -22,15 +23,20 @@ from messages import DATABASE, OK, command, reply_document
 class Target:
     """A running server. `pid` is None when its process is not on this machine or may not be looked at."""
 
-    def __init__(self, name: str, host: str, port: int, pid: int | None = None) -> None:
+    def __init__(
+        self, name: str, host: str, port: int, pid: int | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.name = name
+        self._tls = tls
         self.address = (host, port)
         self.pid = pid or listener_pid(port)
 
     def connect(self) -> socket.socket:
         """A new blocking connection, its hello done."""
-        connection = socket.create_connection(self.address, timeout=30.0)
+        connection: socket.socket = socket.create_connection(self.address, timeout=30.0)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            connection = self._tls.wrap_socket(connection, server_hostname="localhost")
         call(connection, command({"hello": 1, "client": _CLIENT}, "admin"))
         return connection
 
@@ -99,10 +105,22 @@ def listener_pid(port: int) -> int | None:
 class StartedServer:
     """A Headrace started for the measurement on a new directory, ended and removed with the `with`."""
 
-    def __init__(self, directory: Path | None = None, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self, directory: Path | None = None, flags: Sequence[str] = (), *, name: str = "headrace", tls: bool = False
+    ) -> None:
         """`directory`: where the new directory is made. `flags`: more of the server's command line."""
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir=directory))
-        words = ["serve", "--dbpath", str(self._directory), "--port", "0", "--nounixsocket", "--quiet", *flags]
+        self._name = name
+        self._tls: ssl.SSLContext | None = None
+        if tls:
+            from headrace.cli.tls_dev import make_certificates
+
+            authority, _, server, client = make_certificates(self._directory / "tls")
+            flags = [*flags, "--tlsMode", "requireTLS", "--tlsCertificateKeyFile", str(server)]
+            flags += ["--tlsCAFile", str(authority)]
+            self._tls = ssl.create_default_context(cafile=authority)
+            self._tls.load_cert_chain(client)
+        words = ["serve", "--dbpath", str(self._directory / "data"), "--port", "0", "--nounixsocket", "--quiet", *flags]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "headrace.cli.main", *words], stdout=subprocess.PIPE, text=True
         )
@@ -111,7 +129,7 @@ class StartedServer:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if matched := re.search(r"listens on .*?127\.0\.0\.1:(\d+)", line):
-                return Target("headrace", "127.0.0.1", int(matched[1]), self._process.pid)
+                return Target(self._name, "127.0.0.1", int(matched[1]), self._process.pid, self._tls)
         self.__exit__(None, None, None)
         raise RuntimeError("the server did not start")
 
