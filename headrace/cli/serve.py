@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -125,10 +125,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--no-oplog", action="store_true", help="a standalone: no local database and no change streams")
     add("--logpath", metavar="FILE", type=Path, help="log to this file instead of the standard output")
-    add("--auditDestination", choices=("console", "file", "syslog"), help="where the audit log goes (default: none)")
-    add("--auditFilter", metavar="JSON", help="a filter for the events of the audit log (default: all)")
-    add("--auditFormat", choices=("JSON",), help="the audit log's format, JSON, which --auditDestination file needs")
-    add("--auditPath", metavar="FILE", type=Path, help="the audit log's file")
+    _add_audit_flags(add)
     add("--logFormat", choices=("text", "json"), default="text", help="lines as text, or as mongod's (default: text)")
     add("--slowms", metavar="MS", type=_slow_ms, default=100, help="log commands that take so long (default: 100)")
     add("--logappend", action="store_true", help="append to an existing log file instead of renaming it")
@@ -140,6 +137,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--setParameter", metavar="NAME=VALUE", action="append", default=[], type=_parameter, help=argparse.SUPPRESS)
     for flag in REFUSED_FLAGS:
         add(flag, nargs="?", action=_Refuse, help=argparse.SUPPRESS, dest="refused")
+
+
+def _add_audit_flags(add: Callable[..., Any]) -> None:
+    add("--auditDestination", choices=("console", "file", "syslog"), help="where the audit log goes (default: none)")
+    add("--auditFilter", metavar="JSON", help="a filter for the events of the audit log (default: all)")
+    add("--auditFormat", choices=("JSON",), help="the audit log's format, JSON, which --auditDestination file needs")
+    add("--auditPath", metavar="FILE", type=Path, help="the audit log's file")
 
 
 def _port(text: str) -> int:
