@@ -86,7 +86,7 @@ def test_a_filter_chooses_events(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_events_that_cannot_be_written_are_dropped_and_the_log_says_so(
+def test_events_that_nobody_reads_are_dropped_with_a_line_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe that nobody reads: the thread that writes is stuck, and the server serves."""
