@@ -10,7 +10,7 @@ catalog, the records and the change log are provisional (`overlay.py`, `client_t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.errors import CommandError
@@ -26,6 +26,8 @@ from headrace.values import position as positions
 if TYPE_CHECKING:
     from headrace.store.client_transaction import ClientTransaction
     from headrace.store.store import Store
+
+_EMPTY_TIMESTAMP: Final = bytes(8)
 
 
 class RetryableWrite:
@@ -167,10 +169,10 @@ class WriteTransaction(View):
             return None
         before = self.clock_position
         first = self.reserve(len(ready))
-        if any(_has_empty_timestamp(document) for document in ready):
+        if any(0x11 in document and _EMPTY_TIMESTAMP in document for document in ready):  # the first is quick
             ready = [with_timestamps(document, position) for position, document in enumerate(ready, first)]
-        identities = [identify(document) for document in ready]
-        if any(len(key) > limits.KEY_BYTES_MAX for key, _ in identities):
+        keys, key_documents = zip(*map(identify, ready), strict=True)
+        if max(map(len, keys)) > limits.KEY_BYTES_MAX:
             self.clock_position = before
             return None
         prefix = collection.number_key
@@ -181,8 +183,7 @@ class WriteTransaction(View):
         except CommandError:
             self.clock_position = before
             return None
-        id_items = [(prefix + key, number) for (key, _), number in zip(identities, records)]
-        if not self._add_ids(id_items):
+        if not self._add_ids([(prefix + key, number) for key, number in zip(keys, records)]):
             self.clock_position = before
             return None
         if added:
@@ -191,7 +192,7 @@ class WriteTransaction(View):
         with self.kv.cursor(self.tables["documents"]) as cursor:
             cursor.putmulti([(prefix + number, document) for number, document in zip(records, ready)])
         self._records.add(collection, len(ready))
-        self._changes.insert_many(self, collection, ready, [key for _, key in identities], first, retryable)
+        self._changes.insert_many(self, collection, ready, list(key_documents), first, retryable)
         return len(ready)
 
     def _add_ids(self, items: list[tuple[bytes, bytes]]) -> bool:
@@ -242,7 +243,3 @@ class WriteTransaction(View):
     def add_count(self, collection: Collection, change: int, removed: bytes | None = None) -> None:
         """The number of documents has changed by other ways than `insert` and `delete`."""
         self._records.add(collection, change, removed)
-
-
-def _has_empty_timestamp(document: bytes) -> bool:
-    return 0x11 in document and bytes(8) in document  # the first test is ten times as fast, and mostly False

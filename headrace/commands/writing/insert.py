@@ -122,6 +122,10 @@ def _put_id_first(documents: list[bytes], index: int) -> None:
 
 def pieces(documents: list[bytes], first: int) -> Iterator[tuple[int, int]]:
     """(start, end) of what is inserted at once, a millisecond's worth."""
+    if sum(map(len, documents)) < limits.INSERT_BYTES:  # short ones: as many as there may be
+        for start in range(first, len(documents), limits.INSERT_COUNT):
+            yield start, min(start + limits.INSERT_COUNT, len(documents))
+        return
     size = 0
     for index in range(first, len(documents)):
         size += len(documents[index])

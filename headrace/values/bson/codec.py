@@ -62,13 +62,16 @@ def check_all(documents: Sequence[bytes]) -> None:
     if len(documents) == 1 and len(documents[0]) < _DEEP_BYTES:
         _to_dict(documents[0], OPTIONS)
         return
+    if sum(map(len, documents)) <= _CHECKED_BYTES:
+        _check_some(documents)
+        return
     start, size = 0, 0
     for end, document in enumerate(documents, 1):
         size += len(document)
         if size > _CHECKED_BYTES or end == len(documents):
             if len(document) > _DECODED_BYTES_MAX:
                 _check_some(documents[start : end - 1])
-                _check_depth(document, decode(document))
+                _check_depth(decode(document))
             else:
                 _check_some(documents[start:end])
             start, size = end, 0
@@ -76,12 +79,14 @@ def check_all(documents: Sequence[bytes]) -> None:
 
 def _check_some(documents: Sequence[bytes]) -> None:
     decoded = bson.decode_all(b"".join(documents), OPTIONS)
-    for data, document in zip(documents, decoded):
-        _check_depth(data, document)
+    if max(map(len, documents), default=0) >= _DEEP_BYTES:
+        for data, document in zip(documents, decoded):
+            if len(data) >= _DEEP_BYTES:
+                _check_depth(document)
 
 
-def _check_depth(data: bytes, document: Mapping[str, Any]) -> None:
-    if len(data) >= _DEEP_BYTES and _nests_deeper(document, limits.NESTING_MAX):
+def _check_depth(document: Mapping[str, Any]) -> None:
+    if _nests_deeper(document, limits.NESTING_MAX):
         raise CommandError(15, f"cannot insert document because it exceeds {limits.NESTING_MAX} levels of nesting")
 
 
