@@ -99,6 +99,8 @@ def error_reply(error: AnsweredError, labels: Sequence[str], position: int | Non
 
 def array(documents: Sequence[bytes]) -> bytes:
     """A BSON array of raw documents."""
+    if len(documents) == 1:
+        return b"".join((_INT32(len(documents[0]) + 8), b"\x030\x00", documents[0], b"\x00"))
     while len(_KEYS) < len(documents):
         if not len(_KEYS) % PIECE_COUNT:
             tick()

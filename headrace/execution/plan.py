@@ -32,7 +32,7 @@ from headrace.store.catalog import Collection, Index
 from headrace.store.view import View, id_bounds
 from headrace.turns import tick
 from headrace.values.bson import decode
-from headrace.values.keystring import encode_values
+from headrace.values.keystring import encode_value
 
 _PLAIN: Final = frozenset({ObjectId, int, Int64, float, Decimal128, bool, bytes, DatetimeMS})
 
@@ -67,7 +67,7 @@ class Finder:
         self.predicate: Any = None
         self._id_key: bytes | None = None
         if len(spec) == 1 and "_id" in spec and _is_plain(spec["_id"], collation):
-            self._id_key = encode_values([spec["_id"]])
+            self._id_key = encode_value(spec["_id"])
             return
         if spec:
             self.predicate = parse_filter(spec, collation=collation, variables=variables)
@@ -200,8 +200,8 @@ def _range_of(condition: Any, collation: Collation | None) -> tuple[bytes, bytes
     bounds = {name: value for name, value in condition.items() if name in _BOUNDS and type(value) in plain}
     if not bounds:
         return None
-    low = [encode_values([value]) for name, value in bounds.items() if name in ("$gt", "$gte")]
-    high = [encode_values([value]) for name, value in bounds.items() if name in ("$lt", "$lte")]
+    low = [encode_value(value) for name, value in bounds.items() if name in ("$gt", "$gte")]
+    high = [encode_value(value) for name, value in bounds.items() if name in ("$lt", "$lte")]
     return id_bounds(max(low, default=None), min(high, default=None))
 
 
@@ -211,7 +211,7 @@ _BOUNDS: Final = frozenset({"$gt", "$gte", "$lt", "$lte"})
 def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[bytes] | None:
     """Keys of all `_id` values the filter allows, if it allows only some."""
     if _is_plain(equal, collation):
-        return [encode_values([equal])]
+        return [encode_value(equal)]
     if (
         type(condition) is dict
         and type(condition.get("$in")) is list
@@ -219,7 +219,7 @@ def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[by
     ):
         values = condition["$in"]
         if all(_is_plain(value, collation) for value in values):
-            return sorted({encode_values([value]) for value in values})
+            return sorted({encode_value(value) for value in values})
     return None
 
 

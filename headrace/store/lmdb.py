@@ -93,6 +93,7 @@ class LmdbEnvironment:
             str(self.path), map_size=map_bytes, max_dbs=len(TABLES), lock=False, sync=not self.temporary,
             metasync=not self.temporary, readahead=False, max_spare_txns=8, mode=0o600,
         )  # fmt: skip
+        self._begin = self._lmdb.begin
         with contextlib.suppress(PermissionError):  # another user's files, which this one may write
             (self.path / DATA_FILE).chmod(0o600)
             (self.path / LOCK_FILE).chmod(0o600)
@@ -116,11 +117,11 @@ class LmdbEnvironment:
 
     def begin_read(self) -> Transaction:
         """A read transaction on the last commit; the caller ends it before it returns to the loop."""
-        return CheckedTransaction(cast("Transaction", self._lmdb.begin(buffers=False)), self.describe)
+        return CheckedTransaction(self._begin(buffers=False), self.describe)
 
     def begin_write(self) -> Transaction:
         """The write transaction. The caller sees to it that there is one at a time."""
-        return CheckedTransaction(cast("Transaction", self._lmdb.begin(write=True, buffers=False)), self.describe)
+        return CheckedTransaction(self._begin(write=True, buffers=False), self.describe)
 
     def begin_plain(self, *, write: bool = False) -> Transaction:
         """A transaction that shows values as they are stored, checksums included."""

@@ -116,13 +116,19 @@ def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool
         collection is not None
         and not collection.is_view
         and "collation" not in collection.options
-        and not any(body.get(name) for name in ("projection", "skip", "tailable", "collation", "batchSize", "let"))
+        and (body.keys().isdisjoint(_NOT_PLAIN) or not any(body.get(name) for name in _NOT_PLAIN))
         and body.get("batchSize") is None
     )
 
 
+_NOT_PLAIN: Final = frozenset({"batchSize", "collation", "let", "projection", "skip", "tailable"})
+"""What a plain find by `_id` has not, or empty."""
+
+
 def check(body: dict[str, Any]) -> None:
     """Raise 9 or 2 for fields that do not go together."""
+    if "awaitData" not in body and "tailable" not in body:
+        return
     if AWAIT_DATA.of(body) and not TAILABLE.of(body):
         raise CommandError(9, "Cannot set 'awaitData' without also setting 'tailable'")
     if not TAILABLE.of(body):
