@@ -14,7 +14,7 @@ from bson import Int64
 
 from headrace import limits
 from headrace.server.ttl import delete_expired
-from headrace.store.checksums.transaction import CHECKSUM_BYTES, is_intact, with_checksum
+from headrace.store.checksums.transaction import CHECKSUM_BYTES, DamagedValue, is_intact, with_checksum
 from headrace.store.checksums.upgrade import PLAIN_KEYS
 from headrace.store.data_file import UnusableDirectory
 from headrace.store.retention import Retention, expired_images, first_to_keep, prune, remove
@@ -289,3 +289,18 @@ def test_a_conversion_that_was_cut_off_goes_on(
     store = Store(tmp_path)
     assert rows(store, checksums=True) == before | {("meta", b"format"): b"3"}
     store.close()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_damaged_document_is_named_wherever_a_scan_meets_it(at: DrivenServer, backward: bool) -> None:
+    made = at.store.catalog.collections["t.c"]
+    keys = documents(at)
+    with at.store.reading() as view:
+        intact = view.scan_chunk(made, backward=backward)
+    assert [record for record, _ in intact] == [key[4:] for key in (reversed(keys) if backward else keys)]
+    for number in (9, 5, 0):
+        damage(at.store, "documents", keys[number])
+        with at.store.reading() as view, pytest.raises(DamagedValue) as caught:
+            view.scan_chunk(made, backward=backward)
+        first = 9 if backward else number
+        assert f"record {first + 1} of t.c" in str(caught.value)
