@@ -292,7 +292,7 @@ def test_a_conversion_that_was_cut_off_goes_on(
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_damaged_document_is_named_wherever_a_scan_meets_it(at: DrivenServer, backward: bool) -> None:
+def test_scans_name_a_damaged_document(at: DrivenServer, backward: bool) -> None:
     made = at.store.catalog.collections["t.c"]
     keys = documents(at)
     with at.store.reading() as view:
