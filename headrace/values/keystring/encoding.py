@@ -5,7 +5,7 @@ that are equal have equal keystrings whatever their types (1, 1.0, NumberLong(1)
 keystring does not contain (the type of a number, symbol or string, the trailing zeros of a decimal) is in the type
 bits, which are stored separately: see `typebits.py`.
 
-    value      type byte | payload              no keystring is a proper prefix of another's value
+    value      type byte | payload              a prefix of another's only where a string has a 00: "x", "x\\0y"
     string     3C | UTF-8, each 00 written 00 FF | 00
     object     46 | (general type byte of the field | name 00 | its complete keystring)* | 00
     array      50 | keystrings of the items | 00
