@@ -74,15 +74,16 @@ def test_a_waiting_one_is_woken_by_an_insert_into_its_collection(client: RawClie
     cursor = tail(client, awaitData=True)
     with RawClient(server.address) as other:
         other.send({"getMore": Int64(cursor["id"]), "collection": "log", "maxTimeMS": 60_000})
-        while not any("getMore" in item.get("command", {}) for item in shown(client)):
-            pass
+        until_waiting(client)
         add(client, 2)
         assert keys(other.receive()[1]) == [2]
     assert keys(more(client, cursor, maxTimeMS=1)) == []
 
 
-def shown(client: RawClient) -> list[dict[str, Any]]:
-    return list(client.ask({"currentOp": 1}, "admin")["inprog"])
+def until_waiting(client: RawClient) -> None:
+    """Return when a getMore waits."""
+    while not any("getMore" in item.get("command", {}) for item in client.ask({"currentOp": 1}, "admin")["inprog"]):
+        pass
 
 
 @pytest.mark.parametrize("how", [{"drop": "log"}, {"dropDatabase": 1}, {"renameCollection": "t.log", "to": "t.other"}])
@@ -93,8 +94,7 @@ def test_a_waiting_one_ends_when_its_collection_goes(
     cursor = tail(client, awaitData=True)
     with RawClient(server.address) as other:
         other.send({"getMore": Int64(cursor["id"]), "collection": "log", "maxTimeMS": 60_000})
-        while not any("getMore" in item.get("command", {}) for item in shown(client)):
-            pass
+        until_waiting(client)
         assert client.ask(how, "admin" if "renameCollection" in how else "t")["ok"] == 1.0
         assert other.receive()[1]["code"] == 175
     assert more(client, cursor)["code"] == 43
