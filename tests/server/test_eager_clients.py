@@ -24,13 +24,14 @@ def server() -> Iterator[headrace.Server]:
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The connection of each command that reads, in order."""
+def served(server: headrace.Server, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The connection of each command of the server that reads, in order."""
     numbers: list[int] = []
     original = Engine.run_read
 
     def run_read(self: Engine, command: Any, request: Any) -> Any:
-        numbers.append(request.client.connection_id)
+        if self is server._running.engine:
+            numbers.append(request.client.connection_id)
         return original(self, command, request)
 
     monkeypatch.setattr(Engine, "run_read", run_read)

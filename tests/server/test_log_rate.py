@@ -13,6 +13,12 @@ from headrace.server.log_rate import LogRate
 from .raw import RawClient
 
 
+@pytest.fixture(autouse=True)
+def bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many lines a second as outside of tests."""
+    monkeypatch.setattr(limits, "LOG_LINES_PER_SECOND_MAX", 20)
+
+
 def test_a_second_has_so_many_lines_and_the_next_says_how_many_were_left_out(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("headrace.server.test_log_rate")  # which has no server's filter
     now = [0.0]
