@@ -33,7 +33,7 @@ SUITES = {
     "test/asynchronous/test_change_stream.py": 120,
     "test/test_auth_spec.py": 55,
     "test/test_sessions_unified.py": 20,
-    "test/test_auth.py": 9,
+    "test/test_auth.py": 6,
 }
 """Files of tests, longest first, and how many tests must have been run in each: one that skips itself shows nothing."""
 WITH_USERS = frozenset({"test/test_auth.py", "test/test_sessions_unified.py"})
