@@ -251,7 +251,7 @@ def test_a_lookup_joins_as_the_evaluator_does(spark: SparkSession, rows: DataFra
     for extra in ({}, {"let": {"kind": "$operationType"}, "pipeline": [{"$set": {"kind": "$$kind"}}, {"$limit": 1}]}):
         spec = {"from": "t", "localField": "fullDocument.a", "foreignField": "k", "as": "found", **extra}
         stages = [{"$match": {"ns.coll": "a"}}, {"$lookup": spec}, {"$unset": "updateDescription"}]
-        context = PipelineContext(read_collection=lambda database, name: table)
+        context = PipelineContext(read_collection=lambda database, name, depth: table)
         expected = [dumps(each) for each in run_pipeline(parse_pipeline(stages, context=context), many_events)]
         assert documents(headrace.spark.pipeline(rows, stages, tables={"t": other})) == expected
 
