@@ -1,6 +1,6 @@
 """The recorded answers of a real MongoDB, compared case by case with a running Headrace.
 
-The recordings lie outside the repository: in the folder that HEADRACE_CONFORMANCE names, or beside the checkout.
+Where the recordings are: `tests/recordings.py`.
 A case waits for its streams to fall idle, so several servers answer at once. What may not pass stands in
 `known.py`, each with its reason, and in docs/differences.md.
 """
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import pathlib
 import queue
 import sys
 import threading
@@ -21,6 +19,7 @@ import pytest
 import headrace
 from headrace.turns import TURN_SECONDS
 from tests.conformance.known import KNOWN
+from tests.recordings import CONFORMANCE
 
 SERVER_COUNT = 16
 FAMILIES = (
@@ -29,14 +28,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def _folder() -> pathlib.Path | None:
-    named = os.environ.get("HEADRACE_CONFORMANCE")
-    default = pathlib.Path(__file__).resolve().parents[3] / "shared" / "conformance"
-    folder = pathlib.Path(named) if named else default
-    return folder if (folder / "check.py").is_file() else None
-
-
-FOLDER = _folder()
+FOLDER = CONFORMANCE if (CONFORMANCE / "check.py").is_file() else None
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(FOLDER is None, reason="the recordings are not beside the checkout"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,16 +14,15 @@ from bson.json_util import CANONICAL_JSON_OPTIONS, JSONMode, JSONOptions, dumps,
 from headrace.errors import CommandError
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.values.bson import decode, encode
+from tests.recordings import RECORDINGS
 
-_SIBLING = pathlib.Path(__file__).resolve().parents[3] / "shared" / "conformance"
-FOLDER = pathlib.Path(os.environ.get("HEADRACE_CONFORMANCE", _SIBLING)) / "recordings"
 OPTIONS = JSONOptions(json_mode=JSONMode.CANONICAL, tz_aware=True, uuid_representation=0)
 _WIDE = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO, tz_aware=True)
 
 
 def recorded(family: str) -> Iterator[dict[str, Any]]:
     """The cases of a family, or none where there are no recordings."""
-    path = FOLDER / f"{family}.jsonl.gz"
+    path = RECORDINGS / f"{family}.jsonl.gz"
     if path.exists():
         with gzip.open(path, "rt") as lines:
             for line in lines:

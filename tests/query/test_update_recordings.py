@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +17,7 @@ from headrace.errors import CommandError
 from headrace.query.diff import apply_diff, identical
 from headrace.query.update import Diff, UpdateContext, check_upsert_filter, parse_update, upsert_document
 from headrace.values.bson import decode, encode
+from tests.recordings import RECORDINGS
 
 NOW_MS = 1_900_000_000_000
 TIMESTAMP = Timestamp(1_900_000_000, 7)
@@ -27,15 +26,8 @@ MARKS = {"#oid": {"#oid": 0}, "#ts": {"#ts": 0}, "#wall": {"#wall": 0}}
 OUR_MARKS = ((NEW_ID, "#oid"), (TIMESTAMP, "#ts"), (DatetimeMS(NOW_MS), "#wall"))
 
 
-def recordings() -> pathlib.Path:
-    named = os.environ.get("HEADRACE_CONFORMANCE")
-    if named:
-        return pathlib.Path(named) / "recordings"
-    return pathlib.Path(__file__).resolve().parents[3] / "shared" / "conformance" / "recordings"
-
-
 def cases(family: str) -> Iterator[dict[str, Any]]:
-    path = recordings() / f"{family}.jsonl.gz"
+    path = RECORDINGS / f"{family}.jsonl.gz"
     if not path.exists():
         pytest.skip("no recordings here")
     for line in gzip.decompress(path.read_bytes()).splitlines():

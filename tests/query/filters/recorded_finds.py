@@ -1,12 +1,11 @@
 """Replays recorded inserts and finds through the pure functions of `headrace.query`, with no server.
 
-The recordings are looked for where HEADRACE_CONFORMANCE points, else beside the checkout.
+Where the recordings are: `tests/recordings.py`.
 """
 
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,14 @@ from headrace.query.match import parse_filter
 from headrace.query.projection import parse_projection
 from headrace.query.sort import parse_sort
 from headrace.values.bson import OPTIONS, decode
+from tests.recordings import RECORDINGS
 
 JSON = JSONOptions(json_mode=JSONMode.CANONICAL, tz_aware=True, uuid_representation=0)
 
 
 def recordings() -> Path | None:
     """The folder of the recorded families, or None where there is none."""
-    root = os.environ.get("HEADRACE_CONFORMANCE") or Path(__file__).parents[3] / "shared" / "conformance"
-    folder = Path(root) / "recordings"
-    return folder if folder.is_dir() else None
+    return RECORDINGS if RECORDINGS.is_dir() else None
 
 
 def cases(folder: Path, family: str) -> Iterator[dict[str, Any]]:
