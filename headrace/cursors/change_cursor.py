@@ -24,7 +24,7 @@ from headrace.changes.stream import StreamSpec
 from headrace.cursors.batch import Batch
 from headrace.cursors.feed import Feed, Feeds
 from headrace.errors import CommandError
-from headrace.memory import Account
+from headrace.memory_budget import Account
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.store import INITIATING, Store
 from headrace.store.view import View

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace import limits
 from headrace.changes.entry import DecodedEntry
-from headrace.memory import Memory
+from headrace.memory_budget import Memory
 
 if TYPE_CHECKING:
     from headrace.store.store import Committed

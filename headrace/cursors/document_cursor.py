@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.memory import Account
+from headrace.memory_budget import Account
 from headrace.store.catalog import Collection
 from headrace.store.view import View
 from headrace.turns import examined, tick

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from headrace import limits
 from headrace.clock import Clock
 from headrace.errors import CommandError
-from headrace.memory import Account, Memory
+from headrace.memory_budget import Account, Memory
 from headrace.turns import tick
 
 

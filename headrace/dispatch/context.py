@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.clock import Clock
     from headrace.cursors.registry import Cursors
     from headrace.dispatch.engine import Engine
-    from headrace.query.memory import OperationMemory
+    from headrace.query.operation_memory import OperationMemory
     from headrace.store.store import Store
     from headrace.store.write_transaction import WriteTransaction
 
@@ -63,7 +63,7 @@ class CommandContext:
         """Called before each pause while the write transaction is there: notes what the pause will commit."""
         self._wrap: Callable[[View], View] | None = None
         self.memory: OperationMemory | None = None
-        """What its stages may hold in memory; see `execution/memory.py`."""
+        """What its stages may hold in memory; see `execution/command_memory.py`."""
         self.outlives_command = False
         """A cursor goes on reading through this context, and gives back its memory."""
         self._view: View | None = txn

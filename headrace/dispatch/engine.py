@@ -44,7 +44,7 @@ from headrace.dispatch.sessions import checked_out_key
 from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
-from headrace.memory import default_bytes_max
+from headrace.memory_budget import default_bytes_max
 from headrace.turns import current_turn, free_held
 from headrace.values.bson import encode
 from headrace.values.position import to_timestamp

@@ -11,7 +11,7 @@ from headrace.clock import Clock
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo
 from headrace.dispatch.shell import Shell
-from headrace.memory import Memory
+from headrace.memory_budget import Memory
 
 
 class ServerInfo(Protocol):

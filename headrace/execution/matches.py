@@ -21,7 +21,7 @@ from headrace.cursors.index_scan import SeenRecords
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
-from headrace.execution.memory import memory_of
+from headrace.execution.command_memory import memory_of
 from headrace.execution.plan import Finder
 from headrace.query.sort import SortKey
 from headrace.store import capped, catalog_changes

@@ -13,8 +13,8 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unlocked, wait_until_unused
 from headrace.dispatch.namespaces import check_namespace, writable
 from headrace.errors import AnsweredError, CommandError
+from headrace.execution.command_memory import memory_of
 from headrace.execution.matches import MatchedDocument, Target, created, first_match, is_unchanged, measure
-from headrace.execution.memory import memory_of
 from headrace.execution.plan import Finder
 from headrace.query.expansion import encoded_for_storage
 from headrace.query.tape import Tape

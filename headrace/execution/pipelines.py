@@ -11,9 +11,9 @@ from bson.datetime_ms import DatetimeMS
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.execution import server_stages
+from headrace.execution.command_memory import memory_of
 from headrace.execution.counts import quick_count
 from headrace.execution.let import variables_of
-from headrace.execution.memory import memory_of
 from headrace.execution.output import write_output
 from headrace.execution.plan import Finder, collation_of
 from headrace.execution.planner.choice import Order

@@ -14,7 +14,7 @@ from headrace.cursors.tailable_scan import Matching
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES
 from headrace.errors import CommandError
-from headrace.execution.memory import memory_of
+from headrace.execution.command_memory import memory_of
 from headrace.execution.plan import Finder
 from headrace.execution.planner.choice import (
     ANY_ORDER,

@@ -13,7 +13,7 @@ from headrace.dispatch.generic_arguments import BYPASS
 from headrace.errors import CommandError
 from headrace.query.match import parse_filter
 from headrace.query.match.filter_failures import failure_details
-from headrace.query.memory import size_of
+from headrace.query.operation_memory import size_of
 from headrace.store.catalog import Collection
 from headrace.values.bson import decode
 

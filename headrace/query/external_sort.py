@@ -15,7 +15,7 @@ from heapq import merge
 from typing import Any, Final
 
 from headrace.clock import monotonic
-from headrace.query.memory import RecordStream, StageMemory
+from headrace.query.operation_memory import RecordStream, StageMemory
 from headrace.turns import FIRST_COUNT, TICK_COUNT, freed_in_pieces, next_count, tick
 
 CHUNK_COUNT: Final = 4096

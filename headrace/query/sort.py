@@ -19,7 +19,7 @@ from headrace.errors import CommandError
 from headrace.query.collation import Collation
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
-from headrace.query.memory import StageMemory
+from headrace.query.operation_memory import StageMemory
 from headrace.turns import ticking_if_many
 from headrace.values.bson import MISSING, decode
 from headrace.values.order import Key, number_key, sort_key

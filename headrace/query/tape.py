@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from headrace.query.expansion import encoded_between
-from headrace.query.memory import RecordStream, StageMemory
+from headrace.query.operation_memory import RecordStream, StageMemory
 from headrace.turns import tick
 from headrace.values.bson import decode
 

@@ -21,7 +21,7 @@ from headrace.dispatch.fail_points import Failure
 from headrace.dispatch.request import Request, UnreadRequest, parse_legacy_query, parse_message
 from headrace.dispatch.wait import Wait
 from headrace.errors import AnsweredError, CommandError
-from headrace.memory import Account
+from headrace.memory_budget import Account
 from headrace.server.failures import log_failure, printable, read_error
 from headrace.server.scheduler import EAGER_COUNT
 from headrace.wire.connection import NEED_DATA, TLS_ON_PLAIN_SOCKET, Connection, Message, ProtocolError, UnopenedMessage

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from headrace import limits
-from headrace.memory import Account, Memory
+from headrace.memory_budget import Account, Memory
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
 
 TRACKED: Final = ("documents", "ids", "indexes")

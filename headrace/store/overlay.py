@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
-from headrace.memory import Account
+from headrace.memory_budget import Account
 from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.history import ChangedKeys, History
 from headrace.store.indexes.index_keys import Traits

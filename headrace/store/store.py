@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from headrace import limits
 from headrace.clock import Clock, SystemClock
-from headrace.memory import Memory
+from headrace.memory_budget import Memory
 from headrace.store.catalog import Catalog
 from headrace.store.checksums.names import describe
 from headrace.store.checksums.transaction import DamagedValue

@@ -11,7 +11,7 @@ from bson import Binary, Int64
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.memory import Memory
+from headrace.memory_budget import Memory
 from headrace.testing.driven import DrivenServer
 
 MEGABYTE = 1024 * 1024

@@ -21,7 +21,7 @@ from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.shell import NoShell
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
-from headrace.memory import Memory
+from headrace.memory_budget import Memory
 from headrace.testing.driven import DrivenServer
 from headrace.values.bson import encode
 from headrace.wire.compression import NAMES

@@ -12,9 +12,9 @@ from bson import Decimal128, Int64
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.memory import Memory
+from headrace.memory_budget import Memory
 from headrace.query.collation import parse_collation
-from headrace.query.memory import OperationMemory, size_of
+from headrace.query.operation_memory import OperationMemory, size_of
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.query.sort import parse_sort
 from headrace.store.spill_file import SpillFolder

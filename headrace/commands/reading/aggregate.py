@@ -22,7 +22,7 @@ from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution import change_streams
 from headrace.execution.batches import open_cursor
-from headrace.execution.memory import ALLOW_DISK_USE
+from headrace.execution.command_memory import ALLOW_DISK_USE
 from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import check_hint
 from headrace.execution.sources import resolve

@@ -30,8 +30,8 @@ from headrace.dispatch.requirement import on_collection
 from headrace.dispatch.sessions import owner_of, session_id
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
+from headrace.execution.command_memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.let import variables_of
-from headrace.execution.memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.planner.choice import Order
 from headrace.execution.sources import documents, in_order, is_virtual, resolve

@@ -22,7 +22,7 @@ from headrace.errors import CommandError
 from headrace.query.expressions.numbers import NUMBERS, double_of, is_nullish
 from headrace.query.expressions.summing import Total
 from headrace.query.expressions.value_text import as_text
-from headrace.query.memory import size_of
+from headrace.query.operation_memory import size_of
 from headrace.turns import TICK_COUNT, in_pieces, tick, ticking
 from headrace.values.bson import MISSING, Missing, type_name
 from headrace.values.order import compare, hash_key, sort_key

@@ -15,7 +15,7 @@ from headrace.query.expressions.field_paths import check_variable_name
 from headrace.query.expressions.numbers import int32_of, is_nullish, truthy
 from headrace.query.expressions.operator_parser import OperatorParser, scoped
 from headrace.query.expressions.value_text import as_text
-from headrace.query.memory import size_of
+from headrace.query.operation_memory import size_of
 from headrace.turns import freed_in_pieces, ticking
 from headrace.values.bson import MISSING, type_name
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_field_name
-from headrace.query.memory import size_of
+from headrace.query.operation_memory import size_of
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.tape import Tape
 from headrace.turns import tick

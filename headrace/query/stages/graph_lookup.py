@@ -15,7 +15,7 @@ from bson import Int64
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.expressions.numbers import NUMBERS, int64_of, to_long
-from headrace.query.memory import size_of
+from headrace.query.operation_memory import size_of
 from headrace.query.stages.joins import ForeignIndex, check_joined, counted, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.errors import CommandError
 from headrace.query.expressions import Env, parse_expression
-from headrace.query.memory import StageMemory, size_of
+from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.group_spill import Groups, GrowthWatch, PartitionedGroups
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.query.accumulators.states import ELEMENT_BYTES, GROWTH
 from headrace.query.expansion import encoded_between
 from headrace.query.expressions import Env
-from headrace.query.memory import RecordStream, StageMemory
+from headrace.query.operation_memory import RecordStream, StageMemory
 from headrace.turns import TICK_COUNT, freed_in_pieces, in_pieces, tick
 from headrace.values.bson import decode
 from headrace.values.order import hash_key

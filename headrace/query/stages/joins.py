@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import CommandError
-from headrace.query.memory import StageMemory, size_of
+from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.stage import Document
 from headrace.turns import gathered, in_pieces, sorted_in_pieces, tick, ticking
 from headrace.values.bson import MISSING

@@ -13,7 +13,7 @@ from typing import Any, Final
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_variable_name, checked_path
-from headrace.query.memory import StageMemory, size_of
+from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.joins import ForeignIndex, check_joined, counted, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import Unwind, with_nested

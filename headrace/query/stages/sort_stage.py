@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.errors import CommandError
 from headrace.query.expansion import encoded_between
-from headrace.query.memory import UNBOUNDED, OperationMemory
+from headrace.query.operation_memory import UNBOUNDED, OperationMemory
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.limit import Limit, Skip
 from headrace.query.stages.stage import Document, DocumentStage, PipelineContext, Stage

@@ -16,7 +16,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expansion import CONTAINERS, check
 from headrace.query.expressions import Env, ParseContext, less_bound, parse_expression
-from headrace.query.memory import UNBOUNDED, OperationMemory
+from headrace.query.operation_memory import UNBOUNDED, OperationMemory
 from headrace.turns import tick
 
 if TYPE_CHECKING:

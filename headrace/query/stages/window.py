@@ -14,7 +14,7 @@ from headrace.errors import CommandError
 from headrace.query.expansion import encoded_between
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.external_sort import Sorter
-from headrace.query.memory import StageMemory
+from headrace.query.operation_memory import StageMemory
 from headrace.query.sort import SortKey, parse_sort
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested, without_nested

@@ -18,7 +18,7 @@ from bson import Decimal128, Int64, ObjectId, Timestamp
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
-from headrace.memory import UNLIMITED, Account
+from headrace.memory_budget import UNLIMITED, Account
 from headrace.turns import TICK_COUNT, tick, ticking
 from headrace.values.bson import Missing
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from headrace import limits
 from headrace.dispatch.arguments import boolean
 from headrace.dispatch.context import CommandContext
-from headrace.query.memory import OperationMemory
+from headrace.query.operation_memory import OperationMemory
 
 ALLOW_DISK_USE: Final = boolean("allowDiskUse")
 
