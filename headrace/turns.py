@@ -89,9 +89,6 @@ class Turn(greenlet):
     result: Any = None
     """What the command has returned, or `_Raised`, until it is handed on."""
 
-    has_paused: bool = False
-    """Whether the command has paused at least once."""
-
     def __init__(self, run: Callable[..., Any], large: list[list[Any] | dict[Any, Any]]) -> None:
         super().__init__(run)
         self.large = large
@@ -107,7 +104,6 @@ class Turn(greenlet):
             self.paused_at = monotonic()
         self.pause_count += 1
         assert self.parent is not None
-        self.has_paused = True
         self.waits_for = waits_for
         given = self.parent.switch(self)
         self.waits_for = None
@@ -207,17 +203,20 @@ Item = TypeVar("Item")
 def ticking(items: Collection[Item]) -> Iterable[Item]:
     """The items of an array, for a loop over them: a tick before it, and one every `TICK_COUNT` items."""
     tick()
-    return items if len(items) < TICK_COUNT else _ticking(items)
+    return items if len(items) < TICK_COUNT else ticking_all(items)
 
 
 def ticking_if_many(items: Collection[Item]) -> Iterable[Item]:
     """As `ticking`, without the tick before few items."""
-    return items if len(items) < TICK_COUNT else _ticking(items)
+    return items if len(items) < TICK_COUNT else ticking_all(items)
 
 
 def ticking_all(items: Iterable[Item]) -> Iterator[Item]:
     """As `ticking`, for items whose number is not known."""
-    return _ticking(items)
+    for index, item in enumerate(items):
+        if not index % TICK_COUNT:
+            tick()
+        yield item
 
 
 def gathered(items: Iterable[Item]) -> list[Item]:
@@ -248,7 +247,7 @@ def sorted_in_pieces(items: list[Item], key: Callable[[Item], Any], *, reverse: 
         pieces.append(sorted(items[start : start + count], key=key, reverse=reverse))
         start += count
         count = next_count(count, monotonic() - begun)
-    return list(_ticking(merge(*pieces, key=key, reverse=reverse)))
+    return list(ticking_all(merge(*pieces, key=key, reverse=reverse)))
 
 
 def next_count(count: int, seconds: float) -> int:
@@ -277,7 +276,7 @@ def freed_in_pieces(container: Container, count: int | None = None) -> Container
 def free_held(error: BaseException) -> None:
     """The command that runs has failed with `error`: what its frames hold is freed in pieces when it has ended."""
     turn = getcurrent()
-    if type(turn) is not Turn or not turn.has_paused or error.__traceback__ is None:
+    if type(turn) is not Turn or not turn.pause_count or error.__traceback__ is None:
         return
     trace = error.__traceback__.tb_next  # not the caller's own frame, which will refer to the error
     level: list[Any] = []
@@ -333,13 +332,6 @@ def _empty(container: list[Any] | dict[Any, Any]) -> None:
             count = min(count * 2, PIECE_COUNT)
         elif seconds > TURN_SECONDS / 2:
             count = max(count // 4, 1)
-
-
-def _ticking(items: Iterable[Item]) -> Iterator[Item]:
-    for index, item in enumerate(items):
-        if not index % TICK_COUNT:
-            tick()
-        yield item
 
 
 @contextmanager
@@ -418,8 +410,8 @@ class Turns:
                 _look_at_running()
         result, turn.result = turn.result, None
         turn.before_pause = turn.after_pause = turn.interruption = turn.work = None
-        if turn.has_paused:
-            turn.has_paused, turn.paused_at, turn.pause_count = False, None, 0
+        if turn.pause_count:
+            turn.paused_at, turn.pause_count = None, 0
         turn.goes_first = False
         self._idle.append(turn)
         if type(result) is _Raised:
