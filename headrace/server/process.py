@@ -48,7 +48,7 @@ async def tend(core: Core) -> None:
     gc.collect()
     gc.freeze()
     collected = monotonic()
-    was_quiet = False
+    quiet_count = 0
     retain_freed_memory()
     while True:
         await asyncio.sleep(limits.COLLECTION_SECONDS)
@@ -58,9 +58,9 @@ async def tend(core: Core) -> None:
         if passes and (is_quiet or is_due):
             gc.collect()
             collected = monotonic()
-        if is_quiet and was_quiet:
+        quiet_count = quiet_count + 1 if is_quiet else 0
+        if quiet_count == 2:  # once, and not in the middle of a busy time
             return_freed_memory()
-        was_quiet = is_quiet
 
 
 def retain_freed_memory() -> None:
