@@ -226,14 +226,15 @@ class Writer:
         except Exception as error:
             self._failed(group, error)
             return
-        if self._commit_ms > SLOW_COMMIT_MS or _is_long(txn):
+        is_long = _is_long(txn)
+        if is_long or self._commit_ms > SLOW_COMMIT_MS:
             self.busy_since = monotonic()  # what the commands took is not the disk's fault
-            task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn)
+            task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn, is_long)
             task.add_done_callback(lambda done: self._synced(group, done.exception()))
             return
         failure = None
         try:
-            self._timed_sync(txn)
+            self._timed_sync(txn, is_long)
         except Exception as error:
             failure = error
         self._synced(group, failure)
@@ -255,10 +256,10 @@ class Writer:
             self._queue = group.writes[run:] + self._queue
             group.writes = group.writes[:run]
 
-    def _timed_sync(self, txn: WriteTransaction) -> None:
+    def _timed_sync(self, txn: WriteTransaction, is_long: bool) -> None:
         started = time.perf_counter()
         self._core.store.sync(txn)
-        if not _is_long(txn):
+        if not is_long:
             self._commit_ms += 0.1 * ((time.perf_counter() - started) * 1000 - self._commit_ms)
 
     def _synced(self, group: WriteGroup, failure: BaseException | None) -> None:
