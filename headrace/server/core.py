@@ -236,8 +236,7 @@ class Core:
     # What the engine calls: `dispatch.shell.Shell`.
 
     def client_introduced(self, client: ClientInfo) -> None:
-        if logs.LOG.isEnabledFor(logging.INFO):
-            logs.client_metadata(client, unprotected=self._is_unprotected)
+        logs.client_metadata(client, unprotected=self._is_unprotected)
 
     def has_paused(self, request: Request, turn: Turn) -> None:
         if turn.paused_at is not None and self.options.slow_ms is not None:
@@ -290,8 +289,7 @@ class Core:
             client = ClientInfo(self.engine.connections_created, name, (local[0], local[1]), tls)
         else:
             client = ClientInfo(self.engine.connections_created, UNIX_SOCKET, str(local))
-        if logs.LOG.isEnabledFor(logging.INFO):
-            logs.connection_accepted(client, len(self.peers))
+        logs.connection_accepted(client, len(self.peers))
         return client
 
     def peer_disconnected(self, peer: Peer) -> None:
@@ -300,8 +298,7 @@ class Core:
         A write whose answer the client does not want goes on: such a client need not stay for it."""
         self.peers.discard(peer)
         self.engine.connections_open -= 1
-        if logs.LOG.isEnabledFor(logging.INFO):
-            logs.connection_ended(peer.client, len(self.peers))
+        logs.connection_ended(peer.client, len(self.peers))
         if self._listener.paused:
             self.loop.call_soon(self._listener.client_left)  # its socket is closed behind this call
         self.notifier.leave(peer)
