@@ -24,7 +24,7 @@ from headrace.errors import AnsweredError, CommandError
 from headrace.memory_budget import Account
 from headrace.server.failures import log_failure, printable, read_error
 from headrace.server.scheduler import EAGER_COUNT
-from headrace.wire.connection import NEED_DATA, TLS_ON_PLAIN_SOCKET, Connection, Message, ProtocolError, UnopenedMessage
+from headrace.wire.connection import NEED_DATA, Connection, Message, ProtocolError, TlsOnPlainSocket, UnopenedMessage
 from headrace.wire.message import MORE_TO_COME, OP_MSG, OP_QUERY
 from headrace.wire.reply_message import encode_reply, plain_head, plain_reply
 
@@ -166,7 +166,7 @@ class Peer(asyncio.Protocol):
             self._serve()
 
     def _close_invalid(self, error: ProtocolError) -> None:
-        if str(error) == TLS_ON_PLAIN_SOCKET:
+        if isinstance(error, TlsOnPlainSocket):
             self._core.tls_on_plain_socket.log(f"{self.client.address} is cut off: {error}")
         else:
             LOG.warning(

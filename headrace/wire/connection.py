@@ -29,9 +29,10 @@ from headrace.wire.message import (
     REQUIRED_FLAGS,
     Message,
     ProtocolError,
+    TlsOnPlainSocket,
 )
 
-__all__ = ["NEED_DATA", "Connection", "Message", "NeedData", "ProtocolError", "UnopenedMessage"]
+__all__ = ["NEED_DATA", "Connection", "Message", "NeedData", "ProtocolError", "TlsOnPlainSocket", "UnopenedMessage"]
 
 
 class NeedData:
@@ -59,7 +60,6 @@ _GATHERED_BYTES = 1024 * 1024
 """Joined at once, of short messages."""
 _TLS_RECORD = b"\x16\x03"
 """How a TLS handshake begins. As a message's length it may be a valid one."""
-TLS_ON_PLAIN_SOCKET: Final = "SSL handshake received but server is started without SSL support"
 _OPCODES = frozenset({OP_COMPRESSED, OP_MSG, OP_QUERY})
 _UNKNOWN_FLAGS = REQUIRED_FLAGS & ~(CHECKSUM_PRESENT | MORE_TO_COME)
 
@@ -169,7 +169,7 @@ class Connection:
             unpacked = _unpacked_bytes(opcode, buffer, at, length)
             return UnopenedMessage(request_id, opcode, pieces, length, unpacked)
         except ProtocolError as error:
-            raise self._fail(str(error)) from error
+            raise self._fail(ProtocolError(str(error))) from error
 
     def _wait_for(self, wanted_bytes: int, buffer: bytes, at: int) -> NeedData:
         """Note how much is needed, unless what is here already shows that no message will come of it."""
@@ -177,15 +177,15 @@ class Connection:
             raise self._failure
         have = len(buffer) - at
         if have >= 16 and buffer.startswith(_TLS_RECORD, at) and _INT(buffer, at + 12)[0] not in _OPCODES:
-            raise self._fail(TLS_ON_PLAIN_SOCKET)
+            raise self._fail(TlsOnPlainSocket())
         if have >= 4:
             (length,) = _INT(buffer, at)
             if not MESSAGE_BYTES_MIN <= length <= MESSAGE_BYTES_MAX:
-                raise self._fail(f"a message of {length} bytes")
+                raise self._fail(ProtocolError(f"a message of {length} bytes"))
         if have >= 16:
             (opcode,) = _INT(buffer, at + 12)
             if opcode not in _OPCODES:
-                raise self._fail(f"unknown opcode {opcode}")
+                raise self._fail(ProtocolError(f"unknown opcode {opcode}"))
         self._wanted_bytes = wanted_bytes
         return NEED_DATA
 
@@ -199,16 +199,16 @@ class Connection:
                 return UnopenedMessage(request_id, opcode, [memoryview(buffer)[at:end]], end - at, unpacked)
             return _open(opcode, request_id, buffer, at, end)
         except ProtocolError as error:
-            raise self._fail(str(error)) from error
+            raise self._fail(ProtocolError(str(error))) from error
 
-    def _fail(self, reason: str) -> ProtocolError:
-        """Forget the stream and remember why: `_wait_for` raises it at every later call."""
-        self._failure = ProtocolError(reason)
+    def _fail(self, error: ProtocolError) -> ProtocolError:
+        """Forget the stream and remember the error: `_wait_for` raises it at every later call."""
+        self._failure = error
         self._buffer = b""
         self._at = 0
         self._tail.clear()
         self._tail_bytes = 0
-        return self._failure
+        return error
 
 
 class UnopenedMessage(Message):

@@ -33,6 +33,13 @@ class ProtocolError(Exception):
     """The bytes are not the protocol; nothing after them can be trusted, so the socket must be closed."""
 
 
+class TlsOnPlainSocket(ProtocolError):
+    """The client speaks TLS where none is expected."""
+
+    def __init__(self) -> None:
+        super().__init__("SSL handshake received but server is started without SSL support")
+
+
 class Message:
     """One request, still raw BSON. `sequences` maps the names of its kind-1 sections to their documents."""
 
