@@ -1,6 +1,7 @@
 """Background jobs: prune the oplog, expire images and sessions, collect garbage, write periodic no-ops.
 
-Every job is a write of its own through the `Writer`, in bounded pieces, so that no client's write waits long.
+Every job is a write of its own through the `Writer`, in bounded pieces, so that no client's write waits long; and a
+task of its own, so that none waits for another that has much to do.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from headrace.store.retention import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from headrace.server.core import Core
     from headrace.store.view import View
     from headrace.store.write_transaction import WriteTransaction
@@ -57,11 +60,11 @@ def retention_of(core: Core, reusable_bytes: int) -> Retention:
 
 
 class Background:
-    """The ticking task."""
+    """The tasks, each of which does its job once a second."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.ttl = TimeToLive(core)
         self._retention_clock = RetentionClock(core.engine.clock, core.store.last_wall_ms)
         self._aged = AgedScan()
@@ -73,51 +76,59 @@ class Background:
         with self._core.store.reading() as view:
             self.retention(view)
         self._noop_due_ms = self._core.engine.clock.monotonic_ms() + limits.NOOP_INTERVAL_MS
-        self._task = self._core.loop.create_task(self._run())
+        self._tasks = [self._core.loop.create_task(self._run(job)) for job in self._jobs()]
 
     def stop(self) -> None:
-        """Cancel the task; a job that is being committed is still committed."""
-        if self._task is not None:
-            self._task.cancel()
+        """Cancel the tasks; a job that is being committed is still committed."""
+        for task in self._tasks:
+            task.cancel()
 
-    async def _run(self) -> None:
+    def _jobs(self) -> list[Callable[[], Awaitable[object]]]:
+        return [self._release, self._noop, self.prune, self._expire, self._collect, self.ttl.tick]
+
+    async def _run(self, job: Callable[[], Awaitable[object]]) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
             try:
-                await self.tick()
+                await job()
             except asyncio.CancelledError:
                 raise
             except Exception:
                 LOG.exception("a background job failed; it is tried again")
 
     async def tick(self) -> None:
-        """One round of all jobs."""
-        core, clock = self._core, self._core.engine.clock
-        core.scheduler.free_large()
-        core.engine.cursors.remove_idle(clock.monotonic_ms())
-        transactions.retire(core.engine, clock.monotonic_ms())
-        await self._noop(clock.monotonic_ms())
-        now_ms = self._retention_clock.now_ms()
-        await self.prune(now_ms)
-        await self._expire(now_ms)
-        await self._collect()
-        await self.ttl.tick()
+        """One round of all jobs, one after the other."""
+        for job in self._jobs():
+            await job()
 
-    async def _noop(self, monotonic_ms: float) -> None:
+    async def _release(self) -> None:
+        """What is freed in pieces, cursors that nobody uses, and transactions past their time."""
+        engine = self._core.engine
+        self._core.scheduler.free_large()
+        engine.cursors.remove_idle(engine.clock.monotonic_ms())
+        transactions.retire(engine, engine.clock.monotonic_ms())
+
+    async def _noop(self) -> None:
         """An oplog quiet for ten seconds gets an entry, so that the tokens of quiet streams move on."""
         store = self._core.store
         if not store.oplog_enabled:
             return
-        quiet_ms = self._core.engine.clock.now_ms() - store.last_wall_ms
+        clock = self._core.engine.clock
+        quiet_ms, monotonic_ms = clock.now_ms() - store.last_wall_ms, clock.monotonic_ms()
         if quiet_ms >= limits.NOOP_INTERVAL_MS and monotonic_ms >= self._noop_due_ms:
             self._noop_due_ms = monotonic_ms + limits.NOOP_INTERVAL_MS
             await self._core.writer.add_job(lambda txn: store.log_noop(txn, "periodic noop"))
 
-    async def prune(self, now_ms: int) -> int:
-        """Prune the oplog to its bounds as of `now_ms`; returns how many entries went."""
+    async def prune(self, now_ms: int | None = None) -> int:
+        """Prune the oplog to its bounds as of `now_ms`, by default now; returns how many entries went.
+
+        A writer that adds entries meanwhile does not keep it from its end: the last of them are left to the next round.
+        """
         store = self._core.store
-        removed, piece = 0, -1
-        while store.oplog_enabled and piece:
+        if now_ms is None:
+            now_ms = self._retention_clock.now_ms()
+        removed, piece = 0, limits.PRUNE_ROUND_COUNT_MAX
+        while store.oplog_enabled and piece >= limits.PRUNE_ROUND_COUNT_MAX:
             with store.reading() as view:
                 first_retained = first_to_keep(view, self.retention(view), now_ms, self._aged)
                 oldest = view.oldest_position()
@@ -166,9 +177,9 @@ class Background:
         self._core.engine.oplog_bytes_max = retention.bytes_max
         return retention
 
-    async def _expire(self, now_ms: int) -> None:
+    async def _expire(self) -> None:
         """Images by `expireAfterSeconds`, and the records of ended sessions; what finds nothing writes nothing."""
-        core = self._core
+        core, now_ms = self._core, self._retention_clock.now_ms()
         before_ms = now_ms - limits.SESSION_MINUTES * 60_000
         with core.store.reading() as view:
             records = view.kv.stat(view.tables["sessions"])["entries"]

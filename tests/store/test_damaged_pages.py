@@ -8,6 +8,7 @@ says.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shutil
 import signal
@@ -142,6 +143,7 @@ def outcome(path: Path, seed: int) -> str:
     pid = os.fork()
     if pid == 0:
         signal.alarm(SECONDS_MAX)
+        faulthandler.disable()  # signals are expected
         try:
             status = life(path, seed)
         except BaseException:
