@@ -20,7 +20,7 @@ from headrace.auth.scram import (
 )
 from headrace.errors import CommandError
 
-# RFC 7677, section 3.
+# RFC 7677, section 3, and as that MongoDB's drivers' specification, SCRAM-SHA-256.
 RFC_7677 = (
     SHA_256,
     "pencil",

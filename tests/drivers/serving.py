@@ -11,9 +11,9 @@ from pathlib import Path
 
 
 @contextmanager
-def serving(folder: Path, *more: str) -> Iterator[str]:
+def serving(folder: Path, *more: str, port: int = 0) -> Iterator[str]:
     """A server whose data lie in `folder`, with `more` flags; gives its `host:port`, and ends it."""
-    words = [*more, "--port", "0", "--dbpath", str(folder), "--nounixsocket", "--quiet", "--enable-test-commands"]
+    words = [*more, "--port", str(port), "--dbpath", str(folder), "--nounixsocket", "--quiet", "--enable-test-commands"]
     line = [sys.executable, "-m", "headrace.cli.main", "serve", *words]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""mongosh finds an initiated set of one member, shows databases, writes, and watches.
+"""mongosh finds an initiated set of one member, shows databases, writes, watches, and logs in.
 
 mongosh is what is on the path, or is installed from npm into the user's cache when it is first wanted
 (`tests/node.py`).
@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
 
 import headrace
+from headrace.cli.tls_dev import make_certificates
+from headrace.dispatch.options import TlsOptions
 from tests.node import node_modules
 
 pytestmark = pytest.mark.network
@@ -70,21 +73,40 @@ def test_it_finds_a_set_that_is_initiated_and_can_be_watched(answers: dict[str, 
     assert answers["collections"] == ["orders"]
 
 
-def test_mongosh_logs_in_with_each_mechanism(tmp_path: Path) -> None:
+def test_mongosh_logs_in_with_each_mechanism_and_source(tmp_path: Path) -> None:
     mongosh = shutil.which("mongosh") or str(node_modules("mongosh") / ".bin" / "mongosh")
-    users: dict[str, Any] = {"ann": {"pwd": "p w,=:@/", "roles": [{"role": "readWrite", "db": "shop"}]}}
+    certificates = tmp_path / "tls"
+    make_certificates(certificates)
+    tls = TlsOptions(
+        certificate_key_file=certificates / "server.pem", ca_file=certificates / "ca.pem",
+        allow_connections_without_certificates=True,
+    )  # fmt: skip
+    in_shop = [{"role": "readWrite", "db": "shop"}]
+    users: dict[str, Any] = {
+        "ann": {"pwd": "p w,=:@/", "roles": in_shop}, "root": {"pwd": "root", "roles": ["root"]},
+    }  # fmt: skip
+    subject = "CN=client,OU=Development,O=Headrace"
     script = (
         "const who = db.runCommand({connectionStatus: 1}).authInfo.authenticatedUsers;"
         "let refused; try { db.getSiblingDB('other').c.findOne(); } catch (error) { refused = error.code; }"
         "print(EJSON.stringify([who, db.c.insertOne({}).acknowledged, refused]));"
     )
-    with headrace.Server(users=users) as server:
-        for mechanism in ("SCRAM-SHA-1", "SCRAM-SHA-256"):
-            login = ["-u", "ann", "-p", users["ann"]["pwd"], "--authenticationDatabase", "admin"]
+    trust = {"tls": True, "tlsCAFile": str(certificates / "ca.pem")}
+    with headrace.Server(users=users, tls=tls) as server:
+        with MongoClient(server.address, username="root", password="root", **trust) as root:
+            root["shop"].command("createUser", "bob", pwd=users["ann"]["pwd"], roles=in_shop)
+            root["$external"].command("createUser", subject, roles=in_shop)
+        certificate = ["--tlsCertificateKeyFile", str(certificates / "client.pem")]
+        for user, source, mechanism, more in (
+            ("ann", "admin", "SCRAM-SHA-1", []), ("bob", "shop", "SCRAM-SHA-256", []),
+            (subject, "$external", "MONGODB-X509", certificate),
+        ):  # fmt: skip
+            login = [] if more else ["-u", user, "-p", users["ann"]["pwd"]]
             run = subprocess.run(
-                [mongosh, "--quiet", "--norc", f"mongodb://{server.address}/shop", *login,
+                [mongosh, "--quiet", "--norc", f"mongodb://{server.address}/shop", "--tls", "--tlsCAFile",
+                 str(certificates / "ca.pem"), *login, *more, "--authenticationDatabase", source,
                  "--authenticationMechanism", mechanism, "--eval", script],
                 env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=120, check=False,
             )  # fmt: skip
             assert run.returncode == 0, run.stdout + run.stderr
-            assert json.loads(run.stdout.strip().splitlines()[-1]) == [[{"user": "ann", "db": "admin"}], True, 13]
+            assert json.loads(run.stdout.strip().splitlines()[-1]) == [[{"user": user, "db": source}], True, 13]

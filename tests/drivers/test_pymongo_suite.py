@@ -1,8 +1,6 @@
 """pymongo's own tests, unmodified, against Headrace: none may fail.
 
-They are in pymongo's source package, which pip fetches once, in the version that is installed, and which is kept in
-the user's cache. Only its tests are unpacked, so that they run with the installed pymongo. What they skip they skip
-by their own conditions (sharded clusters, older servers).
+What they skip they skip by their own conditions (sharded clusters, older servers). Those of TLS are in `test_pymongo_tls.py`.
 """
 
 from __future__ import annotations
@@ -11,13 +9,10 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import pymongo
 import pytest
 
 from tests.drivers.serving import serving
@@ -47,40 +42,6 @@ ALONE_MAX = 2
 """So many that failed may pass alone: some give the server 100 ms for an answer that waits for the disk."""
 AT_A_TIME = 3
 """So many files are run side by side."""
-
-
-@pytest.fixture(scope="session")
-def suite() -> Path:
-    """The folder in which pymongo's `test` lies."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
-    folder = cache / f"pymongo-{pymongo.version}"
-    if not folder.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as temporary:
-            unpacked = _unpacked(_downloaded(Path(temporary)), Path(temporary) / "unpacked")
-            if not folder.is_dir():  # another run may have been quicker
-                unpacked.rename(folder)
-    return folder
-
-
-def _downloaded(folder: Path) -> Path:
-    """The source package, from whatever index pip is set to."""
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
-    subprocess.run([*pip, "--dest", str(folder), f"pymongo=={pymongo.version}"], check=True)
-    return next(folder.glob("pymongo-*.tar.gz"))
-
-
-def _unpacked(package: Path, folder: Path) -> Path:
-    """The tests and their settings, without the driver."""
-    with tarfile.open(package) as archive:
-        members = [
-            member
-            for member in archive.getmembers()
-            if member.name.partition("/")[2].startswith("test/")
-            or member.name.endswith(f"{pymongo.version}/pyproject.toml")
-        ]
-        archive.extractall(folder, members, filter="data")
-    return next(folder.iterdir())
 
 
 def _run(folder: Path, suite: Path, name: str) -> str:
