@@ -1,6 +1,6 @@
 """pymongo's own tests, unmodified, against Headrace: none may fail.
 
-What they skip they skip by their own conditions (sharded clusters, older servers). Those of TLS are in `test_pymongo_tls.py`.
+What they skip they skip by their own conditions (sharded clusters, older servers). Those of TLS: `test_pymongo_tls.py`.
 """
 
 from __future__ import annotations

@@ -53,8 +53,9 @@ def test_none_of_pymongos_tests_of_tls_fails(flags: tuple[str, ...], passed: int
     key_file.chmod(0o600)
     port, host = _port(), "localhost"
     tls = [
-        "--tlsMode", "requireTLS", "--tlsCertificateKeyFile", str(key_file), "--tlsCAFile", str(certificates / "ca.pem"),
-        "--tlsAllowConnectionsWithoutCertificates", "--advertise", f"{host}:{port}",
+        "--tlsMode", "requireTLS", "--tlsCertificateKeyFile", str(key_file),
+        "--tlsCAFile", str(certificates / "ca.pem"), "--tlsAllowConnectionsWithoutCertificates",
+        "--advertise", f"{host}:{port}",
     ]  # fmt: skip
     plugin = Path(host_named_server.__file__)
     with serving(tmp_path / "data", *tls, *flags, port=port):
