@@ -86,6 +86,7 @@ MEMORY_BYTES_MIN: Final = 256 * 1024 * 1024  # of that share: room for a few ope
 VERSION_BYTES: Final = 256  # counted for an earlier value of a key, or a write of a transaction, besides its bytes
 REQUEST_GROWTH: Final = 4  # times the bytes of a long request that a cursor's parsed stages take
 REQUEST_BYTES_FREE: Final = 4 * 1024  # of a request that count as the cursor's own
+SHOWN_COMMAND_BYTES: Final = 2048  # of a cursor's command, in `$currentOp`; of a longer one its name is shown
 CURSOR_BYTES: Final = 16 * 1024  # counted for an open cursor, besides what it has read ahead
 STAGE_BYTES_MAX: Final = 100 * 1024 * 1024  # that a sort, a group or another blocking stage may hold: MongoDB's
 LOOKUP_BYTES_MAX: Final = (

@@ -12,6 +12,7 @@ Amounts are estimates of what is stored (bytes of BSON, a flat amount for an obj
 from __future__ import annotations
 
 import contextlib
+import heapq
 import logging
 import os
 from collections.abc import Callable
@@ -105,6 +106,11 @@ class Memory:
         del self._accounts[id(account)]
         self.used -= account.bytes
         account.bytes = 0
+
+    def largest(self, count: int) -> list[Account]:
+        """The accounts that hold most, at most `count` of them, without empty ones."""
+        accounts = heapq.nlargest(count, self._accounts.values(), key=lambda account: account.bytes)
+        return [account for account in accounts if account.bytes]
 
     def make_room(self, growing: Account) -> None:
         """Release accounts, the largest first, until the rest fits; `growing` before another of its size."""

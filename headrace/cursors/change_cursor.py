@@ -88,6 +88,7 @@ class ChangeCursor:
         "namespace_bytes",
         "no_timeout",
         "read_ahead_bytes",
+        "record",
         "repeated_getmore",
         "session",
         "state",
@@ -119,6 +120,7 @@ class ChangeCursor:
         self.no_timeout = False
         self.read_ahead_bytes = 0  # what its stages take
         self.account: Account | None = None
+        self.record: Any = None  # see `registry.CursorRecord`
         self.repeated_getmore: Any = None  # the getMore that its client repeats, see dispatch/repeated_getmore.py
         self.state = CursorState.BEHIND
         self._guard = ResumeGuard(spec) if spec.resume is not None else None
@@ -143,6 +145,17 @@ class ChangeCursor:
             if batch is not None:
                 return batch
         return self._from_oplog(source.view, count_max)
+
+    def unread_since(self, last_position: int) -> int | None:
+        """The position of the oldest entry that may hold an unread event; None where everything is read."""
+        if self._feed is not None:
+            return self._feed.position_at(self._index)
+        return self._read_from if self._read_from <= last_position else None
+
+    @property
+    def position(self) -> int:
+        """The cluster time of its resume token, as a position."""
+        return self._token_time
 
     @property
     def closed(self) -> bool:

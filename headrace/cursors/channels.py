@@ -59,6 +59,11 @@ class Channel:
         """Nobody listens any more."""
         self._account.close()
 
+    def position_since(self, sequence: int) -> int | None:
+        """The position of the oldest entry that is held from `sequence` on; None where there is none."""
+        index = max(sequence - self.start, 0)
+        return self._entries[index][0] if index < len(self._entries) else None
+
     def since(self, sequence: int) -> list[tuple[int, DecodedEntry]]:
         """(position, entry) from `sequence` on; the caller has checked that it is not before `start`."""
         entries, skip = self._entries, sequence - self.start

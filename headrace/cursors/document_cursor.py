@@ -107,7 +107,7 @@ class DocumentCursor:
 
     __slots__ = (
         "_documents", "_held", "_left", "account", "awaits", "context", "exhausted", "id", "in_use", "key",
-        "left_ms", "namespace", "no_timeout", "read_ahead_bytes", "session", "tails", "used_ms",
+        "left_ms", "namespace", "no_timeout", "read_ahead_bytes", "record", "session", "tails", "used_ms",
     )  # fmt: skip
 
     is_change_stream = False
@@ -124,6 +124,7 @@ class DocumentCursor:
         self.session: bytes | None = None
         self.used_ms = 0.0
         self.account: Account | None = None
+        self.record: Any = None  # see `registry.CursorRecord`
         self.read_ahead_bytes = 0
         """About what its scan has read and not returned, as the registry counts it."""
         self.no_timeout = no_timeout

@@ -9,6 +9,7 @@ An event that cannot be built (too large, its image missing) is in the feed as t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -55,6 +56,13 @@ class Feed:
     def is_current(self) -> bool:
         """Whether it has everything that the channel got."""
         return self._read == self._channel.end
+
+    def position_at(self, index: int) -> int | None:
+        """The position of the event at `index`, or of the entry that may become it; None where there is none yet."""
+        for item in islice(self._items, max(index - self.start, 0), None):
+            if type(item) is Event:
+                return item.cluster_time
+        return self._channel.position_since(self._read)
 
     def pull(self, clock_ms: Callable[[], float] | None = None) -> None:
         """Build what the channel got since the last time; with a clock, as much as there is time for."""

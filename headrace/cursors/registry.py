@@ -27,8 +27,31 @@ class OpenCursor(Protocol):
     no_timeout: bool
     account: Account | None
     read_ahead_bytes: int
+    record: Any
+    """Its `CursorRecord`, from `Cursors.add` on."""
 
     def close(self) -> None: ...
+
+
+class CursorRecord:
+    """What `$currentOp` shows of an open cursor besides its position."""
+
+    __slots__ = ("batch_count", "client", "command", "created_ms", "document_count")
+
+    def __init__(self, client: Any, command: bytes, document_count: int) -> None:
+        self.client = client
+        """The `ClientInfo` of who has opened it."""
+        self.command = command
+        """The command that opened it, as BSON; of a long one its name and `$truncated`."""
+        self.created_ms = 0.0
+        """When, on the monotonic clock."""
+        self.batch_count = 1
+        self.document_count = document_count
+
+    def count(self, document_count: int) -> None:
+        """Another batch was returned."""
+        self.batch_count += 1
+        self.document_count += document_count
 
 
 class Cursors:
@@ -51,20 +74,19 @@ class Cursors:
     def __iter__(self) -> Any:
         return iter(list(self._open.values()))
 
-    def add(
-        self, cursor: OpenCursor, session: bytes | None = None, address: str = "", owner: Any = None
-    ) -> int:  # fmt: skip
-        """Give the cursor an id, a random positive 63-bit number, and register it for the client at `address`.
+    def add(self, cursor: OpenCursor, record: CursorRecord, session: bytes | None = None, owner: Any = None) -> int:
+        """Give the cursor an id, a random positive 63-bit number, and register it for the client of `record`.
 
         Where memory is short, cursors of whoever holds most are killed: it may be this one.
         """
         cursor.id = secrets.randbits(62) + 1
         cursor.session = session
-        cursor.used_ms = self._clock.monotonic_ms()
+        cursor.used_ms = record.created_ms = self._clock.monotonic_ms()
+        cursor.record = record
         self._open[cursor.id] = cursor
         if owner is not None:
             self.owners[cursor.id] = owner
-        name = f"open cursors of {address}"
+        name = f"open cursors of {record.client.address}"
         account = self._accounts.get(name)
         if account is None:
             account = self._memory.account(name, lambda: self._make_room(name), may_close=False)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headrace import limits
 from headrace.cursors.document_cursor import DocumentCursor
+from headrace.cursors.registry import CursorRecord, OpenCursor
 from headrace.dispatch import reply
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import NO_CURSOR_TIMEOUT
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import owner_of, session_id
+from headrace.values.bson import encode
 
 
 def held_of(request: Request) -> int:
     """About what the parsed filter and stages of an open cursor take, where the request is a long one."""
     size = len(request.raw)
     return 0 if size <= limits.REQUEST_BYTES_FREE else size * limits.REQUEST_GROWTH
+
+
+def register(context: CommandContext, request: Request, cursor: OpenCursor, batch: Sequence[bytes]) -> int:
+    """The id of a cursor that stays open behind its first batch."""
+    command = bytes(request.raw)
+    if len(command) > limits.SHOWN_COMMAND_BYTES:
+        command = encode({request.name: request.body[request.name], "$truncated": f"a command of {len(command)} bytes"})
+    record = CursorRecord(request.client, command, len(batch))
+    return context.cursors.add(cursor, record, session_id(request), owner_of(context, request))
 
 
 def open_cursor(
@@ -32,11 +43,7 @@ def open_cursor(
         average = sum(map(len, batch)) // len(batch)
         cursor.read_ahead_bytes = min(average * limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_BYTES)
     cursor.read_ahead_bytes += held_of(request)
-    cursor_id = (
-        context.cursors.add(cursor, session_id(request), request.client.address, owner_of(context, request))
-        if keep
-        else 0
-    )
+    cursor_id = register(context, request, cursor, batch) if keep else 0
     context.outlives_command = keep
     if keep and context.memory is not None:
         context.memory.when_needed(lambda: context.cursors.kill(cursor_id))

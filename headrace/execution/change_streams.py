@@ -15,9 +15,8 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, READ_CONCERN
 from headrace.dispatch.namespaces import check_database, check_namespace
 from headrace.dispatch.request import Request
-from headrace.dispatch.sessions import owner_of, session_id
 from headrace.errors import AnsweredError, CommandError
-from headrace.execution.batches import held_of
+from headrace.execution.batches import held_of, register
 from headrace.execution.let import variables_of
 from headrace.query.pipeline import PipelineContext
 from headrace.store import pre_images
@@ -86,11 +85,7 @@ def open_stream(context: CommandContext, request: Request, pipeline: list[dict[s
         cursor.close()
         raise
     cursor.read_ahead_bytes = held_of(request)
-    cursor_id = (
-        0
-        if cursor.closed
-        else context.cursors.add(cursor, session_id(request), request.client.address, owner_of(context, request))
-    )
+    cursor_id = 0 if cursor.closed else register(context, request, cursor, batch.documents)
     before, behind = reply.cursor_envelope(
         b"firstBatch",
         reply.array(batch.documents),

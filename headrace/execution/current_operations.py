@@ -10,13 +10,15 @@ from bson import Binary, Int64
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
+from headrace.cursors.change_cursor import ChangeCursor, CursorState
 from headrace.dispatch.access import CursorOwner
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.request import Request, shown_body
+from headrace.dispatch.request import ClientInfo, Request, shown_body
 from headrace.dispatch.server_info import host_of
 from headrace.dispatch.sessions import NO_USER, lsid_of, session_id, user_digest
 from headrace.store import session_records
 from headrace.store.session_records import SESSION_BYTES
+from headrace.values import position
 from headrace.values.bson import decode
 
 _KINDS: Final = {"delete": "remove", "find": "query", "getMore": "getmore", "insert": "insert", "update": "update"}
@@ -28,17 +30,24 @@ def operations(context: CommandContext, request: Request, spec: dict[str, Any]) 
     everybody = not context.engine.authorizes or bool(spec.get("allUsers"))
     uid = request.client.uid
     yield _operation(context, request)
+    used: set[int] = set()
     for other in context.engine.shell.waiting_requests():
-        if other is not request and (everybody or other.client.uid == uid):
-            yield _operation(context, other)
+        if other is request:
+            continue
+        cursor = _cursor_of(context, other)
+        if cursor is not None:
+            used.add(cursor.id)
+        if everybody or other.client.uid == uid:
+            yield _operation(context, other) | ({} if cursor is None else _cursor(context, cursor))
     if spec.get("idleSessions", True):
         for transaction in _transactions(context):
             if everybody or transaction["lsid"]["uid"] == uid:
                 yield transaction
     if spec.get("idleCursors"):
-        for cursor, owner in _cursors(context):
-            if everybody or (owner is not None and user_digest(owner.name) == uid):
-                yield cursor
+        for cursor in context.cursors:
+            owner = context.cursors.owners.get(cursor.id)
+            if cursor.id not in used and (everybody or (owner is not None and user_digest(owner.name) == uid)):
+                yield _idle_cursor(context, cursor, owner)
 
 
 def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -48,13 +57,8 @@ def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
     name = body.get(request.name)
     operation: dict[str, Any] = {
         "type": "op", "host": host_of(context.engine, client), "desc": f"conn{client.connection_id}",
-        "connectionId": client.connection_id, "client": client.address,
+        "connectionId": client.connection_id, "client": client.address, **_application(client),
     }  # fmt: skip
-    if client.metadata is not None:
-        application = client.metadata.get("application")
-        if type(application) is dict and "name" in application:
-            operation["appName"] = application["name"]
-        operation["clientMetadata"] = client.metadata
     if client.grants is not None:
         operation["effectiveUsers"] = [{"user": client.grants.name.user, "db": client.grants.name.db}]
     if request.name == "getMore":
@@ -69,6 +73,15 @@ def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
     if "lsid" in body:
         operation["lsid"] = body["lsid"]
     return operation
+
+
+def _application(client: ClientInfo) -> dict[str, Any]:
+    """What the client's driver has told of itself."""
+    if client.metadata is None:
+        return {}
+    application = client.metadata.get("application")
+    name = {"appName": application["name"]} if type(application) is dict and "name" in application else {}
+    return {**name, "clientMetadata": client.metadata}
 
 
 def _text(now_ms: int) -> str:
@@ -90,16 +103,63 @@ def _transactions(context: CommandContext) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _cursors(context: CommandContext) -> Iterator[tuple[dict[str, Any], CursorOwner | None]]:
-    for cursor in context.cursors:
-        shown = {
-            "type": "idleCursor", "ns": cursor.namespace,
-            "cursor": {"cursorId": Int64(cursor.id), "noCursorTimeout": cursor.no_timeout},
-        }  # fmt: skip
-        owner = context.cursors.owners.get(cursor.id)
-        if cursor.session is not None:
-            shown["lsid"] = _lsid(cursor.session) if owner is None else owner.lsid
-        yield shown, owner
+def _cursor_of(context: CommandContext, request: Request) -> Any:
+    """The open cursor that a getMore reads or waits for; None for other commands."""
+    if request.name != "getMore":
+        return None
+    return context.cursors.peek(request.cursor.id if request.cursor is not None else request.body["getMore"])
+
+
+def _idle_cursor(context: CommandContext, cursor: Any, owner: CursorOwner | None) -> dict[str, Any]:
+    client = cursor.record.client
+    shown = {
+        "type": "idleCursor", "host": host_of(context.engine, client), "ns": cursor.namespace,
+        "client": client.address, **_application(client),
+    }  # fmt: skip
+    if owner is not None:
+        shown["effectiveUsers"] = [{"user": owner.name.user, "db": owner.name.db}]
+    if cursor.session is not None:
+        shown["lsid"] = _lsid(cursor.session) if owner is None else owner.lsid
+    return shown | _cursor(context, cursor)
+
+
+def _cursor(context: CommandContext, cursor: Any) -> dict[str, Any]:
+    """`cursor`, as MongoDB shows one, and `changeStream`: where a stream is."""
+    record, now_ms, monotonic_ms = cursor.record, context.clock.now_ms(), context.clock.monotonic_ms()
+    is_stream = cursor.is_change_stream
+    shown: dict[str, Any] = {
+        "cursor": {
+            "cursorId": Int64(cursor.id),
+            "createdDate": DatetimeMS(int(now_ms - (monotonic_ms - record.created_ms))),
+            "lastAccessDate": DatetimeMS(int(min(now_ms, now_ms - (monotonic_ms - cursor.used_ms)))),
+            "nDocsReturned": Int64(record.document_count),
+            "nBatchesReturned": Int64(record.batch_count),
+            "noCursorTimeout": cursor.no_timeout,
+            "tailable": is_stream or cursor.tails,
+            "awaitData": is_stream or cursor.awaits,
+            "originatingCommand": _originating_command(record.command),
+        }
+    }
+    if is_stream:
+        shown["changeStream"] = _progress(context, cursor, now_ms)
+    return shown
+
+
+def _progress(context: CommandContext, cursor: ChangeCursor, now_ms: int) -> dict[str, Any]:
+    unread = cursor.unread_since(context.store.last_position)
+    behind_ms = 0 if unread is None else max(0, now_ms - position.seconds(unread) * 1000)
+    return {
+        "reads": "oplog" if cursor.state is CursorState.BEHIND else "memory",
+        "position": position.to_timestamp(cursor.position),
+        "caughtUp": unread is None,
+        "lagSecs": Int64(behind_ms // 1000),
+        "slowStages": cursor.is_slow and cursor.record.batch_count > 1,
+    }
+
+
+def _originating_command(command: bytes) -> dict[str, Any]:
+    """The command that opened a cursor, without what its driver adds to each."""
+    return {name: value for name, value in decode(command).items() if name not in ("$clusterTime", "lsid")}
 
 
 def _lsid(session: bytes) -> dict[str, Any]:

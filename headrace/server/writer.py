@@ -273,6 +273,9 @@ class Writer:
             self._core.fail("what is committed could not be published", error)
             return
         self._group = None
+        metrics = self._core.engine.metrics
+        metrics["commits.total"] += 1
+        metrics["commits.writes"] += len(group.writes)
         audit = self._core.audit
         for write, answer in zip(group.all_writes(), group.answers):
             if type(answer) is bytes:

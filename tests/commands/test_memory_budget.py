@@ -125,6 +125,11 @@ def test_operations_are_refused_and_idle_sorted_cursors_closed(server: DrivenSer
 def test_server_status_shows_the_budget(server: DrivenServer) -> None:
     section = server.run("admin", {"serverStatus": 1})["mem"]
     assert (section["limitBytes"], section["countedBytes"], section["cutOff"]) == (10 * MEGABYTE, 0, 0)
+    assert section["largest"] == []
+    server.run("t", {"find": "c", "batchSize": 2})
+    section = server.run("admin", {"serverStatus": 1})["mem"]
+    (largest,) = section["largest"]
+    assert largest["holder"].startswith("open cursors of ") and largest["bytes"] == section["countedBytes"] > 0
 
 
 def test_distinct_values_must_fit_into_a_document(server: DrivenServer) -> None:

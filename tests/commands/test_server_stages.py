@@ -95,6 +95,55 @@ def test_a_get_more_that_waits_is_seen_and_can_be_killed(client: Any) -> None:
         assert not waiting(client) and not failures
 
 
+def idle_streams(client: Any) -> list[Any]:
+    stages = [
+        {"$currentOp": {"idleCursors": True}},
+        {"$match": {"type": "idleCursor", "changeStream": {"$exists": True}}},
+    ]
+    return list(client.admin.aggregate(stages))
+
+
+def test_an_idle_stream_shows_its_command_and_what_it_has_not_read(client: Any) -> None:
+    pipeline = [{"$match": {"operationType": "insert"}}]
+    with client.t.idle.watch(pipeline, max_await_time_ms=1, comment="mine") as stream:
+        (before,) = idle_streams(client)
+        client.t.idle.insert_many([{"_id": 1}, {"_id": 2}])
+        (unread,) = idle_streams(client)
+        assert stream.next()["documentKey"] == {"_id": 1}
+        (after,) = idle_streams(client)
+    command = before["cursor"]["originatingCommand"]
+    assert command["aggregate"] == "idle" and command["pipeline"][1:] == pipeline and command["comment"] == "mine"
+    assert "lsid" not in command and "$clusterTime" not in command
+    assert before["appName"] == "watcher" and before["client"].startswith("127.0.0.1:") and before["ns"] == "t.idle"
+    assert before["cursor"]["tailable"] and before["cursor"]["awaitData"]
+    assert before["changeStream"]["caughtUp"] and before["changeStream"]["reads"] == "memory"
+    assert not unread["changeStream"]["caughtUp"] and unread["changeStream"]["lagSecs"] < 60
+    assert after["changeStream"]["caughtUp"]
+    assert (before["cursor"]["nDocsReturned"], after["cursor"]["nDocsReturned"]) == (0, 2)
+    assert after["cursor"]["nBatchesReturned"] == before["cursor"]["nBatchesReturned"] + 1
+    assert after["changeStream"]["position"] > before["changeStream"]["position"]
+    assert idle_streams(client) == []
+
+
+def test_a_stream_that_is_waited_for_is_no_idle_cursor(client: Any) -> None:
+    with client.t.c.watch(max_await_time_ms=60_000) as stream:
+        watcher = threading.Thread(target=stream.try_next)
+        watcher.start()
+        (operation,) = wait_for(lambda: waiting(client))
+        assert (
+            operation["changeStream"]["caughtUp"] and operation["cursor"]["cursorId"] == operation["command"]["getMore"]
+        )
+        assert idle_streams(client) == []
+        client.t.c.insert_one({})
+        watcher.join(10)
+
+
+def test_of_a_long_command_the_cursor_shows_the_name(client: Any) -> None:
+    with client.t.c.watch([{"$match": {"x": {"$ne": "x" * 3000}}}]):
+        (idle,) = idle_streams(client)
+    assert list(idle["cursor"]["originatingCommand"]) == ["aggregate", "$truncated"]
+
+
 def test_kill_op_ends_a_wait(client: Any) -> None:
     coll = client.k.create_collection("capped", capped=True, size=4096)
     coll.insert_one({})

@@ -27,9 +27,8 @@ from headrace.dispatch.generic_arguments import (
 from headrace.dispatch.namespaces import OPLOG, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
-from headrace.dispatch.sessions import owner_of, session_id
 from headrace.errors import CommandError
-from headrace.execution.batches import open_cursor
+from headrace.execution.batches import open_cursor, register
 from headrace.execution.command_memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
@@ -232,7 +231,7 @@ def _tail(
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     if cursor.exhausted or (not is_oplog and context.view.last_record(collection) is None):  # type: ignore[arg-type]
         return reply.cursor_elements(b"firstBatch", reply.array(batch), 0, namespace.encode(), None)
-    cursor_id = context.cursors.add(cursor, session_id(request), request.client.address, owner_of(context, request))
+    cursor_id = register(context, request, cursor, batch)
     return reply.cursor_elements(b"firstBatch", reply.array(batch), cursor_id, namespace.encode(), None)
 
 

@@ -99,6 +99,7 @@ def _documents(context: CommandContext, cursor: DocumentCursor, count_max: int |
         reader.pause()
     if context.cursors.peek(cursor.id) is not cursor:
         raise CommandError(237, f"cursor id {cursor.id} was killed while its next batch was read")
+    cursor.record.count(len(batch))
     if deadline_ms is not None:
         cursor.left_ms = deadline_ms - clock.monotonic_ms()
     return batch
@@ -133,6 +134,7 @@ def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) ->
     if not batch.documents and not cursor.closed and not request.time_is_up and cursor.idle:
         cursor.used_ms += asked.wait_ms  # it is not idle while its client waits
         return Wait(asked.wait_ms, cursor.key)
+    cursor.record.count(len(batch.documents))
     cursor_id = cursor.id
     if cursor.closed:
         context.cursors.remove(cursor_id)

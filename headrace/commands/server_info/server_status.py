@@ -32,6 +32,8 @@ _OPERATIONS: Final = {
     "getmore": ("commands.getMore.total",),
 }
 """opcounters' names, and what is counted under each: of writes the statements, of reads the commands."""
+_LARGEST: Final = 5
+"""How many of those who hold most memory are named."""
 _COUNTED: Final = frozenset({"aggregate", "bulkWrite", "delete", "find", "getMore", "insert", "update"})
 """The commands that opcounters count under a name of their own; all others are under `command`."""
 
@@ -95,6 +97,7 @@ def _memory(context: CommandContext, request: Request) -> dict[str, Any]:
         "limitBytes": Int64(memory.bytes_max),
         "countedBytes": Int64(memory.used),
         "cutOff": Int64(memory.released),
+        "largest": [{"holder": account.name, "bytes": Int64(account.bytes)} for account in memory.largest(_LARGEST)],
     }
 
 
