@@ -19,6 +19,7 @@ from typing import Any, Final
 from headrace.execution.plan import Finder
 from headrace.execution.planner.bounds import end_shown
 from headrace.execution.planner.choice import ANY_ORDER, NO_INDEX, Access, OrAccess, Order
+from headrace.execution.planner.collated_bounds import CollationKey
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.intervals import Intervals
 from headrace.execution.sources import id_direction
@@ -204,6 +205,8 @@ def _bounds_shown(intervals: Intervals | None, reverse: bool) -> list[str]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, CollationKey):
+        return f"CollationKey(0x{value.hex()})"
     if type(value) is float and value in (inf, -inf):
         return "inf" if value > 0 else "-inf"
     return to_string(value)

@@ -1,11 +1,8 @@
-"""Collations: comparing strings as a language does, in plain Python.
+"""Collations: comparing strings as a language does, by ICU's tables.
 
-A collation gives every string a key of up to three levels: letters without accents and case, then
-accents, then case (lower case first). `strength` says how many levels count; `caseLevel` adds case to
-strengths 1 and 2; `numericOrdering` compares runs of digits as numbers.
-
-It does *not* know the special alphabets of single locales (Swedish å after z): letters are ordered as
-in the root collation. Locale `simple` is no collation: `parse_collation` gives None for it.
+A collation gives every string a sort key, as bytes: keys are equal for strings that it calls equal, and sort as it
+does. Options that are not given are those of the locale (Danish puts upper case first, Thai ignores punctuation).
+Locale `simple` is no collation: `parse_collation` gives None for it.
 
 Source of the option rules: MongoDB's documentation, "Collation".
 """
@@ -13,16 +10,16 @@ Source of the option rules: MongoDB's documentation, "Collation".
 from __future__ import annotations
 
 import re
-import unicodedata
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from bson import Decimal128, Int64
 
 from headrace.errors import CommandError
+from headrace.values.collator import Collator, UnknownLocale
 
-PUNCTUATION: Final = "_-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$"
+VERSION: Final = "57.1"
+"""What MongoDB says of its ICU. Order is the same but for characters that later versions of Unicode have added."""
 OPTIONS: Final = (
     "alternate", "backwards", "caseFirst", "caseLevel", "locale", "maxVariable", "normalization", "numericOrdering",
     "strength", "version",
@@ -32,88 +29,47 @@ CHOICES: Final = {
     "caseFirst": ("lower", "off", "upper"),
     "maxVariable": ("punct", "space"),
 }
-LOCALE: Final = re.compile(r"[a-z]{2,3}(_[A-Z][a-z]{3})?(_[A-Z]{2})?(@collation=[a-z]+)?\Z")
-DIGITS: Final = re.compile(r"(\d+)")
+FLAGS: Final = ("backwards", "caseLevel", "normalization", "numericOrdering")
+LOCALE: Final = re.compile(r"[A-Za-z]{2,8}(_[A-Za-z0-9]{2,8})*(@collation=[a-z0-9]+)?\Z")
+_ORDER: Final = (
+    "locale", "caseLevel", "caseFirst", "strength", "numericOrdering", "alternate", "maxVariable", "normalization",
+    "backwards", "version",
+)  # fmt: skip
+"""How catalogs show a collation."""
+_CACHED_LENGTH: Final = 64
+_CACHED_COUNT: Final = 4096
 
-Weights = tuple[tuple[Any, ...], ...]
 
-
-@dataclass(frozen=True, slots=True)
 class Collation:
     """A parsed collation; `document` is the specification with every option filled in."""
 
-    document: tuple[tuple[str, Any], ...]
-    strength: int = 3
-    case_level: bool = False
-    upper_first: bool = False
-    numeric: bool = False
-    ignore_punctuation: bool = False
-    backwards: bool = False
+    __slots__ = ("_hash", "_short_key", "_sort_key", "document")
 
-    def key(self, text: str) -> Weights:
-        """A hashable key: equal for strings that are equal under this collation, ordered as they are."""
-        return _weights(self, text)
+    def __init__(self, document: tuple[tuple[str, Any], ...], collator: Collator) -> None:
+        self.document = document
+        self._hash = hash(document)
+        self._sort_key = collator.sort_key
+        self._short_key = lru_cache(_CACHED_COUNT)(collator.sort_key)
+
+    def key(self, text: str) -> bytes:
+        """A key: equal for strings that are equal under this collation, ordered as they are, without a zero byte."""
+        return self._short_key(text) if len(text) <= _CACHED_LENGTH else self._sort_key(text)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Collation) and self.document == other.document)
 
     def __hash__(self) -> int:
-        return hash(self.document)
+        return self._hash
 
-
-@lru_cache(maxsize=16_384)
-def _weights(collation: Collation, text: str) -> Weights:
-    units = [unit for unit in _units(text, collation.numeric) if not _ignored(unit, collation)]
-    levels: list[tuple[Any, ...]] = [tuple(unit[0] for unit in units)]
-    if collation.strength >= 2:
-        accents = tuple(unit[1] for unit in units)
-        levels.append(accents[::-1] if collation.backwards else accents)
-    if collation.strength >= 3 or collation.case_level:
-        levels.append(tuple(unit[2] != collation.upper_first for unit in units))
-    if collation.strength >= 4:
-        levels.append((text,))
-    return tuple(levels)
-
-
-Unit = tuple[tuple[int, Any], str, bool]
-
-
-def _units(text: str, numeric: bool) -> list[Unit]:
-    """The text as (primary weight, accents, is upper case), one for each letter."""
-    units: list[Unit] = []
-    for piece in DIGITS.split(text) if numeric else (text,):
-        if numeric and piece.isdecimal():
-            units.append(((3, int(piece)), "", False))
-            continue
-        for letter in unicodedata.normalize("NFD", piece):
-            if unicodedata.combining(letter):
-                if units:
-                    primary, accents, upper = units[-1]
-                    units[-1] = (primary, accents + letter, upper)
-            elif unicodedata.category(letter) != "Cc" or letter.isspace():
-                upper = letter != letter.lower()
-                units.extend((_primary(base), "", upper) for base in letter.casefold())
-    return units
-
-
-def _primary(letter: str) -> tuple[int, Any]:
-    """Spaces, punctuation, symbols, digits, letters: in this order."""
-    if letter.isspace():
-        return (0, ord(letter))
-    if letter in PUNCTUATION:
-        return (1, PUNCTUATION.index(letter))
-    if letter.isdecimal():
-        return (3, unicodedata.decimal(letter))
-    if letter.isalnum():
-        return (4, letter)
-    return (2, ord(letter))
-
-
-def _ignored(unit: Unit, collation: Collation) -> bool:
-    return collation.ignore_punctuation and unit[0][0] <= 1
+    def __reduce__(self) -> Any:
+        return parse_collation, (dict(self.document),)
 
 
 def parse_collation(document: dict[str, Any] | None) -> Collation | None:
     """The collation a command names; None for none, for `{}` and for locale `simple`.
 
-    Raises 40414 without a locale, 40415 for an unknown option, 14 for a wrong type, 2 for a wrong value.
+    Raises 40414 without a locale, 40415 for an unknown option, 14 for a wrong type, 2 for a wrong value, 161 for
+    another version of ICU; 115 without ICU's library.
     """
     if not document:
         return None
@@ -122,18 +78,53 @@ def parse_collation(document: dict[str, Any] | None) -> Collation | None:
             raise CommandError(40415, f"BSON field 'collation.{name}' is an unknown field.")
     if "locale" not in document:
         raise CommandError(40414, "BSON field 'collation.locale' is missing but a required field")
-    locale = _text(document, "locale", "")
+    locale = _text(document, "locale")
     if locale == "simple":
         if len(document) > 1:
             raise CommandError(2, "If locale=simple, then no other fields should be present in the collation")
         return None
+    if _text({"version": VERSION, **document}, "version") != VERSION:
+        raise CommandError(
+            161,
+            f"Requested collation version {document['version']} but the only available collator version was {VERSION}.",
+        )
     if not LOCALE.match(locale):
         raise CommandError(2, f"Field 'locale' is invalid in: {document}")
+    given: dict[str, Any] = {name: _flag(document, name) for name in FLAGS if name in document}
     for name, choices in CHOICES.items():
-        if (chosen := _text(document, name, choices[0])) not in choices:
-            raise CommandError(2, f"Enumeration value '{chosen}' for field 'collation.{name}' is not a valid value.")
-    strength = _strength(document)
-    return _make(document, locale, strength)
+        if name in document:
+            given[name] = _text(document, name)
+            if given[name] not in choices:
+                raise CommandError(
+                    2, f"Enumeration value '{given[name]}' for field 'collation.{name}' is not a valid value."
+                )
+    if "strength" in document:
+        given["strength"] = _strength(document)
+    try:
+        collation = _collation(locale, tuple(sorted(given.items())))
+    except UnknownLocale:
+        if "version" not in document:  # what is stored stays usable
+            raise CommandError(2, f"Field 'locale' is invalid in: {document}") from None
+        collation = _collation(locale, tuple(sorted(given.items())), stored=True)
+    if "version" not in document:
+        _check_together(dict(collation.document))
+    return collation
+
+
+@lru_cache(64)
+def _collation(locale: str, given: tuple[tuple[str, Any], ...], *, stored: bool = False) -> Collation:
+    """A collation with its options; `stored`: of an earlier version, which knew no locales."""
+    collator = Collator("root" if stored else locale, dict(given))
+    filled = {"locale": locale, **collator.options(), "version": VERSION}
+    return Collation(tuple((name, filled[name]) for name in _ORDER), collator)
+
+
+def _check_together(filled: dict[str, Any]) -> None:
+    """Raise 2 for options that mean nothing together."""
+    if filled["backwards"] and filled["strength"] == 1:
+        raise CommandError(2, "'backwards' is invalid with 'strength' of 1")
+    if filled["caseFirst"] != "off" and filled["strength"] <= 2 and not filled["caseLevel"]:
+        raise CommandError(2, "'caseFirst' is invalid unless 'caseLevel' is on or 'strength' is greater than 2")
 
 
 def filled_collation(document: dict[str, Any]) -> dict[str, Any] | None:
@@ -142,29 +133,8 @@ def filled_collation(document: dict[str, Any]) -> dict[str, Any] | None:
     return None if collation is None else dict(collation.document)
 
 
-def _make(document: dict[str, Any], locale: str, strength: int) -> Collation:
-    filled = (
-        ("locale", locale), ("caseLevel", _flag(document, "caseLevel")),
-        ("caseFirst", _text(document, "caseFirst", "off")), ("strength", strength),
-        ("numericOrdering", _flag(document, "numericOrdering")),
-        ("alternate", _text(document, "alternate", "non-ignorable")),
-        ("maxVariable", _text(document, "maxVariable", "punct")), ("normalization", _flag(document, "normalization")),
-        ("backwards", _flag(document, "backwards")), ("version", "57.1"),
-    )  # fmt: skip
-    options: dict[str, Any] = dict(filled)
-    return Collation(
-        document=filled,
-        strength=strength,
-        case_level=options["caseLevel"],
-        upper_first=options["caseFirst"] == "upper",
-        numeric=options["numericOrdering"],
-        ignore_punctuation=options["alternate"] == "shifted",
-        backwards=options["backwards"],
-    )
-
-
 def _strength(document: dict[str, Any]) -> int:
-    value = document.get("strength", 3)
+    value = document["strength"]
     if type(value) not in (int, Int64, float, Decimal128):
         raise CommandError(14, "BSON field 'collation.strength' is the wrong type, expected a number")
     number = float(value.to_decimal() if type(value) is Decimal128 else value)
@@ -174,14 +144,14 @@ def _strength(document: dict[str, Any]) -> int:
 
 
 def _flag(document: dict[str, Any], name: str) -> bool:
-    value = document.get(name, False)
+    value = document[name]
     if type(value) is not bool:
         raise CommandError(14, f"BSON field 'collation.{name}' is the wrong type, expected type 'bool'")
     return value
 
 
-def _text(document: dict[str, Any], name: str, default: str) -> str:
-    value = document.get(name, default)
+def _text(document: dict[str, Any], name: str) -> str:
+    value = document[name]
     if type(value) is not str:
         raise CommandError(14, f"BSON field 'collation.{name}' is the wrong type, expected type 'string'")
     return value

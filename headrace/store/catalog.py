@@ -1,7 +1,7 @@
 """The catalog: which collections, views and indexes exist, in memory and in the `catalog` table.
 
     catalog   namespace (UTF-8)            → {number, uuid, kind, options, longIds, indexes}   (BSON)
-              indexes: [{number, spec, entries, traits}]
+              indexes: [{number, spec, entries, format, traits}]
     topics    namespace (UTF-8)            → number, 4 bytes big-endian
     meta      "next-number"                → 4 bytes big-endian
 
@@ -21,15 +21,19 @@ from typing import Any
 from bson import Binary
 
 from headrace.store.entries import crud_head
+from headrace.store.indexes.collated_keys import key_format
 from headrace.store.indexes.index_keys import NO_TRAITS, Traits
 from headrace.store.kv import Table, Transaction
 from headrace.values.bson import decode, encode
 
 
 def can_have_entries(spec: dict[str, Any]) -> bool:
-    """Whether indexes like this have entries: those of a kind with an order, but for that of `_id`, which has ids."""
+    """Whether indexes like this have entries: those of a kind with an order. That of `_id` has ids, and entries only
+    where a collation calls others equal than those that are."""
     key = spec["key"]
-    return spec["name"] != "_id_" and not any(type(kind) is str or "$**" in path for path, kind in key.items())
+    if spec["name"] == "_id_":
+        return "collation" in spec
+    return not any(type(kind) is str or "$**" in path for path, kind in key.items())
 
 
 class Index:
@@ -55,8 +59,8 @@ class Index:
 
     @property
     def unique(self) -> bool:
-        """Whether it is a unique index other than that of `_id`."""
-        return bool(self.spec.get("unique")) and self.spec["name"] != "_id_"
+        """Whether its entries are unique."""
+        return self.has_entries if self.spec["name"] == "_id_" else bool(self.spec.get("unique"))
 
 
 @dataclass(slots=True)
@@ -153,7 +157,7 @@ class Collection:
             "indexes": [
                 {
                     "number": index.number, "spec": index.spec, "entries": index.has_entries,
-                    "traits": sorted(index.traits),
+                    "format": key_format(index.spec) if index.has_entries else "", "traits": sorted(index.traits),
                 }
                 for index in self.indexes
             ],
@@ -163,7 +167,7 @@ class Collection:
 def _index(item: dict[str, Any]) -> Index:
     """An index as it is in a collection's record."""
     index = Index(item["number"], item["spec"])
-    index.has_entries = item.get("entries", False)
+    index.has_entries = item.get("entries", False) and item.get("format", "") == key_format(item["spec"])
     index.traits = index.saved_traits = frozenset(item.get("traits", ()))
     return index
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 
 from headrace.errors import CommandError
-from headrace.query.collation import parse_collation
+from headrace.query.collation import filled_collation, parse_collation
+from headrace.values import collator
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,73 @@ def test_a_bad_collation_is_refused(document: dict[str, Any], code: int) -> None
     with pytest.raises(CommandError) as raised:
         parse_collation(document)
     assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"locale": "en"}, ["a", "å", "z", "zz"]),
+        ({"locale": "sv"}, ["a", "z", "zz", "å"]),
+        ({"locale": "da"}, ["A", "a", "z", "å", "aa"]),
+        ({"locale": "es@collation=traditional"}, ["cz", "ch", "d", "lz", "ll"]),
+        ({"locale": "de@collation=phonebook"}, ["ad", "ä", "af"]),
+        ({"locale": "de"}, ["ä", "ad", "af"]),
+        ({"locale": "fr_CA"}, ["cote", "côte", "coté", "côté"]),
+        ({"locale": "fr"}, ["cote", "coté", "côte", "côté"]),
+        ({"locale": "lt"}, ["i", "y", "j"]),
+        ({"locale": "en", "numericOrdering": True}, ["a2", "a10", "a100"]),
+        ({"locale": "en", "alternate": "shifted", "maxVariable": "space"}, ["ab", "a b ", "a-b"][::-1]),
+        ({"locale": "en", "caseFirst": "upper"}, ["A", "a", "B"]),
+        ({"locale": "en", "strength": 5}, ["a\u0301", "á"]),
+    ],
+)
+def test_order_is_that_of_the_language(spec: dict[str, Any], expected: list[str]) -> None:
+    collation = parse_collation(spec)
+    assert collation is not None
+    assert sorted(sorted(expected), key=collation.key) == expected
+
+
+def test_what_the_locale_says_is_filled_in() -> None:
+    assert filled_collation({"locale": "da"}) == {
+        "locale": "da", "caseLevel": False, "caseFirst": "upper", "strength": 3, "numericOrdering": False,
+        "alternate": "non-ignorable", "maxVariable": "punct", "normalization": False, "backwards": False,
+        "version": "57.1",
+    }  # fmt: skip
+    filled = filled_collation({"locale": "th"})
+    assert filled is not None and filled["alternate"] == "shifted" and filled_collation(filled) == filled
+
+
+@pytest.mark.parametrize(
+    ("document", "code"),
+    [({"locale": "xx"}, 2), ({"locale": "en_XX"}, 2), ({"locale": "en@collation=phonebook"}, 2),
+     ({"locale": "en", "backwards": True, "strength": 1}, 2),
+     ({"locale": "en", "caseFirst": "upper", "strength": 2}, 2),
+     ({"locale": "en", "version": "58.1"}, 161)],
+)  # fmt: skip
+def test_what_icu_does_not_know_or_cannot_do_is_refused(document: dict[str, Any], code: int) -> None:
+    with pytest.raises(CommandError) as raised:
+        parse_collation(document)
+    assert raised.value.code == code
+
+
+def test_keys_of_texts_of_any_length() -> None:
+    collation = parse_collation({"locale": "en", "strength": 1})
+    assert collation is not None
+    for length in (0, 1, 63, 64, 65, 1000, 100_000):
+        upper, lower = collation.key("É" * length), collation.key("e" * length)
+        assert upper == lower and b"\0" not in upper
+    assert collation.key("a" * 70) < collation.key("a" * 69 + "b")
+
+
+def test_a_collation_is_pickled_by_its_options() -> None:
+    collation = parse_collation({"locale": "sv", "strength": 2})
+    again = pickle.loads(pickle.dumps(collation))
+    assert again == collation and hash(again) == hash(collation) and again.key("Å") == again.key("å")
+
+
+def test_without_the_library_collations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collator, "find_spec", lambda name: None)
+    monkeypatch.setattr(collator, "_icu", collator._icu.__wrapped__)
+    with pytest.raises(CommandError) as raised:
+        collator.Collator("en", {})
+    assert raised.value.code == 115 and "icu4py" in raised.value.message

@@ -2,8 +2,9 @@
 
     1  A hint names the index.
     2  Ways are those through usable indexes whose first field the filter bounds, or that give the order asked for. An
-       index is usable if it is not hidden, has the collation of the operation, and holds whatever can match: a sparse
-       one needs a condition that a missing value does not meet, a partial one conditions from which its filter follows.
+       index is usable if it is not hidden and holds whatever can match: a sparse one needs a condition that a missing
+       value does not meet, a partial one conditions from which its filter follows. One with another collation than
+       the operation serves conditions without strings.
     3  Of several ways each is tried: its keys are counted, up to `TRIAL_COUNT`. The one with the fewest wins; among
        those with more, one that is bounded and sorted, then (with a limit) one that is sorted, then one with more
        values for its first fields, more bounds, and the older one.
@@ -15,13 +16,15 @@ A trial costs less than to remember its outcome would save, so that nothing is c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.execution.planner.bounds import PathCondition, conditions_of, equality_condition
+from headrace.execution.planner.collated_bounds import conditions_for, has_order_of
 from headrace.execution.planner.index_access import IndexAccess, index_access
-from headrace.query.collation import Collation, parse_collation
+from headrace.query.collation import Collation
 from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Or
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Collection, Index
@@ -80,19 +83,20 @@ def choose(
     order: Order = ANY_ORDER, hint: Index | None = None,
 ) -> Choice:  # fmt: skip
     """The way to what `node` matches; None as filter: everything. Raises 291 for a hint at an index that cannot do."""
-    conditions = [] if node is None or collation is not None else conditions_of(node)
-    is_complete = collation is None and _is_complete(node, conditions)
+    conditions = [] if node is None else conditions_of(node)
+    is_complete = _is_complete(node, conditions)
     if hint is not None:
+        conditions = list(conditions_for(hint, conditions, collation))
         if hint.has_entries and not _holds(hint, conditions, hinted=True):
             raise CommandError(291, "error processing query: planner returned error :: caused by :: No query solutions")
-        sort = order.sort if _has_collation(hint, collation) else None
+        sort = order.sort if has_order_of(hint, collation) else None
         made = index_access(hint, conditions, sort, is_complete=is_complete, hinted=True) if hint.has_entries else None
         return Choice(made)
     ways = _ways(collection, conditions, collation, order.sort, is_complete)
     if ways:
         best = ways[0] if len(ways) == 1 else min(ways, key=lambda way: _rank(view, way, order))
         return Choice(best, tuple(way for way in ways if way is not best))
-    return Choice(_branches(view, collection, node)) if collation is None else NO_INDEX
+    return Choice(_branches(view, collection, node, collation))
 
 
 def _ways(
@@ -101,18 +105,15 @@ def _ways(
 ) -> list[IndexAccess]:  # fmt: skip
     ways = []
     for index in collection.indexes:
-        if not index.has_entries or index.spec.get("hidden") or not _has_collation(index, collation):
+        if not index.has_entries or index.spec.get("hidden"):
             continue
-        way = index_access(index, conditions, sort, is_complete=is_complete)
-        if way is not None and _holds(index, conditions) and _is_safe(way, conditions):
+        of_index = conditions_for(index, conditions, collation)
+        way = index_access(
+            index, of_index, sort if has_order_of(index, collation) else None, is_complete=is_complete
+        )  # fmt: skip
+        if way is not None and _holds(index, of_index) and _is_safe(way, of_index):
             ways.append(way)
     return ways
-
-
-def _has_collation(index: Index, collation: Collation | None) -> bool:
-    """Whether strings are compared by their bytes on both sides: other keys are not in the order of a collation."""
-    spec = index.spec.get("collation")
-    return collation is None and (spec is None or parse_collation(spec) is None)
 
 
 def _is_complete(node: MatchExpression | None, conditions: list[PathCondition]) -> bool:
@@ -146,19 +147,21 @@ def key_count(view: View, way: IndexAccess) -> int:
     return count
 
 
-def _branches(view: View, collection: Collection, node: MatchExpression | None) -> OrAccess | None:
+def _branches(
+    view: View, collection: Collection, node: MatchExpression | None, collation: Collation | None
+) -> OrAccess | None:
     """A way for each branch of the filter's `$or`."""
     children = node.children if isinstance(node, And) else (node,)
     for child in children:
         if not isinstance(child, Or):
             continue
-        chosen = [choose(view, collection, branch, None).access for branch in child.children]
+        chosen = [choose(view, collection, branch, collation).access for branch in child.children]
         if all(isinstance(access, IndexAccess) for access in chosen):
             return OrAccess(tuple(access for access in chosen if isinstance(access, IndexAccess)))
     return None
 
 
-def _holds(index: Index, conditions: list[PathCondition], *, hinted: bool = False) -> bool:
+def _holds(index: Index, conditions: Sequence[PathCondition], *, hinted: bool = False) -> bool:
     """Whether all that can match is in a sparse or partial index. A hint takes a sparse one as it is."""
     if index.spec.get("sparse") and not hinted:
         paths = index.spec["key"]
@@ -168,7 +171,7 @@ def _holds(index: Index, conditions: list[PathCondition], *, hinted: bool = Fals
     return covers is None or _follows(covers.node, conditions)
 
 
-def _is_safe(way: IndexAccess, conditions: list[PathCondition]) -> bool:
+def _is_safe(way: IndexAccess, conditions: Sequence[PathCondition]) -> bool:
     """Whether a sparse index has each key that counts: it has none for elements of an array without its fields."""
     if not way.index.spec.get("sparse") or not way.may_repeat:
         return True
@@ -177,7 +180,7 @@ def _is_safe(way: IndexAccess, conditions: list[PathCondition]) -> bool:
     return not way.is_sorted and bool(bounding) and all(item.needs_value for item in bounding)
 
 
-def _follows(node: MatchExpression, conditions: list[PathCondition]) -> bool:
+def _follows(node: MatchExpression, conditions: Sequence[PathCondition]) -> bool:
     """Whether what fulfils the conditions fulfils `node`."""
     if isinstance(node, And):
         return all(_follows(child, conditions) for child in node.children)
@@ -214,7 +217,7 @@ def index_for_equality(collection: Collection, path: str) -> Index | None:
         index for index in collection.indexes
         if index.has_entries and next(iter(index.spec["key"])) == path and not index.spec.get("hidden")
         and not index.spec.get("sparse") and "partialFilterExpression" not in index.spec
-        and _has_collation(index, None) and not any(name.isdigit() for name in path.split("."))
+        and has_order_of(index, None) and not any(name.isdigit() for name in path.split("."))
     ]  # fmt: skip
     return min(usable, key=lambda index: len(index.spec["key"]), default=None)
 

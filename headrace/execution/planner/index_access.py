@@ -72,7 +72,10 @@ class IndexAccess:
 def index_access(
     index: Index, conditions: Sequence[PathCondition], sort: SortKey | None, *, is_complete: bool, hinted: bool = False
 ) -> IndexAccess | None:
-    """The way through an index; None where it is of no use. `is_complete`: the conditions are the whole filter."""
+    """The way through an index; None where it is of no use. `is_complete`: the conditions are the whole filter.
+
+    `conditions` are those for this index, and it has strings in the order of `sort`; see `collated_bounds.py`.
+    """
     fields = _fields(index)
     bounds, used = _bounds(fields, conditions)
     direction = _direction(index, fields, bounds, sort) if sort is not None and sort.paths else None
@@ -215,7 +218,7 @@ def _is_exact(bounds: list[Intervals | None], conditions: Sequence[PathCondition
 
 def _direction(index: Index, fields: list[_Field], bounds: list[Intervals | None], sort: SortKey) -> int | None:
     """1 or -1 for the direction in which the index gives the order of a sort, None where it does not."""
-    if CUT_KEY in index.traits or sort.collation is not None:
+    if CUT_KEY in index.traits:
         return None
     at, direction = 0, 0
     fixed: set[str] = set()

@@ -21,6 +21,7 @@ from headrace.values.bson import decode
 from headrace.values.bson.to_string import to_string
 
 if TYPE_CHECKING:
+    from headrace.query.collation import Collation
     from headrace.store.write_transaction import WriteTransaction
 
 Entry = tuple[bytes, bool]
@@ -29,51 +30,49 @@ Entry = tuple[bytes, bool]
 
 def duplicate_id(collection: Collection, key_document: bytes) -> CommandError:
     """Error 11000 for a second document with this `_id`; `key_document` is the raw `{_id}`."""
-    return _duplicate(collection, "_id_", {"_id": 1}, decode(key_document))
+    spec = collection.indexes[0].spec if collection.indexes else {"key": {"_id": 1}, "name": "_id_"}
+    return _duplicate(collection, spec, decode(key_document))
 
 
-def _duplicate(collection: Collection, name: str, pattern: dict[str, Any], value: dict[str, Any]) -> CommandError:
-    message = f"E11000 duplicate key error collection: {collection.namespace} index: {name} dup key: {to_string(value)}"
-    return CommandError(11000, message, extra={"keyPattern": pattern, "keyValue": value})
+def _duplicate(collection: Collection, spec: dict[str, Any], value: dict[str, Any]) -> CommandError:
+    collation = {"collation": spec["collation"]} if "collation" in spec else {}
+    shown = f" collation: {to_string(spec['collation'])}" if collation else ""
+    message = (
+        f"E11000 duplicate key error collection: {collection.namespace} index: {spec['name']}{shown} "
+        f"dup key: {to_string(value)}"
+    )
+    return CommandError(11000, message, extra={"keyPattern": spec["key"], "keyValue": value, **collation})
 
 
 def key_maker(index: Index) -> KeyMaker:
     """What makes the keys of an index."""
     maker: KeyMaker | None = index.key_maker
     if maker is None:
-        maker = index.key_maker = KeyMaker(index.number, index.spec, _filter_of(index), _folder(index))
+        collation = collation_of_index(index)
+        sort_key = None if collation is None else collation.key
+        covers = _filter_of(index, collation)
+        maker = index.key_maker = KeyMaker(index.number, index.spec, covers, sort_key, unique=index.unique)
     return maker
 
 
-def _filter_of(index: Index) -> Callable[[dict[str, Any]], bool] | None:
+def collation_of_index(index: Index) -> Collation | None:
+    """The collation of an index; None for the simple one."""
+    spec = index.spec.get("collation")
+    if spec is None:
+        return None
+    from headrace.query.collation import parse_collation
+
+    return parse_collation(spec)
+
+
+def _filter_of(index: Index, collation: Collation | None) -> Callable[[dict[str, Any]], bool] | None:
     """Whether a partial index holds a document at all."""
     spec = index.spec.get("partialFilterExpression")
     if spec is None:
         return None
     from headrace.query.match import parse_filter
 
-    return parse_filter(spec)
-
-
-def _folder(index: Index) -> Callable[[Any], Any] | None:
-    """What makes strings that the index's collation calls equal the same string; None for the simple one."""
-    spec = index.spec.get("collation")
-    if spec is None:
-        return None
-    from headrace.query.collation import parse_collation
-
-    collation = parse_collation(spec)
-    if collation is None:
-        return None
-
-    def fold(value: Any) -> Any:
-        if type(value) is str:
-            return repr(collation.key(value))
-        if type(value) is dict:
-            return {name: fold(item) for name, item in value.items()}
-        return [fold(item) for item in value] if type(value) is list else value
-
-    return fold
+    return parse_filter(spec, collation=collation)
 
 
 def stored_entries(index: Index, record: bytes, document: bytes) -> dict[bytes, bytes]:
@@ -109,7 +108,7 @@ def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, reco
 
 def _duplicate_in(collection: Collection, index: Index, document: bytes, key: bytes) -> CommandError:
     pattern = index.spec["key"]
-    return _duplicate(collection, index.name, pattern, dict(zip(pattern, key_maker(index).rows(document)[key])))
+    return _duplicate(collection, index.spec, dict(zip(pattern, key_maker(index).rows(document)[key])))
 
 
 def note_traits(txn: WriteTransaction, collection: Collection, index: Index, traits: Traits) -> None:

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.store.indexes.collated_keys import SortKey, collated_element, collated_key
 from headrace.values.bson import MISSING, decode, find_element
 from headrace.values.keystring import END, encode_element, encode_value
 
@@ -143,20 +145,32 @@ _Field = tuple[tuple[bytes, ...], bool]
 
 
 class KeyMaker:
-    """Makes the keys of one index. `covers` tells what a partial index holds, `fold` what its collation calls equal."""
+    """Makes the keys of one index. `covers` tells what a partial index holds, `sort_key` is that of its collation."""
 
-    __slots__ = ("_fields", "_fold", "_names", "_paths", "_pattern", "_prefix", "_sparse", "_unique", "covers")
+    __slots__ = (
+        "_element",
+        "_fields",
+        "_names",
+        "_paths",
+        "_pattern",
+        "_prefix",
+        "_sparse",
+        "_unique",
+        "_value",
+        "covers",
+    )
 
     def __init__(
         self, number: int, spec: dict[str, Any], covers: Callable[[dict[str, Any]], bool] | None,
-        fold: Callable[[Any], Any] | None,
+        sort_key: SortKey | None, *, unique: bool,
     ) -> None:  # fmt: skip
         self._pattern: dict[str, Any] = spec["key"]
         self._prefix = number.to_bytes(4, "big")
         self._sparse = bool(spec.get("sparse"))
-        self._unique = bool(spec.get("unique"))
+        self._unique = unique
         self.covers = covers
-        self._fold = fold
+        self._element = encode_element if sort_key is None else partial(collated_element, sort_key)
+        self._value = encode_value if sort_key is None else partial(collated_key, sort_key)
         self._paths = [tuple(path.split(".")) for path in self._pattern]
         self._names = list(dict.fromkeys(path[0].encode() for path in self._paths))
         self._fields: list[_Field] = [
@@ -166,7 +180,7 @@ class KeyMaker:
 
     def keys(self, document: bytes) -> tuple[list[bytes], Traits]:
         """The keys of a raw document without its record, each once, and its traits. Raises 171, 16746."""
-        if self.covers is None and self._fold is None:
+        if self.covers is None:
             key = self._plain_key(document)
             if key is not None:
                 if len(key) > _UNCUT_MAX:
@@ -216,7 +230,7 @@ class KeyMaker:
             return _NULL
         if value is UNDEFINED:
             return _UNDEFINED_KEY
-        return encode_value(value if self._fold is None else self._fold(value))
+        return self._value(value)
 
     def _plain_key(self, document: bytes) -> bytes | None:
         """The one key of a document, b"" for none in a sparse index; None where the decoded document must tell."""
@@ -236,7 +250,7 @@ class KeyMaker:
                     if kind in _DECODED_KINDS:
                         return None
                     is_there = True
-                    piece = _NULL if kind == 0x06 else encode_element(kind, document[at:end])
+                    piece = _NULL if kind == 0x06 else self._element(kind, document[at:end])
                 elif kind != 0x03:
                     piece = _NULL
                     break

@@ -33,11 +33,11 @@ def migrate(store: Store) -> None:
     for namespace in list(store.catalog.collections):
         collection = store.catalog.collections[namespace]
         for index in collection.indexes:
-            if index.has_entries or index.name == "_id_":
+            if index.has_entries:
                 continue
             if can_have_entries(index.spec):
                 _give_entries(store, namespace, index)
-            else:
+            elif index.name != "_id_":
                 LOG.warning(
                     "the index %s of %s is of a kind that is not supported: it is not used", index.name, namespace
                 )
@@ -45,7 +45,11 @@ def migrate(store: Store) -> None:
 
 def _give_entries(store: Store, namespace: str, index: Index) -> None:
     """Build the index under a new number."""
-    LOG.warning("the index %s of %s is built: an earlier version did not store its keys", index.name, namespace)
+    LOG.warning(
+        "the index %s of %s is built: an earlier version did not store its keys, or stored others",
+        index.name,
+        namespace,
+    )
     made: list[Index] = []
     _commit(store, lambda txn: made.append(_begin(txn, index)))
     built = made[-1]

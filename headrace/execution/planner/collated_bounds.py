@@ -1,0 +1,94 @@
+"""Conditions as an index with another order of strings sees them.
+
+An index and an operation have a collation each. Where it is the same, strings, objects and arrays are at the index's
+keys for them: every end of an interval moves there by itself. Several values that a condition excludes may change
+positions in this, so that the intervals between them overlap or become empty; together they still have every match,
+but do not say all of the condition any more. Where the collations differ, only conditions without strings count.
+
+Source: MongoDB's documentation, "Collation and Index Use".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from headrace.execution.planner.bounds import PathCondition
+from headrace.execution.planner.intervals import End, Interval, Intervals, union
+from headrace.query.collation import Collation
+from headrace.query.match.match_expression import AlwaysBoolean
+from headrace.store.catalog import Index
+from headrace.store.indexes.collated_keys import collated_key
+from headrace.store.indexes.index_entries import collation_of_index
+
+_COLLATED: Final = frozenset({dict, list, str})
+_STRINGS: Final = b"<"
+
+
+def conditions_for(
+    index: Index, conditions: Sequence[PathCondition], collation: Collation | None
+) -> Sequence[PathCondition]:
+    """The conditions of an operation with this collation, as the index's keys have them."""
+    of_index = collation_of_index(index)
+    if of_index is None and collation is None:
+        return conditions
+    if of_index == collation and collation is not None:
+        return [_collated(condition, collation) for condition in conditions]
+    return [_without_strings(condition) for condition in conditions]
+
+
+def has_order_of(index: Index, collation: Collation | None) -> bool:
+    """Whether the index has strings in the order of an operation with this collation."""
+    return collation_of_index(index) == collation
+
+
+def _is_collated(end: End) -> bool:
+    """Whether the end is at a value whose key depends on the collation: not where all of a type begin or end."""
+    return (not end.is_prefix and type(end.value) in _COLLATED) or (end.key[:1] == _STRINGS and len(end.key) > 1)
+
+
+def _without_strings(condition: PathCondition) -> PathCondition:
+    """The condition, if no string takes part in it; else that there is a value, if it says that."""
+    intervals = condition.intervals
+    if intervals is not None and not any(_is_text(end) for item in intervals for end in (item.low, item.high)):
+        return condition
+    return condition._replace(intervals=None, is_exact=False, node=AlwaysBoolean(True))
+
+
+def _is_text(end: End) -> bool:
+    return end.key[:1] in (b"<", b"F", b"P")
+
+
+def _collated(condition: PathCondition, collation: Collation) -> PathCondition:
+    intervals = condition.intervals
+    if intervals is None or not any(_is_collated(item.low) or _is_collated(item.high) for item in intervals):
+        return condition
+    made: Intervals = []
+    is_exact = condition.is_exact
+    for interval in intervals:
+        if interval.low.is_prefix and _is_collated(interval.low):  # what a pattern begins with
+            strings = End(_STRINGS, "", is_prefix=True)
+            made.append(Interval(strings, strings))
+            is_exact = False
+            continue
+        moved = Interval(_moved(interval.low, collation), _moved(interval.high, collation))
+        is_exact = is_exact and (interval.is_point or not (_is_collated(interval.low) and _is_collated(interval.high)))
+        first, last = moved.positions()
+        if first < last:
+            made.append(moved)
+    return condition._replace(intervals=union(made), is_exact=is_exact)
+
+
+def _moved(end: End, collation: Collation) -> End:
+    if not _is_collated(end):
+        return end
+    return End(collated_key(collation.key, end.value), _shown(end.value, collation), end.included)
+
+
+def _shown(value: Any, collation: Collation) -> Any:
+    """A value as explain shows it."""
+    return CollationKey(collation.key(value)) if type(value) is str else value
+
+
+class CollationKey(bytes):
+    """A sort key, which explain shows as MongoDB does."""

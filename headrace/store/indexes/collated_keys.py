@@ -1,0 +1,46 @@
+"""Keystrings of values in an index with a collation: those of strings hold ICU's sort keys, in place of their text.
+
+    string                        3C | sort key | 00
+    string in an object or array  the keystring of the sort key's bytes as Latin-1, which sorts as they do
+
+Such keys are valid for one version of ICU (`key_format`); an index with keys of another one is built again at start.
+Source: MongoDB's collation comparison keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.values.collator import version
+from headrace.values.keystring import encode_element, encode_value
+
+SortKey = Callable[[str], bytes]
+"""What a collation makes of a string."""
+
+
+def key_format(spec: dict[str, Any]) -> str:
+    """What the keys of an index with this specification depend on, beside the specification."""
+    return f"icu {version()}" if "collation" in spec else ""
+
+
+def collated_key(sort_key: SortKey, value: Any) -> bytes:
+    """The keystring of a value."""
+    if type(value) is str:
+        return b"<" + sort_key(value) + b"\0"
+    return encode_value(_folded(sort_key, value))
+
+
+def collated_element(sort_key: SortKey, kind: int, value: bytes) -> bytes:
+    """The keystring of a raw BSON element that is neither an object nor an array."""
+    if kind == 0x02:
+        return b"<" + sort_key(value[4:-1].decode()) + b"\0"
+    return encode_element(kind, value)
+
+
+def _folded(sort_key: SortKey, value: Any) -> Any:
+    if type(value) is str:
+        return sort_key(value).decode("latin-1")
+    if type(value) is dict:
+        return {name: _folded(sort_key, item) for name, item in value.items()}
+    return [_folded(sort_key, item) for item in value] if type(value) is list else value
