@@ -47,7 +47,7 @@ indexes = st.lists(
 )
 
 
-def found(at: DrivenServer, name: str, spec: Any, sort: Any, collation: Any) -> Any:
+def results(at: DrivenServer, name: str, spec: Any, sort: Any, collation: Any) -> Any:
     body = {"find": name, "filter": spec, "sort": sort, "batchSize": 1000}
     reply = at.run("t", body if collation is None else {**body, "collation": collation})
     assert isinstance(reply, dict)
@@ -70,7 +70,7 @@ def test_an_index_with_a_collation_never_changes_a_result(
             if isinstance(reply, dict) and reply["n"]:
                 at.must("t", {"insert": "plain", "documents": [{"_id": number, **document}]})
         for spec, sort, collation in queries:
-            expected, got = (found(at, name, spec, sort, collation) for name in ("plain", "indexed"))
+            expected, got = (results(at, name, spec, sort, collation) for name in ("plain", "indexed"))
             if type(expected) is int or type(got) is int:
                 assert expected == got or 2 in (expected, got)
                 continue
@@ -97,14 +97,14 @@ def test_strings_need_the_same_collation_and_others_do_not() -> None:
         same = winning(at, {"find": "c", "filter": {"a": "Å"}, "collation": SWEDISH})
         assert same["stage"] == "IXSCAN" and same["indexBounds"]["a"][0].startswith("[CollationKey(0x")
         assert same["collation"]["locale"] == "sv"
-        assert len(found(at, "c", {"a": "Å"}, {}, SWEDISH)) == 2
+        assert len(results(at, "c", {"a": "Å"}, {}, SWEDISH)) == 2
         assert winning(at, {"find": "c", "filter": {"a": "Å"}})["stage"] == "COLLSCAN"
         assert winning(at, {"find": "c", "filter": {"a": "Å"}, "collation": {"locale": "sv"}})["stage"] == "COLLSCAN"
         assert winning(at, {"find": "c", "filter": {"a": 5}})["indexBounds"] == {"a": ["[5, 5]"]}
         sort = {"find": "c", "sort": {"a": 1}}
         assert winning(at, {**sort, "collation": SWEDISH})["stage"] == "IXSCAN"
         assert winning(at, sort)["stage"] == "COLLSCAN"
-        assert [item["a"] for item in found(at, "c", {}, {"a": -1}, SWEDISH)][2:] == ["z", 5]
+        assert [item["a"] for item in results(at, "c", {}, {"a": -1}, SWEDISH)][2:] == ["z", 5]
 
 
 def test_the_index_on_id_has_the_collation_of_its_collection(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_the_index_on_id_has_the_collation_of_its_collection(tmp_path: Path) -> 
         (error,) = reply["writeErrors"]
         assert error["code"] == 11000 and 'index: _id_ collation: { locale: "sv"' in error["errmsg"]
         assert error["keyValue"] == {"_id": "Å"} and error["collation"]["strength"] == 2
-        assert found(at, "c", {"_id": "Å"}, {}, None) == [{"_id": "å"}]
+        assert results(at, "c", {"_id": "Å"}, {}, None) == [{"_id": "å"}]
         assert winning(at, {"find": "c", "filter": {"_id": "Å"}})["indexName"] == "_id_"
-        assert found(at, "c", {"_id": "Å"}, {}, {"locale": "simple"}) == []
+        assert results(at, "c", {"_id": "Å"}, {}, {"locale": "simple"}) == []
         assert at.must("t", {"delete": "c", "deletes": [{"q": {"_id": "Å"}, "limit": 1}]})["n"] == 1
         at.must("t", {"insert": "c", "documents": [{"_id": "Å"}]})
     assert check(tmp_path).problems == []
@@ -135,5 +135,5 @@ def test_keys_of_another_version_of_icu_are_made_anew(
     with DrivenServer(tmp_path, clock=FakeClock()) as at:
         assert "the index a of t.c is built" in caplog.text
         assert winning(at, {"find": "c", "filter": {"a": "X"}, "collation": SWEDISH})["stage"] == "IXSCAN"
-        assert len(found(at, "c", {"a": "X"}, {}, SWEDISH)) == 5
+        assert len(results(at, "c", {"a": "X"}, {}, SWEDISH)) == 5
     assert check(tmp_path).problems == []
