@@ -145,6 +145,7 @@ SESSIONS_SECONDS: Final = 60  # within which all records of sessions are looked 
 CLOCK_AHEAD_SECONDS: Final = 60  # of the cluster time before the clock, that are worth a warning at the start
 STOPPED_SECONDS: Final = 10  # without a look at the clock, which is looked at each second: the process did not run
 JUMP_SECONDS: Final = 600  # that a clock which has jumped forward must last before documents expire by it
+VALIDATE_LISTED_COUNT_MAX: Final = 1000  # records and rows that an answer of `validate` names; it counts all of them
 TTL_COUNT_MAX: Final = 250  # documents a TTL index's round looks at before others get a turn
 TTL_BYTES_MAX: Final = 1024 * 1024  # and bytes of them
 

@@ -31,13 +31,16 @@ _STATEMENT: Final = {"q": {"_id": 1}, "u": {"$set": {"a": 1}}}
 EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "aggregate": ("shop", {"aggregate": "orders", "pipeline": [], "cursor": {}}),
     "bulkWrite": ("admin", {"bulkWrite": 1, "ops": [{"insert": 0, "document": {}}], "nsInfo": [{"ns": "shop.orders"}]}),
+    "cloneCollectionAsCapped": ("shop", {"cloneCollectionAsCapped": "orders", "toCollection": "copy", "size": 4096}),
     "collMod": ("shop", {"collMod": "orders"}),
+    "convertToCapped": ("shop", {"convertToCapped": "orders", "size": 4096}),
     "count": ("shop", {"count": "orders"}),
     "create": ("shop", {"create": "fresh"}),
     "createIndexes": ("shop", {"createIndexes": "orders", "indexes": [{"key": {"a": 1}, "name": "a"}]}),
     "createRole": ("shop", {"createRole": "made", "privileges": [], "roles": []}),
     "createUser": ("shop", {"createUser": "made", "pwd": "x", "roles": ["read"], "mechanisms": ["SCRAM-SHA-1"]}),
     "currentOp": ("admin", {"currentOp": 1}),
+    "dataSize": ("shop", {"dataSize": "shop.orders"}),
     "delete": ("shop", {"delete": "orders", "deletes": [{"q": {"_id": 1}, "limit": 1}]}),
     "distinct": ("shop", {"distinct": "orders", "key": "_id"}),
     "drop": ("shop", {"drop": "spare"}),
@@ -70,9 +73,9 @@ EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "validate": ("shop", {"validate": "orders"}),
 }
 """The request of each command that the tables are about; of the others it is `{command: 1}`."""
-OF_COLLECTION: Final = frozenset({"collStats", "listIndexes", "mapReduce"})
+OF_COLLECTION: Final = frozenset({"collStats", "compact", "listIndexes", "mapReduce", "reIndex"})
 _OF_DATABASE: Final = frozenset({
-    "dbStats", "dropAllRolesFromDatabase", "dropAllUsersFromDatabase", "dropDatabase", "profile",
+    "dbHash", "dbStats", "dropAllRolesFromDatabase", "dropAllUsersFromDatabase", "dropDatabase", "profile",
 })  # fmt: skip
 _NAMED: Final = {"dropRole": "clerk", "dropUser": "ann"}
 _LISTS: Final = frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.commands.catalog import coll_mod, create, drop, indexes, listing
+from headrace.commands.maintenance import capping, sizes, validate
 from headrace.commands.reading import aggregate, arrow_changes, count, explain, find, get_more, kill_cursors
 from headrace.commands.server_info import cluster_parameters, configure_fail_point, current_op
 from headrace.commands.table_static import STATIC_COMMANDS
@@ -16,7 +17,9 @@ _ONE: Final = (
     aggregate, arrow_changes, bulk_write, coll_mod, create, delete, explain, find, find_and_modify, get_more, insert,
     kill_cursors, update,
 )  # fmt: skip
-_MANY: Final = (cluster_parameters, count, current_op, drop, end_transaction, indexes, listing)
+_MANY: Final = (
+    capping, cluster_parameters, count, current_op, drop, end_transaction, indexes, listing, sizes, validate,
+)  # fmt: skip
 
 DATA_COMMANDS: Final = sorted(
     [module.COMMAND for module in _ONE] + [command for module in _MANY for command in module.COMMANDS],

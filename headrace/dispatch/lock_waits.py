@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Change = Callable[[WriteTransaction], object]
 DOCUMENTS: Final = frozenset({"aggregate", "bulkWrite", "delete", "findAndModify", "insert", "update"})
-CATALOG: Final = frozenset({"collMod", "create", "createIndexes", "drop", "dropIndexes"})
+CATALOG: Final = frozenset({"collMod", "convertToCapped", "create", "createIndexes", "drop", "dropIndexes"})
 
 
 def wait_for_locks(

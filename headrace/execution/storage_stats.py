@@ -10,6 +10,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection
+from headrace.store.indexes.index_rows import rows_of
 from headrace.turns import current_turn
 
 
@@ -18,6 +19,19 @@ def size_of(context: CommandContext, collection: Collection) -> int:
     if collection.is_view:
         return 0
     return sum(len(document) for document in Scan(lambda: context.view, collection))
+
+
+def index_sizes(context: CommandContext, collection: Collection) -> dict[str, int]:
+    """The bytes of each index's keys, and of the records that they lead to."""
+    sizes = {}
+    for index in collection.indexes:
+        size, after, rows = 0, None, rows_of(collection, index)
+        while rows is not None and (keys := rows.keys(context.view, after)):
+            has_records = rows.table == "ids" or index.unique
+            size += sum(map(len, keys)) + (8 * len(keys) if has_records else 0)
+            after = keys[-1]
+        sizes[index.name] = size
+    return sizes
 
 
 def count_of(context: CommandContext, collection: Collection) -> int:
@@ -32,23 +46,37 @@ def count_of(context: CommandContext, collection: Collection) -> int:
     return context.view.count(collection)
 
 
-def storage_stats(context: CommandContext, namespace: str, scale: Any) -> dict[str, Any]:
-    """How large a collection is, in units of `scale` bytes. Raises 166 for a view, 2 for a scale below 1."""
+def check_scale(scale: Any) -> int:
+    """The scale that sizes are divided by; raises 2 for one below 1."""
     if isinstance(scale, bool) or not isinstance(scale, int | float) or scale < 1:
         raise CommandError(2, "Scale factor must be a number of at least 1")
+    return int(scale)
+
+
+def storage_stats(context: CommandContext, namespace: str, scale: Any) -> dict[str, Any]:
+    """How large a collection is, in units of `scale` bytes. Raises 166 for a view, 2 for a scale below 1."""
+    check_scale(scale)
     if namespace == OPLOG and context.store.oplog_enabled:
         return _oplog_stats(context, int(scale))
     collection = context.view.collection(namespace)
     if collection is not None and collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
     if collection is None:
-        return {"ns": namespace, "size": 0, "count": 0, "storageSize": 0, "nindexes": 0, "indexSizes": {}}
+        return _nothing(namespace, int(scale))
     size, count = size_of(context, collection), count_of(context, collection)
     capped = collection.capped
     return _stats(
         namespace, size, count, int(scale), None if capped is None else (capped.count_max, capped.bytes_max),
-        index_count=len(collection.indexes),
+        indexes=index_sizes(context, collection),
     )  # fmt: skip
+
+
+def _nothing(namespace: str, scale: int) -> dict[str, Any]:
+    """The answer for a collection that is not there."""
+    return {
+        "ns": namespace, "size": 0, "count": 0, "numOrphanDocs": 0, "storageSize": 0, "totalSize": 0, "nindexes": 0,
+        "totalIndexSize": 0, "indexDetails": {}, "indexSizes": {}, "scaleFactor": scale,
+    }  # fmt: skip
 
 
 def oplog_size(context: CommandContext) -> tuple[int, int]:
@@ -61,18 +89,23 @@ def oplog_size(context: CommandContext) -> tuple[int, int]:
 def _oplog_stats(context: CommandContext, scale: int) -> dict[str, Any]:
     size, count = oplog_size(context)
     bounds = context.engine.parameters["oplogEntriesMax"], context.engine.oplog_bytes_max
-    return _stats(OPLOG, size, count, scale, bounds, index_count=0)
+    return _stats(OPLOG, size, count, scale, bounds, indexes={})
 
 
 def _stats(
     namespace: str, size: int, count: int, scale: int, capped: tuple[int | None, int | None] | None, *,
-    index_count: int,
+    indexes: dict[str, int],
 ) -> dict[str, Any]:  # fmt: skip
     """`capped`: the most documents and bytes, where the collection is; 0 stands for no such bound."""
     stats = {
         "ns": namespace, "size": size // scale, "count": count, "avgObjSize": size // count if count else 0,
-        "storageSize": size // scale, "capped": capped is not None,
+        "storageSize": size // scale, "freeStorageSize": 0, "capped": capped is not None,
     }  # fmt: skip
     if capped is not None:
         stats |= {"max": capped[0] or 0, "maxSize": (capped[1] or 0) // scale}
-    return {**stats, "nindexes": index_count, "indexSizes": {}, "totalIndexSize": 0, "scaleFactor": scale}
+    total = sum(indexes.values())
+    return {
+        **stats, "nindexes": len(indexes), "indexBuilds": [], "totalIndexSize": total // scale,
+        "totalSize": (size + total) // scale, "indexSizes": {name: size // scale for name, size in indexes.items()},
+        "scaleFactor": scale,
+    }  # fmt: skip

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import Binary
 
 from headrace.errors import CommandError
+from headrace.store import capped
 from headrace.store.catalog import Collection, Index
 from headrace.store.entries import crud_head, entry, tail
 from headrace.store.indexes import index_entries
@@ -162,6 +163,31 @@ def move(txn: WriteTransaction, source: Collection, namespace: str, target: Coll
         txn.insert(copy, document)
     rename(txn, copy, namespace, target)
     drop(txn, source)
+
+
+def copy_as_capped(txn: WriteTransaction, source: Collection, namespace: str, bytes_max: int) -> Collection:
+    """A new capped collection with the options of a collection, no index but that of `_id`, and as many of its newest
+    documents as there is room for. In one piece: what is written meanwhile must not be missing."""
+    copy = create(txn, namespace, {**source.options, "capped": True, "size": bytes_max})
+    capped.measure_on(txn, copy)
+    records: list[bytes] = []
+    left = bytes_max
+    for record, document in txn.scan(source, backward=True):
+        left -= len(document)
+        if left < 0 and records:
+            break
+        records.append(record)
+    for record in reversed(records):
+        raw = txn.by_record(source, record)
+        assert raw is not None
+        txn.insert(copy, raw)
+    return copy
+
+
+def convert_to_capped(txn: WriteTransaction, source: Collection, bytes_max: int) -> None:
+    """Replace a collection by its capped copy, under a temporary name first."""
+    temporary = f"{source.database}.tmp{uuids.uuid4().hex[:5]}.convertToCapped.{source.name}"
+    rename(txn, copy_as_capped(txn, source, temporary, bytes_max), source.namespace, source)
 
 
 def modify(

@@ -1,30 +1,33 @@
-"""listCollections, listDatabases, dbStats, collStats, validate: what there is."""
+"""listCollections, listDatabases, dbStats, collStats: what there is."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from itertools import islice
+from shutil import disk_usage
 from typing import Any, Final
 
 from bson import Binary, Int64
 
-from headrace import limits
 from headrace.auth.privileges import CLUSTER, Privileges, allowed, concern_collection, concern_database
 from headrace.commands.requirements import others
 from headrace.dispatch.arguments import Fields, boolean, document, number, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, CURSOR
-from headrace.dispatch.namespaces import OPLOG, check_database, target
+from headrace.dispatch.namespaces import check_database, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection, on_database
-from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
-from headrace.execution.storage_stats import count_of, oplog_size, size_of, storage_stats
+from headrace.execution.storage_stats import (
+    check_scale,
+    count_of,
+    index_sizes,
+    oplog_size,
+    size_of,
+    storage_stats,
+)
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection
-from headrace.store.checksums.transaction import DamagedValue
 from headrace.turns import ticking
 from headrace.values.bson import encode
 
@@ -147,64 +150,24 @@ def collection_stats(context: CommandContext, request: Request) -> dict[str, Any
 
 
 def database_stats(context: CommandContext, request: Request) -> dict[str, Any]:
-    """dbStats: sums over the collections of a database, in bytes."""
+    """dbStats: sums over the collections of a database, in units of `scale` bytes, and what the disk has."""
+    scale = check_scale(SCALE.of(request.body))
     namespaces = context.view.catalog.in_database(check_database(request.db))
     collections = [item for item in namespaces if not item.is_view]
     size = sum(size_of(context, item) for item in collections)
     count = sum(count_of(context, item) for item in collections)
+    index_size = sum(sum(index_sizes(context, item).values()) for item in collections)
     if request.db == "local" and context.store.oplog_enabled:
         oplog_bytes, entry_count = oplog_size(context)
         size, count = size + oplog_bytes, count + entry_count
+    disk = disk_usage(context.store.environment.path)
     return {
         "db": request.db, "collections": Int64(len(collections)), "views": Int64(len(namespaces) - len(collections)),
-        "objects": Int64(count), "avgObjSize": size / count if count else 0.0, "dataSize": float(size),
-        "storageSize": float(size), "indexes": Int64(sum(len(item.indexes) for item in collections)),
-        "scaleFactor": Int64(1),
+        "objects": Int64(count), "avgObjSize": size / count if count else 0.0, "dataSize": size / scale,
+        "storageSize": size / scale, "indexes": Int64(sum(len(item.indexes) for item in collections)),
+        "indexSize": index_size / scale, "totalSize": (size + index_size) / scale, "scaleFactor": Int64(scale),
+        "fsUsedSize": disk.used / scale, "fsTotalSize": disk.total / scale,
     }  # fmt: skip
-
-
-def validate(context: CommandContext, request: Request) -> dict[str, Any]:
-    """Every document is read, decoded and looked up by its `_id`; `corruptRecords` are those that cannot be read."""
-    from headrace.store.identity import identify
-    from headrace.values.bson import decode
-
-    namespace = target(request)
-    collection = context.view.collection(namespace)
-    if collection is None or namespace == OPLOG:
-        raise CommandError(26, f"Collection '{namespace}' does not exist to validate.")
-    if collection.is_view:
-        raise CommandError(166, "Cannot validate a view")
-    errors: list[str] = []
-    damaged: list[Int64] = []
-    count = 0
-    for record in _records(context, collection):
-        count += 1
-        try:
-            view = context.view
-            raw = view.by_record(collection, record)
-            if raw is None:  # deleted meanwhile
-                count -= 1
-                continue
-            leads_back = view.record_of(collection, identify(raw)[0]) == record
-            decode(raw)  # which may pause
-            if not leads_back:
-                errors.append(f"the id index does not lead to record {int.from_bytes(record, 'big')}")
-        except DamagedValue as error:
-            damaged.append(Int64(int.from_bytes(record, "big")))
-            errors.append(error.message)
-    return {
-        "ns": namespace, "nInvalidDocuments": len(damaged), "corruptRecords": damaged,
-        "nrecords": count, "nIndexes": len(collection.indexes),
-        "valid": not errors, "warnings": [], "errors": errors,
-    }  # fmt: skip
-
-
-def _records(context: CommandContext, collection: Collection) -> Iterator[bytes]:
-    """The records of a collection, read in pieces, between which the command may pause."""
-    after: bytes | None = None
-    while records := list(islice(context.view.records(collection, after=after), limits.COUNT_COUNT)):
-        yield from records
-        after = records[-1]
 
 
 _LIST_ALL: Final = frozenset({"listDatabases"})
@@ -213,10 +176,6 @@ _LIST_COLLECTIONS: Final = Fields(
     AUTHORIZED_COLLECTIONS, CURSOR, FILTER, NAME_ONLY, *without_effect("bool", "includePendingDrops")
 )
 _LIST_DATABASES: Final = Fields(AUTHORIZED_DATABASES, FILTER, NAME_ONLY)
-_VALIDATE: Final = Fields(
-    *without_effect("bool", "background", "checkBSONConformance", "full", "metadata", "repair"), strict=False
-)
-
 COMMANDS: Final = (
     Command(
         "collStats",
@@ -231,5 +190,4 @@ COMMANDS: Final = (
     Command(
         "listDatabases", list_databases, _LIST_DATABASES, pauses=True, admin_only=True, requires=others.LIST_DATABASES
     ),
-    Command("validate", validate, _VALIDATE, pauses=True, requires=on_collection("validate")),
 )

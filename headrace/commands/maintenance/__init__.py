@@ -1,0 +1,1 @@
+"""Commands of upkeep: what checks, measures, rewrites and compares collections."""

@@ -1,0 +1,81 @@
+"""convertToCapped, cloneCollectionAsCapped: a collection, or a copy of it, that holds its newest documents only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.auth.privileges import Privilege
+from headrace.dispatch.access import Grants
+from headrace.dispatch.arguments import Fields, number, string, without_effect
+from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.namespaces import check_namespace, for_writing, target
+from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import Requirement, on_collection
+from headrace.errors import CommandError
+from headrace.store import catalog_changes
+from headrace.store.catalog import Collection
+
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
+SIZE: Final = number("size", required=True)
+TO: Final = string("toCollection", required=True)
+
+
+def convert(context: CommandContext, request: Request) -> dict[str, Any]:
+    """convertToCapped: as in MongoDB, the indexes but that of `_id` are gone. Raises 26, 72, 166."""
+    namespace = target(request)
+    for_writing(context, namespace)
+    size = _size(request)
+    catalog_changes.convert_to_capped(context.txn, _source(context, namespace), size)
+    return {}
+
+
+def clone(context: CommandContext, request: Request) -> dict[str, Any]:
+    """cloneCollectionAsCapped: raises 26, 48 where the copy's name is taken, 72, 166."""
+    namespace, goal = target(request), check_namespace(f"{request.db}.{TO.of(request.body)}")
+    for_writing(context, goal)
+    size = _size(request)
+    source = _source(context, namespace)
+    if context.txn.collection(goal) is not None:
+        raise CommandError(48, f"cloneCollectionAsCapped failed - destination collection {goal} already exists")
+    catalog_changes.copy_as_capped(context.txn, source, goal, size)
+    return {}
+
+
+def _size(request: Request) -> int:
+    size = SIZE.of(request.body) or 0
+    if size <= 0:
+        raise CommandError(72, "Capped collection size must be greater than zero")
+    return size
+
+
+def _source(context: CommandContext, namespace: str) -> Collection:
+    source = context.txn.collection(namespace)
+    if source is None:
+        raise CommandError(26, f"source collection {namespace} does not exist")
+    if source.is_view:
+        raise CommandError(166, f"cannot convert or clone a view: {namespace}")
+    return source
+
+
+def _clone_needs(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
+    yield f"{request.db}.{request.body.get(request.name)}", frozenset({"find"})
+    goal = f"{request.db}.{request.body.get('toCollection')}"
+    yield goal, frozenset({"convertToCapped", "createIndex", "insert"})
+
+
+_CLONE: Final = Requirement("find on the collection; convertToCapped, createIndex and insert on the copy", _clone_needs)
+
+COMMANDS: Final = (
+    Command("cloneCollectionAsCapped", clone, Fields(SIZE, TO), writes=True, requires=_CLONE),
+    Command(
+        "convertToCapped",
+        convert,
+        Fields(SIZE, *without_effect("bool", "temp")),
+        writes=True,
+        requires=on_collection("convertToCapped"),
+    ),
+)

@@ -1,0 +1,139 @@
+"""validate: whether a collection's documents, indexes and counts agree.
+
+Source: MongoDB's manual. Every value is compared with its checksum as it is read, so `full` and `background` find the
+same as neither. Writes go on meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bson import Binary
+
+from headrace.dispatch.arguments import Fields, boolean, without_effect
+from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.namespaces import OPLOG, target
+from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_collection
+from headrace.errors import CommandError
+from headrace.execution.integrity import CollectionReport, inspect
+from headrace.store.catalog import Collection
+
+BACKGROUND: Final = boolean("background")
+FULL: Final = boolean("full")
+METADATA: Final = boolean("metadata")
+REPAIR: Final = boolean("repair")
+
+
+def validate(context: CommandContext, request: Request) -> dict[str, Any]:
+    """Raises 26 where there is no collection, 166 for a view, 72 for options that do not go together, 20 for a repair
+    of a member of a replica set."""
+    namespace, body = target(request), request.body
+    _check_options(context, body)
+    collection = context.view.collection(namespace)
+    if collection is None or namespace == OPLOG:
+        raise CommandError(26, f"Collection '{namespace}' does not exist to validate.")
+    if collection.is_view:
+        raise CommandError(166, "Cannot validate a view")
+    if METADATA.of(body):
+        return _reply(collection, CollectionReport(), scanned=False, repairs=False)
+    repairs = REPAIR.of(body)
+    report = inspect(context, collection, repairs=repairs)
+    return _reply(collection, report, scanned=True, repairs=repairs)
+
+
+def _check_options(context: CommandContext, body: dict[str, Any]) -> None:
+    background, full, metadata, repair = (item.of(body) for item in (BACKGROUND, FULL, METADATA, REPAIR))
+    for name, given in (("full", full), ("repair", repair)):
+        if background and given:
+            raise CommandError(
+                72,
+                f"Running the validate command with both {{ background: true }} and {{ {name}: true }} is not "
+                "supported.",
+            )
+    if metadata and (background or full or repair):
+        raise CommandError(
+            72, "Running the validate command with { metadata: true } is not supported with any other options"
+        )
+    if repair and context.store.oplog_enabled:
+        raise CommandError(
+            72, "Running the validate command with { repair: true } can only be done in standalone mode."
+        )
+
+
+def _reply(collection: Collection, report: CollectionReport, *, scanned: bool, repairs: bool) -> dict[str, Any]:
+    missing = sum(item.missing for item in report.indexes.values())
+    extra = sum(item.extra for item in report.indexes.values())
+    warnings, errors = list(report.warnings), list(report.errors)
+    if report.non_compliant:
+        warnings.append(
+            f"Detected {report.non_compliant} documents not compliant with the collection's schema: see its validator"
+        )
+    if repairs:
+        warnings += _repairs(report, missing, extra)
+        errors = [text for item in report.indexes.values() for text in item.errors]
+    else:
+        if missing:
+            warnings.append(f"Detected {missing} missing index entries.")
+        if extra:
+            warnings.append(f"Detected {extra} extra index entries.")
+        errors += [f"Index with name '{name}' has inconsistencies." for name, item in _invalid(report)]
+    assert collection.uuid is not None
+    reply: dict[str, Any] = {"ns": collection.namespace, "uuid": Binary(collection.uuid, 4)}
+    if scanned:
+        reply |= {
+            "nInvalidDocuments": report.invalid, "nNonCompliantDocuments": report.non_compliant,
+            "nrecords": report.count,
+        }  # fmt: skip
+    reply["nIndexes"] = len(report.indexes) if scanned else len(collection.indexes)
+    if scanned:
+        reply["keysPerIndex"] = {name: item.keys for name, item in report.indexes.items()}
+    details = {
+        name: {"valid": item.valid or repairs, **({"errors": item.errors} if item.errors else {})}
+        for name, item in report.indexes.items()
+    }
+    changed = repairs and bool(missing or extra or report.invalid)
+    reply |= {
+        "indexDetails": details, "valid": not errors, "repaired": changed, "warnings": warnings, "errors": errors,
+        "extraIndexEntries": report.extra, "missingIndexEntries": report.missing, "corruptRecords": report.corrupt,
+    }  # fmt: skip
+    if repairs:
+        reply |= {
+            "numRemovedCorruptRecords": len(report.corrupt), "numRemovedExtraIndexEntries": extra,
+            "numInsertedMissingIndexEntries": missing,
+        }  # fmt: skip
+    return reply
+
+
+def _repairs(report: CollectionReport, missing: int, extra: int) -> list[str]:
+    """What was repaired, in MongoDB's words."""
+    said = []
+    if report.corrupt:
+        said.append(f"Removed {len(report.corrupt)} invalid documents.")
+    if extra:
+        said.append(f"Removed {extra} extra index entries.")
+    if missing:
+        said.append(f"Inserted {missing} missing index entries.")
+    return said
+
+
+def _invalid(report: CollectionReport) -> list[tuple[str, Any]]:
+    return [(name, item) for name, item in report.indexes.items() if not item.valid]
+
+
+_FIELDS: Final = Fields(
+    BACKGROUND, FULL, METADATA, REPAIR,
+    *without_effect("bool", "checkBSONConformance", "enforceFastCount", "fixMultikey"), strict=False,
+)  # fmt: skip
+
+COMMANDS: Final = (
+    Command(
+        "validate",
+        validate,
+        _FIELDS,
+        pauses=True,
+        writes=lambda request: bool(request.body.get("repair")),
+        requires=on_collection("validate"),
+    ),
+)

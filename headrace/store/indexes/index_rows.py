@@ -1,0 +1,71 @@
+"""The rows of an index as they are stored, that of `_id` among them: for checks, sizes and repairs.
+
+row = (key, value)    the index's number and the record included; value None: it does not match its checksum
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice, takewhile
+
+from headrace import limits
+from headrace.store.catalog import Collection, Index
+from headrace.store.checksums.transaction import DamagedValue
+from headrace.store.identity import identify
+from headrace.store.indexes.index_entries import key_maker
+from headrace.store.indexes.index_keys import NO_TRAITS, Traits
+from headrace.store.view import View, bounded_key
+
+Row = tuple[bytes, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRows:
+    """Where the rows of an index are: a table, and what all their keys begin with."""
+
+    collection: Collection
+    index: Index
+    table: str
+    prefix: bytes
+
+    def keys(self, view: View, after: bytes | None, count_max: int = limits.COUNT_COUNT) -> list[bytes]:
+        """So many keys strictly behind one, or from the first."""
+        prefix = self.prefix
+        with view.kv.cursor(view.tables[self.table]) as cursor:
+            if not cursor.set_range(prefix if after is None else after + b"\x00"):
+                return []
+            walk = islice(cursor.iternext(values=False), count_max)
+            return list(takewhile(lambda key: key.startswith(prefix), walk))
+
+    def piece(self, view: View, after: bytes | None, count_max: int = limits.VIEW_CHUNK_COUNT) -> list[Row]:
+        """So many rows strictly behind a key, or from the first."""
+        return [(key, _value(view, key, self.table)) for key in self.keys(view, after, count_max)]
+
+    def record(self, row: Row) -> bytes | None:
+        """The record that a row leads to; None where it cannot be read."""
+        return row[1] if self.table == "ids" or self.index.unique else row[0][-8:]
+
+    def expected(self, record: bytes, document: bytes) -> tuple[dict[bytes, bytes], Traits]:
+        """The rows that a document should have, and what it says of the index. Raises 171, 16746."""
+        if self.table == "ids":
+            return {bounded_key(self.prefix, identify(document)[0]): record}, NO_TRAITS
+        keys, traits = key_maker(self.index).keys(document)
+        if self.index.unique:
+            return dict.fromkeys(keys, record), traits
+        return {key + record: b"" for key in keys}, traits
+
+
+def rows_of(collection: Collection, index: Index) -> IndexRows | None:
+    """The rows of an index; None for one of a kind that has none."""
+    if index.name == "_id_":
+        return IndexRows(collection, index, "ids", collection.number_key)
+    if not index.has_entries:
+        return None
+    return IndexRows(collection, index, "indexes", index.number.to_bytes(4, "big"))
+
+
+def _value(view: View, key: bytes, table: str) -> bytes | None:
+    try:
+        return view.kv.get(key, db=view.tables[table])
+    except DamagedValue:
+        return None
