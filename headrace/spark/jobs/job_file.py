@@ -37,7 +37,7 @@ from headrace.spark import Window
 from headrace.spark.jobs.file_table import JOB_KEYS
 from headrace.spark.jobs.job_stages import check_stages, checked_lookup_tables
 from headrace.spark.mongodb.source_options import SourceOptions
-from headrace.spark.rows.extjson import loads
+from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.sinks.sink_options import SinkError, SinkOptions, parse_sink
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.table_location import resolved_path
@@ -166,7 +166,7 @@ def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path) -> 
 def _stages(given: Any) -> tuple[dict[str, Any], ...]:
     try:
         # Values in Extended JSON are what they stand for, in a TOML array as well.
-        stages = loads(given if isinstance(given, str) else json.dumps(given))
+        stages = loads_strict(given if isinstance(given, str) else json.dumps(given))
     except (TypeError, ValueError) as error:
         raise JobError(f"the pipeline's stages are not JSON: {error}") from None
     if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):

@@ -4,8 +4,11 @@ Rule: the text keeps the order of fields and every type, so two values have the 
 they are the same BSON, and text can stand for the document when a mirror is compared with its collection.
 Compact (no blanks), non-ASCII characters as themselves.
 
-`bson.json_util` takes four times as long, and a pipeline converts every value. Not handled: a stored document that
-looks like Extended JSON (`{"$oid": ...}` as data) has the text of that value; the format has no escape.
+A document that looks like a value of Extended JSON (`{"$oid": "zz"}` as data, with exactly the names that the text of a
+value has) is written inside `{"$plainDocument": ...}`, since the format has no escape of its own. Texts of earlier
+versions lack it: there a document is what it looks like, or itself if that is no value.
+
+`bson.json_util` takes four times as long, and a pipeline converts every value.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from json.encoder import encode_basestring as _quoted
 from typing import Any, Final
 
@@ -21,6 +24,7 @@ from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectI
 from bson.binary import UuidRepresentation
 from bson.codec_options import DatetimeConversion
 from bson.datetime_ms import DatetimeMS
+from bson.errors import InvalidId
 
 try:
     from json.encoder import c_encode_basestring as _fast_quoted  # type: ignore[attr-defined]
@@ -36,6 +40,17 @@ _READING: Final = json_util.JSONOptions(
     datetime_conversion=DatetimeConversion.DATETIME_MS,
     uuid_representation=UuidRepresentation.UNSPECIFIED,
 )
+_PLAIN: Final = "$plainDocument"
+_SHAPES: Final = frozenset(
+    frozenset(names.split())
+    for names in (
+        "$binary", "$binary $type", "$code", "$code $scope", "$date", "$dbPointer", "$maxKey", "$minKey",
+        "$numberDecimal", "$numberDouble", "$numberInt", "$numberLong", "$oid", "$options $regex", _PLAIN, "$regex",
+        "$regularExpression", "$symbol", "$timestamp", "$undefined", "$uuid",
+    )
+)  # fmt: skip
+"""The names of each kind of value, by which an object is taken for one."""
+_SHAPE_NAMES_MAX: Final = 2
 # The flags of Python's `re` that BSON has letters for, in the order BSON wants them.
 _REGEX_FLAGS: Final = ((2, "i"), (4, "l"), (8, "m"), (16, "s"), (32, "u"), (64, "x"))
 
@@ -49,11 +64,31 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str) -> Any:
-    """The value of a canonical or relaxed text. Raises ValueError."""
+    """The value of a stored text, canonical or relaxed. Raises ValueError for what is no JSON."""
     return _read(json.loads(text))
 
 
+def loads_strict(text: str) -> Any:
+    """The value of a text that somebody typed. Raises ValueError, also for `{"$oid": "zz"}`."""
+    return _read(json.loads(text), strict=True)
+
+
+def looks_like_value(names: Collection[str]) -> bool:
+    """Whether a document with these names is written inside `$plainDocument`."""
+    return 0 < len(names) <= _SHAPE_NAMES_MAX and frozenset(names) in _SHAPES
+
+
+def plain(text: str) -> str:
+    """The text of a document that looks like a value, from the text of its members in braces."""
+    return f'{{"{_PLAIN}":{text}}}'
+
+
 def _document(value: dict[str, Any]) -> str:
+    text = _members(value)
+    return plain(text) if text.startswith('{"$') and looks_like_value(value) else text
+
+
+def _members(value: dict[str, Any]) -> str:
     members = []
     for key, item in value.items():
         kind = type(item)
@@ -122,7 +157,7 @@ _WRITERS: Final[dict[type, Callable[[Any], str]]] = {
 }
 
 
-def _read(value: Any) -> Any:
+def _read(value: Any, strict: bool = False) -> Any:
     """The BSON value of parsed JSON; three times as fast as hooks that `json` calls for each object."""
     kind = type(value)
     if kind is dict:
@@ -130,21 +165,40 @@ def _read(value: Any) -> Any:
             ((name, inner),) = value.items()
             fast = _READERS.get(name)
             if fast is not None and type(inner) is str:
-                return fast(inner)
+                try:
+                    return fast(inner)
+                except (ArithmeticError, InvalidId, ValueError) as error:
+                    return _no_value(value, error, strict)
             if name == "$date" and type(inner) is dict and inner.keys() == {"$numberLong"}:
                 return DatetimeMS(int(inner["$numberLong"]))
-        read = {name: item if type(item) in _THEMSELVES else _read(item) for name, item in value.items()}
-        return _wrapped(read) if any(name[:1] == "$" for name in read) else read
+            if name == _PLAIN and type(inner) is dict:
+                return _read_members(inner, strict)
+        read = _read_members(value, strict)
+        return _wrapped(read, strict) if len(value) <= _SHAPE_NAMES_MAX and looks_like_value(value) else read
     if kind is list:
-        return [_read(item) for item in value]
+        return [_read(item, strict) for item in value]
     if kind is int and not -(1 << 31) <= value < 1 << 31:
         return Int64(value)
     return value
 
 
-def _wrapped(value: dict[str, Any]) -> Any:
-    """The BSON value of an object with names that begin with a dollar sign, whose values are converted already."""
-    return _without_dbrefs(json_util.object_hook(value, json_options=_READING))
+def _read_members(value: dict[str, Any], strict: bool) -> dict[str, Any]:
+    return {name: item if type(item) in _THEMSELVES else _read(item, strict) for name, item in value.items()}
+
+
+def _wrapped(value: dict[str, Any], strict: bool) -> Any:
+    """The BSON value of an object with the names of one, whose values are converted already."""
+    try:
+        return json_util.object_hook(dict(value), json_options=_READING)
+    except Exception as error:
+        # Whatever json_util trips over: a document, as MongoDB stored it.
+        return _no_value(value, error, strict)
+
+
+def _no_value(value: dict[str, Any], error: Exception, strict: bool) -> dict[str, Any]:
+    if strict:
+        raise ValueError(f"{json.dumps(value, default=str)} is no value of Extended JSON: {error}") from None
+    return value
 
 
 _THEMSELVES: Final = frozenset({bool, float, str, type(None)})
@@ -155,14 +209,3 @@ _READERS: Final[dict[str, Callable[[str], Any]]] = {
     "$numberLong": Int64,
     "$oid": ObjectId,
 }
-
-
-def _without_dbrefs(value: Any) -> Any:
-    """`json_util` makes DBRef objects of {$ref, $id} documents; here they are documents, as in `values.bson`."""
-    if isinstance(value, DBRef):
-        return {key: _without_dbrefs(item) for key, item in value.as_doc().items()}
-    if type(value) is dict:
-        return {key: _without_dbrefs(item) for key, item in value.items()}
-    if type(value) is list:
-        return [_without_dbrefs(item) for item in value]
-    return value

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.spark.rows.extjson import dumps
+from headrace.spark.rows.extjson import dumps, looks_like_value, plain
 from headrace.spark.rows.known_layouts import KnownLayouts
 from headrace.spark.rows.layouts import (
     ARRAY,
@@ -58,6 +58,15 @@ def _joined(match: LayoutMatch, pieces: Iterable[Piece]) -> pa.Array:
 
 
 def _object(match: LayoutMatch, fields: Iterable[LayoutField]) -> Iterator[Piece]:
+    members = list(fields)
+    if looks_like_value([field.name for field in members]):
+        before, _, behind = plain("{}").partition("{}")
+        yield from (before, *_members(match, members), behind)
+    else:
+        yield from _members(match, members)
+
+
+def _members(match: LayoutMatch, fields: Iterable[LayoutField]) -> Iterator[Piece]:
     yield "{"
     for number, field in enumerate(fields):
         yield f"{',' if number else ''}{dumps(field.name)}:"

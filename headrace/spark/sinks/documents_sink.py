@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from headrace.clock import SystemClock
 from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.parquet_log import ParquetLog
@@ -85,4 +86,4 @@ def _new_documents(table: pa.Table, before: Progress) -> tuple[pa.Table, Progres
 def _identity(row: dict[str, object]) -> GroupIdentity:
     """What identifies a group; a document without `_id` is identified by all its fields."""
     document = loads(str(row[_DOCUMENT]))
-    return repr(row.get(_WINDOW)), dumps(document.get("_id", document))
+    return repr(row.get(_WINDOW)), key_identity(dumps(document.get("_id", document)))

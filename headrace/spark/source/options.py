@@ -17,7 +17,7 @@ from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.pipelines.reader import split_stages
 from headrace.spark.pipelines.refusals import StageRefused
-from headrace.spark.rows.extjson import loads
+from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.rows.tokens import Token
 from headrace.spark.source.option_table import SOURCE_OPTIONS, STREAM
 
@@ -78,7 +78,9 @@ def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
         return (uri_of(options["path"]),)
     text = options["uri"].strip()
     try:
-        uris = loads(text) if text.startswith("[") else [line.strip() for line in text.splitlines() if line.strip()]
+        uris = (
+            loads_strict(text) if text.startswith("[") else [line.strip() for line in text.splitlines() if line.strip()]
+        )
     except ValueError as error:
         raise OptionError(f"the option 'uri' is not a JSON array: {error}") from None
     if not isinstance(uris, list) or not uris or not all(isinstance(uri, str) and uri for uri in uris):
@@ -136,7 +138,7 @@ def parse_position(text: str) -> StreamPosition:
 
 def _token(text: str) -> Token:
     try:
-        return Token.of(loads(text))
+        return Token.of(loads_strict(text))
     except (KeyError, TypeError, ValueError) as error:
         raise OptionError(f"{text!r} is not a resume token: {error}") from None
 
@@ -144,7 +146,7 @@ def _token(text: str) -> Token:
 def _pipeline(text: str) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
     """The stages for the server, and those after them for the source's reader."""
     try:
-        stages = loads(text)
+        stages = loads_strict(text)
     except ValueError as error:
         raise OptionError(f"the option 'pipeline' is not JSON: {error}") from None
     if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):

@@ -4,6 +4,9 @@ What must hold: a mirror's row is the document as it was at the row's token. So 
 when its token is greater than the row's, and than the mirror's own token, which also speaks for the keys that are
 gone. Giving the same rows again, or some of them, changes nothing.
 
+Keys are compared as MongoDB compares them (`rows/key_identity.py`): a row whose key is 1.0 takes the place of one whose
+key is 1.
+
 A new snapshot does not empty a mirror: whoever reads it meanwhile finds each document, at the latest as it was before.
 The snapshot's rows replace those of their keys, and when it is complete the rows that are older than its beginning go:
 what is left of them was not in the collection any more.
@@ -13,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.key_identity import key_identity, same_document_key
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 
 # After these the collection of that name is another one, or none; what it holds then comes by its own rows.
@@ -111,18 +115,34 @@ def fold(
     return folding.changes()
 
 
+class _Changed(NamedTuple):
+    """A row as it is now: its key's text, the document (None: gone), the token at which that is true."""
+
+    key: str
+    document: dict[str, Any] | str | None
+    token: str
+
+
+_NOTHING: Final = _Changed("", None, "")
+
+
 class _Folding:
     """The mirror's rows as they change, parsed when first changed and written as text once, at the end."""
 
     def __init__(self, state: MirrorState, existing: Mapping[str, MirrorRow], clearing: bool) -> None:
         self._state = state
         self._existing = existing
+        self._texts: dict[str, list[str]] = {}
+        """The keys of existing rows by their identity: one, but for rows of a snapshot that is still being read."""
+        for key in existing:
+            self._texts.setdefault(key_identity(key), []).append(key)
         self._clearing = clearing
         self._clear = False
         self._stale_before = state.begun
         self._absolute = True
         self._count = 0
-        self._changed: dict[str, tuple[dict[str, Any] | str | None, str]] = {}
+        self._changed: dict[str, _Changed] = {}
+        """By the identity of the key."""
 
     def take(self, row: Row) -> None:
         kind = row.operationType
@@ -131,7 +151,8 @@ class _Folding:
         elif kind == SNAPSHOT_END:
             self._state = replace(self._state, snapshot_token=row.token, begun="")
         elif kind == SNAPSHOT:
-            self._changed[key_of(row)] = (row.fullDocument, row.token)
+            key = key_of(row)
+            self._changed[key_identity(key)] = _Changed(key, row.fullDocument, row.token)
         elif row.token > self._state.token:
             self._event(row)
             self._state = replace(self._state, token=row.token)
@@ -141,11 +162,15 @@ class _Folding:
         changes = MirrorChanges(self._state, clear=self._clear, event_count=self._count, absolute=self._absolute)
         if not self._state.begun:
             changes.stale_before = self._stale_before
-        for key, (document, token) in self._changed.items():
+        for identity, (key, document, token) in self._changed.items():
             if document is not None:
                 changes.upserts[key] = MirrorRow(document if isinstance(document, str) else dumps(document), token)
-            elif not self._clear and key in self._existing:
-                changes.deletes.add(key)
+            if not self._clear:
+                changes.deletes |= {text for text in self._texts.get(identity, ()) if text not in changes.upserts}
+        for identity, texts in self._texts.items():
+            if len(texts) > 1 and identity not in self._changed and not self._clear:
+                newest = max(texts, key=lambda text: self._existing[text].token)
+                changes.deletes |= {text for text in texts if text != newest}
         return changes
 
     def _begin(self, token: str) -> None:
@@ -166,15 +191,16 @@ class _Folding:
 
     def _keyed(self, row: Row) -> None:
         key = key_of(row)
-        before, token = self._current(key)
-        if row.token <= token:
+        identity = key_identity(key)
+        before = self._current(identity)
+        if row.token <= before.token:
             return
         if row.operationType == "delete":
-            self._changed[key] = (None, row.token)
+            self._changed[identity] = _Changed(key, None, row.token)
         elif row.fullDocument is not None:
-            self._changed[key] = (row.fullDocument, row.token)
-        elif before is not None:
-            self._changed[key] = (self._updated(before, row), row.token)
+            self._changed[identity] = _Changed(same_document_key(row.fullDocument, key), row.fullDocument, row.token)
+        elif before.document is not None:
+            self._changed[identity] = _Changed(before.key, self._updated(before.document, row), row.token)
         elif row.token <= self._state.snapshot_token:
             self._absolute = False
         else:
@@ -188,11 +214,15 @@ class _Folding:
         except CannotApply as error:
             raise MirrorDiverged(f"the update of {row.documentKey} at {row.token}: {error}") from error
 
-    def _current(self, key: str) -> tuple[dict[str, Any] | str | None, str]:
-        if key in self._changed:
-            return self._changed[key]
-        stored = None if self._clear else self._existing.get(key)
-        return (stored.document, stored.token) if stored and stored.token >= self._stale_before else (None, "")
+    def _current(self, identity: str) -> _Changed:
+        if identity in self._changed:
+            return self._changed[identity]
+        texts = () if self._clear else self._texts.get(identity, ())
+        if not texts:
+            return _NOTHING
+        rows = [_Changed(text, self._existing[text].document, self._existing[text].token) for text in texts]
+        newest = max(rows, key=lambda row: row.token)
+        return newest if newest.token >= self._stale_before else _NOTHING
 
     def _empty(self) -> None:
         if self._clearing:

@@ -2,7 +2,7 @@
 
     <collection>           the documents
     headrace.positions     {_id: <collection>, state: …, pending: {parts, clear, stale_before, next}}
-    headrace.redo          {_id: "<collection>/<part>", of: <collection>, writes: [...]}  what a commit is about to do
+    headrace.redo          {_id: "<collection>/<part>", of: <collection>, bson: …}  what a commit is about to do
     headrace.tokens        {_id: "<collection>/<key>", of: <collection>, token: …}  while a snapshot is caught up with
 
 No transaction is needed (a standalone server has none), because a commit is in this order:
@@ -16,6 +16,10 @@ A crash before 2 changes nothing; behind it, whoever opens the table next does 3
 from the target's own (a snapshot, inserts, deletes), 1 and 2 are left out: the batch given again does the same.
 
 Documents that others write into the collection remain, unless the source has their keys.
+
+The server takes 1 and 1.0 for one `_id`, so a token's key is the key's identity (`rows/key_identity.py`), and deletes
+come before other writes: a document that comes back with a key of another type is deleted and inserted. A document with
+a name that begins with `$` cannot replace another one as it is (error 52), and is sent as the literal of a pipeline.
 """
 
 from __future__ import annotations
@@ -28,9 +32,10 @@ from pymongo import DeleteOne, ReplaceOne, UpdateOne
 
 from headrace import limits
 from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import schema, state_of, state_text
-from headrace.values.bson import OPTIONS
+from headrace.values.bson import OPTIONS, decode, encode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,14 +72,16 @@ class MongoMirror:
         by_key = {key: loads(key) for key in keys}
         self._seen = {}
         for some in _chunks(list(by_key.items()), limits.SINK_WRITE_COUNT_MAX):
+            # Earlier versions stored tokens by the key's text.
+            names = dict.fromkeys(name for key, _ in some for name in (self._id(key_identity(key)), self._id(key)))
             tokens = {
                 entry["_id"].partition("/")[2]: entry["token"]
-                for entry in self._tokens.find({"_id": {"$in": [self._id(key) for key, _ in some]}})
+                for entry in self._tokens.find({"_id": {"$in": list(names)}})
             }
             for document in self._documents.find({"_id": {"$in": [value for _, value in some]}}):
                 key = dumps(document["_id"])
-                if key in by_key:
-                    self._seen[key] = MirrorRow(dumps(document), tokens.get(key, ""))
+                token = max(tokens.get(key_identity(key), ""), tokens.get(key, ""))
+                self._seen[key] = MirrorRow(dumps(document), token)
         return self._seen
 
     def commit(self, changes: MirrorChanges) -> None:
@@ -87,9 +94,8 @@ class MongoMirror:
             return
         chunks = list(_redo_chunks(writes))
         for number, chunk in enumerate(chunks):
-            self._redo.replace_one(
-                {"_id": self._id(str(number))}, {"of": self.collection, "writes": chunk}, upsert=True
-            )
+            stored = {"of": self.collection, "bson": encode({"writes": chunk})}
+            self._redo.replace_one({"_id": self._id(str(number))}, stored, upsert=True)
         pending["parts"] = len(chunks)
         self._positions.update_one({"_id": self.collection}, {"$set": {"pending": pending}}, upsert=True)
         self._apply_pending(pending)
@@ -118,7 +124,8 @@ class MongoMirror:
         for number in range(pending["parts"]):
             chunk = self._redo.find_one({"_id": self._id(str(number))})
             assert chunk is not None, "a pending commit has all its writes"
-            writes += chunk["writes"]
+            # An earlier version stored the writes as they are.
+            writes += decode(chunk["bson"])["writes"] if "bson" in chunk else chunk["writes"]
         self._write(writes, pending)
         self._finish(pending["next"])
 
@@ -133,21 +140,27 @@ class MongoMirror:
     def _writes(self, changes: MirrorChanges) -> Iterator[Document]:
         state = changes.state
         catching_up = not state.snapshot_token or state.token <= state.snapshot_token
+        for key in changes.deletes:
+            yield {"key": loads(key)}
         for key, stored in changes.upserts.items():
             before = None if changes.clear else self._seen.get(key)
             document = loads(stored.document)
             large = before is not None and len(stored.document) > _FIELDS_FROM
             fields = _fields(loads(before.document), document) if before and large else None
             write = {"key": document["_id"], **({"fields": fields} if fields else {"document": document})}
-            yield write | ({"guard": self._id(key), "token": stored.token} if catching_up else {})
-        for key in changes.deletes:
-            yield {"key": loads(key)}
+            guard = {"guard": self._id(key_identity(key)), "token": stored.token}
+            yield write | (guard if catching_up else {})
 
     def _write(self, writes: list[Document], pending: Document) -> None:
         if pending["clear"]:
             self._documents.delete_many({})
             self._tokens.delete_many({"of": self.collection})
-        for some in _chunks(writes, limits.SINK_WRITE_COUNT_MAX):
+        deletes = [write for write in writes if not {"document", "fields"} & write.keys()]
+        others = [write for write in writes if {"document", "fields"} & write.keys()]
+        for some in (
+            *_chunks(deletes, limits.SINK_WRITE_COUNT_MAX),
+            *_chunks(others, limits.SINK_WRITE_COUNT_MAX),
+        ):
             self._documents.bulk_write([_operation(write) for write in some], ordered=False)
             # Behind the documents: a token without its document would hide events from it.
             tokens = [
@@ -163,12 +176,15 @@ class MongoMirror:
     def _remove_stale(self, before: str) -> None:
         """Removes the documents that no row of the snapshot which began at `before` has confirmed."""
         keys = (entry["_id"] for entry in self._documents.find({}, {"_id": 1}))
-        while names := {self._id(dumps(key)): key for key in islice(keys, limits.SINK_WRITE_COUNT_MAX)}:
-            confirmed = {"_id": {"$in": list(names)}, "token": {"$gte": before}}
+        while some := list(islice(keys, limits.SINK_WRITE_COUNT_MAX)):
+            stale = {self._id(key_identity(dumps(key))): key for key in some}
+            by_text = {self._id(dumps(key)): name for name, key in stale.items()}
+            confirmed = {"_id": {"$in": list({**stale, **by_text})}, "token": {"$gte": before}}
             for entry in self._tokens.find(confirmed, {"_id": 1}):
-                del names[entry["_id"]]
-            if names:
-                self._documents.delete_many({"_id": {"$in": list(names.values())}})
+                name: str = entry["_id"]
+                stale.pop(by_text.get(name, name), None)
+            if stale:
+                self._documents.delete_many({"_id": {"$in": list(stale.values())}})
 
     def _id(self, name: str) -> str:
         """The key of what belongs to this collection; its name has no slash that matters: it is escaped."""
@@ -178,6 +194,8 @@ class MongoMirror:
 def _operation(write: Document) -> Any:
     key = {"_id": {"$eq": write["key"]}}
     if "document" in write:
+        if any(name.startswith("$") for name in write["document"]):
+            return UpdateOne(key, [{"$replaceWith": {"$literal": write["document"]}}], upsert=True)
         return ReplaceOne(key, write["document"], upsert=True)
     return UpdateOne(key, write["fields"]) if "fields" in write else DeleteOne(key)
 
@@ -188,7 +206,10 @@ def _fields(before: Document, after: Document) -> Document | None:
     new = [name for name in after if name not in before]
     changed = {name: after[name] for name in after if name not in before or dumps(before[name]) != dumps(after[name])}
     removed = [name for name in before if name not in after]
-    if list(after) != common + new or len(changed) * 2 > len(after):
+    # A `$set` adds fields in the order of their names.
+    if list(after) != common + new or new != sorted(new) or len(changed) * 2 > len(after):
+        return None
+    if len(new) > 1 and any(name[:1].isdigit() for name in new):
         return None
     if any("." in name or name.startswith("$") or not name for name in [*changed, *removed]):
         return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.key_identity import same_document_key
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.spark.tables.drop_policy import CollectionGone
 from headrace.spark.tables.fold import DOCUMENT_OPERATIONS, INVALIDATING, MirrorDiverged, key_of
@@ -134,7 +135,7 @@ class VersionChanges:
             self._put(replace(version, confirmed=row.token))
             return
         if document is not None:
-            self._begin(key, document, row)
+            self._begin(same_document_key(document, key), document, row)
 
     def _document(self, row: Row, version: DocumentVersion | None) -> str | None:
         if row.operationType == "delete":

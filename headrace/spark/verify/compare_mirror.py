@@ -25,6 +25,7 @@ from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.mongodb.update_descriptions import description_option
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.key_identity import key_identity
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.fold import (
     DOCUMENT_OPERATIONS,
@@ -173,12 +174,13 @@ def _advanced(rows: Mapping[str, MirrorRow], events: Iterable[Row], state: Mirro
     by_key: dict[str, list[Row]] = {}
     for row in events:
         if row.operationType in DOCUMENT_OPERATIONS:
-            by_key.setdefault(key_of(row), []).append(row)
-    for key, some in by_key.items():
+            by_key.setdefault(key_identity(key_of(row)), []).append(row)
+    for some in by_key.values():
+        keys = dict.fromkeys(map(key_of, some))
         try:
-            changes = fold(some, state, {key: rows[key]} if key in rows else {})
+            changes = fold(some, state, {key: rows[key] for key in keys if key in rows})
         except MirrorDiverged:
-            advanced[key] = _DIVERGED
+            advanced |= dict.fromkeys(keys, _DIVERGED)
             continue
         advanced |= {name: stored.document for name, stored in changes.upserts.items()}
         for name in changes.deletes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, json_util
 from bson.datetime_ms import DatetimeMS
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.spark.rows import extjson
+from headrace.spark.rows.documents import TextColumn
 from headrace.values import bson
 
 SCALARS: st.SearchStrategy[Any] = st.one_of(
@@ -65,3 +67,40 @@ def test_a_reference_is_a_document_like_any_other() -> None:
 def test_a_value_that_bson_does_not_know_is_refused() -> None:
     with pytest.raises(TypeError, match="set is not a BSON value"):
         extjson.dumps({"a": {1}})
+
+
+LOOKALIKES = [
+    "$binary", "$code", "$date", "$dbPointer", "$id", "$maxKey", "$numberDecimal", "$numberInt", "$numberLong", "$oid",
+    "$options", "$plainDocument", "$regex", "$regularExpression", "$scope", "$symbol", "$timestamp", "$type", "$uuid",
+    "base64", "i", "subType", "t",
+]  # fmt: skip
+IMITATIONS = st.dictionaries(
+    st.sampled_from(LOOKALIKES),
+    st.recursive(
+        st.sampled_from(["zz", "5f" * 12, 1, Int64(1), 1.0, None, True, "2020-01-01T00:00:00Z", Regex("a", "i")]),
+        lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.sampled_from(LOOKALIKES), inner)),
+        max_leaves=6,
+    ),
+    max_size=3,
+)
+
+
+@given(IMITATIONS)
+def test_a_document_that_imitates_a_value_comes_back_as_itself(document: dict[str, Any]) -> None:
+    data = bson.encode({"_id": 1, "a": document, "b": [document]})
+    text = extjson.dumps(bson.decode(data))
+    assert bson.encode(extjson.loads(text)) == bson.encode(extjson.loads_strict(text)) == data
+
+
+@given(st.lists(IMITATIONS, min_size=1, max_size=2))
+def test_texts_made_by_layouts_are_those_of_single_documents(documents: list[dict[str, Any]]) -> None:
+    encoded = [bson.encode({"_id": 1, "a": document}) for document in documents] * 250
+    column = pa.array(encoded, pa.binary())
+    assert TextColumn()(column).to_pylist() == TextColumn(together=False)(column).to_pylist()
+
+
+def test_stored_texts_without_the_escape_are_documents_where_they_are_no_values() -> None:
+    assert extjson.loads('{"a":{"$oid":"zz"}}') == {"a": {"$oid": "zz"}}
+    assert extjson.loads('{"a":{"$binary":{"$numberInt":"1"}}}') == {"a": {"$binary": 1}}
+    with pytest.raises(ValueError, match="no value of Extended JSON"):
+        extjson.loads_strict('{"a":{"$oid":"zz"}}')

@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from bson import Int64
+from bson import Decimal128, Int64
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from headrace.spark.rows.events import Row
+from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.mongodb_sink import PerCollectionSink, mongodb_sink
@@ -129,3 +129,67 @@ def test_with_fail_a_rename_stops_it_and_with_keep_it_is_passed_over(uri: str, t
 def test_a_collection_without_its_database_is_refused(uri: str) -> None:
     with pytest.raises(ValueError, match="needs its database"):
         mongodb_sink(uri, collection="c")
+
+
+def test_a_document_that_comes_back_with_a_key_of_another_type_stays(uri: str, target: Db) -> None:
+    sink = mongodb_sink(uri, database=target.name, collection="c")
+    sink.apply(MicroBatch("q", 0, table_of([event(1, "insert", "c", 1, fullDocument={"_id": 1})])))
+    again = [event(2, "delete", "c", 1), event(3, "insert", "c", 1.0, fullDocument={"_id": 1.0, "n": 1})]
+    sink.apply(MicroBatch("q", 1, table_of(again)))
+    assert [repr(document) for document in target.c.find()] == ["{'_id': 1.0, 'n': 1}"]
+    decimal = Decimal128("1.00")
+    replaced = [event(4, "replace", "c", 1.0, fullDocument={"_id": decimal, "n": 2})]
+    description = {"updatedFields": {"n": 3}, "removedFields": []}
+    replaced.append(event(5, "update", "c", decimal, updateDescription=description))
+    sink.apply(MicroBatch("q", 2, table_of(replaced)))
+    assert list(target.c.find()) == [{"_id": decimal, "n": 3}]
+
+
+def test_a_snapshot_and_the_events_before_it_agree_on_a_key_of_two_types(uri: str, target: Db) -> None:
+    """The events say: 1 was inserted, deleted, inserted as 1.0; the snapshot has seen the last of these already."""
+    snapshot = [
+        event(0, SNAPSHOT_BEGIN),
+        event(4, SNAPSHOT, "c", 1.0, fullDocument={"_id": 1.0, "n": 1}),
+        event(4, SNAPSHOT_END),
+    ]
+    events = [
+        event(1, "insert", "c", 1, fullDocument={"_id": 1}),
+        event(2, "delete", "c", 1),
+        event(3, "insert", "c", 1.0, fullDocument={"_id": 1.0, "n": 1}),
+        event(5, "update", "c", 1.0, updateDescription={"updatedFields": {"n": 2}, "removedFields": []}),
+    ]
+    sink = mongodb_sink(uri, database=target.name, collection="c")
+    for number, rows in enumerate([snapshot, *([row] for row in events)]):
+        sink.apply(MicroBatch("q", number, table_of(rows)))
+    assert [repr(document) for document in target.c.find()] == ["{'_id': 1.0, 'n': 2}"]
+
+
+POISON = [
+    {"_id": 1, "$set": 1, "a.b": {"$oid": "zz", "c.d": [{"$inc": 1}]}},
+    {"_id": 2, "a": {"$binary": {"base64": "", "subType": "zz"}}, "": None},
+    {"_id": 3, "$oid": "zz"},
+    {"_id": {"a.b": 1}, "$ref": 1},
+]
+
+
+@pytest.mark.parametrize("before", [{}, {"text": "x" * 3000}])
+def test_documents_with_dollars_and_dots_are_copied_as_they_are(uri: str, target: Db, before: dict[str, Any]) -> None:
+    """The first time each is inserted, then replaced, then updated: through the redo of a commit."""
+    sink = mongodb_sink(uri, database=target.name, collection="c")
+    inserted = [event(n, "insert", "c", d["_id"], fullDocument=d | before) for n, d in enumerate(POISON, 1)]
+    replaced = [event(n, "replace", "c", d["_id"], fullDocument=d | before) for n, d in enumerate(POISON, 11)]
+    diff = {"$v": 2, "diff": {"i": {"$new": {"$oid": "yy"}}}}
+    updated = [event(n, "update", "c", d["_id"], updateDescription=diff) for n, d in enumerate(POISON, 21)]
+    for number, rows in enumerate([inserted, replaced, updated]):
+        sink.apply(MicroBatch("q", number, table_of(rows)))
+    expected = [repr(d | before | {"$new": {"$oid": "yy"}}) for d in POISON]
+    assert [repr(document) for document in target.c.find()] == expected
+
+
+def test_fields_that_an_update_adds_are_in_the_sources_order(uri: str, target: Db) -> None:
+    sink = mongodb_sink(uri, database=target.name, collection="c")
+    large = {"_id": 1, "text": "x" * 3000, "n": 1, "m": 1, "k": 1}
+    sink.apply(MicroBatch("q", 0, table_of([event(1, "insert", "c", 1, fullDocument=large)])))
+    diff = {"$v": 2, "diff": {"i": {"z": 1, "a": 2}}}
+    sink.apply(MicroBatch("q", 1, table_of([event(2, "update", "c", 1, updateDescription=diff)])))
+    assert list(target.c.find_one() or {}) == [*large, "z", "a"]

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from bson import Decimal128, Int64
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps
@@ -191,3 +192,60 @@ def test_a_snapshot_read_while_writers_write_and_the_events_since_it_began_give_
         pending = pending[size:]
     expected = {dumps(key): dumps(document) for key, document in collection.documents.items()}
     assert {key: row.document for key, row in mirror.items()} == expected
+
+
+def keyed(token: str, kind: str, key: Any, **fields: Any) -> Row:
+    texts = {name: dumps(value) for name, value in fields.items()}
+    return Row(token, operationType=kind, documentKey=dumps({"_id": key}), **texts)
+
+
+def test_a_replacement_that_changes_the_type_of_a_key_moves_the_row() -> None:
+    mirror: dict[str, MirrorRow] = {}
+    state = applied(mirror, [keyed("1", "insert", 1, fullDocument={"_id": 1})], MirrorState())
+    state = applied(mirror, [keyed("2", "replace", 1, fullDocument={"_id": 1.0})], state)
+    assert mirror == {dumps(1.0): MirrorRow(dumps({"_id": 1.0}), "2")}
+    changed = keyed("3", "update", 1.0, updateDescription={"updatedFields": {"n": 2}, "removedFields": []})
+    applied(mirror, [changed], state)
+    assert mirror == {dumps(1.0): MirrorRow(dumps({"_id": 1.0, "n": 2}), "3")}
+
+
+def test_rows_of_one_key_in_two_types_end_as_the_newest() -> None:
+    """The first is from before a snapshot, the second the snapshot's; the events between come after it."""
+    mirror = {dumps(1): MirrorRow(dumps({"_id": 1}), "1"), dumps(1.0): MirrorRow(dumps({"_id": 1.0}), "4")}
+    rows = [keyed("2", "delete", 1), keyed("3", "insert", 1.0, fullDocument={"_id": 1.0})]
+    applied(mirror, rows, MirrorState("1", "4"))
+    assert mirror == {dumps(1.0): MirrorRow(dumps({"_id": 1.0}), "4")}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_keys_of_several_types_in_batches_of_any_size_are_what_the_collection_has(seed: int) -> None:
+    choose = random.Random(seed)
+    spellings = [1, 1.0, Int64(1), Decimal128("1.00"), 2, Decimal128("2")]
+    documents: dict[int, Any] = {}
+    rows: list[Row] = []
+    for number in range(60):
+        key = choose.choice(spellings)
+        identity = int(str(key)[0])
+        token = f"{number:03}"
+        there = documents.get(identity)
+        if there is None:
+            documents[identity] = {"_id": key, "n": number}
+            rows.append(keyed(token, "insert", key, fullDocument=documents[identity]))
+        elif choose.random() < 0.4:
+            rows.append(keyed(token, "delete", documents.pop(identity)["_id"]))
+        elif choose.random() < 0.5:
+            documents[identity] = {"_id": key, "n": number}
+            rows.append(keyed(token, "replace", there["_id"], fullDocument=documents[identity]))
+        else:
+            documents[identity] = there | {"n": number}
+            description = {"updatedFields": {"n": number}, "removedFields": []}
+            rows.append(keyed(token, "update", there["_id"], updateDescription=description))
+    mirror: dict[str, MirrorRow] = {}
+    state = MirrorState()
+    while rows:
+        size = choose.randrange(1, 6)
+        state = applied(mirror, rows[:size], state)
+        rows = rows[size:]
+    assert {key: row.document for key, row in mirror.items()} == {
+        dumps(document["_id"]): dumps(document) for document in documents.values()
+    }
