@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headrace.execution.planner.intervals import End, Interval, Intervals, point, union
+from headrace.execution.planner.intervals import End, Interval, Intervals, complement, point, union
 from headrace.query.match.match_expression import (
     AlwaysBoolean,
     And,
@@ -29,6 +29,7 @@ from headrace.values.order import NAN_KEY, number_key, regex_options
 _NUMBERS: Final = frozenset({Decimal128, Int64, float, int})
 _PLAIN: Final = _NUMBERS | {Binary, DatetimeMS, ObjectId, Timestamp, bool, bytes, str}
 _POINTS: Final = _PLAIN | {MaxKey, MinKey, dict, type(None)}
+_EXACT: Final = _PLAIN | {type(None)}
 _RANGES: Final = frozenset({MatchType.GT, MatchType.GTE, MatchType.LT, MatchType.LTE})
 _LEADING_TEXT: Final = re.compile(r"\^([\w \-:/@,;=<>!\"'%&~`]+)([*?+{]?)", re.ASCII)
 _UNDEFINED: Final = b"\x0f"
@@ -46,6 +47,8 @@ class PathCondition(NamedTuple):
     """Whether what has no value at the path does not match."""
     element: tuple[int, str] | None
     node: MatchExpression
+    is_single: bool = False
+    """Whether the intervals hold only where no document has an array on the path."""
 
 
 def conditions_of(node: MatchExpression) -> list[PathCondition]:
@@ -62,13 +65,28 @@ def _conditions(node: MatchExpression, prefix: str, element: tuple[int, str] | N
         needs_value = not node.test(MISSING)
         yield PathCondition(_joined(prefix, node.path), intervals, _is_exact(node), needs_value, element, node)
     elif isinstance(node, Not):
-        inner = node.inner
-        if element is None and isinstance(inner, LeafMatchExpression) and inner.kind is MatchType.EXISTS:
-            yield PathCondition(inner.path, [point(None)], False, False, None, node)
+        if isinstance(node.inner, LeafMatchExpression):
+            yield from _negated(node, node.inner, prefix, element)
     elif isinstance(node, ElemMatchExpression):
         path = _joined(prefix, node.path)
         yield PathCondition(path, None, False, True, element, node)
         yield from _conditions(node.inner, path, (id(node), path))
+
+
+def _negated(
+    node: Not, inner: LeafMatchExpression, prefix: str, element: tuple[int, str] | None
+) -> Iterator[PathCondition]:
+    """The values that a leaf leaves, where each value in its intervals fulfils it."""
+    if inner.kind is MatchType.EXISTS:
+        if element is None:
+            yield PathCondition(inner.path, [point(None)], False, False, None, node)
+        return
+    intervals = leaf_intervals(inner) if _is_exact(inner) else None
+    with_null = _has_null(inner)
+    if intervals is None or (with_null and element is not None):
+        return
+    path, needs_value = _joined(prefix, inner.path), inner.test(MISSING)
+    yield PathCondition(path, complement(intervals), True, needs_value, element, node, is_single=with_null)
 
 
 def equality_condition(path: str, values: list[Any]) -> PathCondition:
@@ -93,15 +111,27 @@ def leaf_intervals(leaf: LeafMatchExpression) -> Intervals | None:
         return _in(leaf.argument)
     if leaf.kind is MatchType.REGEX and type(leaf.argument) is tuple:
         return union(_pattern(*leaf.argument))
+    if leaf.kind is MatchType.MOD:
+        return [_NUMBER]
+    if leaf.kind is MatchType.TYPE and type(leaf.argument) is frozenset and leaf.argument <= _BY_TYPE.keys():
+        return union([_BY_TYPE[number] for number in leaf.argument])
     return None
 
 
 def _is_exact(leaf: LeafMatchExpression) -> bool:
     if leaf.kind is MatchType.EQ:
-        return type(leaf.wanted) in _PLAIN
+        return type(leaf.wanted) in _EXACT
     if leaf.kind in _RANGES:
         return type(leaf.argument) in _PLAIN and type(leaf.argument) not in (Binary, bytes)
-    return leaf.kind is MatchType.IN and all(type(item) in _PLAIN for item in leaf.argument)
+    return leaf.kind is MatchType.IN and all(type(item) in _EXACT for item in leaf.argument)
+
+
+def _has_null(leaf: LeafMatchExpression) -> bool:
+    return leaf.wanted is None or (leaf.kind is MatchType.IN and None in map(_null, leaf.argument))
+
+
+def _null(value: Any) -> bool | None:
+    return None if value is None else True
 
 
 def _equal(value: Any) -> Intervals | None:
@@ -147,6 +177,20 @@ class _Before(NamedTuple):
     """Shown as an end that is excluded."""
 
     value: Any
+
+    def turned(self) -> _From:
+        """What it is to the interval on its other side."""
+        return _From(self.value)
+
+
+class _From(NamedTuple):
+    """Shown as an end that is included."""
+
+    value: Any
+
+    def turned(self) -> _Before:
+        """What it is to the interval on its other side."""
+        return _Before(self.value)
 
 
 def _bracket(prefix: bytes, low: Any, high: Any) -> Interval:
@@ -204,7 +248,18 @@ _BRACKETS: Final[dict[type, Interval]] = {
     str: _bracket(b"<", "", {}),
 }
 
+_NUMBER: Final = Interval(End(encode_value(float("nan")), float("nan")), _INFINITE[1])
+_BY_TYPE: Final[dict[int, Interval]] = {
+    -1: point(MinKey()), 1: _NUMBER, 2: _BRACKETS[str], 3: _BRACKETS[dict], 5: _BRACKETS[bytes],
+    7: _BRACKETS[ObjectId], 8: _BRACKETS[bool], 9: _BRACKETS[DatetimeMS], 10: point(None),
+    11: _bracket(b"\x8c", Regex(""), MaxKey()), 16: _NUMBER, 17: _BRACKETS[Timestamp], 18: _NUMBER, 19: _NUMBER,
+    127: point(MaxKey()),
+}  # fmt: skip
+"""The values of a BSON type; those that are not here bound nothing, above all arrays: they have no key of their own."""
+
 
 def end_shown(end: End) -> tuple[Any, bool]:
     """(value, included) of an end, as explain shows it."""
-    return (end.value.value, False) if isinstance(end.value, _Before) else (end.value, end.included)
+    if isinstance(end.value, _Before | _From):
+        return end.value.value, isinstance(end.value, _From)
+    return end.value, end.included

@@ -134,6 +134,7 @@ def _groups(field: _Field, conditions: Sequence[PathCondition]) -> list[tuple[_E
     numbers = [
         number for number, condition in enumerate(conditions)
         if condition.path == field.path and condition.intervals is not None
+        and not (condition.is_single and field.arrays)
     ]  # fmt: skip
     if not field.arrays:
         return [(None, numbers)] if numbers else []

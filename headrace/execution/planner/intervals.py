@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bson import MaxKey, MinKey
+
 from headrace.store.indexes.index_keys import INVERTED
 from headrace.values.keystring import encode_value
 
@@ -97,6 +99,27 @@ def union(intervals: Iterable[Interval]) -> Intervals:
         else:
             made.append(interval)
     return made
+
+
+_FIRST: Final = End(encode_value(MinKey()), MinKey())
+_LAST: Final = End(encode_value(MaxKey()), MaxKey())
+
+
+def complement(intervals: Intervals) -> Intervals:
+    """The values that are in none of them."""
+    made: Intervals = []
+    low = _FIRST
+    for interval in intervals:
+        made.append(Interval(low, _turned(interval.low)))
+        low = _turned(interval.high)
+    made.append(Interval(low, _LAST))
+    return [interval for interval in made if interval.positions()[0] < interval.positions()[1]]
+
+
+def _turned(end: End) -> End:
+    """The end of what is on the other side."""
+    value = end.value.turned() if hasattr(end.value, "turned") else end.value
+    return End(end.key, value, not end.included, end.is_prefix)
 
 
 def intersection(left: Intervals, right: Intervals) -> Intervals:

@@ -186,7 +186,8 @@ def _parse_mod(path: str, name: str, argument: Any, context: FilterContext) -> M
 
 
 def _parse_type(path: str, name: str, argument: Any, context: FilterContext) -> MatchExpression:
-    return LeafMatchExpression(MatchType.TYPE, path, has_type(parse_types(argument)))
+    types = parse_types(argument)
+    return LeafMatchExpression(MatchType.TYPE, path, has_type(types), argument=types)
 
 
 _BIT_KINDS: Final = {
