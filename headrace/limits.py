@@ -147,7 +147,6 @@ STOPPED_SECONDS: Final = 10  # without a look at the clock, which is looked at e
 JUMP_SECONDS: Final = 600  # that a clock which has jumped forward must last before documents expire by it
 VALIDATE_LISTED_COUNT_MAX: Final = 1000  # records and rows that an answer of `validate` names; it counts all of them
 TTL_COUNT_MAX: Final = 250  # documents a TTL index's round looks at before others get a turn
-TTL_BYTES_MAX: Final = 1024 * 1024  # and bytes of them
 
 # Sessions.
 SESSION_MINUTES: Final = 30  # logicalSessionTimeoutMinutes

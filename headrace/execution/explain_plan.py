@@ -22,7 +22,6 @@ from headrace.execution.planner.choice import ANY_ORDER, NO_INDEX, Access, OrAcc
 from headrace.execution.planner.collated_bounds import CollationKey
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.intervals import Intervals
-from headrace.execution.sources import id_direction
 from headrace.query.collation import Collation
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
@@ -120,8 +119,8 @@ def access(
     finder = Finder(collection, spec, collation, variables, hint)
     if finder.is_by_id:
         return ReadPlan({"stage": "IDHACK"}, is_sorted=True)
-    direction = None if order.sort is None or hint else id_direction(order.sort)
-    if direction and not finder.has_id_keys and collation is None and not collection.long_ids:
+    direction = finder.id_direction(order)
+    if direction:
         return ReadPlan(_by_id(spec, direction), is_sorted=True)
     choice = NO_INDEX if backward else finder.choice(view, order)
     if choice.access is not None:

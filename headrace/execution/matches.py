@@ -11,6 +11,7 @@ index, where it may meet a document again behind the change of a key: records ar
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -23,6 +24,7 @@ from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
 from headrace.execution.command_memory import memory_of
 from headrace.execution.plan import Finder
+from headrace.execution.planner.choice import Order
 from headrace.query.sort import SortKey
 from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection
@@ -64,11 +66,13 @@ class Target:
         return self._collection
 
 
-def matches(
-    context: CommandContext, finder: Finder, count_max: int = limits.VIEW_CHUNK_COUNT
-) -> Iterator[MatchedDocument]:
-    """What matches, read in pieces of so many, so that no cursor of the store is open when the command pauses."""
+def matches(context: CommandContext, finder: Finder, wanted: int | None = None) -> Iterator[MatchedDocument]:
+    """What matches, read in pieces, so that no cursor of the store is open when the command pauses.
+
+    `wanted`: how many may be enough; the pieces begin with so many documents.
+    """
     predicate = finder.predicate
+    count_max = wanted or limits.VIEW_CHUNK_COUNT
     after: bytes | None = None
     seen: SeenRecords | None = None
     while True:
@@ -86,6 +90,7 @@ def matches(
         if not piece:
             return
         after = piece[-1][0]
+        count_max = min(2 * count_max, limits.VIEW_CHUNK_COUNT)
 
 
 def _piece(walk: Iterator[tuple[bytes, bytes, bytes]], count_max: int) -> list[tuple[bytes, bytes, bytes]]:
@@ -102,8 +107,10 @@ def _piece(walk: Iterator[tuple[bytes, bytes, bytes]], count_max: int) -> list[t
 
 def first_match(context: CommandContext, finder: Finder, key: SortKey | None) -> MatchedDocument | None:
     """The first match, by a sort if there is one."""
-    if key is None:
-        return next(matches(context, finder), None)
+    if key is None or finder.take_order(context.view, Order(key, 1)):
+        return next(matches(context, finder, 1), None)
+    if key.natural == -1:
+        return next(iter(deque(matches(context, finder), maxlen=1)), None)
     return min(matches(context, finder), key=lambda match: key.key(match.document), default=None)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from bson.datetime_ms import DatetimeMS
 
@@ -13,13 +13,16 @@ from headrace.dispatch.request import Request
 from headrace.execution import server_stages
 from headrace.execution.command_memory import memory_of
 from headrace.execution.counts import quick_count
+from headrace.execution.distinct_scan import distinct_documents
 from headrace.execution.let import variables_of
 from headrace.execution.output import write_output
 from headrace.execution.plan import Finder, collation_of
 from headrace.execution.planner.choice import Order
+from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.sources import documents, equal_documents, in_order, is_virtual, resolve
 from headrace.query.expansion import encoded
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
+from headrace.query.stages.group import Group
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import Sort
 from headrace.query.stages.stage import EqualDocuments
@@ -81,6 +84,9 @@ def run_pipeline_on(
     counted = _count_of_all(context, base, spec, pipeline_context, rest, body)
     if counted is not None:
         return iter(counted)
+    firsts = first_of_each(context, base, spec, pipeline_context, stages, body.get("hint"))
+    if firsts is not None:
+        return map(encoded, run_pipeline(firsts.stages, map(decode, firsts.documents)))
     sort = stages[0] if stages and isinstance(stages[0], Sort) else None
     results, is_sorted = in_order(
         context, base, spec, pipeline_context.collation,
@@ -97,6 +103,49 @@ def run_pipeline_on(
     if not stages:
         return results
     return map(encoded, run_pipeline(stages, map(decode, results)))
+
+
+class FirstDocuments(NamedTuple):
+    """The first document of each group, instead of all; `stages` are those that are left to run."""
+
+    access: IndexAccess
+    documents: Iterator[bytes]
+    stages: tuple[Stage, ...]
+
+
+def first_of_each(
+    context: CommandContext, namespace: str, spec: dict[str, Any], pipeline_context: PipelineContext,
+    stages: Sequence[Stage], hint: Any,
+) -> FirstDocuments | None:  # fmt: skip
+    """What a `$group` by a field reads of which only the first document counts, where an index leads to these."""
+    sort = stages[0] if stages and isinstance(stages[0], Sort) else None
+    rest = tuple(stages[sort is not None :])
+    if not rest or not isinstance(rest[0], Group) or any(map(_writes, rest)):
+        return None
+    path = _grouped_path(rest[0].spec, sort)
+    collection = context.view.collection(namespace)
+    if path is None or collection is None or collection.is_view:
+        return None
+    finder = Finder(collection, spec, pipeline_context.collation, dict(pipeline_context.variables), hint)
+    order = Order() if sort is None else Order(sort.order)
+    access = finder.distinct(context.view, path, order, with_missing=True)
+    if access is None:
+        return None
+    return FirstDocuments(access, distinct_documents(context, collection, access, path), rest)
+
+
+def _grouped_path(spec: dict[str, Any], sort: Sort | None) -> str | None:
+    """The path of a `$group` that looks at one document of each group only; with a sort, at that which is first."""
+    by = spec.get("_id")
+    if type(by) is not str or not by.startswith("$") or by.startswith("$$"):
+        return None
+    path = by[1:]
+    if len(spec) == 1:
+        return path if sort is None else None
+    if sort is None or not sort.order.paths or sort.order.paths[0][0] != path or sort.count_max is not None:
+        return None
+    firsts = all(list(value) == ["$first"] for name, value in spec.items() if name != "_id")
+    return path if firsts else None
 
 
 def _count_of_all(

@@ -23,6 +23,7 @@ from headrace.execution.planner.choice import (
     OrAccess,
     Order,
     choose,
+    distinct_access,
     key_count,
 )
 from headrace.execution.planner.index_access import IndexAccess
@@ -47,7 +48,10 @@ def collation_of(collection: Collection | None, given: dict[str, Any] | None) ->
 class Finder:
     """A parsed filter over one collection, and how its matches are read."""
 
-    __slots__ = ("_choice", "_collation", "_collection", "_hint", "_id_key", "_id_keys", "_id_range", "predicate")
+    __slots__ = (
+        "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys", "_id_range",
+        "predicate",
+    )  # fmt: skip
 
     def __init__(
         self, collection: Collection, spec: dict[str, Any], collation: Collation | None,
@@ -61,6 +65,7 @@ class Finder:
         self._collation = collation
         self._hint = hint
         self._choice: Choice | None = None
+        self._id_direction: int | None = None
         check_hint(collection, hint)
         self._id_keys: list[bytes] | None = None
         self._id_range: tuple[bytes, bytes] | None = None
@@ -114,6 +119,19 @@ class Finder:
             return NO_INDEX
         return choice
 
+    def distinct(self, view: View, path: str, order: Order = ANY_ORDER, *, with_missing: bool) -> IndexAccess | None:
+        """The way from each value of a path to the next. `with_missing`: documents without one count as null."""
+        hint = hinted_index(self._collection, self._hint)
+        if self._id_key is not None or (self._hint and hint is None):
+            return None
+        node = None if self.predicate is None else self.predicate.node
+        access = distinct_access(
+            self._collection, node, self._collation, path, order.sort, hint, with_missing=with_missing
+        )
+        if access is not None:
+            view.store.index_uses[access.index.number] += 1
+        return access
+
     def candidates(self, view: View, after: bytes | None = None) -> Iterator[tuple[bytes, bytes, bytes]]:
         """(position, record, raw document) of what may match, past the position `after` if there is one.
 
@@ -131,14 +149,40 @@ class Finder:
                     match = view.by_id(self._collection, key)  # type: ignore[arg-type]
                     if match is not None:
                         yield key, *match  # type: ignore[misc]
-        elif self._id_range is not None:
-            low, high = self._id_range
-            for item in view.scan_ids(self._collection, low if after is None else after, high):
-                if item[0] != after:
-                    yield item
+        elif self._id_range is not None or self._id_direction is not None:
+            yield from self._by_ids(view, after)
         else:
             for record, raw in view.scan(self._collection, after=after):
                 yield record, record, raw
+
+    def _by_ids(self, view: View, after: bytes | None) -> Iterator[tuple[bytes, bytes, bytes]]:
+        low, high = self._id_range or id_bounds(None, None)
+        backward = self._id_direction == -1
+        if after is not None:
+            low, high = (low, after) if backward else (after, high)
+        for item in view.scan_ids(self._collection, low, high, backward=backward):
+            if item[0] != after:
+                yield item
+
+    def id_direction(self, order: Order) -> int | None:
+        """1 or -1 where a walk over the `_id`s gives the order that is asked for."""
+        sort, collection = order.sort, self._collection
+        if sort is None or len(sort.paths) != 1 or sort.paths[0][0] != "_id" or self._hint:
+            return None
+        if self._id_keys is not None or self._collation is not None or collection.long_ids:
+            return None
+        return -1 if sort.paths[0][1] else 1
+
+    def take_order(self, view: View, order: Order) -> bool:
+        """Plan for an order, before `candidates` is called; whether these then come in it."""
+        if self._id_key is not None:
+            return True
+        self._id_direction = self.id_direction(order)
+        if self._id_direction is not None:
+            self._choice = NO_INDEX
+            return True
+        access = self.choice(view, order).access
+        return isinstance(access, IndexAccess) and access.is_sorted
 
     @property
     def may_repeat(self) -> bool:

@@ -29,7 +29,6 @@ from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.storage_stats import count_of
 from headrace.query.collation import Collation
 from headrace.query.match import parse_filter
-from headrace.query.sort import SortKey
 from headrace.query.stages.stage import EqualDocuments
 from headrace.store.catalog import Collection
 from headrace.store.view import View, id_bounds
@@ -99,8 +98,8 @@ def stored(
     if finder.is_by_id:
         match = finder.by_id(context.view)
         return Sorted(iter(() if match is None else (match[1],)), True)
-    is_by_id = None if order.sort is None else id_direction(order.sort)
-    if is_by_id and not finder.has_id_keys and collation is None and not collection.long_ids and not hint:
+    is_by_id = finder.id_direction(order)
+    if is_by_id:
         bounds = finder.id_range or id_bounds(None, None)
         current: Callable[[], View] = lambda: context.view  # noqa: E731
         return Sorted(finder.narrowed(lambda: IdScan(current, collection, bounds, backward=is_by_id < 0)), True)
@@ -116,13 +115,6 @@ def stored(
         bounds = finder.id_range
         return Sorted(finder.narrowed(lambda: IdScan(lambda: context.view, collection, bounds)), False)
     return Sorted(finder.narrowed(lambda: Scan(lambda: context.view, collection, backward=backward)), False)
-
-
-def id_direction(sort: SortKey) -> int | None:
-    """1 or -1 for a sort by `_id` alone."""
-    if len(sort.paths) != 1 or sort.paths[0][0] != "_id":
-        return None
-    return -1 if sort.paths[0][1] else 1
 
 
 def _by_index(context: CommandContext, collection: Collection, access: Access, wanted: int | None) -> Iterator[bytes]:

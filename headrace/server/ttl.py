@@ -7,19 +7,22 @@ Source: MongoDB's TTL monitor: once a minute; a date, or the earliest date of an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
+from headrace.cursors.index_scan import walk_keys
+from headrace.execution.planner.intervals import End, Interval
 from headrace.query.match import parse_filter
 from headrace.server.expiry_clock import ExpiryClock
 from headrace.store.catalog import Collection, Index
 from headrace.store.checksums.transaction import DamagedValue
+from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View
 from headrace.values.bson import MISSING, decode
+from headrace.values.keystring import encode_value
 from headrace.values.paths import get_path, split_path
 
 if TYPE_CHECKING:
@@ -56,15 +59,17 @@ class TimeToLive:
         return removed
 
     async def _expire(self, collection: Collection, index: Index, now_ms: int) -> int:
-        """Walk a collection piece by piece; it may change, or go, between the pieces."""
+        """Walk the dates that have passed piece by piece; the collection may change, or go, between the pieces."""
         after: bytes | None = None
+        ranges = _expired_keys(index, now_ms)
         removed = 0
         while True:
             with self._core.store.reading() as view:
                 if view.collection(collection.namespace) is not collection:
                     return removed
-                piece = list(islice(view.records(collection, after=after), limits.TTL_COUNT_MAX))
-                old = [record for record in piece if _expired(view, collection, record, index, now_ms) is not None]
+                keys = walk_keys(view, index, ranges, backward=False, after=after)
+                piece = list(islice(keys, limits.TTL_COUNT_MAX))
+                old = [record for _, record in piece if _expired(view, collection, record, index, now_ms) is not None]
             if old:
                 gone: list[int] = []
                 await self._core.writer.add_job(
@@ -74,23 +79,25 @@ class TimeToLive:
             if not piece:
                 return removed
             await asyncio.sleep(0)
-            after = piece[-1]
+            after = piece[-1][0]
 
 
-def _piece(walk: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """So many documents of a walk, or so many bytes of them."""
-    piece, size = [], 0
-    for item in islice(walk, limits.TTL_COUNT_MAX):
-        piece.append(item)
-        size += len(item[1])
-        if size >= limits.TTL_BYTES_MAX:
-            break
-    return piece
+def _expired_keys(index: Index, now_ms: int) -> list[tuple[bytes, bytes]]:
+    """The range of an index's keys whose dates have passed; those of an array, too, of which another may have not."""
+    latest = max(now_ms - index.spec["expireAfterSeconds"] * 1000, _DATE_LEAST)
+    dates = Interval(End(_DATES, None, is_prefix=True), End(encode_value(DatetimeMS(latest)), None))
+    low, high = dates.positions(descends(next(iter(index.spec["key"].values()))))
+    number = index.number.to_bytes(4, "big")
+    return [(number + low, number + high)]
+
+
+_DATES: Final = b"\x78"
+_DATE_LEAST: Final = -(1 << 63)
 
 
 def is_ttl(index: Index) -> bool:
     """Whether the index expires documents: `expireAfterSeconds` on a single field."""
-    return "expireAfterSeconds" in index.spec and len(index.spec["key"]) == 1
+    return index.has_entries and "expireAfterSeconds" in index.spec and len(index.spec["key"]) == 1
 
 
 def is_expired(index: Index, document: bytes, now_ms: int) -> bool:

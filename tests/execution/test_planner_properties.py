@@ -5,72 +5,26 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from bson import Decimal128, Int64, ObjectId, Regex
-from bson.datetime_ms import DatetimeMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.query.sort import parse_sort
-from headrace.query.stages import lookup
+from headrace.query.stages import joins
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
-
-SCALARS: list[Any] = [
-    None, 0, 1, 2, 3, 1.5, Int64(2), -1, Decimal128("1.5"), Decimal128("2"), float("nan"), Decimal128("NaN"),
-    float("inf"), "", "a", "ab", "abc", "a\0b", "b", "x" * 600, "x" * 600 + "y", True, False, ObjectId("0" * 24),
-    DatetimeMS(5), DatetimeMS(-5), b"\x00", Regex("a"),
-]  # fmt: skip
-scalars = st.sampled_from(SCALARS)
-common = st.sampled_from([None, 0, 1, 2, 3, "a", "ab"])
-plain = common | scalars
-inner = st.dictionaries(st.sampled_from(["b", "c", "d"]), plain | st.lists(plain, max_size=3), max_size=3)
-values = plain | inner | st.lists(plain | inner | st.lists(plain, max_size=2), max_size=3)
-documents = st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), values, max_size=3), min_size=1, max_size=12)
-PATHS = ["a", "b", "c", "a.b", "a.c", "b.b", "a.d"]
-paths = st.sampled_from(PATHS)
-
-operands = plain | inner | st.lists(plain, max_size=2)
-operators = st.one_of(
-    st.tuples(
-        st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]), operands.filter(lambda v: type(v) is not Regex)
-    ),
-    st.tuples(st.sampled_from(["$in", "$nin"]), st.lists(operands, max_size=4)),
-    st.tuples(st.just("$all"), st.lists(plain, min_size=1, max_size=2)),
-    st.tuples(st.just("$exists"), st.booleans()),
-    st.tuples(st.just("$size"), st.integers(0, 2)),
-    st.tuples(st.just("$type"), st.sampled_from(["number", "string", "null", "array", "object"])),
-    st.tuples(st.just("$regex"), st.sampled_from(["^a", "^ab", "^a.*", "b", "^ab?", "^a|b", "^x"])),
-    st.tuples(st.just("$mod"), st.just([2, 1])),
+from headrace.values.order import hash_key
+from tests.execution.collections import (
+    batch,
+    both,
+    documents,
+    filled,
+    filters,
+    flat,
+    indexes,
+    paths,
+    plain,
+    sorts,
 )
-conditions = st.lists(operators, min_size=1, max_size=2).map(dict)
-elements = st.one_of(
-    conditions,
-    st.dictionaries(st.sampled_from(["b", "c", "d"]), conditions | plain, min_size=1, max_size=2),
-).map(lambda inside: {"$elemMatch": inside})
-fields = st.one_of(plain, operands, conditions, conditions.map(lambda inside: {"$not": inside}), elements)
-simple = st.dictionaries(paths, fields, max_size=3)
-filters = st.one_of(
-    simple,
-    st.tuples(simple, st.lists(simple, min_size=1, max_size=3)).map(lambda both: {**both[0], "$or": both[1]}),
-    st.lists(simple, min_size=1, max_size=2).map(lambda all_of: {"$and": all_of}),
-)
-sorts = st.none() | st.lists(
-    st.tuples(st.sampled_from([*PATHS, "_id"]), st.sampled_from([1, -1])),
-    min_size=1,
-    max_size=3,
-    unique_by=lambda item: item[0],
-).map(dict)
-keys = st.lists(
-    st.tuples(st.sampled_from([*PATHS, "_id", "a.0"]), st.sampled_from([1, -1])),
-    min_size=1, max_size=3, unique_by=lambda item: item[0],
-).map(dict)  # fmt: skip
-options = st.one_of(
-    st.just({}), st.just({}), st.just({"sparse": True}),
-    st.sampled_from([{"a": {"$gt": 0}}, {"a": {"$exists": True}}, {"b": {"$in": [1, "a"]}}, {"a.b": {"$lte": 2}}]).map(
-        lambda covered: {"partialFilterExpression": covered}
-    ),
-)  # fmt: skip
-indexes = st.lists(st.tuples(keys, options), min_size=1, max_size=4, unique_by=lambda item: str(item[0]))
 
 
 def results(at: DrivenServer, name: str, spec: dict[str, Any], sort: dict[str, Any] | None) -> Any:
@@ -114,7 +68,7 @@ def test_an_index_never_changes_a_result(
 def test_a_lookup_joins_the_same_through_an_index(
     made: list[dict[str, Any]], specs: list[Any], local: str, foreign: str
 ) -> None:
-    with DrivenServer(clock=FakeClock()) as at, mock.patch.object(lookup, "_LOOKUP_WEIGHT", 0):
+    with DrivenServer(clock=FakeClock()) as at, mock.patch.object(joins, "_LOOKUP_WEIGHT", 0):
         wanted = [{"key": key, "name": f"i{number}", **more} for number, (key, more) in enumerate(specs)]
         at.must("t", {"createIndexes": "indexed", "indexes": [{"key": {foreign: 1}, "name": "f"}]})
         at.run("t", {"createIndexes": "indexed", "indexes": wanted})
@@ -158,3 +112,105 @@ def test_an_update_changes_the_same_documents_once(
             sorted(str(item) for item in results(at, name, {}, None)) for name in ("plain", "indexed")
         ]  # fmt: skip
         assert everything[0] == everything[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(documents | flat, indexes, st.lists(st.tuples(filters | st.just({}), paths), min_size=3, max_size=8))
+def test_distinct_has_the_same_values(
+    made: list[dict[str, Any]], specs: list[Any], queries: list[tuple[dict[str, Any], str]]
+) -> None:
+    with filled(made, specs) as at:
+        for spec, path in queries:
+            expected, got = both(at, "distinct", {"key": path, "query": spec})
+            values = [{hash_key(value, None) for value in reply.get("values", ())} for reply in (expected, got)]
+            assert values[0] == values[1], (spec, path)
+            types = [sorted(str(type(value)) for value in reply.get("values", ())) for reply in (expected, got)]
+            assert types[0] == types[1] and len(types[0]) == len(values[0]), (spec, path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    documents | flat, indexes, st.lists(st.tuples(filters | st.just({}), paths, st.booleans()), min_size=3, max_size=8)
+)
+def test_a_group_by_a_field_is_the_same(
+    made: list[dict[str, Any]], specs: list[Any], queries: list[tuple[dict[str, Any], str, bool]]
+) -> None:
+    with filled(made, specs) as at:
+        for spec, path, with_first in queries:
+            group: dict[str, Any] = {"_id": f"${path}"}
+            stages: list[Any] = [{"$match": spec}]
+            if with_first:
+                stages.append({"$sort": {path: 1, "c": 1, "_id": 1}})
+                group["first"] = {"$first": "$_id"}
+            replies = both(at, "aggregate", {"pipeline": [*stages, {"$group": group}], "cursor": {}})
+            expected, got = map(batch, replies)
+            if type(expected) is not list:
+                assert expected == got
+                continue
+            groups = [
+                sorted(str((hash_key(item["_id"], None), item.get("first"))) for item in g) for g in (expected, got)
+            ]
+            assert groups[0] == groups[1], (spec, path, with_first)
+
+
+@settings(max_examples=60, deadline=None)
+@given(documents | flat, indexes, st.lists(st.tuples(filters, sorts, st.booleans()), min_size=2, max_size=5))
+def test_find_and_modify_takes_a_first_document_of_the_order(
+    made: list[dict[str, Any]], specs: list[Any], queries: list[tuple[dict[str, Any], Any, bool]]
+) -> None:
+    with filled(made, specs) as at:
+        for spec, sort, removes in queries:
+            before = {name: batch(at.run("t", {"find": name})) for name in ("plain", "indexed")}
+            change: dict[str, Any] = {"remove": True} if removes else {"update": {"$set": {"seen": True}}}
+            body = {"query": spec, **change, **({"sort": sort} if sort else {})}
+            expected, got = both(at, "findAndModify", body)
+            assert ("code" in expected) == ("code" in got), (spec, sort)
+            taken = [reply.get("value") for reply in (expected, got)]
+            assert (taken[0] is None) == (taken[1] is None), (spec, sort)
+            if taken[0] is None or taken[1] is None:
+                continue
+            if sort:
+                order = parse_sort(sort)
+                assert order.key(taken[0]) == order.key(taken[1]), (spec, sort)
+            left = [document for document in before["indexed"] if document["_id"] != taken[1]["_id"]]
+            assert str(taken[1]) in map(str, before["indexed"])
+            for name in ("plain", "indexed"):  # both go on with the same documents
+                at.must("t", {"delete": name, "deletes": [{"q": {}, "limit": 0}]})
+                if left:
+                    at.must("t", {"insert": name, "documents": left})
+
+
+@settings(max_examples=40, deadline=None)
+@given(documents, indexes, paths, paths)
+def test_a_graph_lookup_reaches_the_same_through_an_index(
+    made: list[dict[str, Any]], specs: list[Any], back: str, forward: str
+) -> None:
+    with filled(made, [({forward: 1}, {}), *specs]) as at, mock.patch.object(joins, "_LOOKUP_WEIGHT", 0):
+        reached = []
+        for source in ("plain", "indexed"):
+            stage = {
+                "from": source, "startWith": f"${back}", "connectFromField": back, "connectToField": forward,
+                "as": "reached", "depthField": "depth", "restrictSearchWithMatch": {"_id": {"$ne": 1}},
+            }  # fmt: skip
+            reply = at.run("t", {"aggregate": "plain", "pipeline": [{"$graphLookup": stage}], "cursor": {}})
+            found = batch(reply)
+            reached.append(
+                [sorted((item["_id"], item["depth"]) for item in document["reached"]) for document in found]
+                if type(found) is list else found
+            )  # fmt: skip
+        assert reached[0] == reached[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(documents, indexes, paths, paths)
+def test_a_lookup_by_an_expression_joins_the_same_through_an_index(
+    made: list[dict[str, Any]], specs: list[Any], local: str, foreign: str
+) -> None:
+    with filled(made, [({foreign: 1}, {}), *specs]) as at, mock.patch.object(joins, "_LOOKUP_WEIGHT", 0):
+        joined = []
+        for source in ("plain", "indexed"):
+            inner = [{"$match": {"$expr": {"$and": [{"$eq": [f"${foreign}", "$$wanted"]}, {"$ne": ["$_id", 3]}]}}}]
+            stage = {"from": source, "let": {"wanted": f"${local}"}, "pipeline": inner, "as": "joined"}
+            found = batch(at.run("t", {"aggregate": "plain", "pipeline": [{"$lookup": stage}], "cursor": {}}))
+            joined.append([sorted(item["_id"] for item in document["joined"]) for document in found])
+        assert joined[0] == joined[1]

@@ -16,10 +16,12 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
 from headrace.errors import CommandError
 from headrace.execution.counts import quick_count
+from headrace.execution.distinct_scan import distinct_values
 from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import Finder, check_hint, collation_of
 from headrace.execution.sources import documents, is_virtual, resolve
 from headrace.query.collation import Collation
+from headrace.store.catalog import Collection
 from headrace.turns import LARGE_COUNT, freed_in_pieces, ticking_all
 from headrace.values.bson import decode, encode
 from headrace.values.hashed import hashed
@@ -71,21 +73,39 @@ def distinct(context: CommandContext, request: Request) -> dict[str, Any]:
     namespace = target(request)
     body = request.body
     spec = QUERY.of(body)
-    collation = collation_of(context.view.collection(namespace), body.get("collation"))
-    path = KEY.of(body).split(".")
+    collection = context.view.collection(namespace)
+    collation = collation_of(collection, body.get("collation"))
     seen = hashed(LARGE_COUNT + 1)
     values: list[Any] = []
     size = 0
-    for raw in _matches(context, namespace, spec, collation, body):
-        for value in ticking_all(_values(decode(raw), path)):
-            key = hash_key(value, collation)
-            if key not in seen:
-                seen.setdefault(key, None)
-                values.append(value)
-                size += len(encode({"": value}))
-                if size > limits.DOCUMENT_BYTES_MAX:
-                    raise CommandError(17217, "distinct too big, 16mb cap")
+    for value in _all_values(context, namespace, collection, spec, collation, body):
+        key = hash_key(value, collation)
+        if key not in seen:
+            seen.setdefault(key, None)
+            values.append(value)
+            size += len(encode({"": value}))
+            if size > limits.DOCUMENT_BYTES_MAX:
+                raise CommandError(17217, "distinct too big, 16mb cap")
     return {"values": freed_in_pieces(values)}
+
+
+def _all_values(
+    context: CommandContext, namespace: str, collection: Collection | None, spec: dict[str, Any],
+    collation: Collation | None, body: dict[str, Any],
+) -> Iterator[Any]:  # fmt: skip
+    """The values of the matches, from an index if one has them."""
+    path = KEY.of(body)
+    check_hint(collection, body.get("hint"))
+    if collection is not None and not collection.is_view:
+        access = Finder(collection, spec, collation, None, body.get("hint")).distinct(
+            context.view, path, with_missing=False
+        )
+        if access is not None:
+            yield from distinct_values(context, collection, access, path)
+            return
+    names = path.split(".")
+    for raw in _matches(context, namespace, spec, collation, body):
+        yield from ticking_all(_values(decode(raw), names))
 
 
 def _values(value: Any, path: list[str]) -> Iterator[Any]:

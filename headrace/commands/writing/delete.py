@@ -89,7 +89,7 @@ def run_statement(
     )
     target, one = Target(context, collection), LIMIT.of(statement)
     removed = 0
-    for match in matches(context, finder):
+    for match in matches(context, finder, 1 if one else None):
         if remove(context, target, finder, match, retryable) is not None:
             context.count("document.deleted")
             removed += 1

@@ -219,7 +219,7 @@ def _changes(
 ) -> Iterator[Changed]:
     """The matches that a statement changes, as it changes them: all, the first, or the first by its sort."""
     if not statement.get("sort"):
-        for match in matches(context, finder):
+        for match in matches(context, finder, None if MULTI.of(statement) else 1):
             changed = applier.change(match)
             if changed is not None:
                 yield changed

@@ -211,6 +211,34 @@ def _implies(known: MatchExpression, wanted: LeafMatchExpression) -> bool:
     return False
 
 
+def distinct_access(
+    collection: Collection, node: MatchExpression | None, collation: Collation | None, path: str,
+    sort: SortKey | None = None, hint: Index | None = None, *, with_missing: bool = False,
+) -> IndexAccess | None:  # fmt: skip
+    """The way from each value of a path to the next, in the order asked for, where the bounds are all of the filter.
+
+    `with_missing`: documents without a value count, so that a sparse index will not do.
+    """
+    conditions = [] if node is None or collation is not None else conditions_of(node)
+    if collation is not None or not _is_complete(node, conditions):
+        return None
+    ways = []
+    for index in collection.indexes if hint is None else [hint]:
+        if path not in index.spec["key"] or not index.has_entries or index.spec.get("hidden") or index.traits:
+            continue
+        if not has_order_of(index, None):
+            continue
+        way = index_access(index, conditions, sort, is_complete=True, hinted=True)
+        if way is None or not way.is_exact or (sort is not None and not way.is_sorted) or way.backward:
+            continue
+        covers: Any = key_maker(index).covers
+        if (with_missing and index.spec.get("sparse")) or not (covers is None or _follows(covers.node, conditions)):
+            continue
+        if way.leads_to(path):
+            ways.append(way)
+    return min(ways, key=lambda way: len(way.bounds), default=None)
+
+
 def index_for_equality(collection: Collection, path: str) -> Index | None:
     """An index that has every document under what it has at the path; that with the fewest fields."""
     usable = [

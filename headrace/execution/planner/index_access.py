@@ -68,6 +68,13 @@ class IndexAccess:
         """How many fields have bounds."""
         return sum(intervals is not None for intervals in self.bounds)
 
+    def leads_to(self, path: str) -> bool:
+        """Whether the values at a path are one behind the other: the fields before have one value, those behind any."""
+        position = list(self.index.spec["key"]).index(path)
+        if any(name.isdigit() for name in path.split(".")):
+            return False
+        return all(map(_is_fixed, self.bounds[:position])) and not any(self.bounds[position + 1 :])
+
 
 def index_access(
     index: Index, conditions: Sequence[PathCondition], sort: SortKey | None, *, is_complete: bool, hinted: bool = False

@@ -16,7 +16,7 @@ from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.expressions.numbers import NUMBERS, int64_of, to_long
 from headrace.query.operation_memory import size_of
-from headrace.query.stages.joins import ForeignIndex, check_joined, counted, local_values
+from headrace.query.stages.joins import EqualityJoin, check_joined, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import with_nested
 from headrace.turns import tick
@@ -47,17 +47,16 @@ class GraphLookup(Stage):
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """Each document with its array; the other collection is read once."""
-        foreign = self.context.read(None, self.source)
-        if self.restriction is not None:
-            foreign = filter(self.restriction, foreign)
+        """Each document with its array; the other collection is read through an index, or once."""
         with self.context.memory.stage(self.name) as memory:
-            index = ForeignIndex(counted(foreign, memory), self.connect_to, self.context.collation)
+            join = EqualityJoin(
+                self.context, self.name, (None, self.source), self.connect_to, memory, self.restriction
+            )  # fmt: skip
             for document in documents:
                 tick()
-                yield with_nested(document, self.into, list(self._reached(document, index, memory.bytes_max)))
+                yield with_nested(document, self.into, list(self._reached(document, join, memory.bytes_max)))
 
-    def _reached(self, document: Document, index: ForeignIndex, bytes_max: int) -> Iterator[Document]:
+    def _reached(self, document: Document, join: EqualityJoin, bytes_max: int) -> Iterator[Document]:
         """What can be reached. Raises 40099 where that is more than the stage may hold."""
         size = 0
         start = self.start(document)
@@ -66,7 +65,7 @@ class GraphLookup(Stage):
         depth = 0
         while frontier and (self.depth_max is None or depth <= self.depth_max):
             following: list[Any] = []
-            for reached in index.matching(frontier):
+            for reached in join.matching(frontier):
                 tick()
                 identity = hash_key(reached.get("_id", MISSING), self.context.collation)
                 if identity in visited:

@@ -6,12 +6,12 @@ every value of its path, as in a filter: an array by each element and itself, a 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import CommandError
 from headrace.query.operation_memory import StageMemory, size_of
-from headrace.query.stages.stage import Document
+from headrace.query.stages.stage import Document, PipelineContext
 from headrace.turns import gathered, in_pieces, sorted_in_pieces, tick, ticking
 from headrace.values.bson import MISSING
 from headrace.values.order import hash_key
@@ -71,6 +71,62 @@ def counted(documents: Iterable[Document], memory: StageMemory) -> Iterator[Docu
             memory.add(size)
             size = 0
         yield document
+
+
+_LOOKUP_WEIGHT: Final = 10
+"""About how many documents are read in the time of one lookup through an index."""
+
+
+class EqualityJoin:
+    """What joins by equality: through an index of the other collection where it has one, and as long as the documents
+    are few beside it; else all of it is read, once."""
+
+    __slots__ = ("_context", "_count", "_equal", "_everything", "_foreign", "_memory", "_name", "_path", "_restriction")
+
+    def __init__(
+        self, context: PipelineContext, name: str, source: tuple[str | None, str] | None, path: tuple[str, ...],
+        memory: StageMemory, restriction: Callable[[Document], bool] | None = None,
+    ) -> None:  # fmt: skip
+        """`restriction`: which of the documents count."""
+        self._context = context
+        self._name = name
+        self._path = path
+        self._memory = memory
+        self._restriction = restriction
+        self._foreign: Iterable[Document] = () if source is None else context.read(*source)
+        self._everything: ForeignIndex | None = None
+        self._count = 0
+        self._equal = None
+        if source is not None and context.find_equal is not None and context.collation is None:
+            self._equal = context.find_equal(*source, ".".join(path))
+
+    @property
+    def has_everything(self) -> bool:
+        """Whether the other collection was read."""
+        return self._everything is not None
+
+    def candidates(self, values: list[Any]) -> Iterable[Document] | None:
+        """Through the index, documents that may join with any of the values; None where it is better to read all."""
+        self._count += len(values)
+        equal = self._equal
+        if equal is None or self._everything is not None or self._count * _LOOKUP_WEIGHT > equal.count:
+            return None
+        return equal.find(values)
+
+    def matching(self, values: list[Any]) -> list[Document]:
+        """The documents that join with any of the values, each once."""
+        candidates = self.candidates(values)
+        if candidates is not None:
+            with self._context.memory.stage(self._name) as memory:
+                return self._index(candidates, memory).matching(values)
+        if self._everything is None:
+            self._everything = self._index(self._foreign, self._memory)
+        return self._everything.matching(values)
+
+    def _index(self, documents: Iterable[Document], memory: StageMemory) -> ForeignIndex:
+        if self._restriction is not None:
+            documents = filter(self._restriction, documents)
+        return ForeignIndex(counted(documents, memory), self._path, self._context.collation)
 
 
 class ForeignIndex:

@@ -6,22 +6,20 @@ binds no variables and follows no fields is run once; otherwise it is run for ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.expressions.field_paths import check_variable_name, checked_path
 from headrace.query.operation_memory import StageMemory, size_of
-from headrace.query.stages.joins import ForeignIndex, check_joined, counted, local_values
+from headrace.query.stages.joins import EqualityJoin, check_joined, counted, local_values
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.unwind import Unwind, with_nested
 from headrace.turns import gathered, tick, ticking, ticking_if_many
-from headrace.values.bson import type_name
+from headrace.values.bson import MISSING, type_name
 
-_LOOKUP_WEIGHT: Final = 10
-"""About how many documents are read in the time of one lookup through an index."""
 _TEXTS = frozenset({"as", "foreignField", "localField"})
 
 
@@ -40,6 +38,13 @@ class LookupPipeline:
     stages: tuple[Stage, ...]
     let: tuple[tuple[str, Callable[[Document], Any]], ...]
     live: dict[str, Any]
+    equality: tuple[tuple[str, ...], str] | None = None
+    """A path and the variable to which the first `$match` compares it."""
+
+    def bind(self, document: Document, outer: Mapping[str, Any]) -> None:
+        """Give the variables their values for a document."""
+        self.live.update(outer)
+        self.live.update([(name, evaluate(document)) for name, evaluate in ticking_if_many(self.let)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,50 +71,33 @@ class LookupStage(Stage):
 
     def _finder(self, memory: StageMemory) -> Callable[[Document], list[Document]]:
         """The function from a document to what joins with it, for one run of the stage."""
-        foreign: Iterable[Document] = () if self.source is None else counted(self.context.read(*self.source), memory)
         if self.fields is None:
-            return self._piped_finder(gathered(foreign))
-        joined = self._joiner(self.fields, foreign, memory)
+            return self._piped_finder(memory)
+        joined = self._joiner(self.fields, memory)
         if self.inner is None:
             return joined
         inner = self.inner
         return lambda document: self._run(inner, joined(document), document)
 
-    def _joiner(
-        self, fields: JoinFields, foreign: Iterable[Document], memory: StageMemory
-    ) -> Callable[[Document], list[Document]]:
-        """What joins by equality: through an index of the other collection where it has one, and as long as the
-        documents are few beside it; else all of it is read."""
-        context = self.context
-        equal = None
-        if self.source is not None and context.find_equal is not None and context.collation is None:
-            equal = context.find_equal(*self.source, ".".join(fields.foreign))
-        count = 0
-        everything: list[ForeignIndex] = []
+    def _joiner(self, fields: JoinFields, memory: StageMemory) -> Callable[[Document], list[Document]]:
+        """What joins by equality of fields."""
+        join = EqualityJoin(self.context, self.name, self.source, fields.foreign, memory)
 
         def joined(document: Document) -> list[Document]:
-            nonlocal count
-            values = list(local_values(document, fields.local)) or [None]
-            count += len(values)
-            if equal is not None and count * _LOOKUP_WEIGHT <= equal.count:
-                with context.memory.stage(self.name) as one:
-                    foreign_index = ForeignIndex(counted(equal.find(values), one), fields.foreign, None)
-                    matching = foreign_index.matching(values)
-                return matching if self.is_unwound else list(self._limited(matching))
-            if not everything:
-                everything.append(ForeignIndex(foreign, fields.foreign, context.collation))
-            matching = everything[0].matching(values)
-            limited = not self.is_unwound and memory.used + memory.step > limits.LOOKUP_BYTES_MAX
-            return list(self._limited(matching)) if limited else matching
+            matching = join.matching(list(local_values(document, fields.local)) or [None])
+            if self.is_unwound or (join.has_everything and memory.used + memory.step <= limits.LOOKUP_BYTES_MAX):
+                return matching
+            return list(self._limited(matching))
 
         return joined
 
-    def _piped_finder(self, foreign: list[Document]) -> Callable[[Document], list[Document]]:
+    def _piped_finder(self, memory: StageMemory) -> Callable[[Document], list[Document]]:
         inner = self.inner
         if inner is None:
             raise AssertionError("a lookup has fields or a pipeline")
+        foreign: Iterable[Document] = () if self.source is None else counted(self.context.read(*self.source), memory)
         if inner.let or self.context.bound:
-            return lambda document: self._run(inner, foreign, document)
+            return self._bound_finder(inner, foreign, memory)
         answers: list[list[Document]] = []
 
         def once(document: Document) -> list[Document]:
@@ -119,11 +107,34 @@ class LookupStage(Stage):
 
         return once
 
+    def _bound_finder(
+        self, inner: LookupPipeline, foreign: Iterable[Document], memory: StageMemory
+    ) -> Callable[[Document], list[Document]]:
+        """The pipeline run for each document, over what an index leads to, or all."""
+        join = None
+        if inner.equality is not None:
+            join = EqualityJoin(self.context, self.name, self.source, inner.equality[0], memory)
+        everything: list[list[Document]] = []
+
+        def find(document: Document) -> list[Document]:
+            candidates = None
+            if join is not None and inner.equality is not None and not everything:
+                inner.bind(document, self.context.bound)
+                value = inner.live[inner.equality[1]]
+                if type(value) not in (dict, list):
+                    candidates = join.candidates([None if value is MISSING else value])
+            if candidates is None:
+                if not everything:
+                    everything.append(gathered(foreign))
+                candidates = everything[0]
+            return self._run(inner, candidates, document)
+
+        return find
+
     def _run(self, inner: LookupPipeline, foreign: Iterable[Document], document: Document) -> list[Document]:
         from headrace.query.pipeline import run_pipeline
 
-        inner.live.update(self.context.bound)
-        inner.live.update([(name, evaluate(document)) for name, evaluate in ticking_if_many(inner.let)])
+        inner.bind(document, self.context.bound)
         return gathered(self._limited(run_pipeline(inner.stages, _ticking(foreign))))
 
     def _limited(self, documents: Iterable[Document]) -> Iterator[Document]:
@@ -230,4 +241,19 @@ def _inner(options: Document, source: tuple[str | None, str] | None, context: Pi
     live: dict[str, Any] = {**context.bound, **dict.fromkeys(let)}
     collection = None if source is None else source[1]
     stages = context.subpipeline(options["pipeline"], "$lookup", collection=collection, bound=live)
-    return LookupPipeline(stages, bindings, live)
+    return LookupPipeline(stages, bindings, live, _equality(options["pipeline"], let))
+
+
+def _equality(pipeline: list[Any], let: Document) -> tuple[tuple[str, ...], str] | None:
+    """The first comparison by `$eq` of a path with a variable that the pipeline begins with."""
+    match = pipeline[0].get("$match") if pipeline and type(pipeline[0]) is dict else None
+    expression = match.get("$expr") if type(match) is dict else None
+    conditions = expression.get("$and", [expression]) if type(expression) is dict else []
+    for condition in conditions if type(conditions) is list else []:
+        operands = condition.get("$eq") if type(condition) is dict else None
+        if type(operands) is not list or [type(item) for item in operands] != [str, str]:
+            continue
+        for path, variable in (operands, operands[::-1]):
+            if path.startswith("$") and not path.startswith("$$") and variable[:2] == "$$" and variable[2:] in let:
+                return checked_path(path[1:]), variable[2:]
+    return None
