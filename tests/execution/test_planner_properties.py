@@ -193,10 +193,10 @@ def test_a_graph_lookup_reaches_the_same_through_an_index(
                 "as": "reached", "depthField": "depth", "restrictSearchWithMatch": {"_id": {"$ne": 1}},
             }  # fmt: skip
             reply = at.run("t", {"aggregate": "plain", "pipeline": [{"$graphLookup": stage}], "cursor": {}})
-            found = batch(reply)
+            answer = batch(reply)
             reached.append(
-                [sorted((item["_id"], item["depth"]) for item in document["reached"]) for document in found]
-                if type(found) is list else found
+                [sorted((item["_id"], item["depth"]) for item in document["reached"]) for document in answer]
+                if type(answer) is list else answer
             )  # fmt: skip
         assert reached[0] == reached[1]
 
@@ -211,6 +211,6 @@ def test_a_lookup_by_an_expression_joins_the_same_through_an_index(
         for source in ("plain", "indexed"):
             inner = [{"$match": {"$expr": {"$and": [{"$eq": [f"${foreign}", "$$wanted"]}, {"$ne": ["$_id", 3]}]}}}]
             stage = {"from": source, "let": {"wanted": f"${local}"}, "pipeline": inner, "as": "joined"}
-            found = batch(at.run("t", {"aggregate": "plain", "pipeline": [{"$lookup": stage}], "cursor": {}}))
-            joined.append([sorted(item["_id"] for item in document["joined"]) for document in found])
+            answer = batch(at.run("t", {"aggregate": "plain", "pipeline": [{"$lookup": stage}], "cursor": {}}))
+            joined.append([sorted(item["_id"] for item in document["joined"]) for document in answer])
         assert joined[0] == joined[1]
