@@ -24,7 +24,7 @@ from headrace.values.paths import get_path, split_path
 
 def distinct_values(context: CommandContext, collection: Collection, access: IndexAccess, path: str) -> Iterator[Any]:
     """The values at a path of the index, in its order, each once; none for documents without one."""
-    walk = _Walk(access, path)
+    walk = _ValueWalk(access, path)
     for view, key, record in walk.keys(context, collection):
         values = key_values(key, walk.descending)
         if values is not None:
@@ -40,7 +40,7 @@ def distinct_documents(
     context: CommandContext, collection: Collection, access: IndexAccess, path: str
 ) -> Iterator[bytes]:  # fmt: skip
     """The first raw document of each value at a path of the index; a missing one and null are one value."""
-    walk = _Walk(access, path)
+    walk = _ValueWalk(access, path)
     for view, key, record in walk.keys(context, collection):
         raw = view.fetch(collection, access.index, record)
         value = get_path(decode(raw), walk.path)
@@ -48,7 +48,7 @@ def distinct_documents(
         yield raw
 
 
-class _Walk:
+class _ValueWalk:
     """A walk from key to key; whoever takes one says in `low` where the next may be."""
 
     def __init__(self, access: IndexAccess, path: str) -> None:
