@@ -6,14 +6,17 @@ What a subcommand needs is imported when it is run, so that `headrace version` s
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import headrace
+from headrace.cli.arguments import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, CommandParser, Failed
 from headrace.cli.configuration import BadConfiguration, expanded
 from headrace.cli.pipeline import add_actions
 from headrace.cli.serve import add_flags, serve
+from headrace.cli.tail import command as tail
 from headrace.cli.user import add_user_actions
 
 
@@ -25,7 +28,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(expanded(words) if words[:1] == ["serve"] else words)
     except BadConfiguration as error:
         parser.error(str(error))
-    status: int = arguments.run(arguments, words)
+    try:
+        status: int = arguments.run(arguments, words)
+        sys.stdout.flush()
+    except Failed as failure:
+        print(f"headrace: {failure}", file=sys.stderr)
+        return failure.status
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush at exit
+        return EXIT_PIPE_CLOSED
     return status
 
 
@@ -37,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=CommandParser)
     server = commands.add_parser(
         "serve",
         help="serve a data directory to MongoDB's drivers",
@@ -80,6 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
     dev.set_defaults(run=_make_certificates)
     user = commands.add_parser("user", help="create users in a data directory", allow_abbrev=False)
     add_user_actions(user)
+    tail.add_parser(commands)
     version = commands.add_parser(
         "version", help="print the version", description="Print the version.", allow_abbrev=False
     )

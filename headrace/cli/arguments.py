@@ -1,0 +1,106 @@
+"""What the commands' parsers share: help with examples, the connection string, exit statuses of clients."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+DEFAULT_URI: Final = "mongodb://localhost:27017"
+EXIT_FAILED: Final = 1
+EXIT_UNREACHABLE: Final = 4
+"""The server did not answer, or refused the login."""
+EXIT_POSITION_LOST: Final = 5
+"""The oplog no longer has the position to go on from."""
+EXIT_INTERRUPTED: Final = 130
+"""128 and the number of SIGINT, as shells show it."""
+EXIT_PIPE_CLOSED: Final = 141
+"""128 and the number of SIGPIPE: nobody reads the output any more."""
+_URI: Final = re.compile(r"^(mongodb(\+srv)?://|env:|file:)")
+
+Run = Callable[[argparse.Namespace, Sequence[str]], int]
+
+
+class Failed(Exception):
+    """A command has failed: the reason, in a line, and the exit status."""
+
+    def __init__(self, reason: str, status: int = EXIT_FAILED) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def add_command(
+    commands: Any, name: str, run: Run, summary: str, description: str = "", examples: Sequence[str] = ()
+) -> argparse.ArgumentParser:
+    """A subcommand that `run` carries out.
+
+    Args:
+        commands: What `add_subparsers` returned.
+        name: The subcommand.
+        run: Called with the parsed arguments and the words of the command line; returns the exit status.
+        summary: A line for the list of commands.
+        description: Sentences for its own help; by default the summary.
+        examples: Command lines that its help ends with.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=description or f"{summary[0].upper()}{summary[1:]}.",
+        epilog="examples:\n" + "".join(f"  {line}\n" for line in examples) if examples else None,
+        formatter_class=_Help if examples else argparse.HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_uri(parser: argparse.ArgumentParser) -> None:
+    """The server to connect to, as the first argument."""
+    parser.add_argument(
+        "uri", metavar="URI", nargs="?", default=DEFAULT_URI, type=uri_argument,
+        help=f"the server's connection string, or env:NAME or file:PATH for one that is kept there "
+        f"(default: {DEFAULT_URI})",
+    )  # fmt: skip
+
+
+def add_json(parser: argparse.ArgumentParser, shown: str = "print one JSON document") -> None:
+    """`--json`, for scripts."""
+    parser.add_argument("--json", action="store_true", help=f"{shown}, for scripts")
+
+
+def is_uri(word: str) -> bool:
+    """Whether an argument is a connection string or stands for one."""
+    return _URI.match(word) is not None
+
+
+def uri_argument(word: str) -> str:
+    """An argument that must be a connection string. Raises ArgumentTypeError."""
+    if not is_uri(word):
+        raise argparse.ArgumentTypeError(f"{word!r} does not begin with mongodb://, mongodb+srv://, env: or file:")
+    return word
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Takes arguments and options in any order, also where an argument may be left out."""
+
+    _is_intermixing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, which gives up on `--option value ARGUMENT` where ARGUMENT may be left out."""
+        if self._is_intermixing or any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
+            return super().parse_known_args(args, namespace)
+        self._is_intermixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixing = False
+
+
+class _Help(argparse.HelpFormatter):
+    """Wraps the description, and leaves the examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("examples:"):
+            return text
+        return super()._fill_text(text, width, indent)

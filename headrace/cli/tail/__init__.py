@@ -1,0 +1,1 @@
+"""`headrace tail`: follows a change stream at the prompt."""

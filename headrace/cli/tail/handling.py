@@ -1,0 +1,76 @@
+"""What `headrace tail` does with each event: prints it, runs a program, stores the position behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from headrace.cli.arguments import Failed
+from headrace.cli.connection import Client
+from headrace.cli.tail.following import Follow
+from headrace.cli.tail.lines import EventLines, Path
+from headrace.cli.terminal import Painter, one_line, width
+
+STATE_SECONDS: Final = 1.0
+"""How often the position is stored while events are only printed; with a program, behind each event."""
+
+
+class EventHandler:
+    """The output of one command line."""
+
+    def __init__(self, follow: Follow, *, as_json: bool, program: str | None, fields: Sequence[Path]) -> None:
+        self._follow = follow
+        self._as_json = as_json
+        self._program = program
+        self._lines = EventLines(Painter(), width() if sys.stdout.isatty() else None, fields)
+        self._stored_at = 0.0
+
+    def run(self, client: Client, count_max: int | None) -> int:
+        """Handle events until `count_max` are done or the user interrupts. Raises Failed."""
+        count, position = 0, None
+        try:
+            for event, token in self._follow.events(client):
+                if event is not None:
+                    self._handle(event)
+                    count += 1
+                position = token or position
+                is_last = count == count_max
+                self._store(position, now=is_last or event is None or self._program is not None)
+                if is_last:
+                    break
+        except (Failed, KeyboardInterrupt):
+            self._store(position, now=True)
+            raise
+        return 0
+
+    def _handle(self, event: Mapping[str, Any]) -> None:
+        if self._program is not None:
+            self._run_program(self._program, event)
+        if self._as_json:
+            print(one_line(event), flush=True)
+        elif self._program is None:
+            print("\n".join(self._lines.of(event)), flush=True)
+
+    def _run_program(self, program: str, event: Mapping[str, Any]) -> None:
+        """Raises Failed where the program does: the position is not stored then, so that the event comes again."""
+        namespace = event.get("ns") or {}
+        environment = os.environ | {
+            "HEADRACE_OPERATION_TYPE": str(event.get("operationType", "")),
+            "HEADRACE_DATABASE": str(namespace.get("db", "")),
+            "HEADRACE_COLLECTION": str(namespace.get("coll", "")),
+            "HEADRACE_RESUME_TOKEN": json.dumps({"_data": event["_id"]["_data"]}),
+        }
+        done = subprocess.run(program, shell=True, check=False, input=one_line(event).encode(), env=environment)
+        if done.returncode:
+            raise Failed(f"the command {program!r} failed with status {done.returncode}; its event is not done")
+
+    def _store(self, position: Mapping[str, Any] | None, *, now: bool) -> None:
+        state = self._follow.state
+        if state is not None and (now or time.monotonic() - self._stored_at > STATE_SECONDS):
+            state.write(position)
+            self._stored_at = time.monotonic()

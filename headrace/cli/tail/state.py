@@ -1,0 +1,60 @@
+"""`--state`: a file with the position behind the last event that was handled.
+
+    {"namespace": "shop.orders", "resumeToken": {"_data": "82..."}}
+
+Rule: the file is replaced as a whole, after the event was handled. So an event is handled at least once, and once more
+only if the process ends in between.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bson import json_util
+
+from headrace.cli.arguments import Failed
+
+
+class StateFile:
+    """The file of one stream."""
+
+    def __init__(self, path: Path, namespace: str) -> None:
+        self.path = path
+        self._namespace = namespace
+        self._stored: Mapping[str, Any] | None = None
+
+    def read(self) -> dict[str, Any] | None:
+        """The resume token; None where there is no file yet. Raises Failed for another stream's, or another file."""
+        try:
+            state = json.loads(self.path.read_text("utf-8"))
+            token = json_util.loads(json.dumps(state["resumeToken"]))
+            namespace = state["namespace"]
+        except FileNotFoundError:
+            return None
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise Failed(f"{self.path} is no state of `headrace tail`: {error}") from None
+        if namespace != self._namespace:
+            raise Failed(
+                f"{self.path} is the state of {namespace or 'all databases'}, not of {self._namespace or 'all'}"
+            )
+        return dict(token)
+
+    def write(self, token: Mapping[str, Any] | None) -> None:
+        """Store a position, durably, if it is another than the last one. Raises Failed."""
+        if token is None or token == self._stored:
+            return
+        text = json_util.dumps({"namespace": self._namespace, "resumeToken": token})
+        temporary = self.path.with_name(f"{self.path.name}.tmp")
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(f"{text}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+        except OSError as error:
+            raise Failed(f"the position cannot be stored: {error}") from None
+        self._stored = dict(token)
