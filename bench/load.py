@@ -4,6 +4,7 @@
     python bench/load.py --server 127.0.0.1:27017             a server that runs already
     python bench/load.py --against 127.0.0.1:27018            and another beside it, in turn, with ratios
     python bench/load.py --tls                                a Headrace with TLS, and one without, in turn, with ratios
+    python bench/load.py --auth                               a Headrace with --auth, and one without, likewise
     python bench/load.py --only insert find --seconds 1
 
 See README.md in this folder for what the figures mean.
@@ -41,10 +42,12 @@ def main() -> int:
         return 2
     figures: Figures = {}
     with ExitStack() as stack:
-        if arguments.tls:
+        if arguments.tls or arguments.auth:
             targets = [
-                stack.enter_context(StartedServer(arguments.directory, name=name, tls=name == "tls"))
-                for name in ("tls", "plain")
+                stack.enter_context(
+                    StartedServer(arguments.directory, name=name, tls=name == "tls", auth=name == "auth")
+                )
+                for name in ("tls" if arguments.tls else "auth", "plain")
             ]
         else:
             targets = [_target(arguments, stack)]
@@ -63,6 +66,7 @@ def _arguments() -> argparse.Namespace:
     add("--server", metavar="HOST:PORT", help="measure this server (default: start a Headrace)")
     add("--pid", type=int, help="its process, where /proc does not tell")
     add("--tls", action="store_true", help="start one Headrace with TLS and one without, and measure them in turn")
+    add("--auth", action="store_true", help="start one Headrace with --auth and one without, and measure them in turn")
     add("--against", metavar="HOST:PORT", help="measure this one in turn with it, and print ratios")
     add("--against-pid", type=int, help="its process, where /proc does not tell")
     add("--only", nargs="+", default=[], metavar="TEXT", help="scenarios whose name contains one of these")
@@ -97,7 +101,9 @@ def _measure(scenario: Scenario, targets: Sequence[Target], rounds: int, seconds
                 figures.setdefault(name, {}).setdefault(target.name, []).append(measured)
                 names += [name] if name not in names else []
     for name in names:
-        print(_line(name, [figures[name][target.name] for target in targets]), flush=True)
+        print(
+            _line(name, [figures[name][target.name] for target in targets if target.name in figures[name]]), flush=True
+        )
 
 
 def _line(name: str, servers: Sequence[Sequence[Measured]]) -> str:

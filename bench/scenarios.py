@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bson import Int64, ObjectId
+from logins import logins
 from loops import Channel, Measured, Watchers, check, run_each
 from messages import command, document
 from target import Target, call
@@ -193,6 +194,16 @@ def _insert_and_receive(writer: socket.socket, streams: Watchers, insert: bytes)
     return acknowledged, received
 
 
+def _logins(target: Target, seconds: float) -> dict[str, Measured]:
+    """A logout and a login by SCRAM-SHA-256; the CPU time is all of the server's, on its loop and beside."""
+    if not target.auth:
+        return {}
+    with target.connect() as connection:
+        cpu = target.cpu_seconds()
+        count, elapsed = logins(connection, call, seconds)
+        return {"login, SCRAM-SHA-256": Measured(count / elapsed, (target.cpu_seconds() - cpu) / count * 1e6)}
+
+
 SCENARIOS = (
     _repeated("ping", 1, _pings),
     _repeated("ping, 16 connections", 16, _pings),
@@ -209,5 +220,6 @@ SCENARIOS = (
     _more_events(200),
     _more_events(1000),
     Scenario("latency", _latency),
+    Scenario("login", _logins),
 )
 """In the order in which they are run and shown."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from logins import CREATE_USER, log_in
 from messages import DATABASE, OK, command, reply_document
 
 
@@ -24,20 +25,25 @@ class Target:
     """A running server. `pid` is None when its process is not on this machine or may not be looked at."""
 
     def __init__(
-        self, name: str, host: str, port: int, pid: int | None = None, tls: ssl.SSLContext | None = None
-    ) -> None:
+        self, name: str, host: str, port: int, pid: int | None = None, tls: ssl.SSLContext | None = None,
+        *, auth: bool = False,
+    ) -> None:  # fmt: skip
         self.name = name
+        self.auth = auth
+        """Connections log in as the user of the load."""
         self._tls = tls
         self.address = (host, port)
         self.pid = pid or listener_pid(port)
 
     def connect(self) -> socket.socket:
-        """A new blocking connection, its hello done."""
+        """A new blocking connection, its hello done and its user logged in."""
         connection: socket.socket = socket.create_connection(self.address, timeout=30.0)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             connection = self._tls.wrap_socket(connection, server_hostname="localhost")
         call(connection, command({"hello": 1, "client": _CLIENT}, "admin"))
+        if self.auth:
+            log_in(connection, call)
         return connection
 
     def cpu_seconds(self) -> float:
@@ -106,11 +112,16 @@ class StartedServer:
     """A Headrace started for the measurement on a new directory, ended and removed with the `with`."""
 
     def __init__(
-        self, directory: Path | None = None, flags: Sequence[str] = (), *, name: str = "headrace", tls: bool = False
-    ) -> None:
-        """`directory`: where the new directory is made. `flags`: more of the server's command line."""
+        self, directory: Path | None = None, flags: Sequence[str] = (), *, name: str = "headrace", tls: bool = False,
+        auth: bool = False,
+    ) -> None:  # fmt: skip
+        """`directory`: where the new directory is made. `flags`: more of the server's command line. `auth`: with
+        --auth, and a user for the load."""
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir=directory))
         self._name = name
+        self._auth = auth
+        if auth:
+            flags = [*flags, "--auth"]
         self._tls: ssl.SSLContext | None = None
         if tls:
             from headrace.cli.tls_dev import make_certificates
@@ -129,7 +140,12 @@ class StartedServer:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if matched := re.search(r"listens on .*?127\.0\.0\.1:(\d+)", line):
-                return Target(self._name, "127.0.0.1", int(matched[1]), self._process.pid, self._tls)
+                target = Target(self._name, "127.0.0.1", int(matched[1]), self._process.pid, self._tls)
+                if self._auth:
+                    with target.connect() as connection:
+                        call(connection, CREATE_USER)  # by the localhost exception
+                    target.auth = True
+                return target
         self.__exit__(None, None, None)
         raise RuntimeError("the server did not start")
 

@@ -7,7 +7,7 @@ commit there begins a new *generation*, and a connection looks its user up again
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.auth import restrictions
@@ -52,8 +52,8 @@ class Grants:
         self.generation = generation
         self.allowed: set[tuple[str, frozenset[str]]] = set()
         """What was asked for and granted already."""
-        self.known: dict[tuple[Needs, str, str], tuple[Privilege, ...]] = {}
-        """The same by requirement, database and collection, where a requirement asks for nothing else."""
+        self.known: dict[tuple[Needs, str, str, Hashable], tuple[Privilege, ...]] = {}
+        """The same by requirement, database, collection and variant, where a requirement asks for nothing else."""
 
     @property
     def privileges(self) -> Privileges:
@@ -234,13 +234,15 @@ class Access:
             return
         grants: Grants | None = request.client.grants
         body = request.body
-        plain = requirement.by_namespace and "bypassDocumentValidation" not in body
-        name = body.get(request.name) if plain else None
-        if grants is not None and type(name) is str:
-            known = grants.known.get((needs, request.db, name))
-            if known is not None:
-                request.required = known
-                return
+        shape = None
+        if grants is not None and requirement.by_namespace and "bypassDocumentValidation" not in body:
+            name, variant = body.get(request.name), requirement.variant(request)
+            if type(name) is str and variant is not None:
+                shape = (needs, request.db, name, variant)
+                known = grants.known.get(shape)
+                if known is not None:
+                    request.required = known
+                    return
         if grants is None:
             grants = Grants(_NOBODY, {}, Resolved((), _LOCALHOST, ()), self.generation)
         permitted = grants.allowed
@@ -252,8 +254,8 @@ class Access:
                 self.note("authCheck", request.client, {"command": command.name, "db": request.db}, 13)
                 raise unauthorized(request)
         request.required = required
-        if type(name) is str and len(grants.known) < _MEMO_COUNT_MAX:
-            grants.known[needs, request.db, name] = required
+        if shape is not None and len(grants.known) < _MEMO_COUNT_MAX:
+            grants.known[shape] = required
 
     def require_again(self, engine: Engine, command: Command, request: Request) -> None:
         """Raise 13 where a command that has waited may no longer be run by its user."""

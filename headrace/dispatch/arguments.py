@@ -24,7 +24,7 @@ from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.query.expressions.numbers import to_long, truthy
 from headrace.turns import TICK_COUNT, tick
-from headrace.values.bson import find_element, iter_elements, type_name, types_named
+from headrace.values.bson import find_element, iter_elements, type_name, types_named, value_of
 
 T = TypeVar("T")
 Check = Callable[[str, Any], None]
@@ -303,7 +303,7 @@ def raw_documents(request: Request, field: str) -> list[bytes]:
         documents = []
         for kind, index, low, high in iter_elements(request.raw, element[1]):
             if kind != 0x03:
-                item = request.body[field][int(index)]
+                item = value_of(kind, request.raw, low, high)
                 raise TYPES["object"].error(f"{request.name}.{field}.{index.decode()}", item)
             if not len(documents) % TICK_COUNT:
                 tick()

@@ -9,14 +9,15 @@ from functools import lru_cache
 from typing import Any, Final
 
 from headrace import limits
-from headrace.dispatch.arguments import Fields, raw_documents, string
+from headrace.dispatch.arguments import Fields, missing, number, raw_documents, string
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLECTION_UUID, ENCRYPTION
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import to_long
 from headrace.store.catalog import Collection
-from headrace.values.bson import decode, type_name
+from headrace.values.bson import decode, first_element, type_name, value_of
 
 OPLOG: Final = "local.oplog.rs"
 PRE_IMAGES: Final = "config.system.preimages"
@@ -88,6 +89,26 @@ def refused(collection: Collection | None, count: int, *, ordered: bool) -> list
         return None
     error = CommandError(166, f"Namespace {collection.namespace} is a view, not a collection")
     return write_errors([(index, error) for index in range(1 if ordered else count)])
+
+
+OPERATION_KINDS: Final = ("delete", "insert", "update")
+_INDEX: Final = {kind: number(kind, required=True) for kind in OPERATION_KINDS}
+
+
+def operation_target(raw: bytes) -> tuple[str, int]:
+    """What an operation of bulkWrite does, and the number of its namespace: its first field, whatever comes behind.
+
+    Raises 9 for another field, 14 for what is no number.
+    """
+    element = first_element(raw)
+    kind = "" if element is None else element[1].decode(errors="replace")
+    if element is None or kind not in _INDEX:
+        raise CommandError(9, f"Unrecognized operation '{kind}' in bulkWrite.ops: it is insert, update or delete")
+    value = value_of(element[0], raw, element[2], element[3])
+    if value is None:
+        raise missing(f"bulkWrite.ops.{kind}")
+    _INDEX[kind].examine(f"bulkWrite.ops.{kind}", value)
+    return kind, to_long(value)
 
 
 _NAMESPACE_INFO: Final = Fields(string("ns", required=True), *COLLECTION_UUID, *ENCRYPTION)

@@ -207,6 +207,8 @@ def parse_message(body: bytes, sequences: dict[str, list[bytes]], client: Client
     database = document.get("$db")
     if type(database) is not str:
         raise CommandError(40571, "OP_MSG requests require a $db argument")
+    if "." in database:  # else `{find: "c"}` on `a.b` were about `b.c` of the database `a`
+        raise CommandError(73, f"Invalid database name: '{database}'")
     return Request(name, database, body, sequences, client, document)
 
 

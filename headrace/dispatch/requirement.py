@@ -9,7 +9,7 @@ made of a function. `Access.require_login` and `Access.require_privileges` look 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,10 @@ Needs = Callable[["Engine", Request, "Grants"], Iterable[Privilege]]
 """The privileges that a request needs, all of them. May raise 13 itself."""
 
 
+def _one_variant(request: Request) -> Hashable:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """What a command requires; `needs` None: nothing but a login, or not even that."""
@@ -34,8 +38,10 @@ class Requirement:
     needs: Needs | None = None
     login: bool = True
     by_namespace: bool = False
-    """It depends on nothing but the database and the collection that a request names, and on whether the request has
-    `bypassDocumentValidation`."""
+    """It depends on the database and the collection that a request names, on whether the request has
+    `bypassDocumentValidation`, and on its variant; so that what was granted once need not be looked up again."""
+    variant: Callable[[Request], Hashable] = _one_variant
+    """What else it depends on; None of a request that must be looked at each time."""
 
 
 ANYONE: Final = Requirement("nothing", login=False)

@@ -74,6 +74,10 @@ class DrivenServer:
         """The reply, also to a command that failed; or the `Wait` of one that has nothing to say yet."""
         request = self.request(database, body)
         request.time_is_up = time_is_up
+        return self.answer(request)
+
+    def answer(self, request: Request) -> dict[str, Any] | Wait:
+        """The same for a request made of whatever bytes."""
         try:
             command = self.engine.command(request)
             if command.prepare is not None and (work := command.prepare(request)) is not None:

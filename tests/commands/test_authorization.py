@@ -3,75 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from bson import Binary, Int64
 
-from headrace.auth.names import UserName
 from headrace.dispatch.request import ClientInfo
 from headrace.dispatch.wait import Wait
-from headrace.errors import CommandError
 from headrace.testing.driven import DrivenServer
+from tests.users import Users, shop_users
 
 SHOP = {"createRole": "clerk", "privileges": [], "roles": []}
 
 
-class Users:
-    """A server and a connection for each of its users."""
-
-    def __init__(self, server: DrivenServer) -> None:
-        self.server = server
-        self._numbers = count(2)
-        self.connections: dict[str, ClientInfo] = {}
-        self.run("localhost", "admin", {"createUser": "root", "pwd": "x", "roles": ["root"]})
-        self.server.must("admin", {"ping": 1})
-
-    def connection(self, name: str) -> ClientInfo:
-        client = self.connections.get(name)
-        if client is None:
-            number = next(self._numbers)
-            client = self.connections[name] = ClientInfo(number, f"127.0.0.1:{number}", ("127.0.0.1", 27017))
-        if client.grants is None and name not in ("localhost", "nobody"):
-            self.server.engine.access.log_in(client, UserName(name, "admin"))
-        return client
-
-    def run(self, name: str, db: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The reply to a user; raises what it was answered."""
-        self.server.client = self.connection(name)
-        return self.server.must(db, body)
-
-    def answer(self, name: str, db: str, body: dict[str, Any]) -> dict[str, Any] | Wait:
-        """The reply to a user, whatever it is, on the connection that it has, if only as nobody."""
-        self.server.client = self.connections.get(name) or self.connection(name)
-        return self.server.run(db, body)
-
-    def refused(self, name: str, db: str, body: dict[str, Any]) -> str:
-        """The text of the error 13 that a user is answered."""
-        with pytest.raises(CommandError) as failed:
-            self.run(name, db, body)
-        assert failed.value.code == 13, failed.value
-        return failed.value.message
-
-    def create(self, name: str, *roles: Any) -> None:
-        self.run("root", "admin", {"createUser": name, "pwd": "x", "roles": list(roles), "mechanisms": ["SCRAM-SHA-1"]})
-
-    def role(self, name: str, *privileges: tuple[dict[str, Any], list[str]], roles: list[Any] | None = None) -> None:
-        listed = [{"resource": resource, "actions": actions} for resource, actions in privileges]
-        self.run("root", "admin", {"createRole": name, "privileges": listed, "roles": roles or []})
-
-
 @pytest.fixture
 def users() -> Iterator[Users]:
-    with DrivenServer(auth=True) as server:
-        made = Users(server)
-        for database in ("shop", "other"):
-            documents = [{"_id": number} for number in range(300)]
-            made.run("root", database, {"insert": "orders", "documents": documents})
-        made.create("reader", {"role": "read", "db": "shop"})
-        made.create("writer", {"role": "readWrite", "db": "shop"})
+    with shop_users() as made:
         yield made
 
 

@@ -11,6 +11,7 @@ from headrace.dispatch.access import Grants
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement, unauthorized
 from headrace.errors import CommandError
+from headrace.query.expressions.numbers import truthy
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _kill_cursors(engine: Engine, request: Request, grants: Grants) -> Iterator[
 
 
 def _current_op(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
-    return () if request.body.get("$ownOps") else ((CLUSTER, _IN_PROGRESS),)
+    return () if truthy(request.body.get("$ownOps")) else ((CLUSTER, _IN_PROGRESS),)
 
 
 def _kill_op(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
@@ -68,7 +69,7 @@ def _kill_op(engine: Engine, request: Request, grants: Grants) -> Iterator[Privi
 
 def _list_collections(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
     body = request.body
-    if body.get("authorizedCollections") and body.get("nameOnly"):
+    if truthy(body.get("authorizedCollections")) and truthy(body.get("nameOnly")):
         return ()
     return ((f"{request.db}.", _LIST_COLLECTIONS),)
 

@@ -35,6 +35,23 @@ _OF_USERS: Final = {
 """Stages that show one's own, and with `allUsers` everybody's."""
 
 
+HERE: Final = frozenset({
+    "$addFields", "$bucket", "$bucketAuto", "$changeStreamSplitLargeEvent", "$count", "$densify", "$fill", "$group",
+    "$limit", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$sample", "$set", "$setWindowFields",
+    "$skip", "$sort", "$sortByCount", "$unset", "$unwind",
+})  # fmt: skip
+"""Stages that need no more than `find` on the collection: they work on what comes to them."""
+
+
+def _variant(request: Request) -> bool | None:
+    """True of a pipeline of such stages; any other is looked at each time."""
+    pipeline = request.body.get("pipeline")
+    for stage in pipeline if type(pipeline) is list else ():
+        if type(stage) is not dict or not HERE.issuperset(stage):
+            return None
+    return True
+
+
 def aggregation(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
     """What an aggregate needs."""
     body = request.body
@@ -131,4 +148,9 @@ def _targets(db: str, stages: list[Any]) -> Iterator[str]:
                 yield _target(name, stage[name], db)
 
 
-AGGREGATE: Final = Requirement("find on what it reads, insert, update or remove on what it writes", aggregation)
+AGGREGATE: Final = Requirement(
+    "find on what it reads, insert, update or remove on what it writes",
+    aggregation,
+    by_namespace=True,
+    variant=_variant,
+)

@@ -1,17 +1,24 @@
-"""What writes and changes of the catalog require."""
+"""What writes and changes of the catalog require.
+
+Rule: a requirement reads a request exactly as the command does, the same of several fields of one name and numbers of
+any type. Where it does not, it is stricter.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.auth.privileges import Privilege
+from headrace.auth.privileges import Privilege, is_system
 from headrace.commands.requirements.pipelines import BYPASS, FIND, reading
 from headrace.dispatch.access import Grants
 from headrace.dispatch.arguments import raw_documents
+from headrace.dispatch.namespaces import namespaces_of, operation_target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement, namespace_of
-from headrace.values.bson import decode, find_element
+from headrace.query.expressions.numbers import truthy
+from headrace.turns import ticking
+from headrace.values.bson import iter_elements, value_of
 
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
@@ -22,9 +29,10 @@ _REMOVE: Final = frozenset({"remove"})
 _UPDATE: Final = frozenset({"update"})
 _UPSERT: Final = _UPDATE | _INSERT
 _RENAME: Final = frozenset({"renameCollectionSameDB"})
-_ACTIONS: Final = {b"delete": _REMOVE, b"insert": _INSERT, b"update": _UPDATE}
+_ACTIONS: Final = {"delete": _REMOVE, "insert": _INSERT, "update": _UPDATE}
+_INT32: Final = 0x10
 _HEAD_END: Final = 4 + 1 + len(b"insert\0") + 4
-"""Where the first element of an operation ends: `insert`, `update` and `delete` are as long, the number is an int."""
+"""Where the first element of an operation ends, if it is an int: `insert`, `update` and `delete` are equally long."""
 
 
 def _insert(engine: Engine, request: Request, grants: Grants) -> Iterable[Privilege]:
@@ -42,36 +50,48 @@ def _update(engine: Engine, request: Request, grants: Grants) -> Iterable[Privil
     return ((namespace, actions),)
 
 
+def _variant(request: Request) -> str:
+    return "upserts" if _upserts(request) else "updates"
+
+
 def _upserts(request: Request) -> bool:
     """Whether a statement of an update may insert."""
-    sequence = request.sequences.get("updates")
-    if sequence is not None:
-        return any(b"upsert" in raw and find_element(raw, b"upsert") is not None for raw in sequence)
-    statements = request.body.get("updates")
-    return type(statements) is list and any(type(item) is dict and item.get("upsert") for item in statements)
+    statements = request.sequences.get("updates")
+    if statements is None:
+        if b"upsert" not in request.raw:
+            return False
+        statements = raw_documents(request, "updates")
+    named = [raw for raw in statements if b"upsert" in raw]
+    return bool(named) and any(map(_has_upsert, ticking(named)))
+
+
+def _has_upsert(raw: bytes) -> bool:
+    """Whether a statement has a field `upsert` that is true; of several, any."""
+    return any(
+        name == b"upsert" and truthy(value_of(kind, raw, low, high)) for kind, name, low, high in iter_elements(raw)
+    )
 
 
 def _find_and_modify(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
     body, namespace = request.body, namespace_of(request)
     yield namespace, FIND
-    yield namespace, _REMOVE if body.get("remove") else _UPSERT if body.get("upsert") else _UPDATE
-    if body.get("bypassDocumentValidation"):
+    yield namespace, _REMOVE if truthy(body.get("remove")) else _UPSERT if truthy(body.get("upsert")) else _UPDATE
+    if truthy(body.get("bypassDocumentValidation")):
         yield namespace, BYPASS
 
 
 def _bulk_write(engine: Engine, request: Request, grants: Grants) -> Iterator[Privilege]:
-    """Of each operation a few bytes are looked at, as they may be many: the action and the number of its namespace."""
-    namespaces = [decode(raw).get("ns") for raw in raw_documents(request, "nsInfo")]
+    """Operations may be many: of those that begin with the same bytes, to their namespace's number, one is parsed."""
+    namespaces = namespaces_of(request)
     operations = raw_documents(request, "ops")
-    upserts = any(b"upsert" in raw and find_element(raw, b"upsert") is not None for raw in operations)
-    bypasses = bool(request.body.get("bypassDocumentValidation"))
-    for head in {raw[4:_HEAD_END] for raw in operations}:
-        name, _, number = head[1:].partition(b"\0")
-        value = int.from_bytes(number, "little")
-        if head[0] != 0x10 or len(number) != 4 or value >= len(namespaces):
+    upserts = any(b"upsert" in raw and _has_upsert(raw) for raw in ticking(operations))
+    bypasses = truthy(request.body.get("bypassDocumentValidation"))
+    heads = {raw[:_HEAD_END] if raw[4] == _INT32 else raw: raw for raw in ticking(operations)}
+    for kind, number in dict.fromkeys(operation_target(raw) for raw in ticking(list(heads.values()))):
+        if not 0 <= number < len(namespaces):
             continue  # which the command refuses
-        namespace = str(namespaces[value])
-        yield namespace, _UPSERT if name == b"update" and upserts else _ACTIONS.get(name, _INSERT)
+        namespace = namespaces[number]
+        yield namespace, _UPSERT if kind == "update" and upserts else _ACTIONS[kind]
         if bypasses:
             yield namespace, BYPASS
 
@@ -103,7 +123,8 @@ def _rename(engine: Engine, request: Request, grants: Grants) -> Iterator[Privil
     source, target = str(request.body.get(request.name)), str(request.body.get("to"))
     dropping = frozenset({"dropCollection"})
     database = source.partition(".")[0]
-    within = database == target.partition(".")[0] and grants.permits(f"{database}.", _RENAME)
+    within = database == target.partition(".")[0] and not is_system(source) and not is_system(target)
+    within = within and grants.permits(f"{database}.", _RENAME)
     if within and (grants.permits(source, FIND) or not grants.permits(target, FIND)):
         yield f"{database}.", _RENAME
     else:
@@ -119,4 +140,6 @@ CREATE: Final = Requirement("createCollection on the collection, find on what a 
 FIND_AND_MODIFY: Final = Requirement("find, and update, insert or remove on the collection", _find_and_modify)
 INSERT: Final = Requirement("insert on the collection", _insert, by_namespace=True)
 RENAME: Final = Requirement("renameCollectionSameDB, or find, dropCollection, insert and createIndex", _rename)
-UPDATE: Final = Requirement("update on the collection, and insert for an upsert", _update)
+UPDATE: Final = Requirement(
+    "update on the collection, and insert for an upsert", _update, by_namespace=True, variant=_variant
+)

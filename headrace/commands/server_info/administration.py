@@ -39,8 +39,9 @@ def fsync(context: CommandContext, request: Request) -> dict[str, Any]:
 
 def rotate_certificates(context: CommandContext, request: Request) -> dict[str, Any]:
     """Read the files with certificates again: connections to come get the new ones, all others stay. Raises 140 if they
-    cannot be used, and then the old ones stay; 13 for a client on another machine."""
-    require_loopback(request)
+    cannot be used, and then the old ones stay; 13 for a client on another machine, unless it is a user who may."""
+    if not context.engine.authorizes:
+        require_loopback(request)
     context.engine.shell.rotate_certificates(MESSAGE.of(request.body))
     return {}
 

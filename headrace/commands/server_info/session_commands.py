@@ -20,6 +20,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import ANYONE, LOGGED_IN, on_cluster
 from headrace.dispatch.sessions import session_key, user_digest
+from headrace.errors import CommandError
 from headrace.turns import ticking
 
 
@@ -47,10 +48,12 @@ def refresh(context: CommandContext, request: Request) -> dict[str, Any]:
 def end(context: CommandContext, request: Request) -> dict[str, Any]:
     """endSessions, killSessions: abort what these sessions have open, and close their cursors.
 
-    They are sessions of the user who asks, unless killSessions names another's `uid` and the user may kill any.
+    They are sessions of the user who asks, unless killSessions names another's `uid` and the user may kill any. Raises
+    13 for another's `uid` else.
     """
     any_user = request.name == "killSessions" and _may_kill_any(request)
-    context.engine.end_sessions(_ids(request, _listed(request), any_user=any_user))
+    if request.client.uid is not None or not context.engine.authorizes:  # else nobody, who has none
+        context.engine.end_sessions(_ids(request, _listed(request), any_user=any_user))
     return {}
 
 
@@ -91,8 +94,10 @@ def _ids(request: Request, sessions: list[dict[str, Any]], *, any_user: bool) ->
         if type(identity) is not Binary or identity.subtype != UUID_SUBTYPE:
             continue
         user = request.client.uid
-        if user is not None and any_user and isinstance(uid, bytes) and len(uid) == len(user):
-            user = bytes(uid)
+        if user is not None and isinstance(uid, bytes) and uid != user:
+            if not any_user:
+                raise CommandError(13, "Unauthorized to set user digest in LogicalSessionId")
+            user = bytes(uid)[: len(user)]
         ids.append(bytes(identity) if user is None else session_key(bytes(identity), user))
     return ids
 

@@ -63,7 +63,7 @@ def begin(
     if mechanism == X509:
         return _with_certificate(context, client, None, kind)
     if mechanism not in HASHES or db == EXTERNAL:
-        raise CommandError(334, f"Unsupported mechanism '{mechanism}' on authentication database '{db}'")
+        raise _unsupported(mechanism, db)
     access.count(mechanism, kind, "received")
     first = ClientFirst(_payload(body))
     name = UserName(first.user, db)
@@ -76,6 +76,10 @@ def begin(
     skips = bool(OPTIONS.of(body).get("skipEmptyExchange"))
     client.conversation = Conversation(name, mechanism, exchange, kind=kind, skips_empty=skips)
     return {"conversationId": 1, "done": False, "payload": Binary(exchange.server_first.encode())}
+
+
+def _unsupported(mechanism: object, db: str) -> CommandError:
+    return CommandError(334, f"Unsupported mechanism '{mechanism!s:.100}' on authentication database '{db}'")
 
 
 def _payload(body: dict[str, Any]) -> bytes:
@@ -121,7 +125,7 @@ def authenticate(context: CommandContext, request: Request) -> dict[str, Any] | 
 def _authenticate(context: CommandContext, request: Request) -> dict[str, Any]:
     mechanism = request.body.get("mechanism")
     if mechanism != X509 or request.db != EXTERNAL:
-        raise CommandError(334, f"Unsupported mechanism '{mechanism}' on authentication database '{request.db}'")
+        raise _unsupported(mechanism, request.db)
     subject = USER.of(request.body) or None
     return _with_certificate(context, request.client, subject, "authenticate")
 

@@ -32,14 +32,13 @@ from headrace.dispatch.generic_arguments import (
     UPDATE,
     UPSERT,
 )
-from headrace.dispatch.namespaces import namespaces_of, writable
+from headrace.dispatch.namespaces import namespaces_of, operation_target, writable
 from headrace.dispatch.reply import ERROR_VALUE_COUNT
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.let import variables_of
-from headrace.query.expressions.numbers import to_long
 from headrace.store.write_transaction import RetryableWrite
 from headrace.turns import freed_in_pieces, gathered, ticking
 from headrace.values.bson import decode, encode, find_element
@@ -149,16 +148,16 @@ def _operations(request: Request) -> list[BulkOperation]:
 
 
 def _operation(raw: bytes, namespaces: list[str]) -> BulkOperation:
-    kind = raw[5 : raw.index(0, 5)].decode(errors="replace") if len(raw) > 5 else ""
-    if kind not in OPERATIONS:
-        raise CommandError(9, f"Unrecognized operation '{kind}' in bulkWrite.ops: it is insert, update or delete")
+    kind, index = operation_target(raw)
     element = find_element(raw, b"document") if kind == "insert" else None
     if element is not None and element[0] == 3:
         document, spec = raw[element[1] : element[2]], {**_without(raw, element), "document": {}}
     else:
         document, spec = b"", decode(raw)
     OPERATIONS[kind].check("bulkWrite.ops", spec)
-    namespace = _namespace(kind, spec[kind], namespaces)
+    if not 0 <= index < len(namespaces):
+        raise CommandError(2, f"BulkWrite ops entry has an invalid nsInfo index: {index}")
+    namespace = namespaces[index]
     return BulkOperation(kind, namespace, document) if kind == "insert" else _STATEMENTS[kind](namespace, spec)
 
 
@@ -167,13 +166,6 @@ def _without(raw: bytes, element: tuple[int, int, int]) -> dict[str, Any]:
     start = element[1] - len(b"\x03document\x00")
     rest = raw[4:start] + raw[element[2] :]
     return decode((len(rest) + 4).to_bytes(4, "little") + rest)
-
-
-def _namespace(kind: str, number: Any, namespaces: list[str]) -> str:
-    index = to_long(number)
-    if not 0 <= index < len(namespaces):
-        raise CommandError(2, f"BulkWrite ops entry has an invalid nsInfo index: {index}")
-    return namespaces[index]
 
 
 def _update_statement(namespace: str, spec: dict[str, Any]) -> BulkOperation:

@@ -1,6 +1,6 @@
 """BSON: documents to Python values and back, raw documents walked in place, values as text in error messages."""
 
-from headrace.values.bson.codec import OPTIONS, check_all, decode, encode, encode_in_order
+from headrace.values.bson.codec import OPTIONS, check_all, decode, encode, encode_in_order, value_of
 from headrace.values.bson.elements import RawElement, find_element, first_element, iter_elements, value_size
 from headrace.values.bson.value_types import MISSING, Missing, type_name, type_number, types_named
 
@@ -19,5 +19,6 @@ __all__ = [
     "type_name",
     "type_number",
     "types_named",
+    "value_of",
     "value_size",
 ]

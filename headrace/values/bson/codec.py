@@ -54,6 +54,12 @@ def _decode_short(data: bytes) -> dict[str, Any]:
     return _without_dbrefs(document) if b"$ref\0" in data else document
 
 
+def value_of(bson_type: int, data: bytes, start: int, end: int) -> Any:
+    """The value of one element, whose bytes are `data[start:end]`."""
+    head = (end - start + 8).to_bytes(4, "little") + bytes((bson_type,)) + b"v\0"
+    return decode(head + data[start:end] + b"\0")["v"]
+
+
 def check_all(documents: Sequence[bytes]) -> None:
     """Check that each document decodes, at every level. Raises `bson.InvalidBSON`, or 15 for one that nests too deeply.
 
