@@ -1,35 +1,51 @@
 """Headrace: a MongoDB-compatible document store with complete change streams, and a Spark pipeline over them.
 
+    with headrace.open("data") as store:   # a store in this process; see `headrace.embedded.open_store`
     with headrace.Server() as server:      # a server in this process; see `headrace.server.embedded`
         ...
 
-`import headrace` imports neither the server nor Spark; both come when they are first used.
+`import headrace` imports neither the engine nor the server nor Spark; each comes when it is first used.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 __version__ = "0.1.0"
-__all__ = ["DirectoryInUse", "Server", "UnusableDirectory", "__version__"]
 
 if TYPE_CHECKING:
+    from headrace.embedded.change_event import ChangeEvent
+    from headrace.embedded.connected import connect
+    from headrace.embedded.error_types import Closed, HistoryLost, StreamInvalidated, Timeout
+    from headrace.embedded.open_store import open_store as open
     from headrace.server.embedded import Server
     from headrace.store.data_file import UnusableDirectory
     from headrace.store.lmdb import DirectoryInUse
 
+_LATE: Final = {
+    "ChangeEvent": ("headrace.embedded.change_event", "ChangeEvent"),
+    "Closed": ("headrace.embedded.error_types", "Closed"),
+    "DirectoryInUse": ("headrace.store.lmdb", "DirectoryInUse"),
+    "HistoryLost": ("headrace.embedded.error_types", "HistoryLost"),
+    "Server": ("headrace.server.embedded", "Server"),
+    "StreamInvalidated": ("headrace.embedded.error_types", "StreamInvalidated"),
+    "Timeout": ("headrace.embedded.error_types", "Timeout"),
+    "UnusableDirectory": ("headrace.store.data_file", "UnusableDirectory"),
+    "connect": ("headrace.embedded.connected", "connect"),
+    "open": ("headrace.embedded.open_store", "open_store"),
+}
+"""(module, name) of what is imported when it is first used."""
+
+__all__ = [
+    "ChangeEvent", "Closed", "DirectoryInUse", "HistoryLost", "Server", "StreamInvalidated", "Timeout",
+    "UnusableDirectory", "__version__", "connect", "open",
+]  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
-    if name == "Server":
-        from headrace.server.embedded import Server
-
-        return Server
-    if name == "DirectoryInUse":
-        from headrace.store.lmdb import DirectoryInUse
-
-        return DirectoryInUse
-    if name == "UnusableDirectory":
-        from headrace.store.data_file import UnusableDirectory
-
-        return UnusableDirectory
-    raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    if name not in _LATE:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    module, attribute = _LATE[name]
+    value = globals()[name] = getattr(import_module(module), attribute)
+    return value

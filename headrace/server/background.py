@@ -1,19 +1,21 @@
 """Background jobs: prune the oplog, expire images and sessions, collect garbage, write periodic no-ops.
 
 Every job is a write of its own through the `Writer`, in bounded pieces, so that no client's write waits long; and a
-task of its own, so that none waits for another that has much to do.
+task of its own, so that none waits for another that has much to do. The jobs are coroutines that await nothing but such
+writes and `let_others_run`, so that a store without a loop can drive them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import shutil
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace import limits
 from headrace.dispatch import transactions
 from headrace.execution import output
+from headrace.server.job_steps import let_others_run
 from headrace.server.retention_clock import RetentionClock
 from headrace.server.ttl import TimeToLive
 from headrace.store import catalog_changes, session_records
@@ -28,9 +30,10 @@ from headrace.store.retention import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    import asyncio
 
-    from headrace.server.core import Core
+    from headrace.dispatch.engine import Engine
+    from headrace.store.store import Store
     from headrace.store.view import View
     from headrace.store.write_transaction import WriteTransaction
 
@@ -43,7 +46,35 @@ def prune_count(added: int) -> int:
     return min(max(limits.PRUNE_COUNT_MAX, 2 * added), 2 * limits.PRUNE_COUNT_MAX)
 
 
-def retention_of(core: Core, reusable_bytes: int) -> Retention:
+class JobHost(Protocol):
+    """Whose jobs they are: a server, or a store that a program has opened."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def writer(self) -> JobWriter: ...
+
+    @property
+    def scheduler(self) -> JobScheduler: ...
+
+
+class JobWriter(Protocol):
+    """What commits."""
+
+    def add_job(self, run: Callable[[WriteTransaction], object]) -> Awaitable[None]: ...
+
+
+class JobScheduler(Protocol):
+    """What runs commands."""
+
+    def free_large(self) -> None: ...
+
+
+def retention_of(core: JobHost, reusable_bytes: int) -> Retention:
     """The bounds in force: parameters set at run time, else the options, else MongoDB-like defaults.
 
     `reusable_bytes`: the oplog's size and what is free in the data file, which are counted as free on the disk.
@@ -62,7 +93,7 @@ def retention_of(core: Core, reusable_bytes: int) -> Retention:
 class Background:
     """The tasks, each of which does its job once a second."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: JobHost) -> None:
         self._core = core
         self._tasks: list[asyncio.Task[None]] = []
         self.ttl = TimeToLive(core)
@@ -71,34 +102,39 @@ class Background:
         self._noop_due_ms = 0.0
         self._session_at = b""  # where the scan of the sessions continues
 
-    def start(self) -> None:
-        """Run `tick` each second from now on."""
+    def prepare(self) -> None:
+        """Before the first tick: work out the bounds that are in force."""
         with self._core.store.reading() as view:
             self.retention(view)
         self._noop_due_ms = self._core.engine.clock.monotonic_ms() + limits.NOOP_INTERVAL_MS
-        self._tasks = [self._core.loop.create_task(self._run(job)) for job in self._jobs()]
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Do each job once a second from now on."""
+        self.prepare()
+        self._tasks = [loop.create_task(self._run(job)) for job in self.jobs()]
 
     def stop(self) -> None:
         """Cancel the tasks; a job that is being committed is still committed."""
         for task in self._tasks:
             task.cancel()
 
-    def _jobs(self) -> list[Callable[[], Awaitable[object]]]:
+    def jobs(self) -> list[Callable[[], Coroutine[Any, Any, object]]]:
+        """What is to be done once a second."""
         return [self._release, self._noop, self.prune, self._expire, self._collect, self.ttl.tick]
 
-    async def _run(self, job: Callable[[], Awaitable[object]]) -> None:
+    async def _run(self, job: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        import asyncio
+
         while True:
             await asyncio.sleep(TICK_MS / 1000)
             try:
                 await job()
-            except asyncio.CancelledError:
-                raise
             except Exception:
                 LOG.exception("a background job failed; it is tried again")
 
     async def tick(self) -> None:
         """One round of all jobs, one after the other."""
-        for job in self._jobs():
+        for job in self.jobs():
             await job()
 
     async def _release(self) -> None:
@@ -167,7 +203,7 @@ class Background:
                 if keys:
                     await self._core.writer.add_job(lambda txn, table=table, keys=keys: remove(txn, table, keys))  # type: ignore[misc]
                 else:
-                    await asyncio.sleep(0)
+                    await let_others_run()
 
     def retention(self, view: View) -> Retention:
         """The bounds in force, which commands show too."""
@@ -190,7 +226,7 @@ class Background:
             if unused:
                 await core.writer.add_job(lambda txn, unused=unused: session_records.forget(txn, unused, before_ms))  # type: ignore[misc]
             else:
-                await asyncio.sleep(0)
+                await let_others_run()
         seconds = _image_seconds(core.store.cluster_parameters)
         while seconds is not None:
             with core.store.reading() as view:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace import limits
 from headrace.clock import Clock, SystemClock, monotonic
@@ -35,12 +35,20 @@ from headrace.server.tls.context import TlsError, new_context
 from headrace.server.tls.handshakes import Handshakes
 from headrace.server.tls.layer import TlsLayer
 from headrace.server.watchdog import LOOK_SECONDS, Watchdog
-from headrace.server.writer import Writer
+from headrace.server.writer import SharedGate, Writer
 from headrace.store.store import Store
 from headrace.turns import TURN_SECONDS, Turn
 from headrace.values.position import seconds
 
 LOG = logging.getLogger("headrace.server")
+
+
+class Hosted(NamedTuple):
+    """What a server is given that serves a store which a program has open."""
+
+    engine: Engine
+    gate: SharedGate
+    """Who may write: the program's threads or the server."""
 
 
 class Core:
@@ -49,8 +57,11 @@ class Core:
     def __init__(
         self, options: ServerOptions, *, throw_away: bool = False, clock: Clock | None = None,
         shut_down: Callable[[], None] | None = None, failed: Callable[[str], None] | None = None,
+        hosted: Hosted | None = None,
     ) -> None:  # fmt: skip
         """Open the store; raises `AuditError`, `DirectoryInUse`, `TlsError`.
+
+        `hosted`: a store that is open already, whose engine has a shell and background jobs; `stop` leaves it open.
 
         `throw_away`: a temporary directory, removed by `stop`.
 
@@ -67,20 +78,21 @@ class Core:
         clock = clock or RunningClock(SystemClock())
         context = None if options.tls is None else new_context(options.tls)
         self.audit = None if options.audit is None else Audit(options.audit, clock)
+        self.hosted = hosted
         try:
-            self.store = Store(None if throw_away else options.dbpath, oplog=options.oplog, clock=clock)
+            self.engine = hosted.engine if hosted is not None else self._new_engine(clock)
         except BaseException:
             if self.audit is not None:
                 self.audit.close()
             raise
-        self.engine = Engine(self.store, options, commands_for(options), first_parameters(options), shell=self)
+        self.store = self.engine.store
         self.engine.access.listeners.append(logs.access_event)
         if self.audit is not None:
             self.engine.access.listeners.append(self.audit.access)
         self.commit_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-commit")
         self.derivation_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-derivation")
         """Computes the credentials of passwords, one after the other."""
-        self.writer = Writer(self)
+        self.writer = Writer(self, None if hosted is None else hosted.gate)
         self.notifier = Notifier(self)
         self.scheduler = Scheduler(self)
         self._log = LogTail(options.log_format)
@@ -99,6 +111,11 @@ class Core:
         self._listener = Listener(self.loop, self._new_protocol)
         self._socket_path: Path | None = None
         self.startup_warnings: list[str] = []
+
+    def _new_engine(self, clock: Clock) -> Engine:
+        options = self.options
+        store = Store(None if self._throw_away else options.dbpath, oplog=options.oplog, clock=clock)
+        return Engine(store, options, commands_for(options), first_parameters(options), shell=self)
 
     async def start(self) -> None:
         """Listen; raises OSError where an address cannot be had, `UnprotectedAddress` for one that needs consent.
@@ -121,7 +138,8 @@ class Core:
         self._warn_of_clock()
         if self.audit is not None:
             self.audit.system("startup", {"options": {"argv": list(self.options.argv)}})
-        self.background.start()
+        if self.hosted is None:
+            self.background.start(self.loop)
         self._watch()
 
     def _listen(self, address: str) -> None:
@@ -182,16 +200,27 @@ class Core:
         for peer in list(self.peers):
             peer.drop()
         await asyncio.sleep(0)
-        self.engine.cursors.remove_all()
+        if self.hosted is None:
+            self.engine.cursors.remove_all()
         self.commit_thread.shutdown()
         self.derivation_thread.shutdown()
         if self.audit is not None:
             self.audit.system("shutdown", {})
             self.audit.close()
-        self.store.close()
+        if self.hosted is None:
+            self.store.close()
+        else:
+            self._leave_engine()
         if self._socket_path is not None:
             with contextlib.suppress(FileNotFoundError):
                 self._socket_path.unlink()
+
+    def _leave_engine(self) -> None:
+        """Let go of the program's engine."""
+        self.store.listeners.remove(self.notifier.committed)
+        self.engine.access.listeners.remove(logs.access_event)
+        if self.audit is not None:
+            self.engine.access.listeners.remove(self.audit.access)
 
     @property
     def addresses(self) -> list[str]:

@@ -47,7 +47,7 @@ class Server:
 
     Args:
         path: The data directory, created if missing. None or ":memory:": a temporary one, removed by `close`.
-        host: The address to listen on.
+        host: The address to listen on; None for none, where `unix_socket_prefix` names a folder.
         port: The TCP port; 0 picks a free one.
         oplog: False makes it a standalone without change streams.
         users: Users to create, by name in the database `admin`: each the fields of `createUser`, such as
@@ -67,7 +67,7 @@ class Server:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, *, host: str = "127.0.0.1", port: int = 0,
+        self, path: str | os.PathLike[str] | None = None, *, host: str | None = "127.0.0.1", port: int = 0,
         oplog: bool = True, users: Mapping[str, Mapping[str, Any]] | None = None, clock: Clock | None = None,
         tls: TlsOptions | str | os.PathLike[str] | None = None,
         **options: Any,
@@ -77,7 +77,12 @@ class Server:
         self._users = users or {}
         options = {"auth": users is not None, **options}
         self.options = ServerOptions(
-            dbpath=dbpath, bind_ips=(host,), port=port, oplog=oplog, tls=_tls_options(tls), **options
+            dbpath=dbpath,
+            bind_ips=() if host is None else (host,),
+            port=port,
+            oplog=oplog,
+            tls=_tls_options(tls),
+            **options,
         )
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -89,6 +94,11 @@ class Server:
     def address(self) -> str:
         """The address as `host:port`."""
         return f"{self.options.bind_ips[0]}:{self._running.port}"
+
+    @property
+    def unix_socket(self) -> str:
+        """The path of its Unix socket, where `unix_socket_prefix` asks for one."""
+        return next(address for address in self._running.addresses if address.startswith("/"))
 
     @property
     def uri(self) -> str:

@@ -6,7 +6,6 @@ Source: MongoDB's TTL monitor: once a minute; a date, or the earliest date of an
 
 from __future__ import annotations
 
-import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from headrace.cursors.index_scan import walk_keys
 from headrace.execution.planner.intervals import End, Interval
 from headrace.query.match import parse_filter
 from headrace.server.expiry_clock import ExpiryClock
+from headrace.server.job_steps import let_others_run
 from headrace.store.catalog import Collection, Index
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.indexes.index_keys import descends
@@ -26,7 +26,7 @@ from headrace.values.keystring import encode_value
 from headrace.values.paths import get_path, split_path
 
 if TYPE_CHECKING:
-    from headrace.server.core import Core
+    from headrace.server.background import JobHost
     from headrace.store.write_transaction import WriteTransaction
 
 ROUND_MS: Final = 60_000
@@ -35,7 +35,7 @@ ROUND_MS: Final = 60_000
 class TimeToLive:
     """The rounds of one server."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: JobHost) -> None:
         self._core = core
         self._due_ms = 0.0
         self._expiry_clock = ExpiryClock(core.engine.clock)
@@ -78,7 +78,7 @@ class TimeToLive:
                 removed += gone[-1]
             if not piece:
                 return removed
-            await asyncio.sleep(0)
+            await let_others_run()
             after = piece[-1][0]
 
 

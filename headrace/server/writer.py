@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace import limits
 from headrace.clock import monotonic
@@ -81,6 +81,16 @@ def _is_long(txn: WriteTransaction) -> bool:
     return sum([len(entry) for _, entry in txn.staged.entries]) > LONG_COMMIT_BYTES
 
 
+class SharedGate(Protocol):
+    """Who may open the write transaction of a store that other threads write to as well."""
+
+    def enter_or_call(self, entered: Callable[[], object]) -> bool:
+        """Whether the caller may now. If not, `entered` is called when it may, from any thread."""
+
+    def leave(self) -> None:
+        """Let the next."""
+
+
 class Writer:
     """The queue of writes, and the callback that empties it.
 
@@ -88,8 +98,11 @@ class Writer:
     answered behind its own guard (`Peer.finish`), and what leaves the store in doubt ends the server (`Core.fail`).
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, gate: SharedGate | None = None) -> None:
+        """`gate`: entered for each group; None: nobody else writes."""
         self._core = core
+        self._gate = gate
+        self._in_gate = gate is None
         self._queue: list[Write] = []
         self._jobs: list[Job] = []
         self._paused: deque[PausedWrite] = deque()
@@ -184,6 +197,9 @@ class Writer:
     def _next(self) -> None:
         """A group has ended: begin the next, or rest."""
         self.busy_since = None
+        if self._gate is not None:
+            self._in_gate = False
+            self._gate.leave()
         if self._retries or self._queue or self._jobs or self._paused:
             self._core.loop.call_soon(self._flush)
             return
@@ -193,7 +209,17 @@ class Writer:
             if not future.done():
                 future.set_result(None)
 
+    def _gate_entered(self) -> None:
+        """Called from any thread."""
+        self._in_gate = True
+        self._core.loop.call_soon_threadsafe(self._flush)
+
     def _flush(self) -> None:
+        if not self._in_gate:
+            assert self._gate is not None
+            if not self._gate.enter_or_call(self._gate_entered):
+                return
+            self._in_gate = True
         self.busy_since = monotonic()
         if self._retries:
             group = self._retries.popleft()

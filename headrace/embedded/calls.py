@@ -1,0 +1,172 @@
+"""From Python values to a command and back: what databases, collections and cursors call.
+
+    Calls(local, codec_options, ...).run("shop", {"count": "orders", ...})   →   the reply as a dict; raises its error
+
+A command's values are encoded with the program's codec options and decoded as a message would be, so that the engine
+sees what it would have been sent. Documents to insert are encoded once, by the caller; a batch of results is decoded
+once, from the reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import bson
+from bson.codec_options import DEFAULT_CODEC_OPTIONS, CodecOptions
+
+from headrace.embedded.errors_raised import raise_failure
+from headrace.values.bson import decode
+
+if TYPE_CHECKING:
+    from headrace.embedded.local_engine import LocalEngine
+    from headrace.embedded.session import EmbeddedSession
+
+_BATCHES: Final = {"cursor": {"firstBatch": 1, "nextBatch": 1}}
+_VALUE: Final = {"value": 1}
+
+
+class Calls:
+    """What commands are sent with: the engine, how documents are encoded, and the concerns."""
+
+    __slots__ = ("codec_options", "local", "owner", "read_concern", "write_concern")
+
+    def __init__(
+        self, local: LocalEngine, codec_options: CodecOptions[Any] = DEFAULT_CODEC_OPTIONS,
+        read_concern: Any = None, write_concern: Any = None, owner: object = None,
+    ) -> None:  # fmt: skip
+        self.local = local
+        self.owner = owner
+        """What closes the store when nothing refers to it any more."""
+        self.codec_options = codec_options
+        self.read_concern = read_concern
+        """pymongo's `ReadConcern`, or None."""
+        self.write_concern = write_concern
+        """pymongo's `WriteConcern`, or None."""
+
+    def changed(self, codec_options: Any, read_concern: Any, write_concern: Any) -> Calls:
+        """The same with other options; None leaves one as it is."""
+        return Calls(
+            self.local,
+            codec_options or self.codec_options,
+            read_concern or self.read_concern,
+            write_concern or self.write_concern,
+            self.owner,
+        )
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether results say what was done; it is done either way."""
+        return self.write_concern is None or bool(self.write_concern.acknowledged)
+
+    def encode(self, document: Mapping[str, Any]) -> bytes:
+        """A document as BSON. Raises `bson.InvalidDocument`, and TypeError where it is none."""
+        return bson.encode(document, codec_options=self.codec_options)
+
+    def reply(
+        self, database: str, body: MutableMapping[str, Any], session: EmbeddedSession | None = None,
+        sequences: dict[str, list[bytes]] | None = None,
+    ) -> bytes:  # fmt: skip
+        """The reply of a command, also of one that has failed."""
+        name = next(iter(body))
+        if session is not None:
+            session.apply_to(body)
+        body["$db"] = database
+        raw = bson._dict_to_bson(body, False, self.codec_options, False)  # type: ignore[attr-defined]
+        return self.local.execute(database, name, decode(raw), raw, sequences)
+
+    def run(
+        self, database: str, body: MutableMapping[str, Any], session: EmbeddedSession | None = None,
+        sequences: dict[str, list[bytes]] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """The reply of a command that succeeds; raises the error of another. Values have the default types."""
+        return self.checked(self.reply(database, body, session, sequences), session)
+
+    def write(
+        self, database: str, body: MutableMapping[str, Any], session: EmbeddedSession | None = None,
+        sequences: dict[str, list[bytes]] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """As `run`, with the write concern. Errors of statements are in the reply."""
+        self.add_write_concern(body, session)
+        return self.run(database, body, session, sequences)
+
+    def add_write_concern(self, body: MutableMapping[str, Any], session: EmbeddedSession | None) -> None:
+        """To a command that writes, outside transactions."""
+        if self.write_concern is not None and not (session is not None and session.in_transaction):
+            document = {key: value for key, value in self.write_concern.document.items() if (key, value) != ("w", 0)}
+            if document:
+                body["writeConcern"] = document
+
+    def add_read_concern(self, body: MutableMapping[str, Any], session: EmbeddedSession | None) -> None:
+        """To a command that reads, outside transactions."""
+        in_transaction = session is not None and session.in_transaction
+        if self.read_concern is not None and self.read_concern.level and not in_transaction:
+            body["readConcern"] = self.read_concern.document
+
+    def checked(self, reply: bytes, session: EmbeddedSession | None = None) -> dict[str, Any]:
+        """A reply with values of the default types. Raises its error."""
+        return self._checked(bson.decode(reply), session)
+
+    def documents(self, reply: bytes, session: EmbeddedSession | None = None) -> dict[str, Any]:
+        """A reply whose batch, or `value`, is decoded with the program's codec options. Raises its error."""
+        options = self.codec_options
+        if options == DEFAULT_CODEC_OPTIONS:
+            return self._checked(bson.decode(reply), session)
+        fields = _VALUE if b"\x03cursor\x00" not in reply[:32] else _BATCHES
+        return self._checked(bson._decode_all_selective(reply, options, fields)[0], session)
+
+    @staticmethod
+    def _checked(answer: dict[str, Any], session: EmbeddedSession | None) -> dict[str, Any]:
+        if session is not None:
+            session.advance(answer)
+        if not answer["ok"]:
+            raise_failure(answer)
+        return answer
+
+
+def options_of(**given: Any) -> dict[str, Any]:
+    """Fields of a command: those that are not None, in the form that commands take."""
+    body: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name == "collation":
+            value = getattr(value, "document", value)
+        elif (name == "hint" and not isinstance(value, str)) or name == "sort":
+            value = key_document(value)
+        elif name in ("projection", "fields"):
+            value = projection_document(value)
+        elif name == "maxTimeMS" and not value:
+            continue
+        body[name] = value
+    return body
+
+
+def key_document(keys: Any) -> dict[str, Any]:
+    """An index's keys or a sort order as a document: of a field's name, pairs, or names for ascending."""
+    if isinstance(keys, str):
+        return {keys: 1}
+    if isinstance(keys, Mapping):
+        return dict(keys)
+    if not isinstance(keys, Iterable):
+        raise TypeError(f"expected a field, a mapping or a list of (field, direction), not {keys!r}")
+    document = dict((item, 1) if isinstance(item, str) else item for item in keys)
+    if not document:
+        raise ValueError("there must be at least one field")
+    return document
+
+
+def projection_document(projection: Any) -> dict[str, Any]:
+    """A projection as a document; a list names the fields to include."""
+    if isinstance(projection, Mapping):
+        return dict(projection)
+    if isinstance(projection, str) or not isinstance(projection, Iterable):
+        raise TypeError(f"projection must be a mapping or a list of fields, not {projection!r}")
+    return dict.fromkeys(projection, 1) or {"_id": 1}
+
+
+def pipeline_of(pipeline: Any) -> list[Any]:
+    """A pipeline. Raises TypeError for what is no list."""
+    if not isinstance(pipeline, Sequence) or isinstance(pipeline, str):
+        raise TypeError(f"pipeline must be a list, not {type(pipeline).__name__}")
+    return list(pipeline)

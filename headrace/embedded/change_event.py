@@ -1,0 +1,105 @@
+"""A change event as an object: what most programs ask of one has an attribute; `raw` is a driver's document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class ChangeEvent:
+    """One event of a change stream. `event["operationType"]` works as with a driver's."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self.raw = raw
+        """The event's document, as drivers have it."""
+
+    @property
+    def operation(self) -> str:
+        """`insert`, `update`, `replace`, `delete`, `drop`, `rename`, `dropDatabase`, `invalidate`, or another."""
+        return str(self.raw["operationType"])
+
+    @property
+    def token(self) -> Mapping[str, Any]:
+        """Its resume token: `resume_after` it goes on with the event behind this one."""
+        return self.raw["_id"]  # type: ignore[no-any-return]
+
+    @property
+    def cluster_time(self) -> Any:
+        """The `Timestamp` of the change; the events of a transaction have the same."""
+        return self.raw.get("clusterTime")
+
+    @property
+    def wall_time(self) -> Any:
+        """The server's date and time of the change, as the codec options have dates."""
+        return self.raw.get("wallTime")
+
+    @property
+    def database(self) -> str | None:
+        """The database's name; None for `invalidate`."""
+        return self.raw.get("ns", {}).get("db")  # type: ignore[no-any-return]
+
+    @property
+    def collection(self) -> str | None:
+        """The collection's name; None where the change concerns none."""
+        return self.raw.get("ns", {}).get("coll")  # type: ignore[no-any-return]
+
+    @property
+    def key(self) -> Mapping[str, Any] | None:
+        """The document's key: `{"_id": ...}`."""
+        return self.raw.get("documentKey")
+
+    @property
+    def document_id(self) -> Any:
+        """The `_id` of the document; None where the change concerns none."""
+        return (self.raw.get("documentKey") or {}).get("_id")
+
+    @property
+    def document(self) -> Any:
+        """The document after the change: of an insert or a replace; of an update if `full_document` asks for it."""
+        return self.raw.get("fullDocument")
+
+    @property
+    def before(self) -> Any:
+        """The document before the change, if `full_document_before_change` asks for it."""
+        return self.raw.get("fullDocumentBeforeChange")
+
+    @property
+    def updated(self) -> Mapping[str, Any]:
+        """The fields that an update has set, by dotted path."""
+        return self.raw.get("updateDescription", {}).get("updatedFields", {})  # type: ignore[no-any-return]
+
+    @property
+    def removed(self) -> list[str]:
+        """The fields that an update has removed, as dotted paths."""
+        return list(self.raw.get("updateDescription", {}).get("removedFields", ()))
+
+    @property
+    def truncated(self) -> list[Mapping[str, Any]]:
+        """The arrays that an update has made shorter: `field`, `newSize`."""
+        return list(self.raw.get("updateDescription", {}).get("truncatedArrays", ()))
+
+    @property
+    def transaction(self) -> tuple[Any, int] | None:
+        """What names the transaction that the change was made in: session and number."""
+        return (self.raw["lsid"]["id"], int(self.raw["txnNumber"])) if "txnNumber" in self.raw else None
+
+    def __getitem__(self, name: str) -> Any:
+        return self.raw[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.raw
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A field of `raw`."""
+        return self.raw.get(name, default)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChangeEvent) and self.raw == other.raw
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        where = ".".join(name for name in (self.database, self.collection) if name)
+        return f"<{self.operation} {where}{'' if self.key is None else f' {self.document_id!r}'}>"

@@ -1,0 +1,326 @@
+"""A change stream as an object of the program: pulled, iterated, queued, or pushed to functions.
+
+It is a cursor of the engine like a driver's, read by getMore. A stream whose cursor the engine has closed (memory that
+was needed) goes on behind its token by itself.
+
+Rule: no event is dropped. Whoever is slow holds back the reader of the oplog, which waits; a writer never does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from bson import Int64
+
+from headrace import limits
+from headrace.clock import monotonic
+from headrace.embedded.calls import options_of, pipeline_of
+from headrace.embedded.change_event import ChangeEvent
+from headrace.embedded.error_types import Closed, StreamInvalidated, Timeout
+from headrace.embedded.event_queue import EventQueue
+from headrace.embedded.stream_pipeline import check_operations, stages
+from headrace.values.bson import decode, encode
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from headrace.embedded.calls import Calls
+
+_REOPENED_CODES: Final = frozenset({43, 237})
+"""CursorNotFound, CursorKilled: nothing is wrong with the position."""
+
+
+class EmbeddedChangeStream:
+    """What `watch` returns. A context manager and an iterator; every method may be called from any thread.
+
+    Args:
+        pipeline: Stages behind `$changeStream`.
+        full_document, full_document_before_change: `updateLookup`, `whenAvailable`, `required`, as in MongoDB.
+        resume_after, start_after: A token: go on behind it; `start_after` also behind an `invalidate`.
+        start_at_operation_time: A `Timestamp`: go on from there.
+        batch_size: How many events are read at once.
+        show_expanded_events: Events of `create`, `createIndexes` and others, too.
+        filter: A query on the event: `{"fullDocument.status": "paid"}`.
+        operations: Events of these only: `["insert", "update"]`.
+        fields: Of updates, those only that touch one of these fields of the document.
+
+    Raises:
+        HistoryLost: Where it was to begin is no longer in the oplog; also later, where it has fallen behind so far.
+    """
+
+    def __init__(
+        self, calls: Calls, database: str, collection: str | None, pipeline: Sequence[Mapping[str, Any]] | None = None,
+        *, full_document: str | None = None, resume_after: Mapping[str, Any] | None = None,
+        max_await_time_ms: int | None = None, batch_size: int | None = None, collation: Any = None,
+        start_at_operation_time: Any = None, session: Any = None, start_after: Mapping[str, Any] | None = None,
+        comment: Any = None, full_document_before_change: str | None = None, show_expanded_events: bool | None = None,
+        filter: Mapping[str, Any] | None = None, operations: Sequence[str] | None = None,
+        fields: Sequence[str] | None = None, everything: bool = False,
+    ) -> None:  # fmt: skip
+        self._calls = calls
+        self._local = calls.local
+        self._store = calls.local.store
+        self._database = database
+        self._target: str | int = 1 if collection is None else collection
+        self._options = options_of(
+            fullDocument=full_document, resumeAfter=resume_after, startAfter=start_after,
+            startAtOperationTime=start_at_operation_time, fullDocumentBeforeChange=full_document_before_change,
+            showExpandedEvents=show_expanded_events, allChangesForCluster=everything or None,
+        )  # fmt: skip
+        self._stages = stages(self._options, operations, fields, filter, pipeline_of(pipeline or []))
+        self._more = options_of(collation=collation, comment=comment)
+        self._batch_size = batch_size
+        self._session = session
+        self._reading = threading.Lock()
+        self._events: deque[Any] = deque()
+        self._token: Mapping[str, Any] | None = None  # that of the last event handed out, or of the batch behind it
+        self._batch_token: Mapping[str, Any] | None = None
+        self._read_through = -1  # nothing was left to read when the oplog ended there
+        self._is_closed = False
+        self._is_invalidated = False
+        self._failure: BaseException | None = None
+        self._cursor: Any = None
+        self._cursor_id = 0
+        self._threads: list[threading.Thread] = []
+        self._queues: list[EventQueue] = []
+        self._functions: list[tuple[frozenset[str] | None, Callable[[ChangeEvent], object]]] = []
+        self._open()
+
+    # Reading.
+
+    def next(self, timeout: float | None = None) -> ChangeEvent:
+        """The next event, waited for. Raises `Timeout` after `timeout` seconds (None: never), `Closed`,
+        `StreamInvalidated`, `HistoryLost`."""
+        if self._events and (event := self._taken()) is not None:
+            return event
+        ends = None if timeout is None else monotonic() + timeout
+        if not self._reading.acquire(timeout=-1 if timeout is None else max(timeout, 0.0)):
+            raise Timeout(f"no event within {timeout} s")
+        try:
+            while True:
+                if (event := self._taken()) is not None:
+                    return event
+                self._check()
+                left_ms = float(limits.AWAIT_MS_MAX) if ends is None else (ends - monotonic()) * 1000
+                self._fetch(max(left_ms, 0.0))
+                if ends is not None and not self._events and monotonic() >= ends:
+                    self._check()
+                    raise Timeout(f"no event within {timeout} s")
+        finally:
+            self._reading.release()
+
+    def try_next(self) -> ChangeEvent | None:
+        """The next event if there is one, else None. Never waits: not for events, and not for another thread's `next`.
+        Raises what `next` does."""
+        if not self._events:
+            if self._store.last_position == self._read_through and not self._is_closed and self._local.unusable is None:
+                return None
+            self._check()
+            if not self._reading.acquire(blocking=False):
+                return None
+            try:
+                while not self._events:
+                    last = self._store.last_position
+                    self._fetch(0.0)
+                    if not self._events and (self._cursor is None or self._cursor.idle):
+                        self._check()
+                        self._read_through = last
+                        return None
+            finally:
+                self._reading.release()
+        return self._taken()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ChangeEvent:
+        try:
+            return self.next()
+        except (Closed, StreamInvalidated):
+            raise StopIteration from None
+
+    @property
+    def resume_token(self) -> Mapping[str, Any] | None:
+        """Where another stream goes on behind what this one has returned: one of this kind, or a driver's."""
+        return self._token
+
+    @property
+    def alive(self) -> bool:
+        """Whether more events may come."""
+        return bool(self._events) or not (self._is_closed or self._is_invalidated)
+
+    @property
+    def buffered(self) -> int:
+        """How many events have been read from the oplog and not been returned yet."""
+        return len(self._events)
+
+    # Pushed to others.
+
+    def events(self, maxsize: int = 1000) -> EventQueue:
+        """A queue that a thread of the stream's fills, with `maxsize` events at most: the thread then waits until there
+        is room, and reads on where it was. Nothing is dropped, and no writer waits."""
+        queue = EventQueue(maxsize)
+        self._queues.append(queue)
+
+        def fill() -> None:
+            try:
+                while True:
+                    queue.put(self.next())
+            except BaseException as error:
+                queue.end(error)
+
+        self._start(fill)
+        return queue
+
+    def on(
+        self, operation: str | Sequence[str] | None, function: Callable[[ChangeEvent], object] | None = None
+    ) -> Callable[..., Any]:
+        """Have `function` called with each event of an operation (of several; None: of all), one after the other, on a
+        thread of the stream's. Without a function, a decorator. A function that raises ends the stream: `join` raises
+        what it raised."""
+        if function is None:
+            return lambda decorated: self.on(operation, decorated)
+        names = None if operation is None else frozenset(check_operations(operation))
+        self._functions.append((names, function))
+        if len(self._functions) == 1:
+            self._start(self._call_functions)
+        return function
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the threads of the stream have ended. Raises what a function of `on` raised, or what ended the
+        stream but for `close` and `invalidate`; `Timeout` if they have not ended in time."""
+        ends = None if timeout is None else monotonic() + timeout
+        for thread in self._threads:
+            thread.join(None if ends is None else max(0.0, ends - monotonic()))
+            if thread.is_alive():
+                raise Timeout(f"the stream has not ended within {timeout} s")
+        if self._failure is not None and not isinstance(self._failure, Closed | StreamInvalidated):
+            raise self._failure
+
+    def _call_functions(self) -> None:
+        try:
+            while True:
+                event = self.next()
+                operation = event.operation
+                for names, function in tuple(self._functions):
+                    if names is None or operation in names:
+                        function(event)
+        except BaseException as error:
+            self._failure = error
+            self.close()
+
+    def _start(self, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name="headrace-stream", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    # The end.
+
+    def close(self) -> None:
+        """End the stream; whoever waits for its next event gets `Closed`, an iteration ends. From any thread; again:
+        nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for queue in self._queues:
+            queue.end(Closed("the stream is closed"))
+        self._events.clear()
+        if self._cursor_id and self._local.unusable is None:
+            body = {"killCursors": "", "cursors": [Int64(self._cursor_id)]}
+            raw = encode(body)
+            try:
+                self._local.execute(self._database, "killCursors", decode(raw), raw)
+            except Closed:
+                return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_cursor_id", 0) and not self._is_closed:
+            self._local.forget_cursor(self._cursor_id)
+
+    def _check(self) -> None:
+        """Raise why there is no next event."""
+        if self._is_closed:
+            raise Closed("the stream is closed")
+        if self._is_invalidated and not self._events:
+            raise StreamInvalidated("the stream has ended: what it watched was dropped or renamed")
+
+    # The cursor.
+
+    def _taken(self) -> ChangeEvent | None:
+        try:
+            raw = self._events.popleft()
+        except IndexError:
+            return None
+        self._token = raw["_id"] if self._events else self._batch_token
+        if self._is_invalidated and not self._events:
+            self._token = raw["_id"]
+        return ChangeEvent(raw)
+
+    def _open(self) -> None:
+        """Open the cursor, at the token if there is one."""
+        options = self._stages[0]["$changeStream"]
+        if self._token is not None:
+            options = {name: value for name, value in options.items() if not name.startswith(("resume", "start"))}
+            options["resumeAfter"] = self._token
+        body = {
+            "aggregate": self._target, "pipeline": [{"$changeStream": options}, *self._stages[1:]],
+            "cursor": options_of(batchSize=self._batch_size), **self._more,
+        }  # fmt: skip
+        self._calls.add_read_concern(body, self._session)
+        self._take(self._calls.reply(self._database, body, self._session), "firstBatch")
+        if self._token is None:
+            self._token = self._batch_token if not self._events else self._options.get("resumeAfter")
+            self._token = self._token or self._options.get("startAfter")
+
+    def _fetch(self, wait_ms: float) -> None:
+        """Read the next batch, or wait for one; none if the time is up. The reading lock is held."""
+        if self._cursor is None:
+            self._body = {
+                "getMore": Int64(self._cursor_id), "collection": self._collection, "maxTimeMS": limits.AWAIT_MS_MAX,
+            }  # fmt: skip
+            if self._batch_size:
+                self._body["batchSize"] = self._batch_size
+            self._raw = encode({**self._body, "$db": self._database})
+        try:
+            reply = self._local.execute(
+                self._database, "getMore", self._body, self._raw, cursor=self._cursor, wait_ms=wait_ms
+            )
+            self._take(reply, "nextBatch")
+        except Exception as error:
+            if self._is_closed:
+                raise Closed("the stream is closed") from None
+            code = getattr(error, "code", None)
+            if code not in _REOPENED_CODES or self._local.unusable is not None:
+                self._is_closed = code is not None
+                raise
+            self._open()
+
+    def _take(self, reply: bytes, name: str) -> None:
+        cursor = self._calls.documents(reply)["cursor"]
+        cursor_id = int(cursor["id"])
+        if cursor_id != self._cursor_id:
+            self._cursor_id = cursor_id
+            self._database, _, self._collection = cursor["ns"].partition(".")
+            self._cursor = None
+        if cursor_id == 0:
+            self._is_invalidated = True
+        elif self._cursor is None and name == "nextBatch":
+            self._cursor = self._local.engine.cursors.peek(cursor_id)
+            if self._cursor is not None:
+                self._cursor.no_timeout = True
+        self._batch_token = cursor.get("postBatchResumeToken", self._batch_token)
+        self._events.extend(cursor[name])
+        if not self._events and self._batch_token is not None and not self._is_invalidated:
+            self._token = self._batch_token

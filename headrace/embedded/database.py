@@ -1,0 +1,161 @@
+"""A database of an open store, with the methods of pymongo's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.embedded.calls import Calls, options_of
+from headrace.embedded.collection import EmbeddedCollection, ignoring_missing, run_aggregate
+from headrace.embedded.cursor import EmbeddedCommandCursor
+
+if TYPE_CHECKING:
+    from headrace.embedded.change_stream import EmbeddedChangeStream
+    from headrace.embedded.open_store import EmbeddedStore
+    from headrace.embedded.session import EmbeddedSession
+
+
+class EmbeddedDatabase:
+    """`store["shop"]`. Cheap to make; may be used from many threads."""
+
+    def __init__(self, client: EmbeddedStore, name: str, calls: Calls) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"name must be an instance of str, not {type(name).__name__}")
+        self.client = client
+        """The open store."""
+        self.name = name
+        self._calls = calls
+
+    @property
+    def codec_options(self) -> Any:
+        """How documents become Python values."""
+        return self._calls.codec_options
+
+    def with_options(
+        self, codec_options: Any = None, read_preference: Any = None, write_concern: Any = None,
+        read_concern: Any = None,
+    ) -> EmbeddedDatabase:  # fmt: skip
+        """The same database with other options."""
+        return EmbeddedDatabase(self.client, self.name, self._calls.changed(codec_options, read_concern, write_concern))
+
+    def get_collection(
+        self, name: str, codec_options: Any = None, read_preference: Any = None, write_concern: Any = None,
+        read_concern: Any = None,
+    ) -> EmbeddedCollection:  # fmt: skip
+        """A collection, with options of its own."""
+        calls = self._calls.changed(codec_options, read_concern, write_concern)
+        return EmbeddedCollection(self, name, calls)
+
+    def __getitem__(self, name: str) -> EmbeddedCollection:
+        return EmbeddedCollection(self, name, self._calls)
+
+    def __getattr__(self, name: str) -> EmbeddedCollection:
+        if name.startswith("_") or name in NOT_THERE:
+            raise AttributeError(f"an embedded database has no {name!r}; see docs/embedding.md")
+        return self[name]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EmbeddedDatabase) and (self.client, self.name) == (other.client, other.name)
+
+    def __hash__(self) -> int:
+        return hash((self.client, self.name))
+
+    def __repr__(self) -> str:
+        return f"EmbeddedDatabase({self.name!r})"
+
+    def __bool__(self) -> bool:
+        raise NotImplementedError("a database has no truth value: compare it with None")
+
+    def command(
+        self, command: str | Mapping[str, Any], value: Any = 1, check: bool = True,
+        allowable_errors: Sequence[str | int] | None = None, read_preference: Any = None, codec_options: Any = None,
+        session: EmbeddedSession | None = None, comment: Any = None, **kwargs: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """The reply of any command. Raises the error of one that fails, unless `check` is False."""
+        from pymongo.errors import OperationFailure
+
+        body = {command: value} if isinstance(command, str) else dict(command)
+        body |= options_of(comment=comment, **kwargs)
+        calls = self._calls if codec_options is None else self._calls.changed(codec_options, None, None)
+        try:
+            return calls.run(self.name, body, session)
+        except OperationFailure as error:
+            details = error.details
+            if details is not None and (not check or error.code in (allowable_errors or ())):
+                return dict(details)
+            raise
+
+    def aggregate(
+        self, pipeline: Sequence[Mapping[str, Any]], session: EmbeddedSession | None = None, **kwargs: Any
+    ) -> EmbeddedCommandCursor:
+        """A cursor on the results of a pipeline that begins without a collection: `$documents`, `$currentOp`."""
+        return run_aggregate(self._calls, self.name, 1, pipeline, session, **kwargs)
+
+    def watch(
+        self, pipeline: Sequence[Mapping[str, Any]] | None = None, full_document: str | None = None,
+        resume_after: Mapping[str, Any] | None = None, **kwargs: Any,
+    ) -> EmbeddedChangeStream:  # fmt: skip
+        """A change stream on the database; see `EmbeddedChangeStream` for its arguments."""
+        from headrace.embedded.change_stream import EmbeddedChangeStream
+
+        return EmbeddedChangeStream(
+            self._calls, self.name, None, pipeline, full_document=full_document, resume_after=resume_after, **kwargs
+        )
+
+    def create_collection(
+        self, name: str, codec_options: Any = None, read_preference: Any = None, write_concern: Any = None,
+        read_concern: Any = None, session: EmbeddedSession | None = None, check_exists: bool | None = True,
+        **kwargs: Any,
+    ) -> EmbeddedCollection:  # fmt: skip
+        """Create a collection or a view with options. Raises `CollectionInvalid` if it is there."""
+        from pymongo.errors import CollectionInvalid
+
+        is_outside = session is None or not session.in_transaction
+        if check_exists and is_outside and self.list_collection_names(filter={"name": name}):
+            raise CollectionInvalid(f"collection {name} already exists")
+        calls = self._calls.changed(codec_options, read_concern, write_concern)
+        calls.write(self.name, {"create": name, **options_of(**kwargs)}, session)
+        return EmbeddedCollection(self, name, calls)
+
+    def drop_collection(
+        self, name_or_collection: str | EmbeddedCollection, session: EmbeddedSession | None = None, comment: Any = None
+    ) -> dict[str, Any]:
+        """Drop a collection; no error if it is not there."""
+        name = name_or_collection.name if isinstance(name_or_collection, EmbeddedCollection) else name_or_collection
+        body = {"drop": name, **options_of(comment=comment)}
+        return dict(ignoring_missing(self._calls.write, self.name, body, session) or {})
+
+    def list_collections(
+        self, session: EmbeddedSession | None = None, filter: Mapping[str, Any] | None = None, comment: Any = None,
+        **kwargs: Any,
+    ) -> EmbeddedCommandCursor:  # fmt: skip
+        """A cursor on the descriptions of collections and views."""
+        body = {"listCollections": 1, "cursor": {}, **options_of(filter=filter, comment=comment, **kwargs)}
+        return EmbeddedCommandCursor(self._calls, self.name, body, session)
+
+    def list_collection_names(
+        self, session: EmbeddedSession | None = None, filter: Mapping[str, Any] | None = None, comment: Any = None,
+        **kwargs: Any,
+    ) -> list[str]:  # fmt: skip
+        """The names of collections and views."""
+        if not filter or set(filter) == {"name"}:
+            kwargs["nameOnly"] = True
+        return [item["name"] for item in self.list_collections(session, filter, comment, **kwargs)]
+
+    def validate_collection(
+        self, name_or_collection: str | EmbeddedCollection, scandata: bool = False, full: bool = False,
+        session: EmbeddedSession | None = None, background: bool | None = None, comment: Any = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Check a collection. Raises `CollectionInvalid` if something is wrong with it."""
+        from pymongo.errors import CollectionInvalid
+
+        name = name_or_collection.name if isinstance(name_or_collection, EmbeddedCollection) else name_or_collection
+        body = {"validate": name, "full": full, **options_of(background=background, comment=comment)}
+        reply = self._calls.run(self.name, body, session)
+        if not reply.get("valid", True):
+            raise CollectionInvalid(f"{name} invalid: {reply.get('errors')}")
+        return reply
+
+
+NOT_THERE = frozenset({"cursor_command", "dereference", "read_preference"})
+"""What pymongo's databases have and these have not."""

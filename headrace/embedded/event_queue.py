@@ -1,0 +1,76 @@
+"""A bounded queue between a change stream and a consumer that may be slow."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+from headrace.clock import monotonic
+from headrace.embedded.change_event import ChangeEvent
+from headrace.embedded.error_types import Closed, StreamInvalidated
+
+
+class EventQueue:
+    """What `EmbeddedChangeStream.events` returns. An iterator; may be read from many threads."""
+
+    def __init__(self, maxsize: int) -> None:
+        if maxsize < 1:
+            raise ValueError("maxsize must be at least 1")
+        self.maxsize = maxsize
+        self._events: deque[ChangeEvent] = deque()
+        self._changed = threading.Condition()
+        self._end: BaseException | None = None
+
+    def qsize(self) -> int:
+        """How many events are in it."""
+        return len(self._events)
+
+    def put(self, event: ChangeEvent) -> None:
+        """Add an event, when there is room. Raises what has ended the queue."""
+        with self._changed:
+            while len(self._events) >= self.maxsize and self._end is None:
+                self._changed.wait()
+            if self._end is not None:
+                raise self._end
+            self._events.append(event)
+            self._changed.notify_all()
+
+    def end(self, error: BaseException) -> None:
+        """There will be no more: `error` is raised behind the last event. Again: nothing."""
+        with self._changed:
+            if self._end is None:
+                self._end = error
+            if isinstance(error, Closed):
+                self._events.clear()
+            self._changed.notify_all()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> ChangeEvent:
+        """The next event. Raises `queue.Empty` if none comes in time, and behind the last one what ended the stream:
+        `Closed`, `StreamInvalidated`, `HistoryLost`."""
+        ends = None if timeout is None else monotonic() + timeout
+        with self._changed:
+            while not self._events:
+                if self._end is not None:
+                    raise self._end
+                left = 0.0 if not block else None if ends is None else ends - monotonic()
+                if left is not None and left <= 0:
+                    raise queue.Empty
+                self._changed.wait(left)
+            event = self._events.popleft()
+            self._changed.notify_all()
+            return event
+
+    def get_nowait(self) -> ChangeEvent:
+        """The next event. Raises `queue.Empty` if there is none."""
+        return self.get(block=False)
+
+    def __iter__(self) -> Iterator[ChangeEvent]:
+        return self
+
+    def __next__(self) -> ChangeEvent:
+        try:
+            return self.get()
+        except (Closed, StreamInvalidated):
+            raise StopIteration from None

@@ -1,0 +1,131 @@
+"""The background jobs of an open store: those of a server (`server/background.py`), on a thread of their own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from types import coroutine
+from typing import TYPE_CHECKING, Any
+
+from headrace.clock import monotonic
+
+if TYPE_CHECKING:
+    from headrace.embedded.local_engine import LocalEngine
+    from headrace.server.background import Background
+    from headrace.store.write_transaction import WriteTransaction
+
+LOG = logging.getLogger("headrace.server")
+
+
+class _Host:
+    """What the jobs see of the store (`server.background.JobHost`)."""
+
+    def __init__(self, local: LocalEngine) -> None:
+        self.store = local.store
+        self.engine = local.engine
+        self.writer = self.scheduler = self
+
+    @coroutine
+    def add_job(self, run: Callable[[WriteTransaction], object]) -> Generator[Any, None, None]:
+        """Hand a write to whoever drives the job."""
+        yield run
+
+    def free_large(self) -> None:
+        """Nothing: the thread whose command made a large container frees it behind its next one."""
+
+
+class _Job:
+    """A job that has begun."""
+
+    def __init__(self, local: LocalEngine, job: Coroutine[Any, Any, Any]) -> None:
+        self._local = local
+        self._job = job
+        self._failure: Exception | None = None
+        self.result: Any = None
+
+    def step(self) -> bool:
+        """Do the next step, under the engine's lock, and the write that it asks for, without; whether it has ended."""
+        local, failure = self._local, self._failure
+        local.enter()
+        try:
+            write = self._job.send(None) if failure is None else self._job.throw(failure)
+        except StopIteration as done:
+            self.result = done.value
+            return True
+        finally:
+            local.lock.release()
+        self._failure = None
+        try:
+            if write is None:
+                local.give_way()
+            else:
+                local.writes.run_job(write)
+        except Exception as error:
+            self._failure = error
+        return False
+
+
+class Jobs:
+    """A thread that begins all jobs each second, and does a step of each in turn."""
+
+    def __init__(self, local: LocalEngine) -> None:
+        self._local = local
+        self._background: Background | None = None
+        self._preparing = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-jobs", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Return when no job runs any more."""
+        self._ended.set()
+        if threading.current_thread() is not self._thread and self._thread.is_alive():
+            self._thread.join()
+
+    def prune(self, now_ms: int | None) -> int:
+        """Prune the oplog to its limits; returns how many entries went."""
+        job = _Job(self._local, self._jobs().prune(self._local.engine.clock.now_ms() if now_ms is None else now_ms))
+        while not job.step():
+            pass
+        return int(job.result)
+
+    def _run(self) -> None:
+        running: dict[Any, _Job] = {}
+        due = monotonic() + 1
+        while not self._ended.wait(0 if running else max(0.0, due - monotonic())):
+            if self._local.unusable is not None:
+                return
+            if monotonic() >= due:
+                due = monotonic() + 1
+                self._local.close_forgotten()
+                for job in self._jobs().jobs():
+                    if job not in running:
+                        running[job] = _Job(self._local, job())
+            for job in list(running):
+                if self._has_ended(running[job]):
+                    del running[job]
+
+    def _has_ended(self, job: _Job) -> bool:
+        """Whether it has, after its next step; one that fails has, and is begun again a second later."""
+        try:
+            return job.step()
+        except Exception:
+            if self._local.unusable is None:
+                LOG.exception("a background job failed; it is tried again")
+            return True
+
+    def _jobs(self) -> Background:
+        """The jobs, which are imported when they are first run: that takes longer than opening the store."""
+        with self._preparing:
+            if self._background is None:
+                from headrace.server.background import Background
+
+                background = Background(_Host(self._local))
+                self._local.enter()
+                try:
+                    background.prepare()
+                finally:
+                    self._local.lock.release()
+                self._background = background
+            return self._background

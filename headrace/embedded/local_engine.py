@@ -1,0 +1,280 @@
+"""The engine of an open store: runs a command in the thread that calls, and returns the reply's bytes.
+
+    execute(database, name, body, ...)  →  reply bytes, also of a command that failed
+
+`lock` is the engine's thread: who holds it may touch the engine and the store; the store's calls of LMDB are made under
+it, but for the sync of a commit. A long command runs in turns (`turns.py`) and lets others have the lock between two;
+one that must wait (`Wait`) is parked without it (`parked_threads.py`). Writes are `local_writes.py`.
+
+Rule: nothing waits, sleeps or calls a program's function while it holds the lock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.clock import Clock, SystemClock, monotonic
+from headrace.commands.server_info.parameters import first_parameters
+from headrace.commands.table import commands_for
+from headrace.dispatch.command import Command
+from headrace.dispatch.engine import Engine
+from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
+from headrace.embedded.errors_raised import raise_closed
+from headrace.embedded.local_writes import LocalWrites
+from headrace.embedded.parked_threads import ParkedThreads
+from headrace.errors import AnsweredError, Interrupted
+from headrace.server.failures import log_failure, read_error
+from headrace.server.running_clock import RunningClock
+from headrace.store.lmdb import DirectoryInUse
+from headrace.store.store import Store
+from headrace.turns import AsideCall, Turn, Turns
+
+if TYPE_CHECKING:
+    from headrace.embedded.serving import ServedStore
+    from headrace.server.core import Core
+
+_GIVE_WAY_SECONDS: Final = 0.00005
+"""How long a command that has paused stays away from the lock if others wait for it: one of them takes it."""
+_engines: Final[weakref.WeakSet[LocalEngine]] = weakref.WeakSet()
+
+
+class Caller:
+    """A thread that calls: a client to the engine, with its own greenlets and the lock it waits at when parked."""
+
+    __slots__ = ("client", "turns", "woken")
+
+    def __init__(self, client: ClientInfo) -> None:
+        self.client = client
+        self.turns = Turns()
+        self.woken = threading.Lock()
+        """Locked while it is parked."""
+
+
+class LocalEngine:
+    """An open data directory with its engine. Every method may be called from any thread."""
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None, *, oplog: bool = True, clock: Clock | None = None, **options: Any
+    ) -> None:
+        """Open `path`, made if it is not there; None: a throw-away directory.
+
+        Raises `DirectoryInUse`, `UnusableDirectory`, and TypeError for an option that is none of `ServerOptions`.
+        """
+        self.throw_away = path is None
+        self.options = ServerOptions(dbpath=Path(path or os.devnull), bind_ips=(), oplog=oplog, **options)
+        try:
+            self.store = Store(path, oplog=oplog, clock=clock or RunningClock(SystemClock()))
+        except DirectoryInUse as error:
+            raise DirectoryInUse(
+                f"{error}. One process opens a directory; others reach it through its server: "
+                "`with store.serve() as served: served.uri`"
+            ) from None
+        self.lock = threading.Lock()
+        self.parked = ParkedThreads(self)
+        self.engine = Engine(
+            self.store, self.options, commands_for(self.options), first_parameters(self.options), shell=self.parked
+        )
+        self.store.listeners.append(self.parked.committed)
+        self.writes = LocalWrites(self)
+        self.core: Core | None = None
+        """The server of the same store, while it is served; see `serving.py`."""
+        self.served: ServedStore | None = None
+        self.serving = threading.RLock()
+        """Held by who begins or ends to serve."""
+        self.unusable: str | None = None
+        """Why nothing can be done any more; None: it is open."""
+        self.paused: dict[Request, Turn] = {}
+        """The commands that have paused and go on in their own threads."""
+        self._waiting: set[int] = set()  # threads that wait for the lock
+        self._forgotten: deque[int] = deque()  # cursors that nothing refers to any more
+        self._callers = threading.local()
+        _engines.add(self)
+
+    # Running commands.
+
+    def execute(
+        self, database: str, name: str, body: dict[str, Any], raw: bytes = b"",
+        sequences: dict[str, list[bytes]] | None = None, cursor: Any = None, wait_ms: float | None = None,
+    ) -> bytes:  # fmt: skip
+        """The reply to a command. Raises `Closed`.
+
+        `body`: as `values.bson.decode` would have made it of `raw`, which a command on documents can do without.
+        `cursor`: the change stream of a getMore. `wait_ms`: how long to wait for what is not there yet; None: as the
+        command has it.
+        """
+        caller = self.caller()
+        request = Request(name, database, raw, sequences or {}, caller.client, body)
+        request.cursor = cursor
+        if wait_ms is not None:
+            request.time_is_up = wait_ms == 0
+            request.since_ms = monotonic() * 1000
+            request.wait_until_ms = request.since_ms + wait_ms
+        self.enter()
+        try:
+            try:
+                command = self.engine.command(request)
+                if self.engine.fail_points.active:
+                    self._before(command, request)
+                if command.prepare is not None and (work := command.prepare(request)) is not None:
+                    request.prepared = self._aside(work)
+            except AnsweredError as error:
+                return self.engine.failure(error, request)
+            if not (command.writes and (command.writes is True or command.writes(request))):
+                return self._read(caller, command, request)
+            pauses = command.pauses is True or (command.pauses is not False and command.pauses(self.engine, request))
+        finally:
+            self.lock.release()
+        return self.writes.execute(caller, command, request, pauses=pauses)
+
+    def caller(self) -> Caller:
+        """The thread that calls."""
+        try:
+            caller: Caller = self._callers.caller
+        except AttributeError:
+            self.engine.connections_created += 1
+            client = ClientInfo(self.engine.connections_created, UNIX_SOCKET, "embedded")
+            caller = self._callers.caller = Caller(client)
+        return caller
+
+    def enter(self) -> None:
+        """Take the lock. Raises `Closed`, without it."""
+        if self.unusable is not None:
+            raise_closed(self.unusable)
+        if not self.lock.acquire(False):
+            thread = threading.get_ident()
+            self._waiting.add(thread)
+            try:
+                self.lock.acquire()
+            finally:
+                self._waiting.discard(thread)
+        if self.unusable is not None:
+            self.lock.release()
+            raise_closed(self.unusable)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a thread waits for the lock."""
+        return bool(self._waiting)
+
+    def forget_cursor(self, cursor_id: int) -> None:
+        """Close a cursor soon. Called by the garbage collector, so at any time: nothing waits here."""
+        self._forgotten.append(cursor_id)
+
+    def close_forgotten(self) -> None:
+        """Close the cursors that were forgotten."""
+        while self._forgotten:
+            self.enter()
+            try:
+                self.engine.cursors.remove(self._forgotten.popleft())
+            finally:
+                self.lock.release()
+
+    def give_way(self) -> None:
+        """Let another thread have the lock, which the caller does not hold."""
+        if self._waiting:
+            time.sleep(_GIVE_WAY_SECONDS)
+
+    def _before(self, command: Command, request: Request) -> None:
+        """Do what a fail point wants before the command is run."""
+        failure = self.engine.fail_points.before_command(self.engine, command, request)
+        if failure is None:
+            return
+        if failure.block_ms:
+            self._aside(lambda: time.sleep(failure.block_ms / 1000))
+        if failure.error is not None:
+            raise failure.error
+
+    def _aside(self, work: Any) -> Any:
+        """What `work` returns, which runs without the lock."""
+        self.lock.release()
+        try:
+            return work()
+        finally:
+            self.lock.acquire()
+
+    def _read(self, caller: Caller, command: Command, request: Request) -> bytes:
+        """Run a command that changes nothing, as often as it takes. The lock is the caller's, between turns too."""
+        while True:
+            try:
+                if command.pauses and (command.pauses is True or command.pauses(self.engine, request)):
+                    answer = caller.turns.run(self.engine.run_read, command, request)
+                    while type(answer) is Turn:
+                        self._pause(caller, request, answer)
+                        answer = caller.turns.resume(answer)
+                else:
+                    answer = self.engine.run_read(command, request)
+            except Exception as error:
+                log_failure(f"the command {request.name} failed inside the engine", error)
+                return self.engine.failure(read_error(error), request)
+            if type(answer) is bytes:
+                return answer
+            try:
+                self.parked.wait(caller, request, answer)
+            except Interrupted as error:
+                return self.engine.failure(error, request)
+            if self.unusable is not None:
+                raise_closed(self.unusable)
+
+    def _pause(self, caller: Caller, request: Request, turn: Turn) -> None:
+        """Let others have the lock. Whoever interrupts the command sets `turn.interruption`."""
+        self.paused[request] = turn
+        self.lock.release()
+        try:
+            if type(turn.waits_for) is AsideCall:
+                turn.waits_for.run()
+            self.give_way()
+        except BaseException:
+            self.lock.acquire()
+            caller.turns.abandon(turn)
+            raise
+        else:
+            self.lock.acquire()
+        finally:
+            del self.paused[request]
+        if self.unusable is not None:
+            turn.interruption = Interrupted(11600, "interrupted at shutdown")
+
+    # The end.
+
+    def fail(self, reason: str) -> None:
+        """From here on every call raises `Closed`: what is in memory need not be what is on disk. The lock is held.
+
+        What was acknowledged is on disk, and is there when the directory is opened again."""
+        self.unusable = reason
+        self.parked.wake_all()
+
+    def close(self) -> None:
+        """End what waits, finish the write that is being committed, and close the directory. Again: nothing."""
+        if self.unusable == _FORKED or not self.writes.gate.enter():
+            return
+        with self.lock:
+            if self.unusable is None:
+                self.fail("the store is closed")
+            if self in _engines:
+                _engines.discard(self)
+                self.engine.cursors.remove_all()
+                self.store.close()
+        self.writes.gate.leave()
+
+
+_FORKED: Final = (
+    "the store was opened before this process was forked, and belongs to its parent: open it after the fork, or reach "
+    "the parent's by `serve`"
+)
+
+
+def _after_fork() -> None:
+    """In the child: its parent has the directory, and may have held the locks."""
+    for engine in list(_engines):
+        engine.unusable = _FORKED
+        engine.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

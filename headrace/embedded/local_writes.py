@@ -1,0 +1,277 @@
+"""Group commit among threads: writes that wait share one transaction and one synced commit.
+
+A thread queues its write and enters the gate. Whoever is in it runs all that are queued, in one transaction, commits
+it and leaves; the others enter behind it and see that theirs are done. A write that may take long runs in turns and
+commits what each has done: its own thread runs it, alone. While the store is served, the server's writer enters the
+same gate.
+
+Rule: no call returns before its write is on disk. The gate is entered before the engine's lock is taken, which is free
+during the sync, so that others read meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace import limits
+from headrace.dispatch.command import Command
+from headrace.dispatch.request import Request
+from headrace.dispatch.wait import Wait
+from headrace.embedded.errors_raised import raise_closed
+from headrace.errors import Interrupted
+from headrace.server.failures import log_failure, write_error
+from headrace.store.store import MapFull
+from headrace.store.write_transaction import WriteTransaction
+from headrace.turns import Turn
+
+if TYPE_CHECKING:
+    from headrace.embedded.local_engine import Caller, LocalEngine
+
+Job = Callable[[WriteTransaction], object]
+
+
+class QueuedWrite:
+    """A write, and what became of it."""
+
+    __slots__ = ("answer", "command", "request")
+
+    def __init__(self, command: Command, request: Request) -> None:
+        self.command = command
+        self.request = request
+        self.answer: bytes | Wait | None = None
+
+
+class WriteGate:
+    """Who may open the write transaction: a thread, or while the store is served the server's writer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server_waits: Callable[[], object] | None = None
+
+    def enter(self) -> bool:
+        """Wait for it; False if it does not come in `WRITER_STALL_SECONDS_MAX`."""
+        return self._lock.acquire(timeout=limits.WRITER_STALL_SECONDS_MAX)
+
+    def enter_or_call(self, entered: Callable[[], object]) -> bool:
+        """Whether the server's writer has it now. If not, `entered` is called when it has, by who had it before."""
+        if self._lock.acquire(blocking=False):
+            return True
+        self._server_waits = entered
+        if self._lock.acquire(blocking=False):  # it was left between these two lines
+            if self._server_waits is not None:
+                self._server_waits = None
+                return True
+            self._lock.release()
+        return False
+
+    def leave(self) -> None:
+        """Let the next have it: the server's writer, if that waits."""
+        entered, self._server_waits = self._server_waits, None
+        if entered is None:
+            self._lock.release()
+        else:
+            entered()
+
+
+class LocalWrites:
+    """The queue of writes, and the one writer at a time."""
+
+    def __init__(self, local: LocalEngine) -> None:
+        self._local = local
+        self._queue: deque[QueuedWrite] = deque()
+        self.gate = WriteGate()
+
+    def execute(self, caller: Caller, command: Command, request: Request, *, pauses: bool) -> bytes:
+        """The reply to a write, which is on disk; of one that must wait, when it has."""
+        while True:
+            answer = self._in_turns(caller, command, request) if pauses else self._in_group(command, request)
+            if type(answer) is bytes:
+                return answer
+            self._local.enter()
+            try:
+                self._local.parked.wait(caller, request, answer)  # type: ignore[arg-type]
+            except Interrupted as error:
+                return self._local.engine.failure(error, request)
+            finally:
+                self._local.lock.release()
+
+    def run_job(self, job: Job) -> None:
+        """Commit a write of the store's own. Raises what it raises."""
+        self._enter()
+        try:
+            self._commit(job)
+        finally:
+            self.gate.leave()
+
+    def _enter(self) -> None:
+        """Enter the gate. Raises `Closed`: also where the write before has not ended, and never will."""
+        if not self.gate.enter():
+            self._local.fail(f"no write has ended for {limits.WRITER_STALL_SECONDS_MAX} s")
+            raise_closed(self._local.unusable)
+        if self._local.unusable is not None:
+            self.gate.leave()
+            raise_closed(self._local.unusable)
+
+    # Short writes.
+
+    def _in_group(self, command: Command, request: Request) -> bytes | Wait:
+        write = QueuedWrite(command, request)
+        self._queue.append(write)
+        self._enter()
+        try:
+            while write.answer is None:
+                count = min(len(self._queue), limits.COMMIT_COMMAND_COUNT_MAX)
+                self._run([self._queue.popleft() for _ in range(count)])
+        finally:
+            self.gate.leave()
+        return write.answer
+
+    def _run(self, group: list[QueuedWrite]) -> None:
+        """Run and commit a group; if a write fails inside, each alone, to find out whose fault it is."""
+        engine = self._local.engine
+        try:
+            answers = self._commit(lambda txn: [engine.run_write(write.command, write.request, txn) for write in group])
+        except Exception as error:
+            if self._local.unusable is not None:
+                raise
+            if len(group) > 1:
+                for write in group:
+                    self._run([write])
+                return
+            answers = [self._failed(group[0].request, error)]
+        except BaseException:
+            self._queue.extendleft(reversed(group))  # of which other threads wait for theirs
+            raise
+        for write, answer in zip(group, answers):
+            write.answer = answer
+
+    def _failed(self, request: Request, error: Exception) -> bytes:
+        log_failure(f"the write {request.name} failed inside the engine", error)
+        self._local.enter()
+        try:
+            return self._local.engine.failure(write_error(error), request)
+        finally:
+            self._local.lock.release()
+
+    def _commit(self, run: Callable[[WriteTransaction], Any], *, again: bool = True) -> Any:
+        """What `run` returns, in a transaction that is on disk and published. The caller is in the gate.
+
+        Raises what `run` or the commit raises: then nothing has happened. `again`: it may be run anew if the map is
+        full. An exception between sync and publish (Ctrl-C) leaves memory behind the disk, and the store unusable.
+        """
+        local, store = self._local, self._local.store
+        local.enter()
+        try:
+            txn, answer = self._run_in_transaction(run, again=again)
+            try:
+                local.lock.release()
+                try:
+                    store.sync(txn)
+                finally:
+                    local.lock.acquire()
+            except Exception:
+                self._abandon(txn, answer)
+                raise
+            except BaseException:
+                local.fail("a commit was interrupted: open the store again")
+                raise
+            try:
+                store.publish(txn)
+            except BaseException:
+                local.fail("what is committed could not be published: open the store again")
+                raise
+            return answer
+        finally:
+            local.lock.release()
+
+    def _run_in_transaction(
+        self, run: Callable[[WriteTransaction], Any], *, again: bool
+    ) -> tuple[WriteTransaction, Any]:
+        """The transaction, ready for its sync, and what `run` returns."""
+        store = self._local.store
+        while True:
+            txn, answer = store.begin(), None
+            try:
+                answer = run(txn)
+                store.prepare(txn)
+            except BaseException as error:
+                self._abandon(txn, answer)
+                if not again or not isinstance(error, MapFull):
+                    raise
+                store.grow()
+            else:
+                return txn, answer
+
+    def _abandon(self, txn: WriteTransaction, answer: Any) -> None:
+        """Nothing of the transaction has happened."""
+        if type(answer) is Turn:
+            self._local.caller().turns.abandon(answer)
+        self._local.store.abandon(txn)
+
+    # Writes that may take long.
+
+    def _in_turns(self, caller: Caller, command: Command, request: Request) -> bytes | Wait:
+        """Run a write turn by turn; others have theirs between."""
+        local = self._local
+        turn: Turn | None = None
+        while True:
+            self._enter()
+            try:
+                answer = self._one_turn(caller, command, request, turn)
+            except Exception as error:
+                if local.unusable is not None:
+                    raise
+                return self._failed(request, error)
+            except BaseException:
+                if turn is not None:
+                    caller.turns.abandon(turn)
+                raise
+            finally:
+                self.gate.leave()
+            if type(answer) is not Turn:
+                return answer  # type: ignore[no-any-return]
+            turn = answer
+            self._between(caller, request, turn)
+
+    def _one_turn(self, caller: Caller, command: Command, request: Request, turn: Turn | None) -> Any:
+        engine, store = self._local.engine, self._local.store
+        if turn is None:
+            return self._commit(lambda txn: caller.turns.run(engine.run_write, command, request, txn))
+        if store.is_nearly_full(limits.MAP_BYTES_AHEAD):
+            with self._local.lock:
+                store.grow()
+        return self._commit(lambda txn: caller.turns.resume(turn, txn), again=False)
+
+    def _between(self, caller: Caller, request: Request, turn: Turn) -> None:
+        """A write has paused, and what it did is committed. It goes on when it is its turn, or what it waits for is
+        there."""
+        local, holder = self._local, turn.waits_for
+        local.paused[request] = turn
+        try:
+            if holder is None:
+                local.give_way()
+                return
+            local.enter()
+            try:
+                if not holder.over() and turn.interruption is None:
+                    left_ms = float(limits.AWAIT_MS_MAX)
+                    if request.deadline_ms is not None:
+                        left_ms = max(0.0, request.deadline_ms - local.engine.clock.monotonic_ms() + 1.0)
+                    self._wait_for(caller, request, turn, Wait(left_ms, holder.key, over=holder.over))
+            finally:
+                local.lock.release()
+        finally:
+            del local.paused[request]
+            if local.unusable is not None:
+                turn.interruption = Interrupted(11600, "interrupted at shutdown")
+
+    def _wait_for(self, caller: Caller, request: Request, turn: Turn, wait: Wait) -> None:
+        request.wait_until_ms = None
+        try:
+            self._local.parked.wait(caller, request, wait)
+        except Interrupted as error:
+            turn.interruption = error
+        request.time_is_up = False

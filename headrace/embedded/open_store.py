@@ -1,0 +1,189 @@
+"""`headrace.open`: a data directory opened in this process, with the methods of a `pymongo.MongoClient`.
+
+with headrace.open("data") as store:
+    store["shop"]["orders"].insert_one({"item": "pen"})
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from bson.codec_options import DEFAULT_CODEC_OPTIONS
+
+from headrace.clock import Clock
+from headrace.embedded.calls import Calls, options_of
+from headrace.embedded.cursor import EmbeddedCommandCursor
+from headrace.embedded.database import EmbeddedDatabase
+from headrace.embedded.jobs import Jobs
+from headrace.embedded.local_engine import LocalEngine
+
+if TYPE_CHECKING:
+    from headrace.embedded.change_stream import EmbeddedChangeStream
+    from headrace.embedded.serving import ServedStore
+    from headrace.embedded.session import EmbeddedSession
+
+
+def open_store(
+    path: str | os.PathLike[str] | None = None, *, oplog: bool = True, codec_options: Any = None,
+    read_concern: Any = None, write_concern: Any = None, clock: Clock | None = None, **options: Any,
+) -> EmbeddedStore:  # fmt: skip
+    """Open a data directory in this process.
+
+    Acknowledged writes survive a crash of the process and of the machine, except those of a temporary directory.
+
+    Args:
+        path: The data directory, created if missing. None or ":memory:": a temporary one, removed by `close`.
+        oplog: False makes it a store without change streams and transactions.
+        codec_options: bson's `CodecOptions`: how documents become Python values.
+        read_concern, write_concern: pymongo's.
+        clock: The source of time, for tests; the system's by default.
+        options: Fields of `ServerOptions`, such as `oplog_hours`, `oplog_bytes_max` and `memory_bytes_max`.
+
+    Raises:
+        DirectoryInUse: Another process has the directory open: reach it through its server.
+        UnusableDirectory: Its file is damaged or of another program, or cannot be written.
+    """
+    directory = None if path is None or os.fspath(path) == ":memory:" else path
+    return EmbeddedStore(
+        LocalEngine(directory, oplog=oplog, clock=clock, **options), codec_options, read_concern, write_concern
+    )
+
+
+class EmbeddedStore:
+    """An open data directory. Its methods may be called from many threads; a child of a fork must open its own."""
+
+    def __init__(self, local: LocalEngine, codec_options: Any, read_concern: Any, write_concern: Any) -> None:
+        self._local = local
+        self._calls = Calls(local, codec_options or DEFAULT_CODEC_OPTIONS, read_concern, write_concern, self)
+        self._jobs = Jobs(local)
+        self._end = weakref.finalize(self, _close, self._jobs, local)  # which also runs as the interpreter ends
+
+    @property
+    def codec_options(self) -> Any:
+        """How documents become Python values."""
+        return self._calls.codec_options
+
+    @property
+    def path(self) -> str:
+        """The data directory."""
+        return str(self._local.store.environment.path)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be answered."""
+        return self._local.unusable is None
+
+    def get_database(
+        self, name: str, codec_options: Any = None, read_preference: Any = None, write_concern: Any = None,
+        read_concern: Any = None,
+    ) -> EmbeddedDatabase:  # fmt: skip
+        """A database, with options of its own."""
+        return EmbeddedDatabase(self, name, self._calls.changed(codec_options, read_concern, write_concern))
+
+    def __getitem__(self, name: str) -> EmbeddedDatabase:
+        return EmbeddedDatabase(self, name, self._calls)
+
+    def __getattr__(self, name: str) -> EmbeddedDatabase:
+        if name.startswith("_") or name in NOT_THERE:
+            raise AttributeError(f"an embedded store has no {name!r}; see docs/embedding.md")
+        return self[name]
+
+    def __repr__(self) -> str:
+        return f"<store {self.path}{'' if self.is_open else ', closed'}>"
+
+    def list_databases(
+        self, session: EmbeddedSession | None = None, comment: Any = None, **kwargs: Any
+    ) -> EmbeddedCommandCursor:
+        """A cursor on the descriptions of databases."""
+        body = {"listDatabases": 1, **options_of(comment=comment, **kwargs)}
+        cursor = EmbeddedCommandCursor(self._calls, "admin", {}, session)
+        cursor.cursor_id = 0
+        cursor._documents.extend(self._calls.run("admin", body, session)["databases"])
+        return cursor
+
+    def list_database_names(self, session: EmbeddedSession | None = None, comment: Any = None) -> list[str]:
+        """The names of databases."""
+        return [item["name"] for item in self.list_databases(session, comment, nameOnly=True)]
+
+    def drop_database(
+        self, name_or_database: str | EmbeddedDatabase, session: EmbeddedSession | None = None, comment: Any = None
+    ) -> None:
+        """Drop a database with all its collections."""
+        name = name_or_database.name if isinstance(name_or_database, EmbeddedDatabase) else name_or_database
+        self._calls.write(name, {"dropDatabase": 1, **options_of(comment=comment)}, session)
+
+    def server_info(self, session: EmbeddedSession | None = None) -> dict[str, Any]:
+        """The reply of `buildInfo`."""
+        return self._calls.run("admin", {"buildInfo": 1}, session)
+
+    def start_session(
+        self, causal_consistency: bool | None = None, default_transaction_options: Any = None,
+        snapshot: bool | None = False,
+    ) -> EmbeddedSession:  # fmt: skip
+        """A session, for transactions and for reads of one moment. All reads are causally consistent here."""
+        from headrace.embedded.session import EmbeddedSession
+
+        return EmbeddedSession(self._calls, default_transaction_options, snapshot=bool(snapshot))
+
+    def watch(
+        self, pipeline: Sequence[Mapping[str, Any]] | None = None, full_document: str | None = None,
+        resume_after: Mapping[str, Any] | None = None, **kwargs: Any,
+    ) -> EmbeddedChangeStream:  # fmt: skip
+        """A change stream on everything; see `EmbeddedChangeStream` for its arguments."""
+        from headrace.embedded.change_stream import EmbeddedChangeStream
+
+        return EmbeddedChangeStream(
+            self._calls, "admin", None, pipeline, full_document=full_document, resume_after=resume_after,
+            everything=True, **kwargs,
+        )  # fmt: skip
+
+    def serve(self, port: int = 0, *, host: str = "127.0.0.1", **options: Any) -> ServedStore:
+        """Serve the same data to other processes while this one uses them: `with store.serve() as served: served.uri`.
+
+        Args:
+            port: The TCP port; 0 picks a free one.
+            host: The address to listen on; one that other machines reach needs `allow_unauthenticated`.
+            options: Fields of `ServerOptions`, such as `unix_socket_prefix`.
+
+        Raises:
+            RuntimeError: It is served already.
+            OSError: The address cannot be bound.
+        """
+        from headrace.embedded.serving import ServedStore
+
+        return ServedStore(self._local, host, port, options)
+
+    def prune(self, now_ms: int | None = None) -> int:
+        """Prune the oplog to its limits as of `now_ms` (wall clock in ms; None: now); returns how many entries went."""
+        return self._jobs.prune(now_ms)
+
+    def close(self) -> None:
+        """End streams and what waits, finish the write that is being committed, and close the directory. Again:
+        nothing. Done at the end of the interpreter as well."""
+        self._end()
+
+    def __enter__(self) -> EmbeddedStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+NOT_THERE = frozenset({
+    "HOST", "PORT", "address", "append_metadata", "arbiters", "bulk_write", "get_default_database", "is_mongos",
+    "is_primary", "nodes", "options", "primary", "read_preference", "secondaries", "topology_description",
+})  # fmt: skip
+"""What pymongo's clients have and this has not."""
+
+
+def _close(jobs: Jobs, local: LocalEngine) -> None:
+    jobs.stop()
+    if local.served is not None:
+        local.served.close()
+    local.close()

@@ -1,0 +1,161 @@
+"""Threads whose command returned `Wait`: each sleeps until its scope is committed to, or until its time is up.
+
+The shell of an embedded engine (`dispatch.shell.Shell`). While the store is served, what the engine asks of its shell
+goes to the server's as well, whose clients wait there.
+
+Rule: all but the sleep itself happens under the engine's lock, so that no wake-up is missed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.clock import monotonic
+from headrace.dispatch.request import ClientInfo, Request
+from headrace.dispatch.shell import NoShell
+from headrace.dispatch.wait import Wait
+from headrace.errors import Interrupted
+from headrace.store.store import Committed
+from headrace.turns import Turn
+
+if TYPE_CHECKING:
+    from headrace.embedded.local_engine import Caller, LocalEngine
+
+
+class ParkedThread:
+    """One that waits."""
+
+    __slots__ = ("interruption", "request", "woken")
+
+    def __init__(self, request: Request, woken: threading.Lock) -> None:
+        self.request = request
+        self.woken = woken
+        self.interruption: Interrupted | None = None
+
+    def wake(self) -> None:
+        """Let it run its command again; once."""
+        if self.woken.locked():
+            self.woken.release()
+
+
+class ParkedThreads(NoShell):
+    """Those that wait, by the key that they wait for."""
+
+    def __init__(self, local: LocalEngine) -> None:
+        self._local = local
+        self._parked: dict[Any, dict[ParkedThread, None]] = {}
+
+    def wait(self, caller: Caller, request: Request, wait: Wait) -> None:
+        """Return when the command is to be run again. The engine's lock is released meanwhile. Raises what interrupts
+        it."""
+        now_ms = monotonic() * 1000.0
+        if request.wait_until_ms is None:
+            request.wait_until_ms = now_ms + wait.wait_ms
+            request.since_ms = now_ms
+        left_ms = request.wait_until_ms - now_ms
+        if (wait.over is not None and wait.over()) or self._local.unusable is not None:
+            return
+        if left_ms <= 0:
+            request.time_is_up = True
+            return
+        parked = ParkedThread(request, caller.woken)
+        waiting = self._parked.setdefault(wait.scope, {})
+        waiting[parked] = None
+        caller.woken.acquire()
+        self._local.lock.release()
+        is_woken = False
+        try:
+            is_woken = caller.woken.acquire(timeout=min(left_ms / 1000, threading.TIMEOUT_MAX))
+        finally:
+            self._local.lock.acquire()
+            if parked.woken.locked():
+                parked.woken.release()
+            waiting.pop(parked, None)
+            if not waiting and self._parked.get(wait.scope) is waiting:
+                del self._parked[wait.scope]
+        if parked.interruption is not None:
+            raise parked.interruption
+        request.time_is_up = request.time_is_up or not is_woken
+
+    def wake_all(self) -> None:
+        """Let all run again: the store is closed."""
+        for waiting in self._parked.values():
+            _wake(waiting)
+
+    def committed(self, committed: Committed) -> None:
+        """A listener of the store: wake those that wait for a scope that this commit touched."""
+        parked = self._parked
+        if not parked:
+            return
+        keys: dict[Any, None] = {"": None}
+        for topics, _, _ in committed.runs:
+            for topic in topics:
+                database = topic.partition(".")[0] + "."
+                keys[topic] = keys[database] = None
+                if topic.endswith(".$cmd"):  # a command concerns every collection of its database
+                    keys.update(dict.fromkeys(key for key in parked if key and key.startswith(database)))
+        for key in keys:
+            _wake(parked.get(key, {}))
+
+    # What the engine calls: `dispatch.shell.Shell`.
+
+    @property
+    def shut_down(self) -> Callable[[], None] | None:  # type: ignore[override]
+        return None
+
+    @property
+    def log_lines(self) -> Sequence[str]:  # type: ignore[override]
+        core = self._local.core
+        return () if core is None else core.log_lines
+
+    @property
+    def startup_warnings(self) -> Sequence[str]:  # type: ignore[override]
+        core = self._local.core
+        return () if core is None else core.startup_warnings
+
+    def rotate_certificates(self, message: str | None = None) -> None:
+        if self._local.core is not None:
+            self._local.core.rotate_certificates(message)
+
+    def client_introduced(self, client: ClientInfo) -> None:
+        if self._local.core is not None:
+            self._local.core.client_introduced(client)
+
+    def has_paused(self, request: Request, turn: Turn) -> None:
+        if self._local.core is not None:
+            self._local.core.has_paused(request, turn)
+
+    def waiting_requests(self) -> Sequence[Request]:
+        parked = [parked.request for waiting in self._parked.values() for parked in waiting]
+        core = self._local.core
+        return [*parked, *self._local.paused, *(() if core is None else core.waiting_requests())]
+
+    def interrupt(self, connection_id: int) -> None:
+        error = Interrupted(11601, "operation was interrupted")
+        for waiting in self._parked.values():
+            for parked in waiting:
+                if parked.request.client.connection_id == connection_id:
+                    parked.interruption = error
+                    parked.wake()
+        for request, turn in self._local.paused.items():
+            if request.client.connection_id == connection_id:
+                turn.interruption = error
+        if self._local.core is not None:
+            self._local.core.interrupt(connection_id)
+
+    def wake(self, key: str) -> None:
+        _wake(self._parked.get(key, {}))
+        if self._local.core is not None:
+            self._local.core.wake(key)
+
+    def cursor_killed(self, cursor: Any) -> None:
+        _wake(self._parked.get(cursor.key, {}))
+        if self._local.core is not None:
+            self._local.core.cursor_killed(cursor)
+
+
+def _wake(waiting: dict[ParkedThread, None]) -> None:
+    for parked in waiting:
+        parked.wake()

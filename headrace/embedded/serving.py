@@ -1,0 +1,139 @@
+"""`store.serve()`: a server of the same engine, so that other processes look in while the program works.
+
+The server's loop runs on a thread of its own and is a user of the engine like any other thread: it holds the engine's
+lock while it runs callbacks, and lets go of it while it waits for sockets. Its writer enters the gate that the
+program's writes enter. So the program's calls cost what they cost without a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_plus
+
+from headrace.server.core import Core, Hosted
+
+if TYPE_CHECKING:
+    from headrace.embedded.local_engine import LocalEngine
+
+
+class _Selector(selectors.DefaultSelector):
+    """Waits for sockets without the engine's lock."""
+
+    def __init__(self, local: LocalEngine) -> None:
+        super().__init__()
+        self._local = local
+
+    def select(self, timeout: float | None = None) -> Any:
+        self._local.lock.release()
+        try:
+            if self._local.is_wanted:
+                self._local.give_way()
+            return super().select(timeout)
+        finally:
+            self._local.lock.acquire()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop whose callbacks other threads schedule while they hold the engine's lock: a commit wakes its watchers."""
+
+    def __init__(self, local: LocalEngine) -> None:
+        super().__init__(_Selector(local))
+        self._owner = threading.get_ident()
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        if threading.get_ident() == self._owner:
+            return super().call_soon(callback, *args, context=context)
+        return self.call_soon_threadsafe(callback, *args, context=context)
+
+
+class ServedStore:
+    """A store that is served; a context manager."""
+
+    def __init__(self, local: LocalEngine, host: str | None, port: int, options: dict[str, Any]) -> None:
+        """Listen; raises what `EmbeddedStore.serve` does."""
+        self._local = local
+        bind_ips = () if host is None else (host,)
+        self.options = replace(local.options, bind_ips=bind_ips, port=port, **options)
+        self._failure: BaseException | None = None
+        self._core: Core | None = None
+        ready = threading.Event()
+        with local.serving:
+            if local.core is not None:
+                raise RuntimeError("the store is served already")
+            self._thread = threading.Thread(target=self._run, args=(ready,), name="headrace", daemon=True)
+            self._thread.start()
+            ready.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        assert self._core is not None
+        return self._core.port
+
+    @property
+    def uri(self) -> str:
+        """The connection string for any driver."""
+        assert self._core is not None
+        name = f"?replicaSet={self.options.replica_set}" if self.options.oplog else ""
+        if self.options.bind_ips:
+            return f"mongodb://{self.options.bind_ips[0]}:{self.port}/{name}"
+        return f"mongodb://{quote_plus(self._core.addresses[0])}/?directConnection=true"
+
+    def close(self) -> None:
+        """Finish the writes that clients have sent, and close their connections. The store stays open."""
+        with self._local.serving:
+            core, self._core = self._core, None
+            if core is None or self._local.core is not core:
+                return
+            asyncio.run_coroutine_threadsafe(core.stop(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _run(self, ready: threading.Event) -> None:
+        local = self._local
+        try:
+            local.enter()
+        except BaseException as error:
+            self._failure = error
+            ready.set()
+            return
+        options = local.engine.options
+        try:
+            self._loop = _Loop(local)
+            try:
+                local.core = self._core = self._loop.run_until_complete(self._start())
+                local.served = self
+                local.engine.options = self.options
+                ready.set()
+                self._loop.run_forever()
+            finally:
+                local.core = local.served = None
+                local.engine.options = options
+                self._loop.close()
+        except BaseException as error:
+            self._failure = error
+        finally:
+            local.lock.release()
+            ready.set()
+
+    async def _start(self) -> Core:
+        hosted = Hosted(self._local.engine, self._local.writes.gate)
+        core = Core(self.options, throw_away=self._local.throw_away, failed=self._local.fail, hosted=hosted)
+        await core.start()
+        return core
+
+    def __enter__(self) -> ServedStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,280 @@
+"""What writes documents of a collection: pymongo's methods, arguments and result classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
+from headrace.embedded.bulk import BulkStatements, in_batches
+from headrace.embedded.calls import Calls, options_of
+from headrace.embedded.errors_raised import check_write, raise_write_concern
+
+if TYPE_CHECKING:
+    from pymongo.results import BulkWriteResult, DeleteResult, InsertManyResult, InsertOneResult, UpdateResult
+
+    from headrace.embedded.session import EmbeddedSession
+
+
+class WritingCollection:
+    """The writing half of `EmbeddedCollection`."""
+
+    name: str
+    _calls: Calls
+    _db: str
+    _plain_insert: dict[str, Any]
+
+    # Inserts.
+
+    def insert_one(
+        self, document: MutableMapping[str, Any] | RawBSONDocument, bypass_document_validation: bool | None = None,
+        session: EmbeddedSession | None = None, comment: Any = None,
+    ) -> InsertOneResult:  # fmt: skip
+        """Insert a document, which gets an `_id` if it has none."""
+        from pymongo.results import InsertOneResult
+
+        calls = self._calls
+        identity = self._identified(document)
+        sequences = {"documents": [calls.encode(document)]}
+        if session is None and bypass_document_validation is None and comment is None and calls.write_concern is None:
+            body: dict[str, Any] = self._plain_insert.copy()
+            reply = calls.checked(calls.local.execute(self._db, "insert", body, b"", sequences))
+        else:
+            body = self._insert(bypass_document_validation, comment)
+            reply = calls.write(self._db, body, session, sequences)
+        check_write(reply)
+        return InsertOneResult(identity, calls.acknowledged)
+
+    def insert_many(
+        self, documents: Iterable[MutableMapping[str, Any] | RawBSONDocument], ordered: bool = True,
+        bypass_document_validation: bool | None = None, session: EmbeddedSession | None = None, comment: Any = None,
+    ) -> InsertManyResult:  # fmt: skip
+        """Insert documents in their order. Raises `BulkWriteError` for those that are refused."""
+        from pymongo.results import InsertManyResult
+
+        if isinstance(documents, Mapping) or not isinstance(documents, Iterable):
+            raise TypeError("documents must be a non-empty list")
+        statements = BulkStatements(self._calls)
+        identities = []
+        for document in documents:
+            identities.append(self._identified(document))
+            statements.add_insert(document)
+        if not identities:
+            raise TypeError("documents must be a non-empty list")
+        self._run(statements, ordered, bypass_document_validation, session, options_of(comment=comment))
+        return InsertManyResult(identities, self._calls.acknowledged)
+
+    @staticmethod
+    def _identified(document: Any) -> Any:
+        """The `_id` of a document to insert, which it gets if it has none."""
+        if isinstance(document, RawBSONDocument):
+            return document.get("_id")
+        if not isinstance(document, MutableMapping):
+            raise TypeError(f"document must be a mapping, not {type(document).__name__}")
+        if "_id" not in document:
+            document["_id"] = ObjectId()
+        return document["_id"]
+
+    def _insert(self, bypass: bool | None, comment: Any) -> dict[str, Any]:
+        return {"insert": self.name, **options_of(bypassDocumentValidation=bypass, comment=comment)}
+
+    # Updates and deletes.
+
+    def update_one(
+        self, filter: Mapping[str, Any], update: Any, upsert: bool = False,
+        bypass_document_validation: bool | None = None, collation: Any = None,
+        array_filters: Sequence[Mapping[str, Any]] | None = None, hint: Any = None,
+        session: EmbeddedSession | None = None, let: Mapping[str, Any] | None = None, sort: Any = None,
+        comment: Any = None,
+    ) -> UpdateResult:  # fmt: skip
+        """Update the first document that matches, by operators or a pipeline."""
+        _check_operators(update)
+        statement = _update(filter, update, upsert, collation, array_filters, hint, sort=sort)
+        return self._update(statement, bypass_document_validation, session, let, comment)
+
+    def update_many(
+        self, filter: Mapping[str, Any], update: Any, upsert: bool = False,
+        array_filters: Sequence[Mapping[str, Any]] | None = None, bypass_document_validation: bool | None = None,
+        collation: Any = None, hint: Any = None, session: EmbeddedSession | None = None,
+        let: Mapping[str, Any] | None = None, comment: Any = None,
+    ) -> UpdateResult:  # fmt: skip
+        """Update all documents that match."""
+        _check_operators(update)
+        statement = _update(filter, update, upsert, collation, array_filters, hint, multi=True)
+        return self._update(statement, bypass_document_validation, session, let, comment)
+
+    def replace_one(
+        self, filter: Mapping[str, Any], replacement: Mapping[str, Any], upsert: bool = False,
+        bypass_document_validation: bool | None = None, collation: Any = None, hint: Any = None,
+        session: EmbeddedSession | None = None, let: Mapping[str, Any] | None = None, sort: Any = None,
+        comment: Any = None,
+    ) -> UpdateResult:  # fmt: skip
+        """Replace the first document that matches."""
+        _check_replacement(replacement)
+        statement = _update(filter, replacement, upsert, collation, None, hint, sort=sort)
+        return self._update(statement, bypass_document_validation, session, let, comment)
+
+    def _update(
+        self, statement: dict[str, Any], bypass: bool | None, session: EmbeddedSession | None, let: Any, comment: Any
+    ) -> UpdateResult:
+        from pymongo.results import UpdateResult
+
+        body = {"update": self.name, "updates": [statement]}
+        body |= options_of(bypassDocumentValidation=bypass, let=let, comment=comment)
+        reply = self._calls.write(self._db, body, session)
+        check_write(reply)
+        if reply.get("upserted"):
+            reply["upserted"] = reply["upserted"][0]["_id"]
+        reply["updatedExisting"] = bool(reply.get("n")) and "upserted" not in reply
+        return UpdateResult(reply, self._calls.acknowledged)
+
+    def delete_one(
+        self, filter: Mapping[str, Any], collation: Any = None, hint: Any = None,
+        session: EmbeddedSession | None = None, let: Mapping[str, Any] | None = None, comment: Any = None,
+    ) -> DeleteResult:  # fmt: skip
+        """Delete the first document that matches."""
+        return self._delete(filter, 1, collation, hint, session, let, comment)
+
+    def delete_many(
+        self, filter: Mapping[str, Any], collation: Any = None, hint: Any = None,
+        session: EmbeddedSession | None = None, let: Mapping[str, Any] | None = None, comment: Any = None,
+    ) -> DeleteResult:  # fmt: skip
+        """Delete all documents that match."""
+        return self._delete(filter, 0, collation, hint, session, let, comment)
+
+    def _delete(
+        self, filter: Any, limit: int, collation: Any, hint: Any, session: EmbeddedSession | None, let: Any,
+        comment: Any,
+    ) -> DeleteResult:  # fmt: skip
+        from pymongo.results import DeleteResult
+
+        statement = {"q": filter, "limit": limit, **options_of(collation=collation, hint=hint)}
+        body = {"delete": self.name, "deletes": [statement], **options_of(let=let, comment=comment)}
+        reply = self._calls.write(self._db, body, session)
+        check_write(reply)
+        return DeleteResult(reply, self._calls.acknowledged)
+
+    def bulk_write(
+        self, requests: Sequence[Any], ordered: bool = True, bypass_document_validation: bool | None = None,
+        session: EmbeddedSession | None = None, comment: Any = None, let: Mapping[str, Any] | None = None,
+    ) -> BulkWriteResult:  # fmt: skip
+        """Run pymongo's `InsertOne`, `UpdateOne`, ... in their order. Raises `BulkWriteError`."""
+        from pymongo.errors import InvalidOperation
+        from pymongo.results import BulkWriteResult
+
+        statements = BulkStatements(self._calls)
+        for request in requests:
+            try:
+                request._add_to_bulk(statements)
+            except AttributeError:
+                raise TypeError(f"{request!r} is not a valid request") from None
+        if not statements.statements:
+            raise InvalidOperation("No operations to execute")
+        options = options_of(comment=comment, let=let)
+        result = self._run(statements, ordered, bypass_document_validation, session, options)
+        return BulkWriteResult(result, self._calls.acknowledged)
+
+    def _run(
+        self, statements: BulkStatements, ordered: bool, bypass: bool | None, session: EmbeddedSession | None,
+        options: dict[str, Any],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Run statements, a command for each kind; the sum of the replies. Raises `BulkWriteError`."""
+        from pymongo.errors import BulkWriteError
+
+        for kind, batch in in_batches(statements.statements, ordered=ordered):
+            body = {kind: self.name, "ordered": ordered, **options}
+            if kind == "insert":
+                body.pop("let", None)
+            if bypass is not None and kind != "delete":
+                body["bypassDocumentValidation"] = bypass
+            sequences = {"documents": [item.sent for item in batch]} if kind == "insert" else None
+            if sequences is None:
+                body[f"{kind}s"] = [item.sent for item in batch]
+            statements.add_reply(kind, batch, self._calls.write(self._db, body, session, sequences))
+            if ordered and statements.result["writeErrors"]:
+                break
+        result = statements.result
+        if result["writeErrors"] or result["writeConcernErrors"]:
+            result["writeErrors"].sort(key=lambda error: error["index"])
+            raise BulkWriteError(result)
+        return result
+
+    # One document, found and changed.
+
+    def find_one_and_update(
+        self, filter: Mapping[str, Any], update: Any, projection: Any = None, sort: Any = None, upsert: bool = False,
+        return_document: bool = False, array_filters: Sequence[Mapping[str, Any]] | None = None, hint: Any = None,
+        session: EmbeddedSession | None = None, let: Mapping[str, Any] | None = None, comment: Any = None,
+        **kwargs: Any,
+    ) -> Any | None:  # fmt: skip
+        """Update one document and return it as it was, or with `ReturnDocument.AFTER` as it is then."""
+        _check_operators(update)
+        return self._find_and_modify(
+            filter, projection, sort, hint, session, let, comment, update=update, upsert=upsert or None,
+            new=return_document or None, arrayFilters=array_filters, **kwargs,
+        )  # fmt: skip
+
+    def find_one_and_replace(
+        self, filter: Mapping[str, Any], replacement: Mapping[str, Any], projection: Any = None, sort: Any = None,
+        upsert: bool = False, return_document: bool = False, hint: Any = None, session: EmbeddedSession | None = None,
+        let: Mapping[str, Any] | None = None, comment: Any = None, **kwargs: Any,
+    ) -> Any | None:  # fmt: skip
+        """Replace one document and return it as it was, or with `ReturnDocument.AFTER` as it is then."""
+        _check_replacement(replacement)
+        return self._find_and_modify(
+            filter, projection, sort, hint, session, let, comment, update=replacement, upsert=upsert or None,
+            new=return_document or None, **kwargs,
+        )  # fmt: skip
+
+    def find_one_and_delete(
+        self, filter: Mapping[str, Any], projection: Any = None, sort: Any = None, hint: Any = None,
+        session: EmbeddedSession | None = None, let: Mapping[str, Any] | None = None, comment: Any = None,
+        **kwargs: Any,
+    ) -> Any | None:  # fmt: skip
+        """Delete one document and return it."""
+        return self._find_and_modify(filter, projection, sort, hint, session, let, comment, remove=True, **kwargs)
+
+    def _find_and_modify(
+        self, filter: Any, projection: Any, sort: Any, hint: Any, session: EmbeddedSession | None, let: Any,
+        comment: Any, **options: Any,
+    ) -> Any | None:  # fmt: skip
+        body = {"findAndModify": self.name, "query": filter}
+        body |= options_of(fields=projection, sort=sort, hint=hint, let=let, comment=comment, **options)
+        self._calls.add_write_concern(body, session)
+        reply = self._calls.documents(self._calls.reply(self._db, body, session), session)
+        if "writeConcernError" in reply:
+            raise_write_concern(reply)
+        return reply.get("value")
+
+
+def _update(
+    filter: Mapping[str, Any], update: Any, upsert: bool, collation: Any, array_filters: Any, hint: Any, *,
+    multi: bool = False, sort: Any = None,
+) -> dict[str, Any]:  # fmt: skip
+    """A statement of the command `update`."""
+    if not isinstance(filter, Mapping):
+        raise TypeError(f"filter must be a mapping, not {type(filter).__name__}")
+    return {
+        "q": filter, "u": update, "multi": multi, "upsert": upsert,
+        **options_of(collation=collation, arrayFilters=array_filters, hint=hint, sort=sort),
+    }  # fmt: skip
+
+
+def _check_operators(update: Any) -> None:
+    """Raise as pymongo does for an update that is neither operators nor a pipeline."""
+    if isinstance(update, Mapping):
+        if not update:
+            raise ValueError("update cannot be empty")
+        if not next(iter(update)).startswith("$"):
+            raise ValueError("update only works with $ operators")
+    elif not isinstance(update, list):
+        raise TypeError(f"update must be a mapping or a list, not {type(update).__name__}")
+
+
+def _check_replacement(replacement: Any) -> None:
+    if not isinstance(replacement, Mapping):
+        raise TypeError(f"replacement must be a mapping, not {type(replacement).__name__}")
+    if replacement and not isinstance(replacement, RawBSONDocument) and next(iter(replacement)).startswith("$"):
+        raise ValueError("replacement can not include $ operators")
