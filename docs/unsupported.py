@@ -22,7 +22,7 @@ TITLES: Final = {
     "field_operators.UNSUPPORTED": "Query operators on a field",
     "filter_parser.UNSUPPORTED": "Query operators at the top level",
     "find.UNSUPPORTED": "Options of `find`",
-    "indexes.UNSUPPORTED": "Kinds of indexes",
+    "index_specification.UNSUPPORTED": "Kinds of indexes",
     "json_schema.REFUSED": "Keywords of `$jsonSchema`",
     "operator_table.UNSUPPORTED": "Expressions",
     "refused.REFUSED": "Commands",

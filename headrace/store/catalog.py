@@ -33,7 +33,7 @@ def can_have_entries(spec: dict[str, Any]) -> bool:
     key = spec["key"]
     if spec["name"] == "_id_":
         return "collation" in spec
-    return not any(type(kind) is str or "$**" in path for path, kind in key.items())
+    return all(type(kind) is not str or kind == "hashed" for kind in key.values())
 
 
 class Index:

@@ -11,7 +11,7 @@ import pytest
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headrace.commands.catalog import indexes
+from headrace.commands.catalog import index_specification
 from headrace.commands.table import COMMANDS, TEST_COMMANDS
 from headrace.commands.writing import bulk_write, delete, update
 from headrace.dispatch.arguments import Arguments, Field, Fields
@@ -97,7 +97,7 @@ STATEMENTS: Final[dict[str, tuple[Fields, Any]]] = {
     "bulkWrite.ops of a delete": (bulk_write.OPERATIONS["delete"], ("ops", {"delete": 0})),
     "bulkWrite.ops of an insert": (bulk_write.OPERATIONS["insert"], ("ops", {"insert": 0})),
     "bulkWrite.ops of an update": (bulk_write.OPERATIONS["update"], ("ops", {"update": 0})),
-    "createIndexes.indexes": (indexes.SPECIFICATION, ("indexes", {})),
+    "createIndexes.indexes": (index_specification.SPECIFICATION, ("indexes", {})),
     "delete.deletes": (delete.STATEMENT, ("deletes", {})),
     "update.updates": (update.STATEMENT, ("updates", {})),
 }

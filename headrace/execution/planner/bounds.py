@@ -170,32 +170,32 @@ def _pattern(pattern: str, options: str) -> Intervals:
         return [_bracket(b"<", "", {}), itself]
     prefix = b"<" + text.encode()
     behind = text[:-1] + chr(ord(text[-1]) + 1)
-    return [Interval(End(prefix, text, is_prefix=True), End(prefix, _Before(behind), is_prefix=True)), itself]
+    return [Interval(End(prefix, text, is_prefix=True), End(prefix, Before(behind), is_prefix=True)), itself]
 
 
-class _Before(NamedTuple):
+class Before(NamedTuple):
     """Shown as an end that is excluded."""
 
     value: Any
 
-    def turned(self) -> _From:
+    def turned(self) -> From:
         """What it is to the interval on its other side."""
-        return _From(self.value)
+        return From(self.value)
 
 
-class _From(NamedTuple):
+class From(NamedTuple):
     """Shown as an end that is included."""
 
     value: Any
 
-    def turned(self) -> _Before:
+    def turned(self) -> Before:
         """What it is to the interval on its other side."""
-        return _Before(self.value)
+        return Before(self.value)
 
 
 def _bracket(prefix: bytes, low: Any, high: Any) -> Interval:
     """All keystrings that begin with `prefix`; `high` is what follows them, for explain."""
-    return Interval(End(prefix, low, is_prefix=True), End(prefix, _Before(high), is_prefix=True))
+    return Interval(End(prefix, low, is_prefix=True), End(prefix, Before(high), is_prefix=True))
 
 
 def _range(kind: MatchType, value: Any) -> Intervals | None:
@@ -260,6 +260,6 @@ _BY_TYPE: Final[dict[int, Interval]] = {
 
 def end_shown(end: End) -> tuple[Any, bool]:
     """(value, included) of an end, as explain shows it."""
-    if isinstance(end.value, _Before | _From):
-        return end.value.value, isinstance(end.value, _From)
+    if isinstance(end.value, Before | From):
+        return end.value.value, isinstance(end.value, From)
     return end.value, end.included

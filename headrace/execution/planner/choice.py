@@ -24,6 +24,7 @@ from headrace.errors import CommandError
 from headrace.execution.planner.bounds import PathCondition, conditions_of, equality_condition
 from headrace.execution.planner.collated_bounds import conditions_for, has_order_of
 from headrace.execution.planner.index_access import IndexAccess, index_access
+from headrace.execution.planner.index_kinds import is_ordered, variants
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Or
 from headrace.query.sort import SortKey
@@ -86,12 +87,12 @@ def choose(
     conditions = [] if node is None else conditions_of(node)
     is_complete = _is_complete(node, conditions)
     if hint is not None:
-        conditions = list(conditions_for(hint, conditions, collation))
-        if hint.has_entries and not _holds(hint, conditions, hinted=True):
+        if not hint.has_entries:
+            return NO_INDEX
+        ways = _through(hint, conditions, collation, order.sort, is_complete, hinted=True)
+        if not ways:
             raise CommandError(291, "error processing query: planner returned error :: caused by :: No query solutions")
-        sort = order.sort if has_order_of(hint, collation) else None
-        made = index_access(hint, conditions, sort, is_complete=is_complete, hinted=True) if hint.has_entries else None
-        return Choice(made)
+        return Choice(min(ways, key=lambda way: _rank(view, way, order)) if len(ways) > 1 else ways[0])
     ways = _ways(collection, conditions, collation, order.sort, is_complete)
     if ways:
         best = ways[0] if len(ways) == 1 else min(ways, key=lambda way: _rank(view, way, order))
@@ -107,11 +108,23 @@ def _ways(
     for index in collection.indexes:
         if not index.has_entries or index.spec.get("hidden"):
             continue
-        of_index = conditions_for(index, conditions, collation)
-        way = index_access(
-            index, of_index, sort if has_order_of(index, collation) else None, is_complete=is_complete
-        )  # fmt: skip
-        if way is not None and _holds(index, of_index) and _is_safe(way, of_index):
+        ways += _through(index, conditions, collation, sort, is_complete)
+    return ways
+
+
+def _through(
+    index: Index, conditions: list[PathCondition], collation: Collation | None, sort: SortKey | None,
+    is_complete: bool, *, hinted: bool = False,
+) -> list[IndexAccess]:  # fmt: skip
+    """The ways through one index: several of a wildcard index, else one at most."""
+    of_index = conditions_for(index, conditions, collation)
+    if not _holds(index, of_index, hinted=hinted):
+        return []
+    sort = sort if has_order_of(index, collation) else None
+    ways = []
+    for variant, bounding in variants(index, of_index):
+        way = index_access(variant, bounding, sort, is_complete=is_complete, hinted=hinted)
+        if way is not None and (hinted or _is_safe(way, of_index)):
             ways.append(way)
     return ways
 
@@ -226,7 +239,7 @@ def distinct_access(
     for index in collection.indexes if hint is None else [hint]:
         if path not in index.spec["key"] or not index.has_entries or index.spec.get("hidden") or index.traits:
             continue
-        if not has_order_of(index, None):
+        if not is_ordered(index) or not has_order_of(index, None):
             continue
         way = index_access(index, conditions, sort, is_complete=True, hinted=True)
         if way is None or not way.is_exact or (sort is not None and not way.is_sorted) or way.backward:
@@ -245,7 +258,7 @@ def index_for_equality(collection: Collection, path: str) -> Index | None:
         index for index in collection.indexes
         if index.has_entries and next(iter(index.spec["key"])) == path and not index.spec.get("hidden")
         and not index.spec.get("sparse") and "partialFilterExpression" not in index.spec
-        and has_order_of(index, None) and not any(name.isdigit() for name in path.split("."))
+        and is_ordered(index) and has_order_of(index, None) and not any(name.isdigit() for name in path.split("."))
     ]  # fmt: skip
     return min(usable, key=lambda index: len(index.spec["key"]), default=None)
 

@@ -87,8 +87,17 @@ def _moved(end: End, collation: Collation) -> End:
 
 def _shown(value: Any, collation: Collation) -> Any:
     """A value as explain shows it."""
-    return CollationKey(collation.key(value)) if type(value) is str else value
+    return CollationKey.of(collation, value) if type(value) is str else value
 
 
 class CollationKey(bytes):
-    """A sort key, which explain shows as MongoDB does."""
+    """The sort key of a text, which explain shows as MongoDB does."""
+
+    text: str
+
+    @classmethod
+    def of(cls, collation: Collation, text: str) -> CollationKey:
+        """That of a text."""
+        made = cls(collation.key(text))
+        made.text = text
+        return made

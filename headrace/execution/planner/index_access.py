@@ -39,6 +39,7 @@ class _Field:
     arrays: frozenset[str]
     """The arrays on the path, itself included."""
     is_positional: bool
+    is_hashed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def _fields(index: Index) -> list[_Field]:
         names = path.split(".")
         prefixes = {".".join(names[:count]) for count in range(1, len(names) + 1)}
         arrays = frozenset(prefixes & index.traits)
-        fields.append(_Field(path, descends(kind), arrays, any(name.isdigit() for name in names)))
+        fields.append(_Field(path, descends(kind), arrays, any(name.isdigit() for name in names), kind == "hashed"))
     return fields
 
 
@@ -237,7 +238,7 @@ def _direction(index: Index, fields: list[_Field], bounds: list[Intervals | None
             at += 1
         if at < len(fields) and fields[at].path == path:
             field = fields[at]
-            if field.is_positional or not _sorts(fields, bounds, field):
+            if field.is_positional or field.is_hashed or not _sorts(fields, bounds, field):
                 return None
             if not (_is_fixed(bounds[at]) and not field.arrays):
                 wanted = 1 if descending == field.descending else -1

@@ -42,6 +42,5 @@ UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
     "$encStrNormalizedEq": (115, f"$encStrNormalizedEq {_ENCRYPTION}"),
     "$encStrStartsWith": (115, f"$encStrStartsWith {_ENCRYPTION}"),
     "$function": (31264, f"$function {_JAVASCRIPT}"),
-    "$toHashedIndexKey": (115, "$toHashedIndexKey belongs to hashed indexes, which are not supported"),
 }
 """What a known operator that is not supported answers: code and message."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import bson
-from bson import Binary, Timestamp
+from bson import Binary, Int64, Timestamp
 
 from headrace.errors import CommandError
 from headrace.query.expressions.expression import Call, Constant, Env, Evaluate, Expression, Operator, ParseContext
@@ -15,6 +15,7 @@ from headrace.query.expressions.numbers import NUMBERS, is_nullish
 from headrace.query.expressions.operator_parser import OperatorParser, positional, unary
 from headrace.turns import gathered, ticking
 from headrace.values.bson import MISSING, encode, type_name
+from headrace.values.index_hash import hash_of
 
 _METADATA: Final[dict[str, str]] = {
     "geoNearDistance": "$geoNear distance", "geoNearPoint": "$geoNear point", "indexKey": "", "randVal": "",
@@ -105,7 +106,7 @@ def _timestamp_part(name: str, code: int, part: str) -> OperatorParser:
             return None
         if type(value) is not Timestamp:
             raise CommandError(code, f" Argument to {name} must be a timestamp, but is {type_name(value)}")
-        return bson.Int64(getattr(value, part))
+        return Int64(getattr(value, part))
 
     return positional(Operator(name, unary(apply)), 1)
 
@@ -119,6 +120,9 @@ OPERATORS: Final[dict[str, OperatorParser]] = {
     "$literal": _parse_literal,
     "$meta": _parse_meta,
     "$rand": _parse_rand,
+    "$toHashedIndexKey": positional(
+        Operator("$toHashedIndexKey", unary(lambda value: Int64(hash_of(None if value is MISSING else value)))), 1
+    ),
     "$tsIncrement": _timestamp_part("$tsIncrement", 5687302, "inc"),
     "$tsSecond": _timestamp_part("$tsSecond", 5687301, "time"),
     "$type": positional(Operator("$type", unary(type_name)), 1),

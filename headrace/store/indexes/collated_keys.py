@@ -28,7 +28,7 @@ def collated_key(sort_key: SortKey, value: Any) -> bytes:
     """The keystring of a value."""
     if type(value) is str:
         return b"<" + sort_key(value) + b"\0"
-    return encode_value(_folded(sort_key, value))
+    return encode_value(folded(sort_key, value))
 
 
 def collated_element(sort_key: SortKey, kind: int, value: bytes) -> bytes:
@@ -38,9 +38,10 @@ def collated_element(sort_key: SortKey, kind: int, value: bytes) -> bytes:
     return encode_element(kind, value)
 
 
-def _folded(sort_key: SortKey, value: Any) -> Any:
+def folded(sort_key: SortKey, value: Any) -> Any:
+    """The value with sort keys, as Latin-1, for its strings."""
     if type(value) is str:
         return sort_key(value).decode("latin-1")
     if type(value) is dict:
-        return {name: _folded(sort_key, item) for name, item in value.items()}
-    return [_folded(sort_key, item) for item in value] if type(value) is list else value
+        return {name: folded(sort_key, item) for name, item in value.items()}
+    return [folded(sort_key, item) for item in value] if type(value) is list else value

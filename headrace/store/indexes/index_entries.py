@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import KeyMaker, Traits
+from headrace.store.indexes.wildcard_keys import WildcardKeyMaker, wildcard_of
 from headrace.turns import uninterrupted
 from headrace.values.bson import decode
 from headrace.values.bson.to_string import to_string
@@ -44,14 +45,18 @@ def _duplicate(collection: Collection, spec: dict[str, Any], value: dict[str, An
     return CommandError(11000, message, extra={"keyPattern": spec["key"], "keyValue": value, **collation})
 
 
-def key_maker(index: Index) -> KeyMaker:
+def key_maker(index: Index) -> KeyMaker | WildcardKeyMaker:
     """What makes the keys of an index."""
-    maker: KeyMaker | None = index.key_maker
+    maker: KeyMaker | WildcardKeyMaker | None = index.key_maker
     if maker is None:
         collation = collation_of_index(index)
         sort_key = None if collation is None else collation.key
         covers = _filter_of(index, collation)
-        maker = index.key_maker = KeyMaker(index.number, index.spec, covers, sort_key, unique=index.unique)
+        if wildcard_of(index.spec["key"]) is not None:
+            maker = WildcardKeyMaker(index.number, index.spec, covers, sort_key, lambda: index.traits)
+        else:
+            maker = KeyMaker(index.number, index.spec, covers, sort_key, unique=index.unique)
+        index.key_maker = maker
     return maker
 
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from headrace import limits
 from headrace.errors import CommandError
-from headrace.store.indexes.collated_keys import SortKey, collated_element, collated_key
-from headrace.values.bson import MISSING, decode, find_element
-from headrace.values.keystring import END, encode_element, encode_value
+from headrace.store.indexes.collated_keys import SortKey
+from headrace.store.indexes.field_keys import FieldKeys, field_keys
+from headrace.values.bson import MISSING, decode, find_element, iter_elements
+from headrace.values.keystring import END
 
 
 class _Undefined:
@@ -134,31 +134,25 @@ NO_TRAITS: Final[Traits] = frozenset()
 CUT_BYTES: Final = limits.KEY_BYTES_MAX - 32
 """Bytes that stay of a key too long for LMDB. In a unique index a SHA-256 digest of all of it follows."""
 INVERTED: Final = bytes(255 - byte for byte in range(256))
-_NULL: Final = b"\x14"
 _UNDEFINED_KEY: Final = b"\x0f"
 _DECODED_KINDS: Final = frozenset({0x03, 0x04, 0x0B, 0x0C, 0x0F})
 """Types whose keys are made from Python values: documents and arrays, and what the codec may give another form."""
 
 _MINOR_BYTES: Final = 64  # of a document that is decoded sooner than taken apart
 
-_Field = tuple[tuple[bytes, ...], bool]
+
+class _Field(NamedTuple):
+    path: tuple[bytes, ...]
+    descending: bool
+    keys: FieldKeys
+    array_trait: Traits
+    """The trait of a document with an array at the path."""
 
 
 class KeyMaker:
     """Makes the keys of one index. `covers` tells what a partial index holds, `sort_key` is that of its collation."""
 
-    __slots__ = (
-        "_element",
-        "_fields",
-        "_names",
-        "_paths",
-        "_pattern",
-        "_prefix",
-        "_sparse",
-        "_unique",
-        "_value",
-        "covers",
-    )
+    __slots__ = ("_fields", "_hashed", "_names", "_paths", "_pattern", "_prefix", "_sparse", "_unique", "covers")
 
     def __init__(
         self, number: int, spec: dict[str, Any], covers: Callable[[dict[str, Any]], bool] | None,
@@ -169,29 +163,29 @@ class KeyMaker:
         self._sparse = bool(spec.get("sparse"))
         self._unique = unique
         self.covers = covers
-        self._element = encode_element if sort_key is None else partial(collated_element, sort_key)
-        self._value = encode_value if sort_key is None else partial(collated_key, sort_key)
+        self._hashed = "hashed" in self._pattern.values()
         self._paths = [tuple(path.split(".")) for path in self._pattern]
         self._names = list(dict.fromkeys(path[0].encode() for path in self._paths))
-        self._fields: list[_Field] = [
-            (tuple(name.encode() for name in path), descends(kind))
+        self._fields = [
+            _Field(
+                tuple(name.encode() for name in path), descends(kind), field_keys(kind, sort_key),
+                frozenset({".".join(path)}),
+            )
             for path, kind in zip(self._paths, self._pattern.values())
-        ]
+        ]  # fmt: skip
 
     def keys(self, document: bytes) -> tuple[list[bytes], Traits]:
-        """The keys of a raw document without its record, each once, and its traits. Raises 171, 16746."""
+        """The keys of a raw document without its record, each once, and its traits. Raises 171, 16746, 16766."""
         if self.covers is None:
-            key = self._plain_key(document)
-            if key is not None:
-                if len(key) > _UNCUT_MAX:
-                    return [self._bounded(key)], _CUT
-                return ([self._prefix + key] if key else []), NO_TRAITS
+            made = self._raw_keys(document)
+            if made is not None:
+                return made
         decoded = self._decoded(document)
         rows = self._rows(decoded)
         return list(rows), self._traits(decoded, rows)
 
     def rows(self, document: bytes) -> dict[bytes, Row]:
-        """The keys of a raw document, each with its values, null for what is not there. Raises 171, 16746."""
+        """The keys of a raw document, each with its values, null for what is not there. Raises 171, 16746, 16766."""
         return self._rows(self._decoded(document))
 
     def _decoded(self, document: bytes) -> dict[str, Any]:
@@ -212,56 +206,86 @@ class KeyMaker:
     def _rows(self, decoded: dict[str, Any]) -> dict[bytes, Row]:
         if self.covers is not None and not self.covers(decoded):
             return {}
+        if self._hashed:
+            for path in self._paths:
+                for array in sorted(_array_paths(decoded, path)):
+                    raise _array_in_hashed(array)
         rows = {}
         for row in index_rows(decoded, self._pattern):
             if self._sparse and all(item is MISSING for item in row):
                 continue
             plain = tuple(None if item is MISSING or item is UNDEFINED else item for item in row)
             key = b"".join([
-                self._key(item).translate(INVERTED) if down else self._key(item)
-                for item, (_, down) in zip(row, self._fields)
+                _key(field, item).translate(INVERTED) if field.descending else _key(field, item)
+                for item, field in zip(row, self._fields)
             ])  # fmt: skip
             key += END
             rows[self._bounded(key)] = plain
         return rows
 
-    def _key(self, value: Any) -> bytes:
-        if value is MISSING:
-            return _NULL
-        if value is UNDEFINED:
-            return _UNDEFINED_KEY
-        return self._value(value)
-
-    def _plain_key(self, document: bytes) -> bytes | None:
-        """The one key of a document, b"" for none in a sparse index; None where the decoded document must tell."""
-        key = b""
+    def _raw_keys(self, document: bytes) -> tuple[list[bytes], Traits] | None:
+        """The keys of a document taken from its bytes; None where they must be taken from what it is decoded to."""
+        before, behind = self._prefix, b""
+        spread: list[bytes] | None = None
+        traits = NO_TRAITS
         is_there = not self._sparse
-        for path, down in self._fields:
+        for path, down, keys, array_trait in self._fields:
             at = 0
             for last, name in enumerate(path, 1 - len(path)):
                 element = find_element(document, name, at)
                 if element is None:
-                    piece = _NULL
+                    piece = keys.missing
                     break
                 kind, at, end = element
-                if kind == 0x04 or _is_repeated(document, name, end):
+                if document.find(name + b"\0", end) >= 0 and _is_repeated(document, name, end):
                     return None
                 if not last:
+                    is_there = True
+                    if kind == 0x04:
+                        if spread is not None or self._hashed:
+                            return None
+                        spread = _elements(document, at, keys, down)
+                        if spread is None:
+                            return None
+                        traits, piece = array_trait, b""
+                        break
                     if kind in _DECODED_KINDS:
                         return None
-                    is_there = True
-                    piece = _NULL if kind == 0x06 else self._element(kind, document[at:end])
+                    piece = keys.missing if kind == 0x06 else keys.of_element(kind, document[at:end])
                 elif kind != 0x03:
-                    piece = _NULL
+                    if kind == 0x04:
+                        return None
+                    piece = keys.missing
                     break
-            key += piece.translate(INVERTED) if down else piece
-        return key + END if is_there else b""
+            if down and piece:
+                piece = piece.translate(INVERTED)
+            if spread is None:
+                before += piece
+            else:
+                behind += piece
+        if not is_there:
+            return [], NO_TRAITS
+        if spread is None:
+            key = before + END
+            return ([key], NO_TRAITS) if len(key) <= _WHOLE_MAX else ([self._cut(key)], _CUT)
+        behind += END
+        made = [before + element + behind for element in spread]
+        if len(made) > 1:
+            made = list(dict.fromkeys(made))
+        if max(map(len, made)) > _WHOLE_MAX:
+            made = list(dict.fromkeys([self._cut(key) for key in made]))
+            traits |= _CUT
+        return made, traits
 
     def _bounded(self, key: bytes) -> bytes:
         """The key with the index's number; cut where it is too long for LMDB."""
-        if len(key) <= _UNCUT_MAX:
-            return self._prefix + key
-        return self._prefix + key[:CUT_BYTES] + (hashlib.sha256(key).digest() if self._unique else b"")
+        return self._cut(self._prefix + key)
+
+    def _cut(self, key: bytes) -> bytes:
+        """A key, which begins with the index's number, cut where it is too long for LMDB."""
+        if len(key) <= _WHOLE_MAX:
+            return key
+        return key[: CUT_BYTES + 4] + (hashlib.sha256(key[4:]).digest() if self._unique else b"")
 
     def _traits(self, document: dict[str, Any], rows: dict[bytes, Row]) -> Traits:
         traits = {path for names in self._paths for path in _array_paths(document, names)}
@@ -270,12 +294,38 @@ class KeyMaker:
         return frozenset(traits)
 
 
+def _key(field: _Field, value: Any) -> bytes:
+    if value is MISSING:
+        return field.keys.missing
+    if value is UNDEFINED:
+        return _UNDEFINED_KEY
+    return field.keys.of_value(value)
+
+
+def _elements(document: bytes, start: int, keys: FieldKeys, down: bool) -> list[bytes] | None:
+    """The keys of the elements of the array that begins at `start`; None where one of them must be decoded."""
+    made = []
+    for kind, _, at, end in iter_elements(document, start):
+        if kind in _DECODED_KINDS:
+            return None
+        made.append(keys.missing if kind == 0x06 else keys.of_element(kind, document[at:end]))
+    if not made:
+        made = [_UNDEFINED_KEY]
+    return [piece.translate(INVERTED) for piece in made] if down else made
+
+
+def _array_in_hashed(path: str) -> CommandError:
+    return CommandError(
+        16766, f"Error: hashed indexes do not currently support array values. Found array at path: {path}"
+    )
+
+
 def _is_repeated(document: bytes, name: bytes, at: int) -> bool:
     """Whether another field of this name follows at `at`; it would be the one that counts."""
     return document.find(name + b"\0", at) >= 0 and find_element(document, name, at - 4) is not None
 
 
-_UNCUT_MAX: Final = limits.KEY_BYTES_MAX - 8  # a record follows
+_WHOLE_MAX: Final = limits.KEY_BYTES_MAX - 4  # with the index's number; a record follows
 _CUT: Final[Traits] = frozenset({CUT_KEY})
 
 

@@ -1,0 +1,309 @@
+"""Index specifications: what a client may ask for, and how it is stored.
+
+Rule: a kind of index that no query could use is refused, with 115.
+Source: MongoDB's documentation of createIndexes; its codes, most of them 67 (CannotCreateIndex).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, string, without_effect
+from headrace.dispatch.generic_arguments import COLLATION
+from headrace.errors import CommandError
+from headrace.query.collation import filled_collation
+from headrace.query.match import parse_filter
+from headrace.query.match.match_expression import (
+    AlwaysBoolean,
+    And,
+    LeafMatchExpression,
+    MatchExpression,
+    MatchType,
+    Or,
+)
+from headrace.store.catalog import Collection
+from headrace.store.indexes.wildcard_keys import WILDCARD, wildcard_of
+from headrace.values.bson import type_name
+from headrace.values.bson.to_string import to_string
+
+UNSUPPORTED: Final = {
+    "2d": (115, "2d indexes are not supported"),
+    "2dsphere": (115, "2dsphere indexes are not supported"),
+    "text": (115, "text indexes are not supported"),
+}
+"""By kind."""
+
+
+def _unknown(path: str, name: str) -> CommandError:
+    return CommandError(197, f"The field '{name}' is not valid for an index specification.")
+
+
+PARTIAL_FILTER: Final = document("partialFilterExpression")
+SPECIFICATION: Final = Fields(
+    COLLATION, PARTIAL_FILTER, boolean("hidden"), boolean("prepareUnique"), boolean("sparse"), boolean("unique"),
+    document("key", error=(14, "The 'key' field must be an object")), document("storageEngine"),
+    document("wildcardProjection"), string("default_language"), string("language_override"), string("name"),
+    string("ns"),
+    Field("expireAfterSeconds", "number", None, error=(67, "TTL index 'expireAfterSeconds' option must be numeric")),
+    Field("v", "number", None, error=(14, "The field 'v' must be a number")),
+    Field("weights", FieldType(("object", "string")), None),
+    *without_effect("any", "background", "clustered", "dropDups"),
+    *without_effect("number", "2dsphereIndexVersion", "bits", "bucketSize", "max", "min", "textIndexVersion"),
+    unknown=_unknown,
+)  # fmt: skip
+_KNOWN: Final = frozenset(SPECIFICATION.by_name)
+_OF_ID: Final = frozenset({"collation", "hidden", "key", "name", "ns", "v"})
+_FIELD_COUNT_MAX: Final = 32
+_SECONDS_MAX: Final = 2**31 - 1
+_PARTIAL_DEPTH_MAX: Final = 4
+_PARTIAL_KINDS: Final = frozenset({
+    MatchType.EQ, MatchType.EXISTS, MatchType.GT, MatchType.GTE, MatchType.IN, MatchType.LT, MatchType.LTE,
+    MatchType.TYPE,
+})  # fmt: skip
+
+
+def checked(spec: Any, *, ignore_unknown: bool = False) -> dict[str, Any]:
+    """An index specification as it is stored: `v`, `key`, `name` first, then the rest in the order given."""
+    if ignore_unknown and type(spec) is dict:
+        spec = {name: value for name, value in spec.items() if name in _KNOWN}
+    SPECIFICATION.check("createIndexes.indexes", spec)
+    for name in ("key", "name"):
+        if spec.get(name) is None:
+            raise CommandError(9, f"The '{name}' field is a required property of an index specification")
+    key = spec["key"]
+    _check_name(spec["name"])
+    _check_version(spec)
+    _check_key(key)
+    if key == {"_id": 1}:
+        return _id_index(spec)
+    _check_kind(spec)
+    _check_options(spec)
+    _check_partial(spec)
+    rest = {
+        name: value for name, value in spec.items()
+        if name not in ("v", "key", "name", "ns", "background", "dropDups")
+    }  # fmt: skip
+    for flag in ("hidden", "prepareUnique", "sparse", "unique"):
+        if flag in rest and not rest[flag]:
+            del rest[flag]
+    return {"v": 2, "key": key, "name": spec["name"], **rest}
+
+
+def with_collation(spec: dict[str, Any], default: dict[str, Any] | None) -> dict[str, Any]:
+    """The specification with every option of its collation, which is the collection's unless it names its own."""
+    collation = filled_collation(spec["collation"]) if "collation" in spec else default
+    if spec["key"] == {"_id": 1} and collation != default:
+        raise CommandError(2, "The _id index must have the same collation as the collection.")
+    rest = {name: value for name, value in spec.items() if name != "collation"}
+    return rest if collation is None else {**rest, "collation": collation}
+
+
+def is_there(collection: Collection, spec: dict[str, Any], more: list[dict[str, Any]]) -> bool:
+    """Whether the very same index exists; raises 85, 86 for one that is too much like it."""
+    for existing in [*(index.spec for index in collection.indexes), *more]:
+        same_key = list(existing["key"].items()) == list(spec["key"].items())
+        same_name = existing["name"] == spec["name"]
+        if same_key and spec["key"] == {"_id": 1}:
+            return True
+        if same_key and same_name and _comparable(existing) == _comparable(spec):
+            return True
+        if same_name:
+            code = 86 if not same_key or _comparable(existing) != _comparable(spec) else 85
+            raise CommandError(
+                code,
+                "An existing index has the same name as the requested index. When index names are not specified, they "
+                "are auto generated and can cause conflicts. Please refer to our documentation. Requested index: "
+                f"{to_string(spec)}, existing index: {to_string(existing)}",
+            )
+        if same_key and _identity(existing) == _identity(spec):
+            raise CommandError(85, f"Index already exists with a different name: {existing['name']}")
+    return False
+
+
+def _comparable(spec: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in spec.items() if name not in ("v", "ns", "background")}
+
+
+def _identity(spec: dict[str, Any]) -> Any:
+    """What lets two indexes on one key live side by side."""
+    return tuple(spec.get(name) for name in ("collation", "partialFilterExpression", "wildcardProjection")) + tuple(
+        bool(spec.get(name)) for name in ("sparse", "unique")
+    )
+
+
+# ------------------------------------------------------------------ checks
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise CommandError(67, "The index name cannot be empty")
+    if name == "*":
+        raise CommandError(2, "The index name '*' is not valid.")
+    if "\0" in name:
+        raise CommandError(67, "The index name cannot contain an embedded null byte")
+
+
+def _check_version(spec: dict[str, Any]) -> None:
+    version = spec.get("v", 2)
+    if version != int(version):
+        raise CommandError(2, f"Index version must be representable as a 32-bit integer, but got {version}")
+    if version not in (1, 2):
+        raise CommandError(
+            67, f"Invalid index specification {to_string(spec)}; cannot create an index with v={int(version)}"
+        )
+
+
+def _check_key(key: dict[str, Any]) -> None:
+    if not key:
+        raise CommandError(67, "Index keys cannot be an empty object.")
+    if len(key) > _FIELD_COUNT_MAX:
+        raise CommandError(13103, f"Index key pattern has {len(key)} fields, more than {_FIELD_COUNT_MAX}")
+    for path, kind in key.items():
+        _check_value(kind)
+        if not path or path.startswith(".") or path.endswith(".") or ".." in path:
+            raise CommandError(67, "Index keys cannot contain an empty field.")
+        if path == WILDCARD or path.endswith("." + WILDCARD):
+            continue
+        if any(name.startswith("$") and name not in ("$db", "$id", "$ref") for name in path.split(".")):
+            raise CommandError(
+                67, f"Index key contains an illegal field name: field name starts with '$'. Field: {path}"
+            )
+
+
+def _check_value(kind: Any) -> None:
+    if type(kind) is str:
+        if kind in UNSUPPORTED:
+            raise CommandError(*UNSUPPORTED[kind])
+        if kind != "hashed":
+            raise CommandError(67, f"Unknown index plugin '{kind}'")
+    elif isinstance(kind, bool) or not isinstance(kind, int | float):
+        raise CommandError(
+            67, f"Values in v:2 index key pattern cannot be of type {type_name(kind)}. "
+            "Only numbers > 0, numbers < 0, and strings are allowed."
+        )  # fmt: skip
+    elif not kind or math.isnan(kind):
+        raise CommandError(67, "Values in the index key pattern cannot be 0.")
+
+
+def _id_index(spec: dict[str, Any]) -> dict[str, Any]:
+    for name, value in spec.items():
+        if name not in _OF_ID and (value or name in ("expireAfterSeconds", "partialFilterExpression")):
+            raise CommandError(
+                197, f"The field '{name}' is not valid for an _id index specification. Specification: {to_string(spec)}"
+            )
+    if spec.get("hidden"):
+        raise CommandError(2, "can't hide _id index")
+    collation = {"collation": spec["collation"]} if "collation" in spec else {}
+    return {"v": 2, "key": spec["key"], "name": "_id_", **collation}
+
+
+def _check_kind(spec: dict[str, Any]) -> None:
+    """Raise what a hashed or a wildcard index cannot be."""
+    key = spec["key"]
+    hashed = sum(kind == "hashed" for kind in key.values())
+    wildcards = [path for path in key if wildcard_of({path: 1}) is not None]
+    if hashed > 1:
+        raise CommandError(
+            31303, f"A maximum of one index field is allowed to be hashed but found {hashed} for 'key' {to_string(key)}"
+        )
+    if hashed and spec.get("unique"):
+        raise CommandError(16764, "Currently hashed indexes cannot guarantee uniqueness. Use a regular index.")
+    if "wildcardProjection" in spec:
+        _check_projection(spec, wildcards)
+    if not wildcards:
+        return
+    if len(wildcards) > 1:
+        raise CommandError(67, "wildcard indexes do not allow multiple wildcard fields")
+    if hashed:
+        raise CommandError(67, "Index type 'hashed' does not support the wildcard option")
+    for option in ("unique", "prepareUnique", "sparse"):
+        if spec.get(option):
+            raise CommandError(67, f"Index type 'wildcard' does not support the {option} option")
+    if "expireAfterSeconds" in spec:
+        raise CommandError(67, "Index type 'wildcard' cannot be a TTL index")
+    _check_compound_wildcard(spec, wildcards[0])
+
+
+def _check_projection(spec: dict[str, Any], wildcards: list[str]) -> None:
+    projection = spec["wildcardProjection"]
+    if not wildcards:
+        raise CommandError(2, "The field 'wildcardProjection' is only allowed in an 'wildcard' index")
+    if wildcards[0] != WILDCARD:
+        raise CommandError(9, "The field 'wildcardProjection' is only allowed when 'key' is {\"$**\": ±1}")
+    if not projection:
+        raise CommandError(9, "The 'wildcardProjection' field can't be an empty object")
+    kinds = set(_projected(projection, top=True))
+    if None in kinds:
+        raise CommandError(9, "The 'wildcardProjection' field has fields and exclusions only")
+    if len(kinds) > 1:
+        raise CommandError(31253, "Cannot do inclusion and exclusion in one projection")
+
+
+def _projected(projection: dict[str, Any], *, top: bool) -> list[bool | None]:
+    """Which kinds of projection there are, `_id` apart; None: another than in- and exclusion."""
+    kinds: list[bool | None] = []
+    for name, shown in projection.items():
+        if type(shown) is dict and shown and not any(inner.startswith("$") for inner in shown):
+            kinds += _projected(shown, top=False)
+        elif not isinstance(shown, bool | int | float):
+            kinds.append(None)
+        elif not (top and name == "_id"):
+            kinds.append(bool(shown))
+    return kinds
+
+
+def _check_compound_wildcard(spec: dict[str, Any], wildcard: str) -> None:
+    """No field may be both under the wildcard and beside it."""
+    from headrace.store.indexes.wildcard_keys import WildcardPaths
+
+    paths = WildcardPaths(spec)
+    for path in spec["key"]:
+        if path != wildcard and paths.reaches(path):
+            raise CommandError(
+                67, f"The wildcard of a compound index must not have its field '{path}': exclude it with "
+                "'wildcardProjection', or name a path of the wildcard"
+            )  # fmt: skip
+
+
+def _check_options(spec: dict[str, Any]) -> None:
+    if "expireAfterSeconds" in spec:
+        if len(spec["key"]) > 1:
+            raise CommandError(
+                67, f"TTL indexes are single-field indexes, compound indexes do not support TTL. Index spec: "
+                f"{to_string(spec)}"
+            )  # fmt: skip
+        if "_id" in spec["key"]:
+            raise CommandError(197, f"The field 'expireAfterSeconds' is not valid for an _id index: {to_string(spec)}")
+        seconds = float(str(spec["expireAfterSeconds"]))
+        if seconds < 0:
+            raise CommandError(67, "TTL index 'expireAfterSeconds' option cannot be less than 0")
+        if not seconds <= _SECONDS_MAX:
+            raise CommandError(
+                67, "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different number "
+                f"than {spec['expireAfterSeconds']}"
+            )  # fmt: skip
+    if spec.get("unique") and spec.get("prepareUnique"):
+        raise CommandError(67, "An index cannot have both 'prepareUnique' and 'unique'")
+
+
+def _check_partial(spec: dict[str, Any]) -> None:
+    if "partialFilterExpression" not in spec:
+        return
+    if spec.get("sparse"):
+        raise CommandError(67, 'cannot mix "partialFilterExpression" and "sparse" options')
+    predicate: Any = parse_filter(PARTIAL_FILTER.of(spec))
+    _check_partial_node(predicate.node, spec, 0)
+
+
+def _check_partial_node(node: MatchExpression, spec: dict[str, Any], depth: int) -> None:
+    if depth > _PARTIAL_DEPTH_MAX:
+        raise CommandError(67, f"partialFilterExpression depth may not exceed {_PARTIAL_DEPTH_MAX}")
+    if isinstance(node, And | Or):
+        for child in node.children:
+            _check_partial_node(child, spec, depth + 1)
+    elif not isinstance(node, AlwaysBoolean) and not (
+        isinstance(node, LeafMatchExpression) and node.kind in _PARTIAL_KINDS
+    ):
+        shown = to_string(spec["partialFilterExpression"])
+        raise CommandError(67, f"Expression not supported in partial index: {shown}")

@@ -1,0 +1,136 @@
+"""What an index of a special kind is to the planner: an ordered index on other keys, and the conditions on these.
+
+    hashed     {a: "hashed"}   {a: 5}       →  the same index, with the hash of 5 as the one value of a
+    wildcard   {$**: 1}        {a.b: 5}     →  an index {$_path: 1, "a.b": 1} in which $_path is "a.b"
+
+A hash bounds equality only, says nothing of order, and may be that of other values, so that it is never exact.
+
+A wildcard index is an index for each path that a condition is on. It has no keys for what is not there, nor for objects
+and arrays as such (`store/indexes/wildcard_keys.py`): a condition bounds its values only if it needs a value and no
+object or array is among these. A path whose other conditions need a value is read with everything below it.
+
+Source: MongoDB's documentation of hashed and wildcard indexes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from bson import Int64
+
+from headrace.execution.planner.bounds import Before, PathCondition
+from headrace.execution.planner.collated_bounds import CollationKey
+from headrace.execution.planner.intervals import End, Interval, point, union
+from headrace.query.match.match_expression import AlwaysBoolean
+from headrace.store.catalog import Index
+from headrace.store.indexes.field_keys import hash_in_index
+from headrace.store.indexes.index_entries import collation_of_index
+from headrace.store.indexes.index_keys import CUT_KEY
+from headrace.store.indexes.wildcard_keys import ANY_ARRAY, WildcardPaths, wildcard_of
+
+_OBJECTS: Final = b"\x46", b"\x51"
+"""Where objects and arrays are among keystrings."""
+_PATH: Final = "$_path"
+
+Variant = tuple[Index, Sequence[PathCondition]]
+
+
+def variants(index: Index, conditions: Sequence[PathCondition]) -> list[Variant]:
+    """The ordered indexes that an index is, each with the conditions on it; of an ordinary one: itself."""
+    pattern = index.spec["key"]
+    if wildcard_of(pattern) is not None:
+        return list(_wildcard(index, conditions))
+    if "hashed" in pattern.values():
+        return [(index, [_hashed(index, condition) for condition in conditions])]
+    return [(index, conditions)]
+
+
+def is_ordered(index: Index) -> bool:
+    """Whether it is of the ordinary kind, with the values of its fields as keys."""
+    pattern = index.spec["key"]
+    return "hashed" not in pattern.values() and wildcard_of(pattern) is None
+
+
+# ------------------------------------------------------------------ hashed
+
+
+def _hashed(index: Index, condition: PathCondition) -> PathCondition:
+    intervals = condition.intervals
+    if index.spec["key"].get(condition.path) != "hashed" or intervals is None:
+        return condition
+    if not all(interval.is_point for interval in intervals):
+        return condition._replace(intervals=None, is_exact=False)
+    collation = collation_of_index(index)
+    sort_key = None if collation is None else collation.key
+    hashes = [hash_in_index(_value(interval), sort_key) for interval in intervals]
+    return condition._replace(intervals=union(point(Int64(number)) for number in hashes), is_exact=False)
+
+
+def _value(interval: Interval) -> Any:
+    value = interval.low.value
+    return value.text if isinstance(value, CollationKey) else value
+
+
+# ------------------------------------------------------------------ wildcard
+
+
+def _wildcard(index: Index, conditions: Sequence[PathCondition]) -> Iterator[Variant]:
+    pattern: dict[str, Any] = index.spec["key"]
+    paths = WildcardPaths(index.spec)
+    others = [condition for condition in conditions if condition.path in pattern]
+    wanted = dict.fromkeys(
+        condition.path for condition in conditions
+        if condition.needs_value and condition.path not in pattern and paths.has(condition.path)
+        and not any(name.isdigit() for name in condition.path.split("."))
+    )  # fmt: skip
+    for path in wanted:
+        of_path = [_bounding(condition) for condition in conditions if condition.path == path]
+        is_bounded = any(condition.intervals is not None for condition in of_path)
+        at_path = point(path)
+        intervals = [at_path] if is_bounded else [at_path, _below(path)]
+        yield (
+            _variant(index, {_PATH: 1, path: pattern[wildcard_of(pattern) or ""]}, path, repeats=not is_bounded),
+            [*others, *of_path, PathCondition(_PATH, intervals, True, True, None, AlwaysBoolean(True))],
+        )
+    if next(iter(pattern)) != wildcard_of(pattern):
+        yield _variant(index, {_PATH: 1}, None, repeats=True), others
+
+
+def _variant(index: Index, fields: dict[str, Any], path: str | None, *, repeats: bool) -> Index:
+    """The index as one on these fields in place of the wildcard, up to them if there is no path."""
+    key: dict[str, Any] = {}
+    for name, kind in index.spec["key"].items():
+        if name == wildcard_of(index.spec["key"]):
+            key |= fields
+            if path is None:
+                break
+        else:
+            key[name] = kind
+    made = Index(index.number, {**index.spec, "key": key})
+    names = [] if path is None else path.split(".")
+    prefixes = {".".join(names[:count]) for count in range(1, len(names) + 1)}
+    arrays = prefixes if ANY_ARRAY in index.traits else prefixes & index.traits
+    made.traits = frozenset(arrays | (index.traits & {CUT_KEY}) | ({ANY_ARRAY} if repeats else set()))
+    return made
+
+
+def _below(path: str) -> Interval:
+    """All paths that begin with this one."""
+    prefix = b"<" + path.encode() + b"."
+    return Interval(End(prefix, path + ".", is_prefix=True), End(prefix, Before(path + "/"), is_prefix=True))
+
+
+def _bounding(condition: PathCondition) -> PathCondition:
+    """The condition, without its intervals if there are matches that have no key in them."""
+    intervals = condition.intervals
+    if intervals is None or (condition.needs_value and not any(_has_objects(item) for item in intervals)):
+        return condition
+    return condition._replace(intervals=None, is_exact=False)
+
+
+def _has_objects(interval: Interval) -> bool:
+    if interval.is_point and interval.low.value == {}:
+        return False
+    low, high = interval.positions()
+    return low < _OBJECTS[1] and high > _OBJECTS[0]

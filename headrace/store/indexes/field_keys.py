@@ -1,0 +1,60 @@
+"""What stands in a key for the value of one field: its keystring, with a collation, or hashed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from headrace.store.indexes.collated_keys import SortKey, collated_element, collated_key, folded
+from headrace.values.index_hash import NULL_HASH, hash_of, hash_of_element
+from headrace.values.keystring import encode_element, encode_value
+from headrace.values.keystring.number_encoding import integer_key
+
+
+class FieldKeys(NamedTuple):
+    """Both functions give the same key for the same value."""
+
+    of_element: Callable[[int, bytes], bytes]
+    """Of the type and the bytes of a BSON element that is neither an object nor an array."""
+    of_value: Callable[[Any], bytes]
+    missing: bytes
+    """Of a value that is not there: that of null."""
+
+
+_PLAIN: Final = FieldKeys(encode_element, encode_value, b"\x14")
+
+
+def field_keys(kind: Any, sort_key: SortKey | None) -> FieldKeys:
+    """Those of a field with this kind in the index's pattern, and this collation."""
+    if kind == "hashed":
+        return FieldKeys(
+            partial(_hashed_element, sort_key), partial(hashed_key, sort_key=sort_key), integer_key(NULL_HASH)
+        )
+    if sort_key is None:
+        return _PLAIN
+    return FieldKeys(partial(collated_element, sort_key), partial(collated_key, sort_key), _PLAIN.missing)
+
+
+def hash_in_index(value: Any, sort_key: SortKey | None) -> int:
+    """The hash of a value, of its strings' sort keys if there is a collation."""
+    if sort_key is None:
+        return hash_of(value)
+    if type(value) is str:
+        return hash_of_element(0x02, _string(sort_key(value)))
+    return hash_of(folded(sort_key, value))
+
+
+def hashed_key(value: Any, *, sort_key: SortKey | None) -> bytes:
+    """The key of a value in a hashed field."""
+    return integer_key(hash_in_index(value, sort_key))
+
+
+def _hashed_element(sort_key: SortKey | None, kind: int, value: bytes) -> bytes:
+    if kind == 0x02 and sort_key is not None:
+        value = _string(sort_key(value[4:-1].decode()))
+    return integer_key(hash_of_element(kind, value))
+
+
+def _string(text: bytes) -> bytes:
+    return (len(text) + 1).to_bytes(4, "little") + text + b"\0"
