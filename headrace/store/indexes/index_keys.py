@@ -267,12 +267,12 @@ class KeyMaker:
             return [], NO_TRAITS
         if spread is None:
             key = before + END
-            return ([key], NO_TRAITS) if len(key) <= _WHOLE_MAX else ([self._cut(key)], _CUT)
+            return ([key], NO_TRAITS) if len(key) <= _UNCUT_MAX else ([self._cut(key)], _CUT)
         behind += END
         made = [before + element + behind for element in spread]
         if len(made) > 1:
             made = list(dict.fromkeys(made))
-        if max(map(len, made)) > _WHOLE_MAX:
+        if max(map(len, made)) > _UNCUT_MAX:
             made = list(dict.fromkeys([self._cut(key) for key in made]))
             traits |= _CUT
         return made, traits
@@ -283,7 +283,7 @@ class KeyMaker:
 
     def _cut(self, key: bytes) -> bytes:
         """A key, which begins with the index's number, cut where it is too long for LMDB."""
-        if len(key) <= _WHOLE_MAX:
+        if len(key) <= _UNCUT_MAX:
             return key
         return key[: CUT_BYTES + 4] + (hashlib.sha256(key[4:]).digest() if self._unique else b"")
 
@@ -325,7 +325,7 @@ def _is_repeated(document: bytes, name: bytes, at: int) -> bool:
     return document.find(name + b"\0", at) >= 0 and find_element(document, name, at - 4) is not None
 
 
-_WHOLE_MAX: Final = limits.KEY_BYTES_MAX - 4  # with the index's number; a record follows
+_UNCUT_MAX: Final = limits.KEY_BYTES_MAX - 4  # with the index's number; a record follows
 _CUT: Final[Traits] = frozenset({CUT_KEY})
 
 

@@ -30,7 +30,7 @@ from headrace.values.keystring import END, encode_value
 WILDCARD: Final = "$**"
 ANY_ARRAY: Final = "$**"
 """The trait of an index in which too many paths have had arrays to name them."""
-_WHOLE_MAX: Final = limits.KEY_BYTES_MAX - 4
+_UNCUT_MAX: Final = limits.KEY_BYTES_MAX - 4
 
 
 def wildcard_of(pattern: dict[str, Any]) -> str | None:
@@ -114,8 +114,8 @@ class WildcardKeyMaker:
             pieces = {_LEAST + (_LEAST.translate(INVERTED) if self._descends else _LEAST): None}
         made = [before + piece + behind for piece in pieces]
         traits = self._bounded_traits(arrays)
-        if any(len(key) > _WHOLE_MAX for key in made):
-            made = list(dict.fromkeys([key[: CUT_BYTES + 4] if len(key) > _WHOLE_MAX else key for key in made]))
+        if any(len(key) > _UNCUT_MAX for key in made):
+            made = list(dict.fromkeys([key[: CUT_BYTES + 4] if len(key) > _UNCUT_MAX else key for key in made]))
             traits |= {CUT_KEY}
         return made, traits
 
