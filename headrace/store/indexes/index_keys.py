@@ -141,7 +141,7 @@ _DECODED_KINDS: Final = frozenset({0x03, 0x04, 0x0B, 0x0C, 0x0F})
 _MINOR_BYTES: Final = 64  # of a document that is decoded sooner than taken apart
 
 
-class _Field(NamedTuple):
+class _KeyField(NamedTuple):
     path: tuple[bytes, ...]
     descending: bool
     keys: FieldKeys
@@ -167,7 +167,7 @@ class KeyMaker:
         self._paths = [tuple(path.split(".")) for path in self._pattern]
         self._names = list(dict.fromkeys(path[0].encode() for path in self._paths))
         self._fields = [
-            _Field(
+            _KeyField(
                 tuple(name.encode() for name in path), descends(kind), field_keys(kind, sort_key),
                 frozenset({".".join(path)}),
             )
@@ -294,7 +294,7 @@ class KeyMaker:
         return frozenset(traits)
 
 
-def _key(field: _Field, value: Any) -> bytes:
+def _key(field: _KeyField, value: Any) -> bytes:
     if value is MISSING:
         return field.keys.missing
     if value is UNDEFINED:
