@@ -25,6 +25,7 @@ SETTINGS: Final = {
     "net.tls.mode": "--tlsMode",
     "net.unixDomainSocket.filePermissions": "--filePermissions",
     "net.unixDomainSocket.pathPrefix": "--unixSocketPrefix",
+    "operationProfiling.slowOpSampleRate": "--slowOpSampleRate",
     "operationProfiling.slowOpThresholdMs": "--slowms",
     "processManagement.fork": "--fork",
     "processManagement.pidFilePath": "--pidfilepath",
@@ -43,6 +44,8 @@ _WITHOUT_FLAG: Final = (
     ("security.authorization", "disabled"), ("storage.engine", "lmdb"), ("systemLog.destination", "file"),
 )  # fmt: skip
 """Settings that say what is so without a flag; with the value None, whatever they say."""
+_LEVELS: Final = {False: "0", "off": "0", "slowOp": "1", "all": "2"}
+"""Levels of the profiler by `operationProfiling.mode`; YAML reads off as false."""
 _EXCLUDED_BY: Final = {"--bind_ip": "--bind_ip_all", "--bind_ip_all": "--bind_ip", "--noauth": "--auth"}
 _BYTES_MAX: Final = 1 << 20
 
@@ -92,12 +95,21 @@ def _flags(path: Path) -> Iterator[tuple[str, list[str]]]:
             yield "--nounixsocket", ["--nounixsocket"]
         elif name == "setParameter.enableTestCommands":
             yield "--setParameter", ["--setParameter", f"enableTestCommands={int(value)}"]
+        elif name == "operationProfiling.mode":
+            yield "--profile", ["--profile", _level(path, value)]
         elif name not in SETTINGS:
             raise BadConfiguration(f"{path}: {name} is not a setting of Headrace")
         elif value is True or (name, value) == ("security.authorization", "enabled"):
             yield SETTINGS[name], [SETTINGS[name]]
         elif value is not False:
             yield SETTINGS[name], [SETTINGS[name], _text(path, name, value)]
+
+
+def _level(path: Path, mode: Any) -> str:
+    level = _LEVELS.get(mode)
+    if level is None:
+        raise BadConfiguration(f"{path}: operationProfiling.mode is off, slowOp or all, not {mode}")
+    return level
 
 
 def _text(path: Path, name: str, value: Any) -> str:

@@ -127,7 +127,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--logpath", metavar="FILE", type=Path, help="log to this file instead of the standard output")
     _add_audit_flags(add)
     add("--logFormat", choices=("text", "json"), default="text", help="lines as text, or as mongod's (default: text)")
-    add("--slowms", metavar="MS", type=_slow_ms, default=100, help="log commands that take so long (default: 100)")
+    _add_profiling_flags(add)
     add("--logappend", action="store_true", help="append to an existing log file instead of renaming it")
     add("--fork", action="store_true", help="run in the background; returns when the server listens, or has failed")
     add("--shutdown", action="store_true", help="end the server that has --dbpath open, and wait until it has ended")
@@ -137,6 +137,25 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--setParameter", metavar="NAME=VALUE", action="append", default=[], type=_parameter, help=argparse.SUPPRESS)
     for flag in REFUSED_FLAGS:
         add(flag, nargs="?", action=_Refuse, help=argparse.SUPPRESS, dest="refused")
+
+
+def _add_profiling_flags(add: Callable[..., Any]) -> None:
+    add("--slowms", metavar="MS", type=_slow_ms, default=100, help="log commands that take so long (default: 100)")
+    add(
+        "--slowOpSampleRate",
+        metavar="SHARE",
+        type=_share,
+        default=1.0,
+        help="share of the slow commands that is logged and profiled, 0 to 1 (default: 1)",
+    )
+    add(
+        "--profile",
+        metavar="LEVEL",
+        type=int,
+        choices=(0, 1, 2),
+        default=0,
+        help="profile slow commands (1) or all (2) of every database, in its system.profile (default: 0)",
+    )
 
 
 def _add_audit_flags(add: Callable[..., Any]) -> None:
@@ -162,8 +181,15 @@ def _file_mode(text: str) -> int:
 
 def _slow_ms(text: str) -> int:
     number = int(text)
-    if number < 5:
-        raise argparse.ArgumentTypeError(f"{text} is less than 5 ms, from which on commands are timed")
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return number
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0.0 <= number <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
     return number
 
 
@@ -233,6 +259,8 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         enable_test_commands=arguments.enable_test_commands or test_commands,
         log_format=arguments.logFormat,
         slow_ms=arguments.slowms,
+        slow_share=arguments.slowOpSampleRate,
+        profile_level=arguments.profile,
         quiet=arguments.quiet,
         logpath=arguments.logpath and arguments.logpath.absolute(),
         logappend=arguments.logappend,

@@ -39,6 +39,7 @@ from headrace.dispatch.access import Access
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
+from headrace.dispatch.profiling.profiler import Profiler
 from headrace.dispatch.request import Request
 from headrace.dispatch.sessions import checked_out_key
 from headrace.dispatch.shell import NoShell, Shell
@@ -84,6 +85,7 @@ class Engine:
         self.memory = store.memory
         self.memory.bytes_max = options.memory_bytes_max or default_bytes_max()
         self.fail_points = fail_points.FailPoints()
+        self.profiler = Profiler(options.slow_ms, options.slow_share, options.profile_level)
         self.snapshots = snapshots.Snapshots(store)
         self.statements: dict[str, Command] = {}
         """Commands as they run in a client's transaction, by name; see `transactions.in_transaction`."""
@@ -156,8 +158,12 @@ class Engine:
         command.arguments.check(command.name, body)
         if self.authorizes:
             self.access.require_privileges(self, command, request)
-        if body.keys().isdisjoint(generic_arguments.ACTED_UPON):
-            return command
+        if not body.keys().isdisjoint(generic_arguments.ACTED_UPON):
+            command = self._as_asked(command, request, body)
+        return self.profiler.profiled(command, request) if self.profiler.active else command
+
+    def _as_asked(self, command: Command, request: Request, body: dict[str, Any]) -> Command:
+        """The command as it runs for a request with generic fields."""
         api_version.check(request.name, body)
         if command.name != "getMore" and (limit_ms := generic_arguments.MAX_TIME_MS.of(body)):
             request.deadline_ms = self.clock.monotonic_ms() + limit_ms

@@ -60,12 +60,20 @@ def target(request: Request) -> str:
 
 
 def for_writing(context: CommandContext, namespace: str) -> None:
-    """Refuse what no client may write: the oplog, and the tables that only look like collections."""
+    """Refuse what no client may write: the oplog, the profiler's documents, and what only looks like a collection."""
     _check_writable(namespace)
+
+
+def for_changing(namespace: str) -> None:
+    """Refuse what no client may create, change or drop: as `for_writing`, but for the profiler's collections."""
+    if not namespace.endswith(".system.profile"):
+        _check_writable(namespace)
 
 
 @lru_cache(4096)
 def _check_writable(namespace: str) -> None:
+    if namespace.endswith(".system.profile"):
+        raise CommandError(73, f"cannot write to '{namespace}'")
     if "$" in namespace:
         raise CommandError(73, f"Invalid collection name: {namespace.partition('.')[2]}")
     if namespace in (OPLOG, PRE_IMAGES):

@@ -83,7 +83,11 @@ class ServerOptions:
     log_format: str = "text"
     """`text`, or `json`: MongoDB's structured lines."""
     slow_ms: int | None = 100
-    """How long a command takes that the log has a line for; 5 or more, None: no such lines."""
+    """How long a command takes that the log has a line for, until `profile` sets another; None: no such lines."""
+    slow_share: float = 1.0
+    """Of what is slow, the share that is logged and profiled."""
+    profile_level: int = 0
+    """The profiler's level of every database, until the command `profile` sets another: 0, 1 or 2."""
     quiet: bool = False
     """Log warnings only."""
     logpath: Path | None = None

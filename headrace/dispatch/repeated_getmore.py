@@ -54,8 +54,8 @@ class RepeatedGetMore:
 
 
 def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | None:
-    """The request, if it repeats the last getMore of an open change stream; None while fail points are set."""
-    if len(body) < 21 or engine.fail_points.active:
+    """The request, if it repeats the last getMore of an open stream; None while fail points or profiles are set."""
+    if len(body) < 21 or engine.fail_points.active or engine.profiler.active:
         return None
     cursor = engine.cursors.peek(_CURSOR_ID(body, 13)[0])
     if cursor is None or not cursor.is_change_stream:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from headrace.dispatch.request import ClientInfo, Request
-from headrace.turns import Turn
+from headrace.turns import Turn, Work
 
 
 class Shell(Protocol):
@@ -32,6 +32,12 @@ class Shell(Protocol):
 
     def has_paused(self, request: Request, turn: Turn) -> None:
         """A command has ended that has paused, so that it took longer than one turn."""
+
+    def profiled(self, namespace: str, document: bytes | None) -> None:
+        """Store a document of the profiler behind the command; None: see to it that the collection is there."""
+
+    def slow(self, request: Request, duration_ms: float, work: Work | None) -> None:
+        """A command has taken long, without a pause."""
 
     def waiting_requests(self) -> Sequence[Request]:
         """The requests that returned a `Wait`, and were not answered yet."""
@@ -60,6 +66,12 @@ class NoShell:
         pass
 
     def has_paused(self, request: Request, turn: Turn) -> None:
+        pass
+
+    def profiled(self, namespace: str, document: bytes | None) -> None:
+        pass
+
+    def slow(self, request: Request, duration_ms: float, work: Work | None) -> None:
         pass
 
     def waiting_requests(self) -> Sequence[Request]:

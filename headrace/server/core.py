@@ -29,6 +29,7 @@ from headrace.server.log_rate import LogRates
 from headrace.server.log_tail import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
+from headrace.server.profile_writer import ProfileWriter
 from headrace.server.running_clock import RunningClock
 from headrace.server.scheduler import Scheduler
 from headrace.server.tls.context import TlsError, new_context
@@ -37,7 +38,7 @@ from headrace.server.tls.layer import TlsLayer
 from headrace.server.watchdog import LOOK_SECONDS, Watchdog
 from headrace.server.writer import SharedGate, Writer
 from headrace.store.store import Store
-from headrace.turns import TURN_SECONDS, Turn
+from headrace.turns import TURN_SECONDS, Turn, Work
 from headrace.values.position import seconds
 
 LOG = logging.getLogger("headrace.server")
@@ -93,6 +94,7 @@ class Core:
         self.derivation_thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-derivation")
         """Computes the credentials of passwords, one after the other."""
         self.writer = Writer(self, None if hosted is None else hosted.gate)
+        self._profiles = ProfileWriter(self)
         self.notifier = Notifier(self)
         self.scheduler = Scheduler(self)
         self._log = LogTail(options.log_format)
@@ -268,10 +270,16 @@ class Core:
         logs.client_metadata(client, unprotected=self._is_unprotected)
 
     def has_paused(self, request: Request, turn: Turn) -> None:
-        if turn.paused_at is not None and self.options.slow_ms is not None:
+        if turn.paused_at is not None:
             duration_ms = (monotonic() - turn.paused_at + TURN_SECONDS) * 1000
-            if duration_ms >= self.options.slow_ms:
+            if self.engine.profiler.is_slow(duration_ms):
                 logs.slow_operation(request, duration_ms, turn.pause_count, turn.work)
+
+    def slow(self, request: Request, duration_ms: float, work: Work | None) -> None:
+        logs.slow_operation(request, duration_ms, 0, work)
+
+    def profiled(self, namespace: str, document: bytes | None) -> None:
+        self._profiles.add(namespace, document)
 
     def rotate_certificates(self, message: str | None = None) -> None:
         if self._handshakes is None:

@@ -310,7 +310,6 @@ def test_the_small_ones_answer_in_mongodbs_form() -> None:
     assert refused({"getLog": 5}) == 14 and refused({"getLog": "x"}) == 96
     assert ask({"getCmdLineOpts": 1})["parsed"]["storage"] == {"dbPath": "data"}
     assert ask({"hostInfo": 1})["system"]["numCores"] >= 1
-    assert ask({"profile": -1})["was"] == 0 and refused({"profile": 2}) == 115
     assert ask({"fsync": 1}) == {"numFiles": 1} and refused({"fsync": 1, "lock": True}) == 115
     assert ask({"getDefaultRWConcern": 1})["defaultWriteConcern"]["w"] == "majority"
     assert refused({"getDefaultRWConcern": 1}, FakeServer(options=replace(OPTIONS, oplog=False))) == 51300

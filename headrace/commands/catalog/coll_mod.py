@@ -13,7 +13,7 @@ from headrace.dispatch.arguments import Fields, boolean, document, number, strin
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
-from headrace.dispatch.namespaces import for_writing, target
+from headrace.dispatch.namespaces import for_changing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
@@ -43,7 +43,7 @@ CHANGES: Final = Fields(
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """collMod: change a collection's options, a view, or one index; answers old and new values."""
     namespace = target(request)
-    for_writing(context, namespace)
+    for_changing(namespace)
     body = request.body
     change = {name: field.of(body) for name in body if body[name] is not None and (field := CHANGES.by_name.get(name))}
     collection = _existing(context, namespace)

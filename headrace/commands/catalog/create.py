@@ -9,7 +9,7 @@ from headrace.dispatch.arguments import Fields, array, boolean, document, number
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLATION
-from headrace.dispatch.namespaces import check_namespace, for_writing, target
+from headrace.dispatch.namespaces import check_namespace, for_changing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
@@ -52,7 +52,7 @@ def options_of(body: dict[str, Any]) -> dict[str, Any]:
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
     """create: raises 48 where the namespace exists with other options."""
     namespace = target(request)
-    for_writing(context, namespace)
+    for_changing(namespace)
     body = request.body
     options = options_of(body)
     stored_options = {name: value for name, value in options.items() if name not in ("idIndex", "autoIndexId")}

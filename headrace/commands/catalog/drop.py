@@ -10,7 +10,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import COLLECTION_UUID, ENCRYPTION
 from headrace.dispatch.lock_waits import wait_until_unused
-from headrace.dispatch.namespaces import check_database, check_namespace, for_writing, target
+from headrace.dispatch.namespaces import check_database, check_namespace, for_changing, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection, on_database
 from headrace.errors import CommandError
@@ -26,7 +26,9 @@ TO: Final = string("to", required=True)
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     """drop: a collection or a view; one that does not exist is no error."""
     namespace = target(request)
-    for_writing(context, namespace)
+    for_changing(namespace)
+    if namespace.endswith(".system.profile") and context.engine.profiler.of(request.db).level:
+        raise CommandError(20, "turn off profiling before dropping system.profile collection")
     collection = counted(context, namespace)
     if collection is None:
         return {}
@@ -60,7 +62,7 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     body = request.body
     source, goal = check_namespace(body[request.name]), check_namespace(TO.of(body))
     for namespace in (source, goal):
-        for_writing(context, namespace)
+        for_changing(namespace)
     if DROP_TARGET.of(body):
         counted(context, goal)
     wait_until_unused(context, source)

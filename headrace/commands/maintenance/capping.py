@@ -10,7 +10,7 @@ from headrace.dispatch.access import Grants
 from headrace.dispatch.arguments import Fields, number, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
-from headrace.dispatch.namespaces import check_namespace, for_writing, target
+from headrace.dispatch.namespaces import check_namespace, for_changing, target
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import Requirement, on_collection
 from headrace.errors import CommandError
@@ -27,7 +27,7 @@ TO: Final = string("toCollection", required=True)
 def convert(context: CommandContext, request: Request) -> dict[str, Any]:
     """convertToCapped: as in MongoDB, the indexes but that of `_id` are gone. Raises 26, 72, 166."""
     namespace = target(request)
-    for_writing(context, namespace)
+    for_changing(namespace)
     size = _size(request)
     catalog_changes.convert_to_capped(context.txn, _source(context, namespace), size)
     return {}
@@ -36,7 +36,7 @@ def convert(context: CommandContext, request: Request) -> dict[str, Any]:
 def clone(context: CommandContext, request: Request) -> dict[str, Any]:
     """cloneCollectionAsCapped: raises 26, 48 where the copy's name is taken, 72, 166."""
     namespace, goal = target(request), check_namespace(f"{request.db}.{TO.of(request.body)}")
-    for_writing(context, goal)
+    for_changing(goal)
     size = _size(request)
     source = _source(context, namespace)
     if context.txn.collection(goal) is not None:

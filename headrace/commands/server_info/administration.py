@@ -1,28 +1,18 @@
-"""Commands of operators: profile, rotateCertificates, top, fsync, shutdown."""
+"""Commands of operators: rotateCertificates, top, fsync, shutdown."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.commands.requirements import others
-from headrace.dispatch.arguments import Fields, boolean, number, string
+from headrace.dispatch.arguments import Fields, boolean, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request, require_loopback
 from headrace.dispatch.requirement import on_cluster
 from headrace.errors import CommandError
 
-LEVEL: Final = number("profile", required=True)
 LOCK: Final = boolean("lock")
 MESSAGE: Final = string("message")
-
-
-def profile(context: CommandContext, request: Request) -> dict[str, Any]:
-    """The profiler is off and stays off; raises 2 for a level that is none and 115 for turning it on."""
-    level = LEVEL.of(request.body)
-    if level in (1, 2) or "filter" in request.body:
-        raise CommandError(115, "Headrace has no profiler: level 0 is the only one")
-    return {"was": 0, "slowms": context.engine.options.slow_ms or 100, "sampleRate": 1.0}
 
 
 def top(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -60,7 +50,6 @@ def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
 
 COMMANDS: Final = (
     Command("fsync", fsync, Fields(LOCK, strict=False), admin_only=True, requires=on_cluster("fsync")),
-    Command("profile", profile, Fields(LEVEL, strict=False), requires=others.PROFILE),
     Command(
         "rotateCertificates",
         rotate_certificates,

@@ -1,0 +1,70 @@
+"""profile: how a database is profiled, and what counts as slow, in all of them and for the log.
+
+Source: MongoDB's manual. The settings end with the process; `--profile` and `--slowms` are those at the start.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.commands.requirements import others
+from headrace.dispatch.arguments import Field, Fields, FieldType, number
+from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.namespaces import check_database
+from headrace.dispatch.profiling.profiler import COLLECTION, Profile
+from headrace.dispatch.request import Request
+from headrace.errors import CommandError
+from headrace.query.match import parse_filter
+
+FILTER: Final[Field[Any]] = Field("filter", FieldType(("object", "string")), None)
+LEVEL: Final = number("profile", required=True)
+SAMPLE_RATE: Final[Field[Any]] = Field("sampleRate", FieldType(("double", "long", "int", "decimal")), None)
+SLOW_MS: Final = number("slowms")
+_NOTE: Final = (
+    "When a filter expression is set, slowms and sampleRate are not used for profiling and slow-query log lines."
+)
+
+
+def profile(context: CommandContext, request: Request) -> dict[str, Any]:
+    """profile: a level of 0, 1 or 2 is set, any other leaves all as it is. Raises 2 for a `sampleRate` outside of 0
+    to 1, and for a filter that is none."""
+    database = check_database(request.db)
+    profiler, body = context.engine.profiler, request.body
+    was = profiler.of(database)
+    answer: dict[str, Any] = {"was": was.level, "slowms": profiler.slow_ms, "sampleRate": profiler.sample_rate}
+    if was.filter is not None:
+        answer |= {"filter": was.filter, "note": _NOTE}
+    level, slow_ms = LEVEL.of(body), SLOW_MS.of(body)
+    rate = _rate(SAMPLE_RATE.of(body), profiler.sample_rate)
+    if level not in (0, 1, 2):
+        return answer
+    profiler.set(database, Profile(level, *_filter(FILTER.of(body), was)))
+    if slow_ms is not None or rate != profiler.sample_rate:
+        profiler.set_slow(profiler.slow_ms if slow_ms is None else slow_ms, rate)
+    if level:
+        context.engine.shell.profiled(f"{database}.{COLLECTION}", None)
+    return answer
+
+
+def _rate(given: Any, now: float) -> float:
+    if given is None:
+        return now
+    rate = float(str(given))
+    if not 0.0 <= rate <= 1.0:
+        raise CommandError(2, "'sampleRate' must be between 0.0 and 1.0 inclusive")
+    return rate
+
+
+def _filter(given: Any, was: Profile) -> tuple[Any, Any]:
+    """The filter and its predicate: those from before where none is given, none for `unset`."""
+    if given is None:
+        return was.filter, was.matches
+    if given == "unset":
+        return None, None
+    if isinstance(given, str):
+        raise CommandError(2, "Expected an object, or the string 'unset'")
+    return given, parse_filter(given)
+
+
+COMMANDS: Final = (Command("profile", profile, Fields(FILTER, LEVEL, SAMPLE_RATE, SLOW_MS), requires=others.PROFILE),)

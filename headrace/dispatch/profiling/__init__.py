@@ -1,0 +1,1 @@
+"""What commands have done, and how long they took: the profiler."""

@@ -1,0 +1,124 @@
+"""The profiler: what commands have done and how long they took, as documents of `DATABASE.system.profile`.
+
+    engine.profiler.active        whether anybody profiles; else a command costs one look at this
+    engine.profiler.profiled(...) the command, wrapped in what measures it
+
+A database has a level: 0 nothing, 1 what is slow (`slow_ms`, a share `sample_rate` of it) or matches its filter, 2 all.
+The documents are handed to the shell, which stores them behind the command, without entries in the oplog. One command
+is one document; where it has one statement, its `command` is that statement, as in MongoDB.
+
+Source: MongoDB's manual, "Database Profiler Output". What is not counted here (locks, storage, plan cache keys) is left
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.profiling.profile_document import profile_document
+from headrace.dispatch.request import Request
+from headrace.dispatch.wait import Wait
+from headrace.errors import AnsweredError
+from headrace.turns import TURN_SECONDS, current_turn
+from headrace.values.bson import encode
+
+COLLECTION: Final = "system.profile"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How a database is profiled."""
+
+    level: int
+    filter: dict[str, Any] | None = None
+    matches: Callable[[dict[str, Any]], bool] | None = None
+    """The filter, parsed: it stands for `slow_ms` and `sample_rate`."""
+
+
+OFF: Final = Profile(0)
+
+
+class Profiler:
+    """The profiles of the databases of one server, and what counts as slow."""
+
+    def __init__(self, slow_ms: int | None, sample_rate: float = 1.0, level: int = 0) -> None:
+        """`slow_ms` None: nothing is slow. `level`: of every database that has no other."""
+        self.slow_ms = slow_ms
+        self.sample_rate = sample_rate
+        self.profiles: dict[str, Profile] = {}
+        self.default = Profile(level) if level else OFF
+        self._share = 0.0  # of a document, that the slow commands so far have earned
+        self.active = False
+        self._look()
+
+    def set(self, database: str, profile: Profile) -> None:
+        """From now on a database is profiled like this."""
+        self.profiles[database] = profile
+        self._look()
+
+    def set_slow(self, slow_ms: int | None, sample_rate: float) -> None:
+        """What is slow, in all databases, and which share of that is recorded."""
+        self.slow_ms, self.sample_rate = slow_ms, sample_rate
+        self._look()
+
+    def of(self, database: str) -> Profile:
+        """The profile of a database."""
+        return self.profiles.get(database, self.default)
+
+    def _look(self) -> None:
+        measures_all = self.slow_ms is not None and self.slow_ms < TURN_SECONDS * 1000
+        levels = [profile.level for profile in self.profiles.values()]
+        self.active = bool(measures_all or self.default.level or any(levels))
+
+    def is_slow(self, duration_ms: float) -> bool:
+        """Whether a command has taken long, and is one of those that are recorded."""
+        if self.slow_ms is None or duration_ms < self.slow_ms:
+            return False
+        self._share += self.sample_rate
+        if self._share < 1.0:
+            return False
+        self._share -= 1.0
+        return True
+
+    def profiled(self, command: Command, request: Request) -> Command:
+        """The command as it runs while somebody profiles: measured, and in a turn, which counts what scans examine."""
+        measures_all = self.slow_ms is not None and self.slow_ms < TURN_SECONDS * 1000
+        if not self.of(request.db).level and not measures_all:
+            return command
+        return replace(command, run=self._measured(command), pauses=bool(command.pauses))
+
+    def _measured(self, command: Command) -> Any:
+        def run(context: CommandContext, request: Request) -> Any:
+            now_ms = context.clock.monotonic_ms()
+            began_ms = min(now_ms, getattr(request, "since_ms", now_ms))  # of one that has waited
+            try:
+                answer = command.run(context, request)
+            except AnsweredError as error:
+                self._record(context, request, began_ms, error)
+                raise
+            if type(answer) is not Wait:
+                self._record(context, request, began_ms, answer)
+            return answer
+
+        return run
+
+    def _record(self, context: CommandContext, request: Request, began_ms: float, answer: Any) -> None:
+        """The command has ended: with an answer, or an error."""
+        profile = self.of(request.db)
+        duration_ms = context.clock.monotonic_ms() - began_ms
+        turn = current_turn()
+        if profile.matches is None:
+            is_slow = self.is_slow(duration_ms)
+            if is_slow and (turn is None or not turn.pause_count):  # else the shell logs it
+                context.engine.shell.slow(request, duration_ms, None if turn is None else turn.work)
+            if not profile.level or (profile.level == 1 and not is_slow):
+                return
+        elif not profile.level:
+            return
+        document = profile_document(context.engine, request, duration_ms, answer, context.pause_count)
+        if profile.level == 2 or profile.matches is None or profile.matches(document):
+            context.engine.shell.profiled(f"{request.db}.{COLLECTION}", encode(document))

@@ -1,0 +1,49 @@
+"""Stores what the profiler has measured, behind the commands: a job of the writer for all documents that have come.
+
+A document that cannot be stored is dropped: nobody's command fails for it.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from typing import TYPE_CHECKING
+
+from headrace import limits
+from headrace.store.profiles import store_profiles
+from headrace.store.write_transaction import WriteTransaction
+
+if TYPE_CHECKING:
+    from headrace.server.core import Core
+
+
+class ProfileWriter:
+    """The documents that wait."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._waiting: list[tuple[str, bytes | None]] = []
+        self._stored_count = 0  # of those that wait, in the transaction of the moment
+        self._has_job = False
+
+    def add(self, namespace: str, document: bytes | None) -> None:
+        """Store a document in the collection; None: create that."""
+        if len(self._waiting) < limits.PROFILE_QUEUE_COUNT_MAX and not self._core.ending:
+            self._waiting.append((namespace, document))
+            self._store()
+
+    def _store(self) -> None:
+        if not self._has_job:
+            self._has_job = True
+            self._core.writer.add_job(self._run).add_done_callback(self._done)
+
+    def _run(self, txn: WriteTransaction) -> None:
+        self._stored_count = len(self._waiting)
+        store_profiles(txn, self._waiting)
+
+    def _done(self, job: Future[None]) -> None:
+        self._has_job = False
+        if not job.cancelled() and job.exception() is not None:
+            self._stored_count = len(self._waiting)
+        del self._waiting[: self._stored_count]
+        if self._waiting and not self._core.ending:
+            self._store()
