@@ -14,6 +14,7 @@ from pathlib import Path
 import headrace
 from headrace.cli.arguments import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, CommandParser, Failed
 from headrace.cli.configuration import BadConfiguration, expanded
+from headrace.cli.monitoring import oplog, status, top
 from headrace.cli.pipeline import add_actions
 from headrace.cli.serve import add_flags, serve
 from headrace.cli.tail import command as tail
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadConfiguration as error:
         parser.error(str(error))
     try:
-        status: int = arguments.run(arguments, words)
+        exit_status: int = arguments.run(arguments, words)
         sys.stdout.flush()
     except Failed as failure:
         print(f"headrace: {failure}", file=sys.stderr)
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush at exit
         return EXIT_PIPE_CLOSED
-    return status
+    return exit_status
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -93,7 +94,8 @@ def build_parser() -> argparse.ArgumentParser:
     dev.set_defaults(run=_make_certificates)
     user = commands.add_parser("user", help="create users in a data directory", allow_abbrev=False)
     add_user_actions(user)
-    tail.add_parser(commands)
+    for module in (tail, oplog, status, top):
+        module.add_parser(commands)
     version = commands.add_parser(
         "version", help="print the version", description="Print the version.", allow_abbrev=False
     )

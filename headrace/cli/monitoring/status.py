@@ -1,0 +1,196 @@
+"""`headrace status`: what a server does at this moment, and which change streams are behind, and why."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.cli.arguments import add_command, add_json, add_uri
+
+if TYPE_CHECKING:
+    from headrace.cli.connection import Client
+    from headrace.cli.monitoring.streams import OpenStream
+
+STREAM_COUNT: Final = 20
+"""Streams that are listed unless `--all` is given; the slowest come first."""
+_DESCRIPTION: Final = (
+    "Show what a server does: operations and commits a second, memory, and the open change streams with their lag, the "
+    "slowest first, and why they are slow. Of MongoDB, what it tells."
+)
+_OPERATIONS: Final = ("insert", "query", "update", "delete", "getmore", "command")
+
+
+def add_parser(commands: Any) -> None:
+    """The subcommand `status`."""
+    examples = ("headrace status", "headrace status --json | jq '.streams[] | select(.slow)'")
+    parser = add_command(commands, "status", _run, "show what a server does, and its streams", _DESCRIPTION, examples)
+    add_uri(parser)
+    add_interval(parser, "measure rates over so many seconds")
+    parser.add_argument("--all", action="store_true", help=f"list all streams, not only the first {STREAM_COUNT}")
+    add_json(parser)
+
+
+def add_interval(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """`--interval`."""
+    parser.add_argument("--interval", metavar="SECONDS", type=_seconds, default=1.0, help=f"{meaning} (default: 1)")
+
+
+def _seconds(word: str) -> float:
+    seconds = float(word)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError("it must be from 0.1 to 3600")
+    return seconds
+
+
+def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    from headrace.cli.connection import connected
+    from headrace.cli.terminal import Painter, one_line, width
+
+    with connected(arguments.uri) as client:
+        before = sample(client)
+        time.sleep(arguments.interval)
+        status = Status(before, sample(client))
+    if arguments.json:
+        print(one_line(status.document()))
+    else:
+        columns = width() if sys.stdout.isatty() else None
+        print("\n".join(status.lines(Painter(), columns, None if arguments.all else STREAM_COUNT)))
+    return 0
+
+
+@dataclass
+class ServerSample:
+    """What a server has told at one moment."""
+
+    at: float
+    """Seconds of the monotonic clock."""
+    status: dict[str, Any]
+    streams: list[OpenStream]
+
+
+def sample(client: Client) -> ServerSample:
+    """Ask a server. Raises PyMongoError."""
+    from headrace.cli.monitoring.streams import open_streams
+
+    status = client.admin.command("serverStatus", codec_options=client.codec_options)
+    now: datetime = status["localTime"]
+    return ServerSample(time.monotonic(), status, open_streams(client, now))
+
+
+class Status:
+    """Two samples of one server: what it is, and its rates between them."""
+
+    def __init__(self, before: ServerSample, after: ServerSample) -> None:
+        self._before = before
+        self._after = after
+        self.streams = after.streams
+
+    def rate(self, *path: str) -> float | None:
+        """How much a counter of serverStatus has grown in a second; None where the server does not count it."""
+        one, other = _at(self._before.status, path), _at(self._after.status, path)
+        if other is None:
+            return None
+        return float(max(other - (one or 0), 0) / max(self._after.at - self._before.at, 1e-9))
+
+    def document(self) -> dict[str, Any]:
+        """The status for scripts."""
+        status, memory = self._after.status, self._after.status.get("mem", {})
+        commits, writes = self.rate("metrics", "commits", "total"), self.rate("metrics", "commits", "writes")
+        return {
+            "host": status.get("host"),
+            "process": status.get("process"),
+            "version": status.get("headraceVersion", status.get("version")),
+            "uptimeSecs": int(status.get("uptime", 0)),
+            "connections": _at(status, ("connections", "current")),
+            "operationsPerSec": {name: _rounded(self.rate("opcounters", name)) for name in _OPERATIONS},
+            "commitsPerSec": _rounded(commits),
+            "writesPerCommit": _rounded(writes / commits if commits and writes is not None else None),
+            "bytesInPerSec": _rounded(self.rate("network", "bytesIn")),
+            "bytesOutPerSec": _rounded(self.rate("network", "bytesOut")),
+            "memory": {
+                "residentMiB": memory.get("resident"), "countedBytes": memory.get("countedBytes"),
+                "limitBytes": memory.get("limitBytes"), "cutOff": memory.get("cutOff"),
+                "largest": memory.get("largest"),
+            },
+            "streams": [stream.document() for stream in self.streams],
+        }  # fmt: skip
+
+    def lines(self, painter: Any, columns: int | None, stream_count: int | None) -> Iterator[str]:
+        """The status for people, in lines of at most `columns` characters; None: of any length."""
+        from headrace.cli.terminal import duration, printable, size
+
+        shown = self.document()
+        memory = shown["memory"]
+
+        def row(title: str, text: str) -> str:
+            return f"{painter(f'{title:13}', 'bold')}{printable(text)}"
+
+        yield row(
+            "server", f"{shown['process']} {shown['version']} at {shown['host']}, up {duration(shown['uptimeSecs'])}"
+        )
+        yield row("connections", f"{shown['connections']}")
+        rates = [f"{name} {rate:.0f}" for name, rate in shown["operationsPerSec"].items() if rate is not None]
+        yield row("operations", f"{', '.join(rates)} a second")
+        if shown["commitsPerSec"] is not None:
+            batch = "" if shown["writesPerCommit"] is None else f", {shown['writesPerCommit']:.1f} writes each"
+            yield row("commits", f"{shown['commitsPerSec']:.0f} a second{batch}")
+        counted = memory["countedBytes"]
+        budget = "" if counted is None else f"; clients hold {size(counted)} of {size(memory['limitBytes'])}"
+        cut_off = f"; {memory['cutOff']} were cut off" if memory["cutOff"] else ""
+        yield row("memory", f"{size((memory['residentMiB'] or 0) * 1024 * 1024)} resident{budget}{cut_off}")
+        for account in (memory["largest"] or [])[:3]:
+            yield row("", f"{size(account['bytes']):>9}  {account['holder']}")
+        yield from self._stream_lines(painter, columns, stream_count)
+
+    def _stream_lines(self, painter: Any, columns: int | None, count_max: int | None) -> Iterator[str]:
+        from headrace.cli.terminal import duration, printable, shortened, shown, table
+
+        slow = [stream for stream in self.streams if stream.is_slow]
+        behind = f"{len(slow)} slow" if slow else "none is slow"
+        title = painter(f"{'streams':13}", "bold")
+        yield f"{title}{len(self.streams)} open" + (
+            f", {painter(behind, 'red') if slow else behind}" if self.streams else ""
+        )
+        if not self.streams:
+            return
+        rows = [
+            (
+                printable(stream.scope), _state(stream), duration(stream.lag_secs) if stream.lag_secs else "",
+                stream.reason, f"{stream.event_count:,}", printable(shortened(stream.client, 24)),
+                shown(stream.pipeline) if stream.pipeline else "",
+            )
+            for stream in self.streams[:count_max]
+        ]  # fmt: skip
+        yield ""
+        lines = table(("SCOPE", "STATE", "LAG", "WHY", "EVENTS", "CLIENT", "PIPELINE"), rows, right=(2, 4))
+        for index, line in enumerate(lines):
+            is_slow = index > 0 and self.streams[index - 1].is_slow
+            cut = line if columns is None else shortened(line, columns)
+            yield painter(cut, *(["red"] if is_slow else ["bold"] if not index else []))
+        left = len(self.streams) - len(rows)
+        if left:
+            yield f"and {left} more"
+
+
+def _state(stream: OpenStream) -> str:
+    if stream.caught_up is None:
+        return "waiting" if stream.is_waiting else "idle"
+    if stream.reads == "oplog":
+        return "from disk"
+    return "from memory" if stream.is_slow else "live"
+
+
+def _at(status: dict[str, Any], path: Sequence[str]) -> Any:
+    value: Any = status
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,53 @@
+"""`headrace top`: `headrace status`, again each second, until it is interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from headrace.cli.arguments import add_command, add_json, add_uri
+from headrace.cli.monitoring.status import Status, add_interval, sample
+
+_CLEAR: Final = "\x1b[H\x1b[J"
+"""Sends the cursor home and clears what is below it."""
+
+
+def add_parser(commands: Any) -> None:
+    """The subcommand `top`."""
+    examples = ("headrace top", "headrace top mongodb://db.example:27017 --interval 5")
+    about = "Show what a server does, as `headrace status` does, again each second, until Ctrl-C."
+    parser = add_command(commands, "top", _run, "show what a server does, live", about, examples)
+    add_uri(parser)
+    add_interval(parser, "show it again behind so many seconds")
+    parser.add_argument("--count", metavar="N", type=int, help="end behind so many times")
+    add_json(parser, "print each as a line of JSON")
+
+
+def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    from headrace.cli.connection import connected
+    from headrace.cli.terminal import Painter, one_line
+
+    painter, is_terminal = Painter(), sys.stdout.isatty()
+    count = 0
+    with connected(arguments.uri) as client:
+        before = sample(client)
+        try:
+            while count != arguments.count:
+                time.sleep(arguments.interval)
+                after = sample(client)
+                status, before = Status(before, after), after
+                count += 1
+                if arguments.json:
+                    print(one_line(status.document()), flush=True)
+                    continue
+                columns, rows = shutil.get_terminal_size((80, 24))
+                lines = list(status.lines(painter, columns if is_terminal else None, None))
+                text = "\n".join(lines[: rows - 1] if is_terminal else lines)
+                print(f"{_CLEAR}{text}" if is_terminal else f"{text}\n", flush=True)
+        except KeyboardInterrupt:
+            pass
+    return 0
