@@ -81,6 +81,8 @@ class Turn(greenlet):
     """When the turn is over, in seconds of the monotonic clock."""
     interruption: BaseException | None = None
     """Raised in the command when it goes on: its time is up, its client has gone, somebody has killed it."""
+    interruptible: bool = True
+    """Whether an `interruption` is raised; otherwise the command goes on to its end, as a commit must."""
     goes_first: bool = False
     """It goes on before all others until it has ended: it holds much, which the others would have to hold meanwhile."""
     waits_for: Any = None
@@ -109,7 +111,7 @@ class Turn(greenlet):
         self.waits_for = None
         if self.after_pause is not None:
             self.after_pause(given)
-        if self.interruption is not None:
+        if self.interruption is not None and (self.interruptible or type(self.interruption) is TurnAbandoned):
             error, self.interruption = self.interruption, None
             try:
                 raise error
@@ -412,7 +414,7 @@ class Turns:
         turn.before_pause = turn.after_pause = turn.interruption = turn.work = None
         if turn.pause_count:
             turn.paused_at, turn.pause_count = None, 0
-        turn.goes_first = False
+        turn.goes_first, turn.interruptible = False, True
         self._idle.append(turn)
         if type(result) is _Raised:
             error, result = result.error, None

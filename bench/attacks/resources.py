@@ -101,6 +101,27 @@ def _many_statements(attacker: Attacker) -> None:
         attacker.ask({"commitTransaction": 1, **_transaction(session, first=False)}, "admin")
 
 
+def _fixed_session(number: int) -> dict[str, Any]:
+    return {"id": Binary(bytes([number]) * 16, 4)}
+
+
+def _large_open_transactions(attacker: Attacker) -> None:
+    attacker.fill(10, 10, "t")
+    for number in range(2):
+        for statement in range(5):
+            attacker.ask({"insert": "t", **_transaction(_fixed_session(number), first=not statement)},
+                         documents=[{"x": 1}] * 20_000)  # fmt: skip
+
+
+def _large_commits(attacker: Attacker) -> None:
+    for number in range(2):
+        attacker.ask_message(
+            command({"commitTransaction": 1, **_transaction(_fixed_session(number), first=False)}, "admin")
+        )
+    while attacker.seconds_left > 0:
+        time.sleep(0.05)
+
+
 def _idle_reader(attacker: Attacker) -> None:
     attacker.ask({"find": "c", "batchSize": 1, **_transaction(_session(), first=True)})
     update = {"q": {}, "u": [{"$set": {"note": {"$concat": ["$note", "x"]}}}], "multi": True}
@@ -175,6 +196,7 @@ ATTACKS = (
     Attack("endSessions of 10,000", _ended_sessions),
     Attack("transactions opened and left", _transactions, _many),
     Attack("transactions of 800 MB", _large_transactions),
+    Attack("commits of transactions of 100,000 documents", _large_commits, _large_open_transactions),
     Attack("transactions of 100,000 documents", _many_statements, lambda attacker: attacker.fill(10, 10, "t")),
     Attack("an idle transaction beside updates of everything", _idle_reader, lambda attacker: attacker.fill(
         1000, 10_000)),

@@ -140,7 +140,7 @@ class CommandContext:
         elif self._closed:
             raise RuntimeError("the command that this context belongs to has returned")
         else:
-            view = self._began = View(self.store, self.store.environment.begin_read())
+            view = self._began = View(self.store, self.store.begin_read())
         if self.transaction is not None:
             if self.transaction.has_ended:
                 raise Interrupted(251, f"Transaction {self.transaction.number} has been aborted.")

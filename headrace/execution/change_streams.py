@@ -43,7 +43,7 @@ class ImageReader:
         if collection is None or collection.is_view or (uuid is not None and collection.uuid != uuid):
             return None
         id_key = encode_element(document_key[4], document_key[9:-1])
-        kv = self._store.environment.begin_read()  # as `reading` does it, which costs more
+        kv = self._store.begin_read()  # as `reading` does it, which costs more
         try:
             match = View(self._store, kv).by_id(collection, id_key)
         finally:

@@ -120,7 +120,7 @@ class Background:
 
     def jobs(self) -> list[Callable[[], Coroutine[Any, Any, object]]]:
         """What is to be done once a second."""
-        return [self._release, self._noop, self.prune, self._expire, self._collect, self.ttl.tick]
+        return [self._release, self._undo, self._noop, self.prune, self._expire, self._collect, self.ttl.tick]
 
     async def _run(self, job: Callable[[], Coroutine[Any, Any, object]]) -> None:
         import asyncio
@@ -143,6 +143,14 @@ class Background:
         self._core.scheduler.free_large()
         engine.cursors.remove_idle(engine.clock.monotonic_ms())
         transactions.retire(engine, engine.clock.monotonic_ms())
+
+    async def _undo(self) -> None:
+        """Undo the commits that failed behind their first pieces, a piece at a time."""
+        store = self._core.store
+        while store.transactions.undoing:
+            commit = store.transactions.undoing[0].pieces
+            assert commit is not None
+            await self._core.writer.add_job(commit.undo)
 
     async def _noop(self) -> None:
         """An oplog quiet for ten seconds gets an entry, so that the tokens of quiet streams move on."""

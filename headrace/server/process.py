@@ -1,8 +1,10 @@
 """What `headrace serve` does for its process, so that no client waits for Python itself.
 
     imports    modules that commands import when they are first needed are imported behind the start, one at a time
-    garbage    what is there by then is left out of the collector's passes (`gc.freeze`); a pass over all other objects,
-               50 ms for a million of them, runs when no command has paused, or many objects are new, or once a minute
+    garbage    what is there by then, and what has survived a pass, is left out of the collector's passes (`gc.freeze`),
+               so that a pass costs what is new: some 10 ms for 100,000 objects. One runs when no command has paused, or
+               that many objects are new, or once a minute. Cycles of old objects go with a pass over everything, which
+               runs when the server has been quiet, ten minutes after the last at the earliest, or after an hour
     memory     what is freed stays with the process until nothing has run for some seconds: pages that the system gives
                anew are faulted in one by one, which takes 9 ms for 16 MB; to copy so much takes 1 ms
 
@@ -47,7 +49,7 @@ async def tend(core: Core) -> None:
             await asyncio.sleep(0)
     gc.collect()
     gc.freeze()
-    collected = monotonic()
+    collected = thawed = monotonic()
     quiet_count = 0
     retain_freed_memory()
     while True:
@@ -56,7 +58,12 @@ async def tend(core: Core) -> None:
         passes = gc.get_count()[2]  # of the collector over younger objects, each some thousands
         is_due = passes > limits.COLLECTION_PASS_COUNT_MAX or monotonic() - collected > limits.COLLECTION_SECONDS_MAX
         if passes and (is_quiet or is_due):
+            since = monotonic() - thawed
+            if since > (limits.THAW_SECONDS if quiet_count > 1 else limits.THAW_SECONDS_MAX):
+                gc.unfreeze()
+                thawed = monotonic()
             gc.collect()
+            gc.freeze()
             collected = monotonic()
         quiet_count = quiet_count + 1 if is_quiet else 0
         if quiet_count == 2:  # once, and not in the middle of a busy time

@@ -135,7 +135,13 @@ class Scheduler:
         self._run(peer, done, function, *args)
 
     def free_large(self) -> None:
-        """Free the large containers that commands have made and nobody refers to any more."""
+        """Free the large containers that commands have made and nobody refers to any more; and locks that are gone."""
+        transactions = self._core.store.transactions
+        if transactions.needs_cleaning:
+            self._run(None, _ignore, transactions.clean)
+        if transactions.history.discarded:
+            self.turns.large += transactions.history.discarded
+            transactions.history.discarded.clear()
         if self.turns.large:
             self._run(None, _ignore, free, self.turns.large)
 

@@ -205,12 +205,13 @@ class Catalog:
 
     def create(
         self, txn: Transaction, namespace: str, kind: str, options: dict[str, Any], id_index: dict[str, Any] | None,
-        *, uuid: bytes | None = None,
+        *, uuid: bytes | None = None, number: int | None = None,
     ) -> Collection:  # fmt: skip
-        """Add a collection or view; the caller has checked that the name is free. `uuid` None: a new one."""
+        """Add a collection or view; the caller has checked that the name is free. `uuid`, `number` None: a new one."""
         if uuid is None and kind != "view":
             uuid = uuids.uuid4().bytes
-        collection = Collection(namespace, self.new_number(txn), uuid, kind, options, [])
+        number = self.new_number(txn) if number is None else number
+        collection = Collection(namespace, number, uuid, kind, options, [])
         if id_index is not None:
             collection.set_indexes([Index(self.new_number(txn), id_index)])
         collection.topic = self.topic(txn, namespace)

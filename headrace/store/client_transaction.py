@@ -29,6 +29,7 @@ from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
+    from headrace.store.commit_in_pieces import CommitInPieces
     from headrace.store.store import Store
 
 
@@ -54,7 +55,7 @@ class ClientTransaction:
 
     __slots__ = (
         "account", "bytes", "catalog_version", "claims", "committing", "created", "cursors", "ended_ms", "key", "lsid",
-        "number", "operations", "overlay", "session", "snapshot", "started_ms", "state", "touched",
+        "number", "operations", "overlay", "pieces", "session", "snapshot", "started_ms", "state", "touched",
         "traits",
     )  # fmt: skip
 
@@ -70,6 +71,8 @@ class ClientTransaction:
         """The wake-up key of those who wait for its end."""
         self.committing: WriteTransaction | None = None
         """The write transaction that holds its writes; they count once that one is published."""
+        self.pieces: CommitInPieces | None = None
+        """Its commit, where that is made in pieces, from its beginning to its end."""
         self.snapshot = store.transactions.history.sequence
         self.catalog_version = store.catalog.version
         self.cursors: set[int] = set()
@@ -116,7 +119,13 @@ class TransactionView(WriteTransaction):
         claim = partial(store.transactions.claim, transaction)
         super().__init__(
             store,
-            OverlayTransaction(base.kv, transaction.overlay, claim, store.transactions.history, transaction.snapshot),
+            OverlayTransaction(
+                store.as_of(base.kv, transaction.snapshot),
+                transaction.overlay,
+                claim,
+                store.transactions.history,
+                transaction.snapshot,
+            ),
             catalog=TransactionCatalog(store, transaction, claim),
             changes=TransactionLog(transaction),
             records=ProvisionalRecords(store.transactions),

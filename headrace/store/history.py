@@ -16,11 +16,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from headrace import limits
 from headrace.memory_budget import Account, Memory
 from headrace.store.kv import Cursor, Table, TableKey, Transaction
+from headrace.turns import LARGE_COUNT
 
 TRACKED: Final = ("documents", "ids", "indexes")
 
@@ -45,6 +46,10 @@ class KeyOrder:
         if key in self._keys:
             self._keys.remove(key)
             self._sorted = None
+
+    def set_sorted(self, keys: list[bytes]) -> None:
+        """The set is these keys, in their order, and does not change."""
+        self._sorted = keys
 
     def walk(self, start: bytes | None, *, backward: bool) -> Iterator[bytes]:
         """The keys from `start` on, included, in order or backward; as they are now, whatever is added meanwhile."""
@@ -73,6 +78,10 @@ class ChangedKeys:
         if orders is not None:
             orders.setdefault(key[1][:4], KeyOrder()).add(key[1])
 
+    def set_sorted(self, table: Table, prefix: bytes, keys: list[bytes]) -> None:
+        """The keys with this prefix are these, in their order, and do not change."""
+        self._orders[table].setdefault(prefix, KeyOrder()).set_sorted(keys)
+
     def discard(self, key: TableKey) -> None:
         """Remove a key."""
         orders = self._orders.get(key[0])
@@ -97,6 +106,13 @@ class ChangedKeys:
         return [(prefix, list(order.walk(None, backward=False))) for prefix, order in orders.items()]
 
 
+class Layer(Protocol):
+    """What many keys held before one write transaction: `veil.Veil`."""
+
+    def before(self, key: TableKey) -> tuple[bytes | None] | None:
+        """(what the key held); None where it was not changed."""
+
+
 class History:
     """Earlier values of one store's keys, from the first open transaction's start to the last one's end."""
 
@@ -109,6 +125,10 @@ class History:
         """The keys that have earlier values."""
         self._values: dict[TableKey, list[tuple[int, bytes | None]]] = {}
         self._journal: deque[tuple[int, TableKey]] = deque()
+        self.layers: list[tuple[int, Layer]] = []
+        """(sequence, what it changed) of the commits of large transactions, which are not recorded key by key."""
+        self.discarded: list[list[Any] | dict[Any, Any]] = []
+        """Large containers that nobody needs any more, for whoever frees them in pieces."""
 
     def __len__(self) -> int:
         return len(self._journal)
@@ -128,18 +148,30 @@ class History:
     def before(self, key: TableKey, snapshot: int) -> tuple[bytes | None] | None:
         """(what the key held) after sequence `snapshot`; None where it has not changed since."""
         values = self._values.get(key)
-        if values is None or values[-1][0] <= snapshot:
-            return None
-        return next((value,) for sequence, value in values if sequence > snapshot)
+        first = None
+        if values is not None and values[-1][0] > snapshot:
+            first = next(item for item in values if item[0] > snapshot)
+        for sequence, layer in self.layers:
+            if sequence > snapshot and (first is None or sequence < first[0]):
+                before = layer.before(key)
+                if before is not None:
+                    return before
+        return None if first is None else (first[1],)
+
+    def add_layer(self, sequence: int, layer: Layer) -> None:
+        """The write transaction of this sequence, the last one, makes a layer's changes visible."""
+        self.layers.append((sequence, layer))
 
     def forget(self, through: int) -> None:
         """No transaction reads as of a sequence before `through` any more."""
+        self.layers = [item for item in self.layers if item[0] > through]
         while self._journal and self._journal[0][0] <= through:
             _, key = self._journal.popleft()
             self._drop(key, 0)
 
     def undo(self, sequence: int) -> None:
         """The write transaction of this sequence, the last one, was abandoned."""
+        self.layers = [item for item in self.layers if item[0] != sequence]
         while self._journal and self._journal[-1][0] == sequence:
             _, key = self._journal.pop()
             self._drop(key, -1)
@@ -153,6 +185,10 @@ class History:
 
     def clear(self) -> None:
         """No transaction is open any more."""
+        self.layers = []
+        if len(self._values) > LARGE_COUNT:
+            self.discarded.append(self._values)
+            self._values = {}
         self._values.clear()
         self._journal.clear()
         self.changed.clear()

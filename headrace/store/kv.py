@@ -28,13 +28,17 @@ class Cursor(Protocol):
 
     def __exit__(self, *failure: object) -> Any: ...
 
-    def first(self) -> bool: ...
+    def first(self) -> bool:
+        """Move to the first item."""
 
-    def last(self) -> bool: ...
+    def last(self) -> bool:
+        """Move to the last item."""
 
-    def next(self) -> bool: ...
+    def next(self) -> bool:
+        """Move to the next item."""
 
-    def prev(self) -> bool: ...
+    def prev(self) -> bool:
+        """Move to the item before."""
 
     def set_range(self, key: bytes, /) -> bool:
         """Move to the first key that is `key` or greater."""
@@ -43,7 +47,8 @@ class Cursor(Protocol):
 
     def value(self) -> bytes: ...
 
-    def item(self) -> tuple[bytes, bytes]: ...
+    def item(self) -> tuple[bytes, bytes]:
+        """(key, value) of the item it is on."""
 
     def delete(self) -> bool: ...
 

@@ -70,5 +70,5 @@ class TrialView(WriteTransaction):
 
 def _check_lock(txn: WriteTransaction, key: TableKey) -> None:
     holder = txn.store.transactions.locks.get(key)
-    if holder is not None and holder.committing is not txn:
+    if holder is not None and not holder.has_ended and holder.committing is not txn:
         raise Locked(holder)

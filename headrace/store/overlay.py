@@ -106,7 +106,7 @@ class OverlayTransaction:
     def cursor(self, db: Table) -> Cursor:
         """A cursor over the table as this transaction sees it: one of documents, ids or indexes."""
         changed = [self._overlay.changed] if self._history is None else [self._overlay.changed, self._history.changed]
-        return _OverlayCursor(self, self._base.cursor(db), db, changed)
+        return OverlayCursor(self, self._base.cursor(db), db, changed)
 
     def stat(self, db: Table) -> dict[str, int]:
         """The sizes of the table without the overlay."""
@@ -121,12 +121,12 @@ class OverlayTransaction:
         self._base.abort()
 
 
-class _OverlayCursor:
+class OverlayCursor:
     """A cursor that merges a table with the keys that are changed; it holds the item it is on."""
 
     __slots__ = ("_base", "_changed_keys", "_db", "_item", "_txn")
 
-    def __init__(self, txn: OverlayTransaction, base: Cursor, db: Table, changed_keys: list[ChangedKeys]) -> None:
+    def __init__(self, txn: Transaction, base: Cursor, db: Table, changed_keys: list[ChangedKeys]) -> None:
         self._txn = txn
         self._base = base
         self._db = db
@@ -197,7 +197,7 @@ class _OverlayCursor:
         """The items from `start` on, included; None: from the first."""
         base = self._base
         there = base.first() if start is None else base.set_range(start)
-        return self._merged(base.iternext() if there else iter(()), start, backward=False)
+        return self._merged(self._stored(backward=False) if there else iter(()), start, backward=False)
 
     def _backward(self, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """The items from `start` on backward, included; None: from the last."""
@@ -206,7 +206,11 @@ class _OverlayCursor:
             there = base.last()
         else:
             there = base.key() == start or base.prev()
-        return self._merged(base.iterprev() if there else iter(()), start, backward=True)
+        return self._merged(self._stored(backward=True) if there else iter(()), start, backward=True)
+
+    def _stored(self, *, backward: bool) -> Iterator[tuple[bytes, bytes]]:
+        """The items of the table from the one its cursor is on."""
+        return self._base.iterprev() if backward else self._base.iternext()
 
     def _merged(
         self, stored: Iterator[tuple[bytes, bytes]], start: bytes | None, *, backward: bool
@@ -256,7 +260,7 @@ class ProvisionalCatalog(Catalog):
 
     def create(
         self, txn: Transaction, namespace: str, kind: str, options: dict[str, Any], id_index: dict[str, Any] | None,
-        *, uuid: bytes | None = None,
+        *, uuid: bytes | None = None, number: int | None = None,
     ) -> Collection:  # fmt: skip
         """Add a collection to `created`; raises what stands against its name."""
         self._claim((self._tables["catalog"], namespace.encode()))

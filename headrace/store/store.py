@@ -27,12 +27,14 @@ from headrace.store.catalog import Catalog
 from headrace.store.checksums.names import describe
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.checksums.upgrade import IncompatibleFormat, open_format
+from headrace.store.commit_in_pieces import undo_all
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, Transaction
 from headrace.store.lmdb import LmdbEnvironment, LmdbError, MapFull
 from headrace.store.spill_file import SpillFolder
 from headrace.store.transaction_registry import Transactions
+from headrace.store.veil import Veil, VeiledTransaction
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import decode, encode
@@ -83,6 +85,10 @@ class Store:
         self.memory = Memory()
         """The memory of the process, without a limit unless the engine gives it one."""
         self.transactions = Transactions(self)
+        self.veils: list[Veil] = []
+        """What others see of the commits that are being made in pieces."""
+        self.unveiled: Transaction
+        """The KV transaction of the write transaction that is open, without veils; what it changes is not recorded."""
         self.building: set[bytes] = set()
         """The numbers of the indexes that are being built."""
         self.index_uses: Counter[int] = Counter()
@@ -100,6 +106,7 @@ class Store:
     def _start(self) -> None:
         open_format(self.environment, MapFull)
         self.environment.describe = lambda table, key: describe(self.catalog, self.environment.name_of(table), key)
+        self._undo_commits()
         with self.environment.reading() as kv:
             self._load(kv)
             view = View(self, kv)
@@ -118,6 +125,16 @@ class Store:
         from headrace.store.indexes.index_migration import migrate
 
         migrate(self)
+
+    def _undo_commits(self) -> None:
+        """Undo what the end of the process has cut short."""
+        while True:
+            try:
+                undo_all(self.environment, self.tables)
+            except MapFull:
+                self.environment.grow()
+            else:
+                return
 
     def _load(self, kv: Transaction) -> None:
         """Read what is held in memory, at open and after a transaction was abandoned."""
@@ -156,10 +173,23 @@ class Store:
     def reading(self) -> Iterator[View]:
         """A view of the last commit, for the length of a `with` that does not await."""
         kv = self.environment.begin_read()
+        if self.veils:
+            kv = VeiledTransaction(kv, self.veils, self.tables)
         try:
             yield View(self, kv)
         finally:
             kv.abort()
+
+    def begin_read(self) -> Transaction:
+        """As `reading`, for who ends the transaction by himself."""
+        kv = self.environment.begin_read()
+        return VeiledTransaction(kv, self.veils, self.tables) if self.veils else kv
+
+    def as_of(self, kv: Transaction, snapshot: int) -> Transaction:
+        """What is read at a snapshot under the values of `history`: without the large commits that came later."""
+        layers = self.transactions.history.layers
+        later = [layer for sequence, layer in layers if sequence > snapshot and isinstance(layer, Veil)]
+        return VeiledTransaction(kv, later, self.tables) if later else kv
 
     # Writing.
 
@@ -167,9 +197,11 @@ class Store:
         """Open the write transaction; one at a time."""
         if self._open_transaction is not None:
             raise RuntimeError("a write transaction is open already")
-        kv = self.environment.begin_write()
+        kv = self.unveiled = self.environment.begin_write()
         if self.transactions.open:
             kv = self.transactions.recording(kv)
+        if self.veils:
+            kv = VeiledTransaction(kv, self.veils, self.tables)
         self._open_transaction = WriteTransaction(self, kv)
         return self._open_transaction
 
@@ -241,6 +273,9 @@ class Store:
             txn.kv.abort()
         with self.environment.reading() as kv:
             self._load(kv)
+        for transaction in txn.commits:
+            if transaction.pieces is not None:
+                transaction.pieces.fail()
         self.transactions.settled()
 
     def is_nearly_full(self, wanted_bytes: int) -> bool:

@@ -1,7 +1,8 @@
 """The commit of a client's transaction: its writes into the tables, and one entry into the oplog.
 
     {lsid, txnNumber, op: "c", ns: "admin.$cmd", o: {applyOps: [...]}, ts, t, v, wall, prevOpTime}
-    above 16 MiB a chain:  applyOps + partialTxn: true ... ← prevOpTime ← applyOps + count
+    above 16 MiB, and of a large transaction that is committed in pieces (`commit_in_pieces.py`), a chain:
+                           applyOps + partialTxn: true ... ← prevOpTime ← applyOps + count
 
 Rule: nothing can refuse a commit. The keys it writes are locked since the statement that wrote them, and conflicts
 were errors of that statement. Provisional records and numbers become real ones here, in the order of the statements:
@@ -10,18 +11,14 @@ the natural order of the documents is that of the commit.
 
 from __future__ import annotations
 
-from typing import Final
-
 from headrace import limits
-from headrace.store import entries, pre_images
+from headrace.store import entries
 from headrace.store.catalog import Collection, Index
 from headrace.store.client_transaction import AppliedOperation, ClientTransaction
+from headrace.store.commit_in_pieces import PROVISIONAL, CommitInPieces, put_images
 from headrace.store.indexes import index_entries
 from headrace.store.indexes.index_keys import NO_TRAITS
-from headrace.store.transaction_registry import RECORD_START
 from headrace.store.write_transaction import WriteTransaction
-
-PROVISIONAL: Final = RECORD_START.to_bytes(8, "big")
 
 
 def commit(txn: WriteTransaction, transaction: ClientTransaction, lsid: bytes) -> None:
@@ -31,29 +28,65 @@ def commit(txn: WriteTransaction, transaction: ClientTransaction, lsid: bytes) -
     """
     numbers: dict[bytes, bytes] = {}
     for made in transaction.created.values():
-        _create(txn, made, numbers)
-    collections = {key: txn.catalog.collections[name] for name, key in transaction.touched.items()}
-    collections |= {made.number_key: txn.catalog.collections[name] for name, made in transaction.created.items()}
+        for provisional in (made.number, *(index.number for index in made.indexes)):
+            numbers[_key(provisional)] = _key(txn.catalog.new_number(txn.kv))
+    collections = _collections(txn, transaction, numbers)
     records = _records(txn, transaction, collections)
-    _save_traits(txn, transaction, collections)
     _write(txn, transaction, collections, numbers, records)
     if transaction.operations:
         _log(txn, transaction, entries.session_head(lsid, transaction.number))
+    _end(txn, transaction)
+
+
+def commit_last_piece(txn: WriteTransaction, pieces: CommitInPieces, lsid: bytes) -> None:
+    """As `commit`, of a transaction whose commit has been made in pieces: write what is left."""
+    transaction = pieces.transaction
+    pieces.end(txn, _collections(txn, transaction, pieces.numbers))
+    position = txn.reserve(1)
+    entry = entries.transaction_entry(
+        entries.session_head(lsid, transaction.number), [operation.item for operation in pieces.last_chunk], position,
+        txn.wall_ms, previous=pieces.previous, partial=False,
+        count=len(transaction.operations) if pieces.previous else None,
+    )  # fmt: skip
+    txn.log(position, entry, tuple(pieces.topics))
+    put_images(txn, pieces.last_chunk, position)
+    _end(txn, transaction)
+
+
+def _end(txn: WriteTransaction, transaction: ClientTransaction) -> None:
     transaction.committing = txn
     txn.commits.append(transaction)
 
 
-def _create(txn: WriteTransaction, made: Collection, numbers: dict[bytes, bytes]) -> None:
-    """Make a collection of the transaction with its indexes; `numbers` gets the real ones of the provisional."""
+def _key(number: int) -> bytes:
+    return number.to_bytes(4, "big")
+
+
+def _collections(
+    txn: WriteTransaction, transaction: ClientTransaction, numbers: dict[bytes, bytes]
+) -> dict[bytes, Collection]:
+    """The collections of the transaction by the key of their number, a provisional one of those that it makes here.
+
+    `numbers`: the real keys of the provisional ones. What its documents bring to indexes is saved.
+    """
+    collections = {key: txn.catalog.collections[name] for name, key in transaction.touched.items()}
+    for made in transaction.created.values():
+        collections[made.number_key] = _create(txn, made, numbers)
+    _save_traits(txn, transaction, collections)
+    return collections
+
+
+def _create(txn: WriteTransaction, made: Collection, numbers: dict[bytes, bytes]) -> Collection:
+    """Make a collection of the transaction with its indexes."""
     catalog = txn.catalog
-    real = catalog.create(txn.kv, made.namespace, made.kind, made.options, None, uuid=made.uuid)
-    numbers[made.number_key] = real.number_key
-    indexes = [Index(catalog.new_number(txn.kv), index.spec) for index in made.indexes]
+    number = int.from_bytes(numbers[made.number_key], "big")
+    real = catalog.create(txn.kv, made.namespace, made.kind, made.options, None, uuid=made.uuid, number=number)
+    indexes = [Index(int.from_bytes(numbers[_key(index.number)], "big"), index.spec) for index in made.indexes]
     for index, provisional in zip(indexes, made.indexes):
         index.traits = provisional.traits
-        numbers[provisional.number.to_bytes(4, "big")] = index.number.to_bytes(4, "big")
     real.set_indexes(indexes)
     catalog.save(txn.kv, real)
+    return real
 
 
 def _records(
@@ -84,6 +117,8 @@ def _write(
 ) -> None:  # fmt: skip
     """Put the writes into the tables; what the transaction inserted and deleted again is not among them."""
     documents, kv = txn.tables["documents"], txn.kv
+    if len(txn.store.transactions.open) == 1:
+        kv = txn.store.unveiled  # nobody will read what its keys held before
     for (db, key), value in transaction.overlay.values.items():
         prefix, rest = numbers.get(key[:4], key[:4]), key[4:]
         if db is not documents:
@@ -116,9 +151,7 @@ def _log(txn: WriteTransaction, transaction: ClientTransaction, head: bytes) -> 
         )
         topics = tuple(dict.fromkeys(operation.topic for operation in transaction.operations)) if is_last else ()
         txn.log(position, entry, topics)
-        for index, operation in enumerate(chunk):
-            if operation.image is not None:
-                pre_images.put(txn, operation.image[0], position, index, txn.wall_ms, operation.image[1])
+        put_images(txn, chunk, position)
 
 
 def _chunks(operations: list[AppliedOperation]) -> list[list[AppliedOperation]]:

@@ -14,6 +14,7 @@ from headrace.store.client_transaction import ClientTransaction, TransactionStat
 from headrace.store.history import History, RecordingTransaction
 from headrace.store.kv import TableKey, Transaction
 from headrace.store.locks import write_conflict
+from headrace.turns import LARGE_COUNT, TICK_COUNT, tick
 
 if TYPE_CHECKING:
     from headrace.store.store import Store
@@ -38,6 +39,11 @@ class Transactions:
         self.latest: dict[bytes, ClientTransaction] = {}
         """The last one of each session, emptied once it has ended."""
         self.locks: dict[TableKey, ClientTransaction] = {}
+        self.undoing: list[ClientTransaction] = []
+        """Those whose commit has failed behind its first pieces, which are being undone."""
+        self.reserved: dict[bytes, int] = {}
+        """The first record behind those that commits in pieces will write, by the key of the collection's number."""
+        self._left: list[list[TableKey]] = []  # locks of ended transactions that are still in `locks`
         account = store.memory.account(
             "earlier versions of documents, for the oldest snapshot or transaction", self._abort_oldest, may_close=False
         )
@@ -76,8 +82,12 @@ class Transactions:
         transaction.state = state
         transaction.ended_ms = now_ms
         del self.open[transaction.session]
-        for key in transaction.claims:
-            del self.locks[key]
+        self._unlock(transaction)
+        if transaction.pieces is not None:
+            transaction.pieces.lift()
+            transaction.pieces = None
+            if transaction in self.undoing:
+                self.undoing.remove(transaction)
         transaction.empty(self._store)
         transaction.account.close()
         if self.open:
@@ -88,13 +98,43 @@ class Transactions:
             listener(transaction)
         self._wake(transaction.key)
 
+    def _unlock(self, transaction: ClientTransaction) -> None:
+        """Its locks are gone. Many of them, which count no more either, go with `clean`."""
+        if len(transaction.claims) < LARGE_COUNT:
+            for key in transaction.claims:
+                if self.locks.get(key) is transaction:
+                    del self.locks[key]
+            return
+        self._left.append(transaction.claims)
+        self.history.discarded += [transaction.operations, transaction.overlay.values]
+
+    def clean(self) -> None:
+        """Remove what large transactions have left behind, with ticks."""
+        while self._left:
+            claims = self._left[-1]
+            for key in claims[-TICK_COUNT:]:
+                holder = self.locks.get(key)
+                if holder is not None and holder.has_ended:
+                    del self.locks[key]
+            del claims[-TICK_COUNT:]
+            if not claims:
+                self._left.pop()
+            tick()
+
+    @property
+    def needs_cleaning(self) -> bool:
+        """Whether there is something for `clean`."""
+        return bool(self._left)
+
     def _wake(self, key: str) -> None:
         for listener in self.wake_listeners:
             listener(key)
 
     def is_committing(self, transaction: ClientTransaction) -> bool:
-        """Whether its commit is on its way to the disk: then nobody may end it."""
-        return transaction.committing is not None and transaction.committing is self._store.writing
+        """Whether its commit is on its way to the disk, or has begun in pieces: then nobody may end it."""
+        return transaction.pieces is not None or (
+            transaction.committing is not None and transaction.committing is self._store.writing
+        )
 
     def abort_older(self, started_before_ms: float, now_ms: float) -> int:
         """Abort those that have been open for too long; returns how many."""
@@ -127,7 +167,7 @@ class Transactions:
         holder = self.locks.get(key)
         if holder is transaction:
             return
-        if holder is not None or self.history.before(key, transaction.snapshot) is not None:
+        if (holder is not None and not holder.has_ended) or self.history.before(key, transaction.snapshot) is not None:
             raise write_conflict()
         self.locks[key] = transaction
         transaction.claims.append(key)
@@ -152,7 +192,9 @@ class Transactions:
     def published(self, txn: WriteTransaction) -> None:
         """The write transaction is on disk, and with it the commits it holds."""
         for transaction in txn.commits:
-            self.end(transaction, TransactionState.COMMITTED, self._store.clock.monotonic_ms())
+            failed = transaction.pieces is not None and transaction.pieces.failed
+            state = TransactionState.ABORTED if failed else TransactionState.COMMITTED
+            self.end(transaction, state, self._store.clock.monotonic_ms())
         self.settled()
 
     def settled(self) -> None:

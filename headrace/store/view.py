@@ -64,7 +64,8 @@ class StoredRecords:
     def next_record(self, view: View, collection: Collection, count: int) -> int:
         if collection.next_record is None:
             last = view.last_record(collection)
-            collection.next_record = int.from_bytes(last, "big") + 1 if last else 1
+            reserved = view.store.transactions.reserved.get(collection.number_key, 1)
+            collection.next_record = max(int.from_bytes(last, "big") + 1 if last else 1, reserved)
         first = collection.next_record
         collection.next_record = first + count
         return first

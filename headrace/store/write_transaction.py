@@ -238,7 +238,8 @@ class WriteTransaction(View):
     def is_locked(self, collection: Collection, record: bytes) -> bool:
         """Whether an open transaction has written the document, so that nobody else may."""
         locks = self.store.transactions.locks
-        return bool(locks) and (self.tables["documents"], collection.number_key + record) in locks
+        holder = locks.get((self.tables["documents"], collection.number_key + record)) if locks else None
+        return holder is not None and not holder.has_ended
 
     def add_count(self, collection: Collection, change: int, removed: bytes | None = None) -> None:
         """The number of documents has changed by other ways than `insert` and `delete`."""

@@ -18,6 +18,8 @@ import pytest
 from bson import Binary, Int64
 from pymongo.errors import PyMongoError
 
+from headrace.values.bson import encode
+
 from .raw import RawClient
 
 pytestmark = pytest.mark.process
@@ -239,6 +241,33 @@ def test_a_signal_while_clients_write_ends_the_server_cleanly(tmp_path: Path, nu
             there = {document["_id"] for document in client.t.c.find()}
     for writer in writers:
         assert writer.inserted - writer.deleted <= there
+
+
+@pytest.mark.parametrize("turns", [0, 20, 60, 100])
+def test_a_server_killed_while_it_commits_a_large_transaction_has_all_of_it_or_nothing(
+    tmp_path: Path, turns: int
+) -> None:
+    count = 10_000
+    session = {"lsid": {"id": Binary(bytes(16), 4)}, "txnNumber": Int64(1), "autocommit": False}
+    with Process(tmp_path / "data") as server:
+        with RawClient(server.address) as client, RawClient(server.address) as other:
+            assert client.ask({"insert": "c", "documents": [{"_id": -1}]})["ok"] == 1.0
+            documents = [encode({"_id": key}) for key in range(count)]
+            body = {"insert": "c", **session, "startTransaction": True}
+            assert client.ask(body, documents=documents)["n"] == count
+            client.send({"commitTransaction": 1, **session}, "admin")
+            for _ in range(turns):
+                assert other.ask({"ping": 1})["ok"] == 1.0
+            assert other.ask({"count": "c"})["n"] in (1, count + 1)
+            assert other.ask({"insert": "d", "documents": [{"_id": 1}]})["ok"] == 1.0
+            server.kill()
+        server.start()
+        with RawClient(server.address) as client:
+            left = client.ask({"find": "c", "batchSize": count + 1})["cursor"]["firstBatch"]
+            assert len(left) in (1, count + 1) and left[0] == {"_id": -1}
+            assert client.ask({"find": "d"})["cursor"]["firstBatch"] == [{"_id": 1}]
+            assert client.ask({"insert": "c", "documents": [{"_id": "late"}]})["n"] == 1
+            assert client.ask({"count": "c"})["n"] == len(left) + 1
 
 
 READER = """

@@ -10,6 +10,7 @@ from headrace.store.check.rows import Rows
 from headrace.store.check.tables import check_tables
 from headrace.store.checksums.transaction import CheckedTransaction
 from headrace.store.checksums.upgrade import FORMAT_KEY, FORMATS, UPGRADE_KEY, WITHOUT_CHECKSUMS, IncompatibleFormat
+from headrace.store.commit_in_pieces import is_unfinished
 from headrace.store.data_file import DATA_FILE, DataFile, FileProblem, UnusableDirectory
 from headrace.store.lmdb import TABLES, locked_for_reading, read_only
 
@@ -55,6 +56,8 @@ def _check_tables(path: Path) -> Report:
             raise IncompatibleFormat(f"{path} has format {(version or b'none').decode(errors='replace')}")
         if kv.get(UPGRADE_KEY, db=tables["meta"]) is not None:
             raise UnusableDirectory(f"the conversion of {path} was cut off: start its server once, which completes it")
+        if is_unfinished(kv, tables):
+            raise UnusableDirectory(f"a commit in {path} was cut short: start its server once, which undoes it")
         has_checksums = version != WITHOUT_CHECKSUMS
         rows = Rows(kv, tables, checksums=has_checksums)
         names = {table: name for name, table in tables.items()}

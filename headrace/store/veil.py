@@ -1,0 +1,143 @@
+"""What others see of keys that the commit of a large transaction is changing piece by piece: what they held before.
+
+    a key that the veil has      its value before the first piece, None: nothing
+    a record that it hides       nothing: the documents that the transaction inserts, one range for each collection
+    any other key                what the tables hold
+
+The keys are locked by the transaction, so that nobody else writes them meanwhile. Once the last piece is on disk the
+veil is lifted for all but the transactions that began before: to those it belongs for as long as they are open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.store.history import TRACKED, ChangedKeys
+from headrace.store.kv import Cursor, Table, TableKey, Transaction
+from headrace.store.overlay import OverlayCursor
+
+if TYPE_CHECKING:
+    from headrace.store.store import Store
+
+_ABSENT: Final[Any] = object()
+
+
+class Veil:
+    """The keys of one transaction's commit, and what they held before. Does not change once others see through it."""
+
+    __slots__ = ("changed", "documents", "hidden", "values")
+
+    def __init__(self, store: Store) -> None:
+        self.documents = store.tables["documents"]
+        self.values: dict[TableKey, bytes | None] = {}
+        self.changed = ChangedKeys(store.tables)
+        self.hidden: dict[bytes, tuple[bytes, bytes]] = {}
+        """(the first hidden key, the first behind them) of documents, by the key of the collection's number."""
+
+    def before(self, key: TableKey) -> tuple[bytes | None] | None:
+        """(what the key held before the commit); None where the commit does not change it."""
+        value = self.values.get(key, _ABSENT)
+        if value is not _ABSENT:
+            return (value,)
+        return (None,) if key[0] is self.documents and self.range_of(key[1]) is not None else None
+
+    def range_of(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The hidden range that a key of a document is in."""
+        hidden = self.hidden.get(key[:4])
+        return hidden if hidden is not None and hidden[0] <= key < hidden[1] else None
+
+
+class VeiledTransaction:
+    """A KV transaction that reads the tables through veils, the oldest first, and writes past them."""
+
+    __slots__ = ("_base", "_tracked", "_veils")
+
+    def __init__(self, base: Transaction, veils: Sequence[Veil], tables: dict[str, Table]) -> None:
+        self._base = base
+        self._veils = veils
+        self._tracked = {tables[name] for name in TRACKED}
+
+    def get(self, key: bytes, *, db: Table) -> bytes | None:
+        """The value of a key."""
+        for veil in self._veils:
+            before = veil.before((db, key))
+            if before is not None:
+                return before[0]
+        return self._base.get(key, db=db)
+
+    def put(self, key: bytes, value: bytes, *, db: Table) -> bool:
+        """Put into the tables."""
+        return self._base.put(key, value, db=db)
+
+    def put_new(self, key: bytes, value: bytes, *, db: Table) -> bool:
+        """Put into the tables, unless the key is there."""
+        return self._base.put_new(key, value, db=db)
+
+    def delete(self, key: bytes, *, db: Table) -> bool:
+        """Delete from the tables."""
+        return self._base.delete(key, db=db)
+
+    def drop(self, db: Table, *, delete: bool) -> None:
+        """Remove all items of a table, of those that no veil covers."""
+        self._base.drop(db, delete=delete)
+
+    def cursor(self, db: Table) -> Cursor:
+        """A cursor over the table as it is seen through the veils."""
+        base = self._base.cursor(db)
+        return _VeiledCursor(self, base, db, self._veils) if db in self._tracked else base
+
+    def stat(self, db: Table) -> dict[str, int]:
+        """The sizes of the table as it is."""
+        return self._base.stat(db)
+
+    def commit(self) -> None:
+        """Commit."""
+        self._base.commit()
+
+    def abort(self) -> None:
+        """Abort."""
+        self._base.abort()
+
+
+class _VeiledCursor(OverlayCursor):
+    """A cursor that jumps over hidden documents, and has for other veiled keys what they held before."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self, txn: VeiledTransaction, base: Cursor, db: Table, veils: Sequence[Veil]) -> None:
+        super().__init__(txn, base, db, [veil.changed for veil in veils])
+        self._ranges = [veil for veil in veils if veil.hidden and veil.documents is db]
+
+    def putmulti(
+        self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
+    ) -> tuple[int, int]:
+        return self._base.putmulti(items, overwrite=overwrite, append=append)
+
+    def _stored(self, *, backward: bool) -> Iterator[tuple[bytes, bytes]]:
+        if not self._ranges:
+            return super()._stored(backward=backward)
+        return self._jumping(backward=backward)
+
+    def _jumping(self, *, backward: bool) -> Iterator[tuple[bytes, bytes]]:
+        base, there = self._base, True
+        while there:
+            hidden = self._range_at(base.key())
+            if hidden is None:
+                for item in base.iterprev() if backward else base.iternext():
+                    hidden = self._range_at(item[0])
+                    if hidden is not None:
+                        break
+                    yield item
+                else:
+                    return
+            there = base.set_range(hidden[0] if backward else hidden[1])
+            if backward:
+                there = base.prev() if there else base.last()
+
+    def _range_at(self, key: bytes) -> tuple[bytes, bytes] | None:
+        for veil in self._ranges:
+            hidden = veil.range_of(key)
+            if hidden is not None:
+                return hidden
+        return None
