@@ -29,7 +29,7 @@ from headrace.store.write_transaction import RetryableWrite, WriteTransaction
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
-    from headrace.store.commit_in_pieces import CommitInPieces
+    from headrace.store.commit.commit_in_pieces import CommitInPieces
     from headrace.store.store import Store
 
 

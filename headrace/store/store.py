@@ -27,14 +27,14 @@ from headrace.store.catalog import Catalog
 from headrace.store.checksums.names import describe
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.checksums.upgrade import IncompatibleFormat, open_format
-from headrace.store.commit_in_pieces import undo_all
+from headrace.store.commit.commit_in_pieces import undo_all
+from headrace.store.commit.veil import Veil, VeiledTransaction
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, Transaction
 from headrace.store.lmdb import LmdbEnvironment, LmdbError, MapFull
 from headrace.store.spill_file import SpillFolder
 from headrace.store.transaction_registry import Transactions
-from headrace.store.veil import Veil, VeiledTransaction
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import decode, encode

@@ -18,10 +18,10 @@ from headrace.dispatch.transactions import committed, current, identity, until_e
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.store.client_transaction import TransactionState
-from headrace.store.commit_in_pieces import commit as commit_in_pieces
-from headrace.store.commit_in_pieces import is_large
-from headrace.store.transaction_commit import commit as write_commit
-from headrace.store.transaction_commit import commit_last_piece
+from headrace.store.commit.commit_in_pieces import commit as commit_in_pieces
+from headrace.store.commit.commit_in_pieces import is_large
+from headrace.store.commit.transaction_commit import commit as write_commit
+from headrace.store.commit.transaction_commit import commit_last_piece
 from headrace.turns import current_turn
 from headrace.values.bson import encode
 

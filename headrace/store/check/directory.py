@@ -10,7 +10,7 @@ from headrace.store.check.rows import Rows
 from headrace.store.check.tables import check_tables
 from headrace.store.checksums.transaction import CheckedTransaction
 from headrace.store.checksums.upgrade import FORMAT_KEY, FORMATS, UPGRADE_KEY, WITHOUT_CHECKSUMS, IncompatibleFormat
-from headrace.store.commit_in_pieces import is_unfinished
+from headrace.store.commit.commit_in_pieces import is_unfinished
 from headrace.store.data_file import DATA_FILE, DataFile, FileProblem, UnusableDirectory
 from headrace.store.lmdb import TABLES, locked_for_reading, read_only
 

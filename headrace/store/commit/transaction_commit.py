@@ -15,7 +15,7 @@ from headrace import limits
 from headrace.store import entries
 from headrace.store.catalog import Collection, Index
 from headrace.store.client_transaction import AppliedOperation, ClientTransaction
-from headrace.store.commit_in_pieces import PROVISIONAL, CommitInPieces, put_images
+from headrace.store.commit.commit_in_pieces import PROVISIONAL, CommitInPieces, put_images
 from headrace.store.indexes import index_entries
 from headrace.store.indexes.index_keys import NO_TRAITS
 from headrace.store.write_transaction import WriteTransaction

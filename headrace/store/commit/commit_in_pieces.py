@@ -23,9 +23,9 @@ from headrace import limits
 from headrace.store import entries, pre_images
 from headrace.store.catalog import Collection
 from headrace.store.client_transaction import AppliedOperation, ClientTransaction
+from headrace.store.commit.veil import Veil
 from headrace.store.kv import Environment, Table, Transaction
 from headrace.store.transaction_registry import RECORD_START
-from headrace.store.veil import Veil
 from headrace.store.write_transaction import WriteTransaction
 from headrace.turns import current_turn, freed_in_pieces, sorted_in_pieces, tick, ticking_all
 from headrace.values.bson import decode, encode
