@@ -77,10 +77,6 @@ class WriteGroup:
         return paused if self.resumed is None or self.has_resumed else [*paused, self.resumed]
 
 
-def _is_long(txn: WriteTransaction) -> bool:
-    return sum([len(entry) for _, entry in txn.staged.entries]) > LONG_COMMIT_BYTES
-
-
 class SharedGate(Protocol):
     """Who may open the write transaction of a store that other threads write to as well."""
 
@@ -252,7 +248,7 @@ class Writer:
         except Exception as error:
             self._failed(group, error)
             return
-        is_long = _is_long(txn)
+        is_long = txn.staged.entry_bytes > LONG_COMMIT_BYTES
         if is_long or self._commit_ms > SLOW_COMMIT_MS:
             self.busy_since = monotonic()  # what the commands took is not the disk's fault
             task = self._core.loop.run_in_executor(self._core.commit_thread, self._timed_sync, txn, is_long)

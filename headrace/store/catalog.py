@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import uuid as uuids
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from bson import Binary
 
@@ -76,12 +76,15 @@ class CappedSize:
     measured: bool = False
 
 
+_CHECKED: Final = frozenset({"capped", "validator"})
+
+
 class Collection:
     """A collection or view in memory. `uuid` is 16 bytes, None for a view."""
 
     __slots__ = (
-        "capped", "counted", "counted_through", "database", "delete_head", "document_count", "images",
-        "index_keys_pause", "indexes", "insert_head", "kind", "long_ids", "maintained", "name", "namespace",
+        "capped", "checks_documents", "counted", "counted_through", "database", "delete_head", "document_count",
+        "images", "index_keys_pause", "indexes", "insert_head", "kind", "long_ids", "maintained", "name", "namespace",
         "next_record", "number", "number_key", "options", "topic", "topics", "unique_indexes", "update_head", "uuid",
     )  # fmt: skip
 
@@ -119,6 +122,8 @@ class Collection:
         self.capped = None
         if options.get("capped"):
             self.capped = CappedSize(int(options.get("max", 0)) or None, int(options.get("size", 0)) or None)
+        self.checks_documents = not options.keys().isdisjoint(_CHECKED)
+        """Whether a document that is inserted is looked at, or others for it."""
         self.images = bool(options.get("changeStreamPreAndPostImages", {}).get("enabled"))
 
     def set_indexes(self, indexes: list[Index]) -> None:

@@ -52,7 +52,7 @@ class Oplog:
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
         entry = _entry(txn, collection.insert_head, document, key, position, retryable)
-        txn.log(position, entry, collection.topics)
+        txn.staged.add(position, entry, collection.topics)
 
     def insert_many(
         self, txn: WriteTransaction, collection: Collection, documents: list[bytes], keys: list[bytes], first: int,
@@ -61,15 +61,14 @@ class Oplog:
         last = first + len(documents) - 1
         head, retried = _head(collection.insert_head, retryable, last)
         raw = entries.insert_entries(head, documents, keys, first, txn.wall_ms, retried)
-        txn.staged.entries += [(position.to_bytes(8, "big"), entry) for position, entry in enumerate(raw, first)]
-        txn.staged.add_run(collection.topics, first, last)
+        txn.staged.add_many(first, raw, collection.topics)
 
     def change(
         self, txn: WriteTransaction, collection: Collection, head: bytes, o: bytes, o2: bytes | None, old: bytes,
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
         position = txn.reserve(1)
-        txn.log(position, _entry(txn, head, o, o2, position, retryable), collection.topics)
+        txn.staged.add(position, _entry(txn, head, o, o2, position, retryable), collection.topics)
         if collection.images:
             pre_images.put(txn, collection, position, 0, txn.wall_ms, old)
 

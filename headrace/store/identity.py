@@ -21,9 +21,23 @@ from headrace.values.position import to_bson_value
 _INT32 = Struct("<i")
 _REFUSED: Final = {0x04: "an array", 0x0B: "a regex", 0x06: "an undefined"}
 _ID_NAME: Final = b"_id\x00"
+_OBJECT_ID: Final = b"\x07_id\x00"
 _ZERO_TIMESTAMP: Final = bytes(8)
 _FEW: Final = 1000
 """Elements that are walked more quickly than a long document is searched for zeros, at 11 ms for 16 MB."""
+
+
+def identified(document: bytes) -> tuple[bytes, bytes, bytes]:
+    """What `with_id_first` and then `identify` answer: (the document, its `_id`'s key, the raw `{_id}` document).
+
+    Of a document that begins with an ObjectId, the commonest, the length is not compared with its bytes: whoever has
+    cut it from a message has gone by it.
+    """
+    if document[4:9] == _OBJECT_ID and len(document) <= limits.DOCUMENT_BYTES_MAX:
+        value = document[9:21]
+        return document, b"\x64" + value, b"\x16\x00\x00\x00\x07_id\x00" + value + b"\x00"
+    document = with_id_first(document)
+    return (document, *identify(document))
 
 
 def identify(document: bytes) -> tuple[bytes, bytes]:

@@ -17,7 +17,7 @@ from headrace.errors import CommandError
 from headrace.store import capped, entries
 from headrace.store.catalog import Catalog, Collection
 from headrace.store.change_log import NO_LOG, OPLOG, ChangeLog
-from headrace.store.identity import identify, with_id_first, with_timestamps
+from headrace.store.identity import identified, identify, with_timestamps
 from headrace.store.indexes import index_entries
 from headrace.store.kv import Transaction
 from headrace.store.view import STORED, DocumentRecords, View, bounded_key
@@ -54,11 +54,24 @@ class RetryableWrite:
 class StagedEntries:
     """Entries of one command or more that wait for the commit, and the runs they form."""
 
-    __slots__ = ("entries", "runs")
+    __slots__ = ("entries", "entry_bytes", "runs")
 
     def __init__(self) -> None:
         self.entries: list[tuple[bytes, bytes]] = []  # (position key, entry), ascending
+        self.entry_bytes = 0  # of all of them
         self.runs: list[tuple[tuple[str, ...], int, int]] = []  # (topics, first, last), ascending
+
+    def add(self, position: int, entry: bytes, topics: tuple[str, ...]) -> None:
+        """One more entry, of these topics."""
+        self.entries.append((position.to_bytes(8, "big"), entry))
+        self.entry_bytes += len(entry)
+        self.add_run(topics, position, position)
+
+    def add_many(self, first: int, entries: list[bytes], topics: tuple[str, ...]) -> None:
+        """Entries of the same topics at the positions from `first` on."""
+        self.entries += [(position.to_bytes(8, "big"), entry) for position, entry in enumerate(entries, first)]
+        self.entry_bytes += sum(map(len, entries))
+        self.add_run(topics, first, first + len(entries) - 1)
 
     def add_run(self, topics: tuple[str, ...], first: int, last: int) -> None:
         """Positions `first` to `last`, both inclusive, are entries of these topics; joined to the run before it."""
@@ -106,8 +119,7 @@ class WriteTransaction(View):
     def log(self, position: int, entry: bytes, topics: tuple[str, ...]) -> None:
         """Stage an entry at a reserved position; `topics` are the namespaces under which it is indexed."""
         if self.store.oplog_enabled:
-            self.staged.entries.append((position.to_bytes(8, "big"), entry))
-            self.staged.add_run(topics, position, position)
+            self.staged.add(position, entry, topics)
 
     def log_command(
         self, database: str, uuid: bytes | None, o: dict[str, Any], o2: dict[str, Any] | None = None,
@@ -127,8 +139,9 @@ class WriteTransaction(View):
         before = self.clock_position
         position = self.reserve(1)
         try:
-            document = with_timestamps(with_id_first(document), position)
-            key, key_document = identify(document)
+            document, key, key_document = identified(document)
+            if 0x11 in document:
+                document = with_timestamps(document, position)
             full_key = bounded_key(collection.number_key, key)
             added: list[index_entries.Entry] = []
             if collection.maintained:
@@ -164,14 +177,14 @@ class WriteTransaction(View):
         if collection.unique_indexes or collection.capped is not None:
             return None
         try:
-            ready = [with_id_first(document) for document in documents]
+            columns = zip(*map(identified, documents), strict=True)
+            ready, keys, key_documents = map(list, columns)
         except CommandError:
             return None
         before = self.clock_position
         first = self.reserve(len(ready))
         if any(0x11 in document and _EMPTY_TIMESTAMP in document for document in ready):  # the first is quick
             ready = [with_timestamps(document, position) for position, document in enumerate(ready, first)]
-        keys, key_documents = zip(*map(identify, ready), strict=True)
         if max(map(len, keys)) > limits.KEY_BYTES_MAX:
             self.clock_position = before
             return None
@@ -192,7 +205,7 @@ class WriteTransaction(View):
         with self.kv.cursor(self.tables["documents"]) as cursor:
             cursor.putmulti([(prefix + number, document) for number, document in zip(records, ready)])
         self._records.add(collection, len(ready))
-        self._changes.insert_many(self, collection, ready, list(key_documents), first, retryable)
+        self._changes.insert_many(self, collection, ready, key_documents, first, retryable)
         return len(ready)
 
     def _add_ids(self, items: list[tuple[bytes, bytes]]) -> bool:

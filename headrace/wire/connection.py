@@ -192,6 +192,8 @@ class Connection:
     def _take(self, opcode: int, request_id: int, buffer: bytes, at: int, end: int) -> Message:
         """The message at [at, end): any but the commonest."""
         try:
+            if opcode == OP_MSG and end - at <= DECODED_BYTES_MAX:
+                return _parse_msg(request_id, buffer, at, end)
             if opcode not in _OPCODES:
                 raise ProtocolError(f"unknown opcode {opcode}")
             unpacked = _unpacked_bytes(opcode, buffer, at, end - at)
@@ -270,17 +272,14 @@ def _parse_compressed(request_id: int, buffer: bytes, at: int, end: int) -> Mess
 
 def _parse_msg(request_id: int, buffer: bytes, at: int, end: int) -> Message:
     """OP_MSG with any sections, and with or without a checksum."""
-    start = at
-    at += 16
-    (flags,) = _INT(buffer, at)
-    flags &= 0xFFFFFFFF
+    (flags,) = _UNSIGNED(buffer, at + 16)
     if flags & _UNKNOWN_FLAGS:
         raise ProtocolError(f"unknown flags {flags:#x} in a message")
     if flags & CHECKSUM_PRESENT:
         end -= 4
-        if end < at + 4 or crc32c(memoryview(buffer)[start:end]) != _UNSIGNED(buffer, end)[0]:
+        if end < at + 20 or crc32c(memoryview(buffer)[at:end]) != _UNSIGNED(buffer, end)[0]:
             raise ProtocolError("the checksum of a message does not match its contents")
-    at += 4
+    at += 20
     body = None
     sequences: dict[str, list[bytes]] = {}
     while at < end:
@@ -319,12 +318,16 @@ def _sequence(buffer: bytes, at: int, end: int, sequences: dict[str, list[bytes]
     unpack = _INT
     last = section_end - 5
     while at <= last:
-        after = at + unpack(buffer, at)[0]
-        if after - at < 5 or after > section_end or buffer[after - 1]:
-            raise ProtocolError(f"a document in section {name} does not fit it")
-        append(cut(buffer, at, after) if after - at > DECODED_BYTES_MAX else buffer[at:after])
-        at = after
-        if not len(documents) % PIECE_COUNT:
+        for _ in range(PIECE_COUNT):
+            (size,) = unpack(buffer, at)
+            after = at + size
+            if size < 5 or after > section_end or buffer[after - 1]:
+                raise ProtocolError(f"a document in section {name} does not fit it")
+            append(buffer[at:after] if size <= DECODED_BYTES_MAX else cut(buffer, at, after))
+            at = after
+            if at > last:
+                break
+        else:
             tick()
             if len(documents) > WRITE_BATCH_COUNT_MAX:
                 return section_end
@@ -341,7 +344,7 @@ def _document(buffer: bytes, at: int, end: int) -> tuple[bytes, int]:
     after = at + size
     if size < 5 or after > end or buffer[after - 1]:
         raise ProtocolError(f"a document of {size} bytes does not fit its message")
-    return cut(buffer, at, after), after
+    return buffer[at:after] if size <= DECODED_BYTES_MAX else cut(buffer, at, after), after
 
 
 def _cstring(buffer: bytes, at: int, end: int) -> tuple[str, int]:

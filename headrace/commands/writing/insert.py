@@ -50,12 +50,13 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     check_documents(documents)
     for_writing(context, namespace)
     collection = context.txn.collection(namespace)
-    ordered = ORDERED.of(request.body)
     if collection is not None and collection.is_view:
-        return {"n": 0, "writeErrors": refused(collection, len(documents), ordered=ordered)}
+        errors = refused(collection, len(documents), ordered=ORDERED.of(request.body))
+        return {"n": 0, "writeErrors": errors}
     retryable = retryable_of(context, request)
-    if len(documents) == 1 and (collection is None or _takes_any(collection)):
+    if len(documents) == 1 and (collection is None or not collection.checks_documents):
         return _one(context, collection or created(context, namespace), documents[0], retryable)
+    ordered = ORDERED.of(request.body)
     progress = progress_of(context, n=0, writeErrors=[])
 
     def done(index: int, count: int) -> None:
@@ -73,13 +74,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     return {"n": progress["n"], "writeErrors": progress["writeErrors"]}
 
 
-_CHECKED: Final = frozenset({"capped", "validator"})
 _ONE_INSERTED: Final = _N + _INT32(1)
-
-
-def _takes_any(collection: Collection) -> bool:
-    """Whether a document is inserted without a look at it, or at others."""
-    return collection.options.keys().isdisjoint(_CHECKED)
 
 
 def _one(
@@ -170,7 +165,7 @@ class Inserts:
         collection = created(context, self.namespace)
         if self.retryable is not None:
             self.retryable.statement = number
-        plain = _takes_any(collection)
+        plain = not collection.checks_documents
         context.count("operations.insert", len(documents))
         if len(documents) > 1 and plain and self._at_once(collection, documents):
             context.count("document.inserted", len(documents))
@@ -215,7 +210,7 @@ def pauses(engine: Engine, request: Request) -> bool:
     if documents is None or len(documents) != 1 or len(documents[0]) > limits.INSERT_BYTES:
         return True
     collection = engine.store.catalog.collections.get(f"{request.db}.{request.body['insert']}")
-    return collection is not None and not _takes_any(collection)
+    return collection is not None and collection.checks_documents
 
 
 COMMAND: Final = Command("insert", run, FIELDS, pauses=pauses, writes=True, requires=writes.INSERT)
