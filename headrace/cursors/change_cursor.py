@@ -140,11 +140,8 @@ class ChangeCursor:
         """The next events, at most `count_max`; none if there are none now. Raises the errors that end a stream."""
         if count_max == 0 or self.state is CursorState.CLOSED:
             return Batch([], self._token)
-        if self.state is CursorState.LIVE:
-            batch = self._from_feed(count_max)
-            if batch is not None:
-                return batch
-        return self._from_oplog(source.view, count_max)
+        batch = self.next_from_feed(count_max)
+        return self._from_oplog(source.view, count_max) if batch is None else batch
 
     def unread_since(self, last_position: int) -> int | None:
         """The position of the oldest entry that may hold an unread event; None where everything is read."""
@@ -175,17 +172,18 @@ class ChangeCursor:
         self._index = self._feed.end
         self.state = CursorState.LIVE
 
-    def _from_feed(self, count_max: int) -> Batch | None:
-        """A batch from the feed; None if the feed no longer has what comes next."""
+    def next_from_feed(self, count_max: int) -> Batch | None:
+        """As `next_batch`, from the feed; None where the oplog has to be read, or nothing is asked for."""
         feed = self._feed
-        assert feed is not None
-        feed.pull(self._clock_ms)
+        if feed is None or not count_max:
+            return None
+        is_current = feed.pull(self._clock_ms)
         if self._index < feed.start:
             self._fall_behind()
             return None
         if self._index == feed.end:
-            self.idle = feed.is_current
-            if not self.idle:
+            self.idle = is_current
+            if not is_current:
                 return Batch([], self._token)
             self._advance_mark(self._feeds.last_position())
             return Batch([], self._token)
@@ -196,7 +194,7 @@ class ChangeCursor:
         self._token_time, self._read_from = last.cluster_time, batch.read_from
         if batch.closes:
             self.close()
-        elif batch.end == feed.end and feed.is_current:
+        elif is_current and batch.end == feed.end:
             self._advance_mark(self._feeds.last_position())
         return batch
 

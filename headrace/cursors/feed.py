@@ -52,11 +52,6 @@ class Feed:
         self.end = 0
         self.users = 0
 
-    @property
-    def is_current(self) -> bool:
-        """Whether it has everything that the channel got."""
-        return self._read == self._channel.end
-
     def position_at(self, index: int) -> int | None:
         """The position of the event at `index`, or of the entry that may become it; None where there is none yet."""
         for item in islice(self._items, max(index - self.start, 0), None):
@@ -64,14 +59,15 @@ class Feed:
                 return item.cluster_time
         return self._channel.position_since(self._read)
 
-    def pull(self, clock_ms: Callable[[], float] | None = None) -> None:
-        """Build what the channel got since the last time; with a clock, as much as there is time for."""
+    def pull(self, clock_ms: Callable[[], float] | None = None) -> bool:
+        """Build what the channel got since the last time; with a clock, as much as there is time for. Whether that is
+        everything."""
         channel = self._channel
         if self._read == channel.end:
-            return
+            return True
         if self._read < channel.start:
             self._forget()
-            return
+            return True
         self._batches.clear()
         build = self.builder.build
         entries = channel.since(self._read)
@@ -96,6 +92,7 @@ class Feed:
             self._shorten()
         if abs(self._bytes - self._account.bytes) > limits.COUNTED_STEP_BYTES:
             self._account.set(self._bytes)
+        return self._read == channel.end
 
     def _shorten(self) -> None:
         """Drop the oldest events, down to half of what may be held: seldom, since it moves all that stay."""
@@ -159,7 +156,12 @@ class Feed:
         following = items[at] if at < len(items) else None
         entry_is_over = following is None or (type(following) is Event and following.cluster_time > last.cluster_time)
         batch.read_from = last.cluster_time + entry_is_over
-        if batch.end == self.end and self.is_current and not last.closes and last.cluster_time < position:
+        if (
+            batch.end == self.end
+            and self._read == self._channel.end
+            and not last.closes
+            and last.cluster_time < position
+        ):
             batch.token = self._feeds.mark(position)[0]
         return batch
 

@@ -5,6 +5,8 @@
 
 Rule: a getMore is the same as the one before if it has the same bytes but for what is in `$clusterTime`, which
 drivers send back and the server ignores. Its offset is known, since all bytes before it are the same.
+
+Where the stream is caught up its feed has the answer (`from_feed`), and no command is run for it.
 """
 
 from __future__ import annotations
@@ -12,16 +14,22 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from headrace.cursors.batch import Batch
+from headrace.dispatch import reply
 from headrace.dispatch.request import ClientInfo, Request, UnreadRequest
+from headrace.dispatch.wait import Wait
+from headrace.errors import AnsweredError
 from headrace.values.bson import find_element
 
 if TYPE_CHECKING:
+    from headrace.cursors.change_cursor import ChangeCursor
     from headrace.dispatch.engine import Engine
 
 BEGIN: Final = b"\x12getMore\x00"
 """The first bytes of the body after its size."""
 _CURSOR_ID = Struct("<q").unpack_from
 _SIZE = Struct("<i").unpack_from
+_INT64 = Struct("<q").pack
 
 
 class RepeatedGetMore:
@@ -68,3 +76,46 @@ def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | Non
     request = UnreadRequest("getMore", repeated.db, body, client)
     request.cursor = cursor
     return request
+
+
+def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
+    """What a change stream's getMore is answered where its feed has all that is needed; None: run the command.
+
+    That is so for a cursor that is behind or gone, for an error, while fail points are set, and behind a wait during
+    which the user may have lost a privilege.
+    """
+    cursor: ChangeCursor = request.cursor
+    if engine.cursors.peek(cursor.id) is not cursor or engine.fail_points.active:
+        return None
+    if engine.authorizes and request.wait_until_ms is not None:
+        return None
+    try:
+        batch = cursor.next_from_feed(cursor.repeated_getmore.count_max)
+    except AnsweredError:
+        return None  # which the command meets again
+    return None if batch is None else answer(engine, request, batch)
+
+
+def answer(engine: Engine, request: Request, batch: Batch) -> bytes | Wait:
+    """The reply of a change stream's getMore that has come to this batch, or a `Wait` where there is nothing yet."""
+    cursor = request.cursor
+    cursor.used_ms = engine.clock.monotonic_ms()
+    if not batch.documents and not cursor.closed and not request.time_is_up and cursor.idle:
+        wait_ms = cursor.repeated_getmore.wait_ms
+        cursor.used_ms += wait_ms  # it is not idle while its client waits
+        return Wait(wait_ms, cursor.key)
+    cursor.record.count(len(batch.documents))
+    cursor_id = cursor.id
+    if cursor.closed:
+        engine.cursors.remove(cursor_id)
+        cursor_id = 0
+    if batch.envelope is None:
+        batch.envelope = reply.cursor_envelope(
+            b"nextBatch",
+            reply.array(batch.documents),
+            cursor.namespace_bytes,
+            batch.token,
+            invalidated=cursor.closed,
+        )
+    before, behind = batch.envelope
+    return before + _INT64(cursor_id) + behind  # type: ignore[no-any-return]

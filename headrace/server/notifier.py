@@ -147,25 +147,20 @@ class Notifier:
         ends = now + TURN_SECONDS
         try:
             for _ in range(min(len(woken), limits.WOKEN_COUNT_MAX)):
-                now = self._run_one(woken, now)
+                parked = woken.popleft()
+                parked.peer.wake(parked.command, parked.request)
+                begun, now = now, monotonic()
+                if (cursor := parked.request.cursor) is not None and cursor.has_stages:
+                    cursor.is_slow = now - begun > SLOW_SECONDS
                 if now > ends:
                     break
             if slow:
-                self._run_one(slow, now)
+                parked = slow.popleft()
+                parked.peer.wake(parked.command, parked.request)
+                parked.request.cursor.is_slow = monotonic() - now > SLOW_SECONDS
         finally:
             if woken or slow:
                 self._core.loop.call_soon(self._run_woken)
-
-    @staticmethod
-    def _run_one(queue: deque[Parked], begun: float) -> float:
-        """Run the first again, and note how long it takes; answers when it has ended."""
-        parked = queue.popleft()
-        parked.peer.wake(parked.command, parked.request)
-        ended = monotonic()
-        cursor = parked.request.cursor
-        if cursor is not None and cursor.has_stages:
-            cursor.is_slow = ended - begun > SLOW_SECONDS
-        return ended
 
     def _time_is_up(self, parked: Any) -> None:
         self._remove(parked)

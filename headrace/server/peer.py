@@ -333,7 +333,9 @@ class Peer(asyncio.Protocol):
     def run(self, command: Command, request: Request) -> None:
         """Run a reading command, now or again after a wait."""
         try:
-            if command.pauses and (command.pauses is True or command.pauses(self._core.engine, request)):
+            if request.cursor is not None:
+                answer = self._core.engine.run_stream(command, request)
+            elif command.pauses and (command.pauses is True or command.pauses(self._core.engine, request)):
                 answer = self._core.scheduler.run_read(self, command, request)
             else:
                 answer = self._core.engine.run_read(command, request)
@@ -381,22 +383,29 @@ class Peer(asyncio.Protocol):
 
     def _answer(self, answer: bytes) -> None:
         message = self._message
-        if message.flags & MORE_TO_COME and message.opcode != OP_QUERY:
+        opcode, compressor = message.opcode, message.compressor
+        if message.flags & MORE_TO_COME and opcode != OP_QUERY:
             return
-        self._replies = self._replies + 1 & limits.REPLY_ID_MAX
-        legacy, compressor = message.opcode == OP_QUERY, message.compressor
-        if compressor is not None and len(answer) > limits.DECODED_BYTES_MAX:
-            self._busy = True
-            encode = partial(encode_reply, legacy=legacy, compressor=compressor)
-            self._core.scheduler.run_message(self, self._compressed, encode, self._replies, message.request_id, answer)
-            return
-        if legacy or compressor is not None:
-            self._send(encode_reply(self._replies, message.request_id, answer, legacy=legacy, compressor=compressor))
-        elif len(answer) > limits.DECODED_BYTES_MAX:  # which would take long to copy
-            self._send(plain_head(self._replies, message.request_id, len(answer)))
+        self._replies = number = self._replies + 1 & limits.REPLY_ID_MAX
+        is_long = len(answer) > _DECODED_BYTES_MAX
+        if opcode == OP_QUERY or compressor is not None:
+            self._answer_encoded(number, answer, is_long=is_long)
+        elif is_long:  # which would take long to copy
+            self._send(plain_head(number, message.request_id, len(answer)))
             self._send(answer)
         else:
-            self._send(plain_reply(self._replies, message.request_id, answer))
+            self._send(plain_reply(number, message.request_id, answer))
+
+    def _answer_encoded(self, number: int, answer: bytes, *, is_long: bool) -> None:
+        """Answer a legacy message, or a compressed one."""
+        message = self._message
+        legacy, compressor = message.opcode == OP_QUERY, message.compressor
+        if compressor is not None and is_long:
+            self._busy = True
+            encode = partial(encode_reply, legacy=legacy, compressor=compressor)
+            self._core.scheduler.run_message(self, self._compressed, encode, number, message.request_id, answer)
+        else:
+            self._send(encode_reply(number, message.request_id, answer, legacy=legacy, compressor=compressor))
 
     def _compressed(self, sent: bytes | Exception) -> None:
         """A long reply has been compressed."""

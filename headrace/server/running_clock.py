@@ -32,10 +32,11 @@ class RunningClock(Clock):
     def monotonic_ms(self) -> float:
         """Milliseconds of the monotonic clock, less those for which nobody asked."""
         now_ms = self._clock.monotonic_ms()
-        passed_ms, self._asked_ms = now_ms - self._asked_ms, now_ms
-        if passed_ms > _STOPPED_MS:
-            self._stopped_ms += passed_ms
-            LOG.warning(
-                "the process was stopped, or had no time, for %d s; nothing expires for that", passed_ms // 1000
-            )
+        if now_ms - self._asked_ms > _STOPPED_MS:
+            self._leave_out(now_ms - self._asked_ms)
+        self._asked_ms = now_ms
         return now_ms - self._stopped_ms
+
+    def _leave_out(self, passed_ms: float) -> None:
+        self._stopped_ms += passed_ms
+        LOG.warning("the process was stopped, or had no time, for %d s; nothing expires for that", passed_ms // 1000)

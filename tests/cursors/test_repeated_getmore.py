@@ -45,7 +45,8 @@ def ask(server: DrivenServer, body: bytes) -> dict[str, Any] | Wait:
     if request is None:
         request = Request("getMore", "d", body, {}, CLIENT)
     command = server.engine.commands["getMore"]
-    answer = server.engine.run_read(command, request)
+    run = server.engine.run_read if request.cursor is None else server.engine.run_stream
+    answer = run(command, request)
     return answer if isinstance(answer, Wait) else decode(answer)
 
 
@@ -102,8 +103,31 @@ def test_a_killed_cursor_is_not_recognised_also_while_its_getmore_waits(server: 
     assert waiting is not None
     server.must("d", {"killCursors": "c", "cursors": [Int64(cursor)]})
     assert repeated_getmore.recognised(server.engine, body, CLIENT) is None
-    answer = server.engine.run_read(server.engine.commands["getMore"], waiting)
+    answer = server.engine.run_stream(server.engine.commands["getMore"], waiting)
     assert isinstance(answer, bytes) and decode(answer)["code"] == 43
+
+
+def test_a_feed_answers_for_a_stream_that_is_caught_up_and_the_command_for_one_that_is_behind(
+    server: DrivenServer,
+) -> None:
+    start = server.must("d", {"ping": 1})["operationTime"]
+    server.must("d", {"insert": "c", "documents": [{"_id": number} for number in range(3)]})
+    pipeline = [{"$changeStream": {"startAtOperationTime": start}}]
+    reply = server.must("d", {"aggregate": "c", "pipeline": pipeline, "cursor": {"batchSize": 0}})
+    body = asked(reply["cursor"]["id"], batchSize=1)
+    for number in range(3):
+        request = repeated_getmore.recognised(server.engine, body, CLIENT)
+        assert (request is None) == (number == 0)
+        assert request is None or repeated_getmore.from_feed(server.engine, request) is None
+        answer = ask(server, body)
+        assert isinstance(answer, dict) and answer["cursor"]["nextBatch"][0]["documentKey"] == {"_id": number}
+    assert isinstance(ask(server, body), Wait)
+    server.must("d", {"insert": "c", "documents": [{"_id": 3}]})
+    request = repeated_getmore.recognised(server.engine, body, CLIENT)
+    assert request is not None
+    elements = repeated_getmore.from_feed(server.engine, request)
+    assert isinstance(elements, bytes) and b"fullDocument" in elements
+    assert isinstance(ask(server, body), Wait)
 
 
 def test_a_cursor_whose_client_waits_longer_than_ten_minutes_is_not_idle(server: DrivenServer) -> None:

@@ -98,8 +98,8 @@ class Fault:
 
 
 CLIENT_SEAMS = [
-    (Connection, "next_event"), (Engine, "command"), (Engine, "run_read"), (Engine, "run_write"), (Notifier, "park"),
-    (Peer, "_answer"), (Peer, "_begin"), (Peer, "run"), (Peer, "start"),
+    (Connection, "next_event"), (Engine, "command"), (Engine, "run_read"), (Engine, "run_stream"),
+    (Engine, "run_write"), (Notifier, "park"), (Peer, "_answer"), (Peer, "_begin"), (Peer, "run"), (Peer, "start"),
 ]  # fmt: skip
 ERRORS = [MemoryError, RecursionError, RuntimeError]
 

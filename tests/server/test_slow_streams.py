@@ -9,7 +9,7 @@ import pytest
 import headrace
 from headrace import limits
 from headrace.dispatch.wait import Wait
-from headrace.server.notifier import Notifier
+from headrace.server.peer import Peer
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
 
@@ -82,13 +82,13 @@ def test_a_stream_resumes_from_the_middle_of_a_slice() -> None:
 
 def test_a_stream_without_stages_is_woken_before_those_with_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[int] = []
-    original = Notifier._run_one
+    original = Peer.wake
 
-    def run_one(queue: Any, begun: float) -> float:
-        order.append(queue[0].peer.client.connection_id)
-        return original(queue, begun)
+    def wake(self: Peer, command: Any, request: Any) -> None:
+        order.append(self.client.connection_id)
+        original(self, command, request)
 
-    monkeypatch.setattr(Notifier, "_run_one", staticmethod(run_one))
+    monkeypatch.setattr(Peer, "wake", wake)
     with headrace.Server() as server:
         clients = [RawClient(server.address) for _ in range(12)]
         last, writer = clients[-2:]

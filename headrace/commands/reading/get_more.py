@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace import limits
 from headrace.commands.requirements import others
@@ -14,7 +13,7 @@ from headrace.dispatch.arguments import Field, Fields, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, MAX_TIME_MS, QUERY_STATS
-from headrace.dispatch.repeated_getmore import RepeatedGetMore
+from headrace.dispatch.repeated_getmore import RepeatedGetMore, answer
 from headrace.dispatch.request import Request
 from headrace.dispatch.transaction_statements import check_cursor
 from headrace.dispatch.wait import Wait
@@ -22,11 +21,7 @@ from headrace.errors import AnsweredError, CommandError
 from headrace.store.locks import Conflict
 from headrace.turns import uninterrupted
 
-if TYPE_CHECKING:
-    from headrace.dispatch.engine import Engine
-
 UNBOUNDED: Final = 1 << 30
-_INT64 = Struct("<q").pack
 
 GET_MORE: Final = Field("getMore", "long", 0, required=True)
 COLLECTION: Final = string("collection", required=True)
@@ -124,36 +119,12 @@ def _await_ms(body: dict[str, Any]) -> float:
 
 
 def _changes(context: CommandContext, request: Request, cursor: ChangeCursor) -> bytes | Wait:
-    asked = cursor.repeated_getmore
-    cursor.used_ms = context.clock.monotonic_ms()
     try:
-        batch = cursor.next_batch(context, asked.count_max)
+        batch = cursor.next_batch(context, cursor.repeated_getmore.count_max)
     except AnsweredError:
         context.cursors.remove(cursor.id)
         raise
-    if not batch.documents and not cursor.closed and not request.time_is_up and cursor.idle:
-        cursor.used_ms += asked.wait_ms  # it is not idle while its client waits
-        return Wait(asked.wait_ms, cursor.key)
-    cursor.record.count(len(batch.documents))
-    cursor_id = cursor.id
-    if cursor.closed:
-        context.cursors.remove(cursor_id)
-        cursor_id = 0
-    if batch.envelope is None:
-        batch.envelope = reply.cursor_envelope(
-            b"nextBatch",
-            reply.array(batch.documents),
-            cursor.namespace_bytes,
-            batch.token,
-            invalidated=cursor.closed,
-        )
-    before, behind = batch.envelope
-    return before + _INT64(cursor_id) + behind  # type: ignore[no-any-return]
+    return answer(context.engine, request, batch)
 
 
-def pauses(engine: Engine, request: Request) -> bool:
-    """Whether the cursor may be one on documents: a change stream's getMore that repeats another knows its cursor."""
-    return request.cursor is None
-
-
-COMMAND: Final = Command("getMore", run, FIELDS, pauses=pauses, requires=others.GET_MORE)
+COMMAND: Final = Command("getMore", run, FIELDS, pauses=True, requires=others.GET_MORE)
