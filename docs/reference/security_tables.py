@@ -23,7 +23,8 @@ from headrace.errors import CommandError
 from headrace.values.bson import encode
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "security.md"
-ROLES: Final = tuple(name for name in builtin_roles.ROLES if name not in ("__system", "enableSharding"))
+_OF_CLUSTERS: Final = frozenset({"__system", "directShardOperations", "enableSharding"})
+ROLES: Final = tuple(name for name in builtin_roles.ROLES if name not in _OF_CLUSTERS)
 """The columns; a role of a database is that of `shop`."""
 _FIND: Final = {"query": {"_id": 1}, "update": {"$set": {"a": 1}}}
 _PRIVILEGE: Final = {"resource": {"db": "shop", "collection": "orders"}, "actions": ["find"]}

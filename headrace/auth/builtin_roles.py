@@ -1,6 +1,8 @@
 """The built-in roles: which privileges each has, in the database that it is granted for.
 
-Source: MongoDB's manual, "Built-In Roles". Roles of `EVERYWHERE` are there in every database, the others in `admin`.
+Roles of `EVERYWHERE` are there in every database, the others in `admin`.
+
+Source: MongoDB's manual of 8.0, "Built-In Roles"; docs/security.md names what differs.
 """
 
 from __future__ import annotations
@@ -17,55 +19,62 @@ _READ: Final = frozenset({
     "changeStream", "collStats", "dbHash", "dbStats", "find", "killCursors", "listCollections", "listIndexes",
     "listSearchIndexes", "planCacheRead",
 })  # fmt: skip
+_LOOK: Final = _READ - {"changeStream"}
 _READ_WRITE: Final = _READ | {
-    "convertToCapped", "createCollection", "createIndex", "createSearchIndexes", "dropCollection", "dropIndex",
-    "dropSearchIndex", "insert", "remove", "renameCollectionSameDB", "update", "updateSearchIndex",
+    "cleanupStructuredEncryptionData", "compactStructuredEncryptionData", "convertToCapped", "createCollection",
+    "createIndex", "createSearchIndexes", "dropCollection", "dropIndex", "dropSearchIndex", "insert",
+    "performRawDataOperations", "remove", "renameCollectionSameDB", "update", "updateSearchIndex",
 }  # fmt: skip
+_PROFILE: Final = _READ | {"convertToCapped", "createCollection", "dropCollection"}
 _DB_ADMIN: Final = frozenset({
-    "analyze", "bypassDocumentValidation", "collMod", "collStats", "compact", "convertToCapped", "createCollection",
-    "createIndex", "createSearchIndexes", "dbStats", "dropCollection", "dropDatabase", "dropIndex", "dropSearchIndex",
-    "enableProfiler", "indexStats", "listCollections", "listIndexes", "listSearchIndexes", "planCacheIndexFilter",
-    "planCacheRead", "planCacheWrite", "reIndex", "renameCollectionSameDB", "storageDetails", "updateSearchIndex",
-    "validate",
+    "bypassDocumentValidation", "collMod", "collStats", "compact", "convertToCapped", "createCollection", "createIndex",
+    "createSearchIndexes", "dbStats", "dropCollection", "dropDatabase", "dropIndex", "dropSearchIndex",
+    "enableProfiler", "listCollections", "listIndexes", "listSearchIndexes", "planCacheIndexFilter", "planCacheRead",
+    "planCacheWrite", "reIndex", "renameCollectionSameDB", "updateSearchIndex", "validate",
 })  # fmt: skip
 _USER_ADMIN: Final = frozenset({
     "changeCustomData", "changePassword", "createRole", "createUser", "dropRole", "dropUser", "grantRole", "revokeRole",
     "setAuthenticationRestriction", "viewRole", "viewUser",
 })  # fmt: skip
 _MONITOR_CLUSTER: Final = frozenset({
-    "checkFreeMonitoringStatus", "connPoolStats", "getClusterParameter", "getCmdLineOpts", "getDefaultRWConcern",
-    "getLog", "getParameter", "getShardMap", "hostInfo", "inprog", "listDatabases", "listSessions", "listShards",
-    "netstat", "operationMetrics", "queryStatsRead", "queryStatsReadTransformed", "replSetGetConfig",
-    "replSetGetStatus", "serverStatus", "setFreeMonitoring", "shardingState", "top", "useUUID",
+    "connPoolStats", "getCmdLineOpts", "getDefaultRWConcern", "getLog", "getParameter", "getShardMap", "hostInfo",
+    "inprog", "listClusterCatalog", "listDatabases", "listSessions", "listShards", "queryStatsRead",
+    "queryStatsReadTransformed", "replSetGetConfig", "replSetGetStatus", "serverStatus", "shardingState", "top",
+    "useUUID",
 })  # fmt: skip
-_MONITOR_DATABASES: Final = frozenset({"collStats", "dbStats", "getDatabaseVersion", "getShardVersion", "indexStats"})
-_MONITOR_INTERNAL: Final = _MONITOR_DATABASES | {
-    "dbHash", "find", "killCursors", "listCollections", "listIndexes", "planCacheRead",
-}  # fmt: skip
+_MONITOR_DATABASES: Final = frozenset({"collStats", "dbStats", "indexStats"})
 _HOST: Final = frozenset({
-    "applicationMessage", "auditLogRotate", "closeAllDatabases", "connPoolSync", "cpuProfiler", "dropConnections",
-    "flushRouterConfig", "fsync", "invalidateUserCache", "killAnyCursor", "killAnySession", "killop", "logRotate",
-    "oidReset", "resync", "rotateCertificates", "setParameter", "shutdown", "touch", "unlock",
+    "applicationMessage", "closeAllDatabases", "compact", "connPoolSync", "flushRouterConfig", "fsync",
+    "invalidateUserCache", "killAnyCursor", "killAnySession", "killop", "logRotate", "oidReset", "resync",
+    "rotateCertificates", "setParameter", "shutdown", "touch", "unlock",
 })  # fmt: skip
 _MANAGE_CLUSTER: Final = frozenset({
-    "addShard", "appendOplogNote", "applicationMessage", "cleanupOrphaned", "flushRouterConfig", "getClusterParameter",
-    "getDefaultRWConcern", "listSessions", "listShards", "querySettings", "removeShard", "replSetConfigure",
-    "replSetGetConfig", "replSetGetStatus", "replSetResizeOplog", "replSetStateChange", "resync", "setClusterParameter",
-    "setDefaultRWConcern", "setFeatureCompatibilityVersion", "setFreeMonitoring",
-    "transitionFromDedicatedConfigServer", "transitionToDedicatedConfigServer",
+    "addShard", "appendOplogNote", "applicationMessage", "checkMetadataConsistency", "cleanupOrphaned",
+    "flushRouterConfig", "getClusterParameter", "getDefaultRWConcern", "listSessions", "listShards", "moveCollection",
+    "removeShard", "replSetConfigure", "replSetGetConfig", "replSetGetStatus", "replSetResizeOplog",
+    "replSetStateChange", "resync", "setClusterParameter", "setDefaultRWConcern", "setFeatureCompatibilityVersion",
+    "transitionFromDedicatedConfigServer", "transitionToDedicatedConfigServer", "unshardCollection",
 })  # fmt: skip
+_MANAGE_DATABASES: Final = frozenset({
+    "analyzeShardKey", "clearJumboFlag", "configureQueryAnalyzer", "enableSharding", "moveChunk",
+    "refineCollectionShardKey", "reshardCollection",
+})  # fmt: skip
+_MANAGE_INTERNAL: Final = frozenset({"enableSharding", "insert", "moveChunk", "remove", "update"})
 _SHARDING: Final = frozenset({
-    "analyzeShardKey", "clearJumboFlag", "configureQueryAnalyzer", "enableSharding", "moveChunk", "moveCollection",
-    "refineCollectionShardKey", "reshardCollection", "shardedDataDistribution", "splitChunk", "splitVector",
+    "analyzeShardKey", "enableSharding", "moveCollection", "refineCollectionShardKey", "reshardCollection",
     "unshardCollection",
 })  # fmt: skip
 _RESTORE: Final = frozenset({
-    "bypassDocumentValidation", "collMod", "convertToCapped", "createCollection", "createIndex", "createSearchIndexes",
-    "dropCollection", "insert",
+    "bypassDocumentValidation", "collMod", "createCollection", "createIndex", "dropCollection", "insert",
+    "updateSearchIndex",
 })  # fmt: skip
 _RESTORE_USERS: Final = _USER_ADMIN - {"setAuthenticationRestriction"}
 _FIND: Final = frozenset({"find"})
 _LIST: Final = frozenset({"listCollections", "listDatabases", "listIndexes", "listSearchIndexes"})
+_ON_USERS: Final = frozenset({
+    "collStats", "createIndex", "createSearchIndexes", "dbHash", "dbStats", "dropIndex", "dropSearchIndex", "find",
+    "killCursors", "planCacheRead",
+})  # fmt: skip
 _LIST_DATABASES: Final = (CLUSTER, frozenset({"listDatabases"}))
 _USERS: Final = "admin.system.users"
 _ROLES: Final = "admin.system.roles"
@@ -80,12 +89,7 @@ def _read_write(db: str) -> list[Privilege]:
 
 
 def _db_admin(db: str) -> list[Privilege]:
-    profile = _READ | {"convertToCapped", "createCollection", "dropCollection"}
-    return [
-        (f"{db}.", _DB_ADMIN),
-        (f"{db}.system.profile", profile),
-        (f"{db}.system.views", _READ | _DB_ADMIN),
-    ]
+    return [(f"{db}.", _DB_ADMIN), (f"{db}.system.profile", _PROFILE)]
 
 
 def _user_admin(db: str) -> list[Privilege]:
@@ -94,6 +98,10 @@ def _user_admin(db: str) -> list[Privilege]:
 
 def _db_owner(db: str) -> list[Privilege]:
     return [*_read_write(db), *_db_admin(db), *_user_admin(db)]
+
+
+def _direct_shard_operations(db: str) -> list[Privilege]:
+    return [(CLUSTER, frozenset({"issueDirectShardOperations"}))]
 
 
 def _enable_sharding(db: str) -> list[Privilege]:
@@ -109,27 +117,23 @@ def _read_write_any(db: str) -> list[Privilege]:
 
 
 def _user_admin_any(db: str) -> list[Privilege]:
-    on_users = _READ | {"createIndex", "dropIndex"}
     cluster = frozenset({"authSchemaUpgrade", "invalidateUserCache", "listDatabases"})
-    external = ("$external.", _USER_ADMIN)
-    return [(ANY_NORMAL, _USER_ADMIN), external, (CLUSTER, cluster), (_USERS, on_users), (_ROLES, on_users)]
+    return [(ANY_NORMAL, _USER_ADMIN), (CLUSTER, cluster), (_USERS, _ON_USERS), (_ROLES, _ON_USERS)]
 
 
 def _db_admin_any(db: str) -> list[Privilege]:
-    profile = _READ | {"convertToCapped", "createCollection", "dropCollection"}
-    return [
-        (ANY_NORMAL, _DB_ADMIN), (".system.profile", profile), (".system.views", _READ | _DB_ADMIN), _LIST_DATABASES,
-    ]  # fmt: skip
+    cluster = frozenset({"applyOps", "listDatabases"})
+    return [(ANY_NORMAL, _DB_ADMIN), (".system.profile", _PROFILE), (CLUSTER, cluster)]
 
 
 def _cluster_monitor(db: str) -> list[Privilege]:
     return [
         (CLUSTER, _MONITOR_CLUSTER),
         (ANY_NORMAL, _MONITOR_DATABASES),
-        ("config.", _MONITOR_INTERNAL),
-        ("local.", _MONITOR_INTERNAL),
-        ("config.system.js", _READ),
-        ("local.system.js", _READ),
+        ("config.", _LOOK | _MONITOR_DATABASES),
+        ("local.", _LOOK | _MONITOR_DATABASES),
+        ("config.system.js", _LOOK),
+        ("local.system.js", _LOOK),
         ("local.system.replset", _FIND),
         (".system.profile", _FIND),
     ]
@@ -140,14 +144,13 @@ def _host_manager(db: str) -> list[Privilege]:
 
 
 def _cluster_manager(db: str) -> list[Privilege]:
-    internal = _SHARDING | {"insert", "remove", "update"}
     return [
         (CLUSTER, _MANAGE_CLUSTER),
-        (ANY_NORMAL, _SHARDING),
-        ("config.", internal | _READ),
-        ("config.system.js", _READ),
-        ("local.", internal),
-        ("local.system.replset", _READ),
+        (ANY_NORMAL, _MANAGE_DATABASES),
+        ("config.", _MANAGE_INTERNAL | _LOOK),
+        ("config.system.js", _LOOK),
+        ("local.", _MANAGE_INTERNAL),
+        ("local.system.replset", _LOOK),
     ]
 
 
@@ -158,7 +161,6 @@ def _cluster_admin(db: str) -> list[Privilege]:
 
 def _backup(db: str) -> list[Privilege]:
     cluster = frozenset({"appendOplogNote", "getParameter", "listDatabases", "serverStatus", "setUserWriteBlockMode"})
-    changes = frozenset({"insert", "update"})
     return [
         (ANY, _LIST),
         (CLUSTER, cluster),
@@ -167,41 +169,32 @@ def _backup(db: str) -> list[Privilege]:
         ("local.", _FIND),
         (".system.js", _FIND),
         (".system.profile", _FIND),
-        (".system.views", _FIND),
         (_USERS, _FIND),
         (_ROLES, _FIND),
         ("admin.system.version", _FIND),
-        ("admin.mms.backup", changes),
-        ("config.settings", changes | _FIND),
+        ("config.settings", frozenset({"find", "insert", "update"})),
     ]
 
 
 def _restore(db: str) -> list[Privilege]:
-    on_users = _RESTORE | {"find", "remove", "update"}
-    cluster = frozenset({
-        "bypassWriteBlockingMode", "getClusterParameter", "getParameter", "listDatabases", "setClusterParameter",
-        "setUserWriteBlockMode",
-    })  # fmt: skip
     return [
-        (CLUSTER, cluster),
+        (CLUSTER, frozenset({"bypassWriteBlockingMode", "getParameter", "setUserWriteBlockMode"})),
         (ANY, frozenset({"listCollections"})),
-        (ANY_NORMAL, _RESTORE | _RESTORE_USERS),
-        ("$external.", _RESTORE_USERS),
+        (ANY_NORMAL, _RESTORE | _RESTORE_USERS | {"convertToCapped", "createSearchIndexes"}),
         ("config.", _RESTORE),
         ("local.", _RESTORE),
         (".system.js", _RESTORE),
-        (".system.views", _RESTORE | _FIND),
+        (".system.views", frozenset({"dropCollection"})),
         ("admin.system.version", _RESTORE | _FIND),
-        (_ROLES, on_users),
-        (_USERS, on_users),
+        (_ROLES, frozenset({"createIndex"})),
+        (_USERS, _RESTORE | {"find", "remove", "update"}),
     ]
 
 
 def _root(db: str) -> list[Privilege]:
-    of_roles = (
-        _read_write_any, _user_admin_any, _db_admin_any, _cluster_admin, _backup, _restore,
-    )  # fmt: skip
-    return [item for made in of_roles for item in made(db)] + [(ANY, frozenset({"validate"}))]
+    of_roles = (_read_write_any, _user_admin_any, _db_admin_any, _cluster_admin, _backup, _restore)
+    more = [(ANY, frozenset({"validate"})), ("config.system.preimages", frozenset({"find", "remove"}))]
+    return [*(item for made in of_roles for item in made(db)), *more]
 
 
 def _system(db: str) -> list[Privilege]:
@@ -224,6 +217,7 @@ OF_ADMIN: Final[dict[str, _Made]] = {
     "clusterManager": _cluster_manager,
     "clusterMonitor": _cluster_monitor,
     "dbAdminAnyDatabase": _db_admin_any,
+    "directShardOperations": _direct_shard_operations,
     "hostManager": _host_manager,
     "readAnyDatabase": _read_any,
     "readWriteAnyDatabase": _read_write_any,

@@ -199,6 +199,17 @@ def test_built_in_roles_are_shown_where_asked_for(server: DrivenServer) -> None:
     assert listed[-1]["isBuiltin"] is True
 
 
+def test_roles_are_shown_as_what_a_user_with_them_would_have(server: DrivenServer) -> None:
+    _role(server, privileges=[{"resource": {"db": "shop", "collection": "a"}, "actions": ["find"]}], roles=["read"])
+    asked = {"rolesInfo": ["clerk", {"role": "read", "db": "other"}], "showPrivileges": "asUserFragment"}
+    fragment = server.must("shop", asked)["userFragment"]
+    assert fragment["roles"] == [{"role": "clerk", "db": "shop"}, {"role": "read", "db": "other"}]
+    assert {"role": "read", "db": "shop"} in fragment["inheritedRoles"] and len(fragment["inheritedRoles"]) == 3
+    resources = [item["resource"] for item in fragment["inheritedPrivileges"]]
+    assert {"db": "shop", "collection": "a"} in resources and {"db": "other", "collection": ""} in resources
+    assert _code(server, "shop", {"rolesInfo": "nothing", "showPrivileges": "asUserFragment"}) == 31
+
+
 def test_all_users_of_a_database_are_dropped(server: DrivenServer) -> None:
     for name, db in (("ann", "shop"), ("bob", "shop"), ("ann", "other")):
         _create(server, name, db)

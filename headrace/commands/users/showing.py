@@ -81,8 +81,6 @@ def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
     """rolesInfo: of one role, of several, or of a database (1), with the built-in ones where asked for."""
     body = request.body
     asked = body["rolesInfo"]
-    if body.get("showPrivileges") == "asUserFragment":
-        raise CommandError(115, "rolesInfo: showPrivileges as a user fragment is not supported")
     if isinstance(asked, int | float) and not isinstance(asked, bool):
         names = [
             RoleName(item["role"], item["db"])
@@ -93,8 +91,23 @@ def roles_info(context: CommandContext, request: Request) -> dict[str, Any]:
             names += builtin_roles.names_in(request.db)
     else:
         names = role_names(asked if type(asked) is list else [asked], request.db)
+    if body.get("showPrivileges") == "asUserFragment":
+        return {"userFragment": _fragment(context, names)}
     described = (_role(context, name, body) for name in names)
     return {"roles": [role for role in described if role is not None]}
+
+
+def _fragment(context: CommandContext, names: list[RoleName]) -> dict[str, Any]:
+    """What a user with these roles would have. Raises 31 for a role that there is not."""
+    user_store.require_roles(context, names)
+    resolved = resolve(names, user_store.role_loader(context))
+    return {
+        "roles": [name.document for name in names],
+        "inheritedRoles": [name.document for name in resolved.roles],
+        "inheritedPrivileges": documents_of(resolved.privileges),
+        "inheritedAuthenticationRestrictions": list(resolved.restrictions),
+        "authenticationRestrictions": [],
+    }
 
 
 def _role(context: CommandContext, name: RoleName, body: dict[str, Any]) -> dict[str, Any] | None:
