@@ -82,6 +82,7 @@ BATCH_BYTES_MAX: Final = DOCUMENT_BYTES_MAX  # bytes of documents in one reply
 ARROW_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 64 * 1024  # an Arrow batch in one reply, less room for the rest of it
 CURSOR_IDLE_MS_MAX: Final = 10 * 60 * 1000  # a cursor nobody reads is closed after MongoDB's ten minutes
 VIEW_CHUNK_COUNT: Final = 64  # documents or entries a scan reads from a view at once, between two looks at the time
+BUILD_COUNT: Final = 500  # documents that a build which nobody waits for indexes in one transaction: some 5 ms
 VIEW_CHUNK_BYTES: Final = 1024 * 1024  # and bytes of them
 MEMORY_SHARE_DEFAULT: Final = 0.25  # of the machine's: Python's objects take some times the bytes that are counted
 MEMORY_BYTES_LEAST: Final = 64 * 1024 * 1024  # that --memoryLimit may be: a message of the greatest length must fit

@@ -92,6 +92,8 @@ class Engine:
         """Commands as they run in a client's transaction, by name; see `transactions.in_transaction`."""
         self.checked_out: set[bytes] = set()
         """The sessions whose command has paused: another one of the same session waits for it."""
+        self.builds_of_commands: set[bytes] = set()
+        """The index builds, by UUID, that a command is at; the others are the server's own."""
         self.temporary: set[str] = set()
         """The collections that an `$out` is filling."""
         first_metrics = (split.EVENTS_FAILED, split.EVENTS_SPLIT, "network.bytesIn", "network.bytesOut")

@@ -39,6 +39,8 @@ def operations(context: CommandContext, request: Request, spec: dict[str, Any]) 
             used.add(cursor.id)
         if everybody or other.client.uid == uid:
             yield _operation(context, other) | ({} if cursor is None else _cursor(context, cursor))
+    if everybody:
+        yield from _builds(context, request)
     if spec.get("idleSessions", True):
         for transaction in _transactions(context):
             if everybody or transaction["lsid"]["uid"] == uid:
@@ -73,6 +75,24 @@ def _operation(context: CommandContext, request: Request) -> dict[str, Any]:
     if "lsid" in body:
         operation["lsid"] = body["lsid"]
     return operation
+
+
+def _builds(context: CommandContext, request: Request) -> Iterator[dict[str, Any]]:
+    """The builds of indexes, with how far they are."""
+    for number, build in enumerate(context.store.catalog.builds.values()):
+        collection = build.collection
+        total = max(context.view.count(collection) if context.view.is_counted(collection) else 0, build.done)
+        yield {
+            "type": "op", "host": host_of(context.engine, request.client),
+            "desc": f"IndexBuildsCoordinatorMongod-{number}", "active": True,
+            "currentOpTime": _text(context.clock.now_ms()), "op": "command", "ns": collection.namespace,
+            "command": {
+                "createIndexes": collection.name, "indexes": [index.spec for index in build.indexes],
+                "buildUUID": Binary(build.uuid, 4), "$db": collection.database,
+            },
+            "msg": f"Index Build: scanning collection Index Build: scanning collection: {build.done}/{total}",
+            "progress": {"done": build.done, "total": total},
+        }  # fmt: skip
 
 
 def _application(client: ClientInfo) -> dict[str, Any]:

@@ -75,6 +75,15 @@ def _index_stats(
         if index.name != "_id_":
             stats["accesses"] = {"ops": Int64(context.store.index_uses[index.number]), "since": since}
         yield stats
+    if collection is None:
+        return
+    for build in context.store.catalog.builds_on(collection):
+        for index in build.indexes:
+            accesses = {"ops": Int64(0), "since": since}
+            yield {
+                "name": index.name, "key": index.spec["key"], "host": host, "spec": index.spec, "building": True,
+                "accesses": accesses,
+            }  # fmt: skip
 
 
 def _operations(

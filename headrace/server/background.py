@@ -19,6 +19,7 @@ from headrace.server.job_steps import let_others_run
 from headrace.server.retention_clock import RetentionClock
 from headrace.server.ttl import TimeToLive
 from headrace.store import catalog_changes, session_records
+from headrace.store.indexes import index_builds
 from headrace.store.retention import (
     AgedScan,
     Retention,
@@ -120,7 +121,9 @@ class Background:
 
     def jobs(self) -> list[Callable[[], Coroutine[Any, Any, object]]]:
         """What is to be done once a second."""
-        return [self._release, self._undo, self._noop, self.prune, self._expire, self._collect, self.ttl.tick]
+        return [
+            self._release, self._undo, self._noop, self.prune, self._expire, self._collect, self.build, self.ttl.tick,
+        ]  # fmt: skip
 
     async def _run(self, job: Callable[[], Coroutine[Any, Any, object]]) -> None:
         import asyncio
@@ -243,6 +246,18 @@ class Background:
                 await core.writer.add_job(lambda txn, images=images: remove(txn, "images", images))  # type: ignore[misc]
             if len(images) < limits.PRUNE_COUNT_MAX:
                 return
+
+    async def build(self) -> None:
+        """Go on with the builds of indexes that no command is at: its client has gone, or the server was restarted."""
+        store, busy = self._core.store, self._core.engine.builds_of_commands
+        for uuid in [uuid for uuid in store.catalog.builds if uuid not in busy]:
+            more = True
+            while more:
+                left: list[bool] = []
+                await self._core.writer.add_job(
+                    lambda txn, uuid=uuid, left=left: left.append(index_builds.resume(txn, uuid))  # type: ignore[misc]
+                )
+                more = left[-1]
 
     async def _collect(self) -> None:
         """Remove the documents of dropped collections, a piece at a time; and what failed `$out`s have left."""

@@ -4,6 +4,7 @@
               indexes: [{number, spec, entries, format, traits}]
     topics    namespace (UTF-8)            → number, 4 bytes big-endian
     meta      "next-number"                → 4 bytes big-endian
+              "build" + UUID of a build    → {collection, after, done, failure, indexes}   (BSON)
 
 A collection's *number* begins the keys of its documents and ids and never changes; a rename moves the
 name, not the documents. A *topic* is a name as the oplog's index knows it; it outlives the collection.
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 from bson import Binary
 
+from headrace.errors import CommandError
 from headrace.store.entries import crud_head
 from headrace.store.indexes.collated_keys import key_format
 from headrace.store.indexes.index_keys import NO_TRAITS, Traits
@@ -64,6 +66,46 @@ class Index:
 
 
 @dataclass(slots=True)
+class IndexBuild:
+    """Indexes that are being built over a collection's documents; see `indexes/index_builds.py`."""
+
+    uuid: bytes
+    collection: Collection
+    indexes: list[Index]
+    after: bytes = b""
+    """The record of the last document whose keys are in the indexes; those of later changes are, too."""
+    done: int = 0
+    """How many documents that are."""
+    failure: CommandError | None = None
+    """Why it cannot end well: a change of a document that the indexes cannot hold."""
+    formats: tuple[str, ...] = ()
+    """What the keys so far depend on."""
+
+    @property
+    def key(self) -> bytes:
+        """Its key in the table `meta`."""
+        return BUILD_PREFIX + self.uuid
+
+    def record(self) -> bytes:
+        """Its value there."""
+        failure = self.failure
+        return encode({
+            "collection": self.collection.number, "after": self.after, "done": self.done,
+            "failure": None if failure is None else [failure.code, failure.message, failure.extra or {}],
+            "indexes": [
+                {
+                    "number": index.number, "spec": index.spec, "format": key_format(index.spec),
+                    "traits": sorted(index.traits),
+                }
+                for index in self.indexes
+            ],
+        })  # fmt: skip
+
+
+BUILD_PREFIX: Final = b"build"
+
+
+@dataclass(slots=True)
 class CappedSize:
     """What a capped collection may hold, and holds. `count` and `size` are those of the documents up to the record
     `through`, until `measured`: then of all."""
@@ -103,6 +145,7 @@ class Collection:
         self.topic = 0
         self.long_ids = False  # whether an `_id` was ever stored whose key is cut, so that the ids are not in order
         self.capped: CappedSize | None
+        self.maintained: list[Index] = []
         self.set_options(options)
         self.set_indexes(indexes)
         self.set_namespace(namespace)
@@ -127,16 +170,19 @@ class Collection:
         self.images = bool(options.get("changeStreamPreAndPostImages", {}).get("enabled"))
 
     def set_indexes(self, indexes: list[Index]) -> None:
-        """Set all indexes, that of `_id` among them."""
+        """Set all indexes, that of `_id` among them. Those that are being built go on."""
         self.indexes = indexes
-        self._maintain([index for index in indexes if index.has_entries])
+        building = [index for index in self.maintained if index.building and index not in indexes]
+        self._maintain([*(index for index in indexes if index.has_entries), *building])
 
     def begin_index(self, index: Index) -> None:
         """From now on every change of a document is in this index, too, which is being built."""
+        index.building = True
         self._maintain([*self.maintained, index])
 
     def end_index(self, index: Index) -> None:
         """Undo `begin_index`."""
+        index.building = False
         self._maintain([item for item in self.maintained if item is not index])
 
     def _maintain(self, indexes: list[Index]) -> None:
@@ -184,6 +230,8 @@ class Catalog:
         self._tables = tables
         self.collections: dict[str, Collection] = {}
         self.topics: dict[str, int] = {}
+        self.builds: dict[bytes, IndexBuild] = {}
+        """The builds that have begun and not ended, by UUID."""
         self.version = 0  # counts changes, so that what is derived from the catalog knows when it is stale
         self.changed: dict[str, int] = {}  # namespace → version of its last change in this process's life
 
@@ -202,7 +250,55 @@ class Catalog:
             collection.topic = self.topics.get(namespace, 0)
             collection.long_ids = record.get("longIds", False)
             self.collections[namespace] = collection
+        self._load_builds(txn)
         self.version += 1
+
+    def _load_builds(self, txn: Transaction) -> None:
+        self.builds = {}
+        by_number = {collection.number: collection for collection in self.collections.values()}
+        with txn.cursor(self._tables["meta"]) as cursor:
+            moved = cursor.set_range(BUILD_PREFIX)
+            while moved and cursor.key().startswith(BUILD_PREFIX):
+                key, value = cursor.item()
+                build = self._build(key[len(BUILD_PREFIX) :], decode(value), by_number)
+                self.builds[build.uuid] = build
+                moved = cursor.next()
+
+    @staticmethod
+    def _build(uuid: bytes, record: dict[str, Any], collections: dict[int, Collection]) -> IndexBuild:
+        build = IndexBuild(uuid, collections[record["collection"]], [], bytes(record["after"]), record["done"])
+        if record["failure"] is not None:
+            code, message, extra = record["failure"]
+            build.failure = CommandError(code, message, extra=extra)
+        build.formats = tuple(item["format"] for item in record["indexes"])
+        for item in record["indexes"]:
+            index = Index(item["number"], item["spec"])
+            index.traits = index.saved_traits = frozenset(item["traits"])
+            build.indexes.append(index)
+            build.collection.begin_index(index)
+        return build
+
+    def save_build(self, txn: Transaction, build: IndexBuild) -> None:
+        """Write a build that has begun or come further."""
+        for index in build.indexes:
+            index.saved_traits = index.traits
+        self.builds[build.uuid] = build
+        txn.put(build.key, build.record(), db=self._tables["meta"])
+
+    def remove_build(self, txn: Transaction, build: IndexBuild) -> None:
+        """Remove a build that has ended, one way or the other."""
+        self.builds.pop(build.uuid, None)
+        txn.delete(build.key, db=self._tables["meta"])
+        for index in build.indexes:
+            build.collection.end_index(index)
+
+    def build_of(self, index: Index) -> IndexBuild | None:
+        """The build that an index is part of."""
+        return next((build for build in self.builds.values() if index in build.indexes), None)
+
+    def builds_on(self, collection: Collection) -> list[IndexBuild]:
+        """The builds over a collection."""
+        return [build for build in self.builds.values() if build.collection is collection]
 
     def collection(self, namespace: str) -> Collection | None:
         """A collection or view by its namespace."""

@@ -22,16 +22,17 @@ from headrace.errors import CommandError
 from headrace.store import capped
 from headrace.store.catalog import Collection, Index
 from headrace.store.entries import crud_head, entry, tail
-from headrace.store.indexes import index_entries
+from headrace.store.indexes import index_builds, index_entries
 from headrace.store.view import View
 from headrace.store.write_transaction import WriteTransaction
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
-    from headrace.store.store import Store
+    pass
 
 ID_INDEX: Final[dict[str, Any]] = {"v": 2, "key": {"_id": 1}, "name": "_id_"}
 _GARBAGE: Final = b"garbage"
+ABORTED_BY_DROP: Final = CommandError(276, "collection dropped")
 
 
 def create(txn: WriteTransaction, namespace: str, options: dict[str, Any]) -> Collection:
@@ -76,16 +77,19 @@ def views_uuid(database: str) -> bytes:
 
 def drop(txn: WriteTransaction, collection: Collection) -> None:
     """Drop a collection or view; one entry."""
-    txn.catalog.remove(txn.kv, collection)
     if collection.is_view:
+        txn.catalog.remove(txn.kv, collection)
         _log_view(txn, collection, "d", {"_id": collection.namespace}, None)
         return
     count = txn.count(collection)
     _discard(txn, collection)
+    txn.catalog.remove(txn.kv, collection)
     txn.log_command(collection.database, collection.uuid, {"drop": collection.name}, {"numRecords": count})
 
 
 def _discard(txn: WriteTransaction, collection: Collection) -> None:
+    for build in txn.catalog.builds_on(collection):
+        index_builds.abort(txn, build, ABORTED_BY_DROP)
     for index in collection.maintained:
         discard_index(txn, index)
     txn.kv.put(_GARBAGE + collection.number_key, b"", db=txn.tables["meta"])
@@ -146,8 +150,8 @@ def rename(txn: WriteTransaction, source: Collection, namespace: str, target: Co
         assert target.uuid is not None
         o["dropTarget"] = Binary(target.uuid, 4)
         o2 = {"numRecords": txn.count(target)}
-        txn.catalog.remove(txn.kv, target)
         _discard(txn, target)
+        txn.catalog.remove(txn.kv, target)
     txn.catalog.rename(txn.kv, source, namespace)
     txn.log_command(database, uuid, o, o2, also=(source.database,))
 
@@ -220,33 +224,8 @@ def create_indexes(txn: WriteTransaction, collection: Collection, specs: list[di
     _add_indexes(txn, collection, made)
 
 
-def begin_index(txn: WriteTransaction, collection: Collection, spec: dict[str, Any]) -> Index:
-    """An index that is to be filled document by document: from now on each change of a document is in it."""
-    index = Index(txn.catalog.new_number(txn.kv), spec)
-    index.building = True
-    discard_index(txn, index)
-    txn.store.building.add(index.number.to_bytes(4, "big"))
-    collection.begin_index(index)
-    return index
-
-
-def end_index(store: Store, collection: Collection | None, index: Index) -> None:
-    """Give up an index that `begin_index` has made: its keys go with the garbage. No effect on one that was added."""
-    store.building.discard(index.number.to_bytes(4, "big"))
-    if index.building and collection is not None:
-        collection.end_index(index)
-
-
-def add_built_indexes(txn: WriteTransaction, collection: Collection, made: list[Index]) -> None:
-    """Add indexes, of which those with entries are filled."""
-    for index in made:
-        if index.building:
-            retain_index(txn, index)
-            index.building = False
-    _add_indexes(txn, collection, made)
-
-
 def _add_indexes(txn: WriteTransaction, collection: Collection, made: list[Index]) -> None:
+    """Add indexes that were built at once."""
     specs = [index.spec for index in made]
     empty = txn.count(collection) == 0
     collection.set_indexes([*collection.indexes, *made])
@@ -256,10 +235,17 @@ def _add_indexes(txn: WriteTransaction, collection: Collection, made: list[Index
             o = {"createIndexes": collection.name, **logged_spec(spec)}
             txn.log_command(collection.database, collection.uuid, o)
         return
-    build = Binary(uuids.uuid4().bytes, 4)
+    build = uuids.uuid4().bytes
     for name in ("startIndexBuild", "commitIndexBuild"):
-        o = {name: collection.name, "indexBuildUUID": build, "indexes": [logged_spec(spec) for spec in specs]}
-        txn.log_command(collection.database, collection.uuid, o)
+        log_build(txn, collection, name, build, specs)
+
+
+def log_build(
+    txn: WriteTransaction, collection: Collection, name: str, build: bytes, specs: list[dict[str, Any]], **more: Any
+) -> None:
+    """The entry of a step of a build: `startIndexBuild`, `commitIndexBuild` or `abortIndexBuild`."""
+    o = {name: collection.name, "indexBuildUUID": Binary(build, 4), "indexes": [logged_spec(spec) for spec in specs]}
+    txn.log_command(collection.database, collection.uuid, o | more)
 
 
 def logged_spec(spec: dict[str, Any]) -> dict[str, Any]:

@@ -248,6 +248,7 @@ class ProvisionalCatalog(Catalog):
         self._tables = base._tables
         self.collections = base.collections
         self.topics = base.topics
+        self.builds = {}  # what a write brings that an index cannot hold is refused here
         self.version = base.version
         self.changed = base.changed
         self._created = created

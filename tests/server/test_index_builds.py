@@ -1,4 +1,4 @@
-"""Unique indexes are built while others write, and hold what the collection holds in the end."""
+"""Indexes are built while others write, and hold what the collection holds in the end, also after a kill."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def names(client: RawClient) -> list[str]:
 def begin_build(server: headrace.Server, client: RawClient) -> None:
     """Send the command, and return when it has looked at some documents."""
     client.send(BUILD)
-    while not server._running.store.building:
+    while not server._running.store.catalog.builds:
         pass
 
 
@@ -52,7 +52,7 @@ def test_an_index_is_built_while_others_write(tmp_path: Path) -> None:
     assert check(tmp_path).problems == []
 
 
-@pytest.mark.parametrize("how", ["a duplicate", "killOp", "drop"])
+@pytest.mark.parametrize("how", ["a duplicate", "killOp", "drop", "dropIndexes"])
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path, how: str) -> None:
     with headrace.Server(tmp_path) as server, RawClient(server.address) as builder, RawClient(server.address) as other:
         fill(other)
@@ -66,16 +66,18 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path, how: str) -> None:
             other.ask({"killOp": 1, "op": number}, "admin")
         if how == "drop":
             other.ask({"drop": "c"})
+        if how == "dropIndexes":
+            assert other.ask({"dropIndexes": "c", "index": "x"})["ok"] == 1
         code = builder.receive()[1]["code"]
-        assert code == {"a duplicate": 11000, "killOp": 11601, "drop": 175}[how]
-        assert not server._running.store.building
+        assert code == {"a duplicate": 11000, "killOp": 11601, "drop": 276, "dropIndexes": 276}[how]
+        assert not server._running.store.catalog.builds
         if how != "drop":
             assert names(other) == ["_id_"]
             assert other.ask({"insert": "c", "documents": [{"_id": "more", "n": 3}]})["n"] == 1
     assert check(tmp_path).problems == []
 
 
-def test_a_build_begins_anew_when_another_write_fails_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_goes_on_when_another_write_fails_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Engine.run_write
 
     def run_write(self: Engine, command: Any, request: Any, txn: Any) -> Any:
@@ -89,12 +91,61 @@ def test_a_build_begins_anew_when_another_write_fails_inside(tmp_path: Path, mon
         fill(other)
         server._running.scheduler.turns.seconds = 0.0
         begin_build(server, builder)
-        numbers = set(server._running.store.building)
+        catalog = server._running.store.catalog
+        (begun,) = catalog.builds.values()
         assert other.ask({"insert": "d", "documents": [{"_id": "fails"}]})["code"] == 1
-        while server._running.store.building == numbers:
-            pass
+        (again,) = catalog.builds.values()
+        assert again is not begun and (again.uuid, again.indexes[0].number) == (begun.uuid, begun.indexes[0].number)
         assert other.ask({"insert": "c", "documents": [{"_id": "a", "n": "a"}]})["n"] == 1
         assert builder.receive()[1]["numIndexesAfter"] == 3
-        assert not server._running.store.building
+        assert not catalog.builds
+        assert names(other) == ["_id_", "u", "x"]
+    assert check(tmp_path).problems == []
+
+
+def test_a_build_is_seen_while_it_goes_on(tmp_path: Path) -> None:
+    with headrace.Server(tmp_path) as server, RawClient(server.address) as builder, RawClient(server.address) as other:
+        fill(other)
+        server._running.scheduler.turns.seconds = 0.0
+        begin_build(server, builder)
+        shown = other.ask({"listIndexes": "c", "includeBuildUUIDs": True})["cursor"]["firstBatch"]
+        uuid = shown[1]["buildUUID"]
+        assert [item.get("buildUUID") for item in shown] == [None, uuid, uuid] and shown[1]["spec"]["name"] == "u"
+        assert names(other) == ["_id_", "u", "x"]
+        info = other.ask({"listIndexes": "c", "includeIndexBuildInfo": True})["cursor"]["firstBatch"]
+        assert info[0]["spec"]["name"] == "_id_" and info[2]["indexBuildInfo"]["buildUUID"] == uuid
+        operations = other.ask({"currentOp": 1}, "admin")["inprog"]
+        (progress,) = [item["progress"] for item in operations if "progress" in item]
+        assert 0 <= progress["done"] <= progress["total"] == COUNT
+        stats = other.ask({"aggregate": "c", "pipeline": [{"$indexStats": {}}], "cursor": {}})["cursor"]["firstBatch"]
+        assert [item.get("building") for item in stats] == [None, True, True]
+        assert builder.receive()[1]["numIndexesAfter"] == 3
+        steps = [{"$match": {"op": "c", "ns": "t.$cmd"}}, {"$project": {"o": 1}}]
+        entries = other.ask({"aggregate": "oplog.rs", "pipeline": steps, "cursor": {}}, "local")["cursor"]["firstBatch"]
+        named = [next(iter(entry["o"])) for entry in entries]
+        assert named == ["create", "startIndexBuild", "commitIndexBuild"]
+        assert {entry["o"]["indexBuildUUID"] for entry in entries[1:]} == {uuid}
+
+
+def test_what_an_index_that_is_being_built_cannot_hold_ends_the_build_and_not_the_write(tmp_path: Path) -> None:
+    with headrace.Server(tmp_path) as server, RawClient(server.address) as builder, RawClient(server.address) as other:
+        fill(other)
+        server._running.scheduler.turns.seconds = 0.0
+        begin_build(server, builder)
+        assert other.ask({"insert": "c", "documents": [{"_id": "second", "n": 0}]})["n"] == 1
+        answer = builder.receive()[1]
+        assert answer["code"] == 11000 and answer["keyValue"] == {"n": 0}
+        assert names(other) == ["_id_"] and other.ask({"count": "c", "query": {"n": 0}})["n"] == 2
+    assert check(tmp_path).problems == []
+
+
+def test_a_build_goes_on_by_itself_when_its_client_has_gone(tmp_path: Path) -> None:
+    with headrace.Server(tmp_path) as server, RawClient(server.address) as other:
+        fill(other)
+        server._running.scheduler.turns.seconds = 0.0
+        with RawClient(server.address) as builder:
+            begin_build(server, builder)
+        answer = other.ask({"createIndexes": "c", "indexes": [INDEX]})  # which waits for it
+        assert answer["note"] == "all indexes already exist"
         assert names(other) == ["_id_", "u", "x"]
     assert check(tmp_path).problems == []

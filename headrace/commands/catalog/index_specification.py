@@ -101,23 +101,27 @@ def with_collation(spec: dict[str, Any], default: dict[str, Any] | None) -> dict
 
 def is_there(collection: Collection, spec: dict[str, Any], more: list[dict[str, Any]]) -> bool:
     """Whether the very same index exists; raises 85, 86 for one that is too much like it."""
-    for existing in [*(index.spec for index in collection.indexes), *more]:
-        same_key = list(existing["key"].items()) == list(spec["key"].items())
-        same_name = existing["name"] == spec["name"]
-        if same_key and spec["key"] == {"_id": 1}:
-            return True
-        if same_key and same_name and _comparable(existing) == _comparable(spec):
-            return True
-        if same_name:
-            code = 86 if not same_key or _comparable(existing) != _comparable(spec) else 85
-            raise CommandError(
-                code,
-                "An existing index has the same name as the requested index. When index names are not specified, they "
-                "are auto generated and can cause conflicts. Please refer to our documentation. Requested index: "
-                f"{to_string(spec)}, existing index: {to_string(existing)}",
-            )
-        if same_key and _identity(existing) == _identity(spec):
-            raise CommandError(85, f"Index already exists with a different name: {existing['name']}")
+    return any(is_like(existing, spec) for existing in [*(index.spec for index in collection.indexes), *more])
+
+
+def is_like(existing: dict[str, Any], spec: dict[str, Any]) -> bool:
+    """Whether it is the very same index; raises 85, 86 for one that is too much like it."""
+    same_key = list(existing["key"].items()) == list(spec["key"].items())
+    same_name = existing["name"] == spec["name"]
+    if same_key and spec["key"] == {"_id": 1}:
+        return True
+    if same_key and same_name and _comparable(existing) == _comparable(spec):
+        return True
+    if same_name:
+        code = 86 if not same_key or _comparable(existing) != _comparable(spec) else 85
+        raise CommandError(
+            code,
+            "An existing index has the same name as the requested index. When index names are not specified, they "
+            "are auto generated and can cause conflicts. Please refer to our documentation. Requested index: "
+            f"{to_string(spec)}, existing index: {to_string(existing)}",
+        )
+    if same_key and _identity(existing) == _identity(spec):
+        raise CommandError(85, f"Index already exists with a different name: {existing['name']}")
     return False
 
 

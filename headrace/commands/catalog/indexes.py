@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
+from bson import Binary
+
 from headrace import limits
-from headrace.commands.catalog.index_specification import checked, is_there, with_collation
+from headrace.commands.catalog.index_specification import checked, is_like, is_there, with_collation
 from headrace.dispatch.arguments import (
     TYPES,
     Field,
@@ -22,20 +25,27 @@ from headrace.dispatch.namespaces import target, writable
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
 from headrace.dispatch.transaction_statements import check_new_indexes
+from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.index_builds import build_indexes
 from headrace.store import catalog_changes
-from headrace.store.catalog import Collection
+from headrace.store.catalog import Catalog, Collection, Index
+from headrace.store.indexes import index_builds
 from headrace.values.bson import encode
 
+BUILD_INFO: Final = boolean("includeIndexBuildInfo")
+BUILD_UUIDS: Final = boolean("includeBuildUUIDs")
 IGNORE_UNKNOWN: Final = boolean("ignoreUnknownIndexOptions")
 INDEXES: Final = array("indexes", "object", required=True)
 INDEX: Final[Field[Any]] = Field("index", FieldType(("string", "object", "array")), None, required=True)
 
 
-def create(context: CommandContext, request: Request) -> dict[str, Any]:
-    """createIndexes: creates the collection where it is missing; existing equal indexes are no error."""
+def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
+    """createIndexes: creates the collection where it is missing; existing equal indexes are no error.
+
+    Waits for one that is being built already.
+    """
     namespace = target(request)
     ignore = IGNORE_UNKNOWN.of(request.body)
     specs = [checked(spec, ignore_unknown=ignore) for spec in INDEXES.of(request.body)]
@@ -53,6 +63,9 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
             wanted.append(spec)
     if len(collection.indexes) + len(wanted) > limits.INDEX_COUNT_MAX:
         raise CommandError(67, f"add index fails, too many indexes for {namespace}")
+    wait = None if context.transaction is not None else _wait_for_builds(context, request, collection, wanted)
+    if wait is not None:
+        return wait
     if wanted:
         check_new_indexes(context, collection)
         build_indexes(context, collection, wanted)
@@ -63,6 +76,24 @@ def create(context: CommandContext, request: Request) -> dict[str, Any]:
     return {"createdCollectionAutomatically": made_now, **reply, "commitQuorum": "votingMembers"}
 
 
+def _wait_for_builds(
+    context: CommandContext, request: Request, collection: Collection, wanted: list[dict[str, Any]]
+) -> Wait | None:
+    """The wait for another client's build of one of the indexes; raises 85, 86 for one that is too much like it."""
+    catalog = context.store.catalog
+    for build in catalog.builds_on(collection):
+        if any(is_like(index.spec, spec) for index in build.indexes for spec in wanted):
+            if request.time_is_up:
+                raise CommandError(50, "operation exceeded time limit")
+            over = partial(_has_ended, catalog, build.uuid)
+            return Wait(limits.AWAIT_MS_MAX, f"{collection.database}.$cmd", over=over)
+    return None
+
+
+def _has_ended(catalog: Catalog, uuid: bytes) -> bool:
+    return uuid not in catalog.builds
+
+
 def list_indexes(context: CommandContext, request: Request) -> bytes:
     """listIndexes: a cursor over the specifications. Raises 26 without a collection, 166 for a view."""
     namespace = target(request)
@@ -71,9 +102,19 @@ def list_indexes(context: CommandContext, request: Request) -> bytes:
         raise CommandError(26, f"ns does not exist: {namespace}")
     if collection.is_view:
         raise CommandError(166, f"Namespace {namespace} is a view, not a collection")
+    with_uuids, with_info = BUILD_UUIDS.of(request.body), BUILD_INFO.of(request.body)
+    if with_uuids and with_info:
+        raise CommandError(72, "includeBuildUUIDs and includeIndexBuildInfo cannot both be set to true")
     size = BATCH_SIZE.of(CURSOR.of(request.body))
-    specs = iter([encode(index.spec) for index in collection.indexes])
-    return open_cursor(context, request, namespace, specs, size, id_first=True)
+    shown = [{"spec": index.spec} if with_info else index.spec for index in collection.indexes]
+    for build in context.store.catalog.builds_on(collection):
+        uuid = Binary(build.uuid, 4)
+        for index in build.indexes:
+            if with_info:
+                shown.append({"spec": index.spec, "indexBuildInfo": {"buildUUID": uuid, "ready": False}})
+            else:
+                shown.append({"spec": index.spec, "buildUUID": uuid} if with_uuids else index.spec)
+    return open_cursor(context, request, namespace, iter(map(encode, shown)), size, id_first=True)
 
 
 def drop(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -85,14 +126,33 @@ def drop(context: CommandContext, request: Request) -> dict[str, Any]:
     wanted = INDEX.of(request.body)
     count = len(collection.indexes)
     if wanted == "*":
+        _abort_builds(context, collection, None)
         for index in [item for item in collection.indexes if item.name != "_id_"]:
             catalog_changes.drop_index(context.txn, collection, index)
         return {"nIndexesWas": count, "msg": "non-_id indexes dropped for collection"}
     names = _distinct_names(wanted) if type(wanted) is list else [wanted]
-    indexes = [_named(collection, name) for name in names]
+    building = [name for name in names if any(_is_named(index, name) for index in _building(context, collection))]
+    indexes = [_named(collection, name) for name in names if name not in building]
+    if building:
+        _abort_builds(context, collection, building)
     for index in indexes:
         catalog_changes.drop_index(context.txn, collection, index)
     return {"nIndexesWas": count}
+
+
+def _building(context: CommandContext, collection: Collection) -> list[Index]:
+    return [index for build in context.txn.catalog.builds_on(collection) for index in build.indexes]
+
+
+def _abort_builds(context: CommandContext, collection: Collection, names: list[Any] | None) -> None:
+    """Abort the builds that have one of the indexes; None: all."""
+    for build in context.txn.catalog.builds_on(collection):
+        if names is None or any(_is_named(index, name) for index in build.indexes for name in names):
+            index_builds.abort(context.txn, build, CommandError(276, "dropIndexes command"))
+
+
+def _is_named(index: Index, wanted: Any) -> bool:
+    return index.name == wanted or (type(wanted) is dict and index.spec["key"] == wanted)
 
 
 def _distinct_names(names: list[Any]) -> list[str]:
@@ -107,7 +167,7 @@ def _named(collection: Collection, wanted: Any) -> Any:
     if type(wanted) not in (str, dict):
         raise TYPES["string"].error("dropIndexes.index", wanted)
     for index in collection.indexes:
-        if index.name == wanted or (type(wanted) is dict and index.spec["key"] == wanted):
+        if _is_named(index, wanted):
             if index.name == "_id_":
                 raise CommandError(72, "cannot drop _id index")
             return index
@@ -122,9 +182,7 @@ _CREATE: Final = Fields(
     )
 )  # fmt: skip
 _DROP: Final = Fields(INDEX, *COLLECTION_UUID, *without_effect("bool", "isTimeseriesNamespace"))
-_LIST: Final = Fields(
-    CURSOR, *without_effect("bool", "includeBuildUUIDs", "includeIndexBuildInfo", "isTimeseriesNamespace")
-)
+_LIST: Final = Fields(BUILD_INFO, BUILD_UUIDS, CURSOR, *without_effect("bool", "isTimeseriesNamespace"))
 
 COMMANDS: Final = (
     Command("createIndexes", create, _CREATE, pauses=True, writes=True, requires=on_collection("createIndex")),

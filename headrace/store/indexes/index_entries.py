@@ -97,6 +97,10 @@ def to_add(txn: WriteTransaction, collection: Collection, document: bytes, recor
 def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[Entry]:
     entries: list[Entry] = []
     for index in collection.maintained:
+        if index.building:
+            with uninterrupted():
+                entries += _to_add_building(txn, collection, index, document, record)
+            continue
         keys, traits = key_maker(index).keys(document)
         if traits and not traits <= index.saved_traits:
             note_traits(txn, collection, index, traits)
@@ -111,6 +115,34 @@ def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, reco
     return entries
 
 
+def _to_add_building(
+    txn: WriteTransaction, collection: Collection, index: Index, document: bytes, record: bytes | None
+) -> list[Entry]:
+    """As for an index that is complete, but what it cannot hold ends its build, and not the write.
+
+    In a client's transaction the write is refused, since nobody knows yet whether it will be committed.
+    """
+    try:
+        keys, traits = key_maker(index).keys(document)
+        if not traits <= index.saved_traits:
+            note_traits(txn, collection, index, traits)
+        if not index.unique:
+            return [(key, False) for key in keys]
+        for key in keys:
+            holder = txn.kv.get(key, db=txn.tables["indexes"])
+            if holder is not None and holder != record:
+                raise _duplicate_in(collection, index, document, key)
+        return [(key, True) for key in keys]
+    except CommandError as error:
+        build = txn.catalog.build_of(index)
+        if build is None:
+            raise
+        if build.failure is None:
+            build.failure = error
+            txn.catalog.save_build(txn.kv, build)
+        return []
+
+
 def _duplicate_in(collection: Collection, index: Index, document: bytes, key: bytes) -> CommandError:
     pattern = index.spec["key"]
     return _duplicate(collection, index.spec, dict(zip(pattern, key_maker(index).rows(document)[key])))
@@ -119,7 +151,10 @@ def _duplicate_in(collection: Collection, index: Index, document: bytes, key: by
 def note_traits(txn: WriteTransaction, collection: Collection, index: Index, traits: Traits) -> None:
     """From now on the index has documents like this: whoever plans with it knows, before it is committed."""
     index.traits |= traits
-    if not index.building:  # which is saved when it is added
+    build = txn.catalog.build_of(index) if index.building else None
+    if build is not None:
+        txn.catalog.save_build(txn.kv, build)
+    else:
         txn.catalog.save_traits(txn.kv, collection, index, traits)
 
 

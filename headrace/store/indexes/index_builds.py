@@ -1,0 +1,136 @@
+"""Indexes that are built over the documents of a collection, piece by piece, while others write.
+
+    begin    the indexes get numbers, and the build is in the catalog: from now on every change is in the indexes, too
+    fill     the keys of some more documents, and how far that is, in one transaction
+    commit   the indexes become the collection's
+    abort    what they have is garbage
+
+Rule: each step is in a transaction with the writes beside it. A crash between two of them loses nothing: the catalog
+has the build when it is loaded, and `fill` goes on behind the last document. What a change brings that the indexes
+cannot hold (a second unique key, parallel arrays) is noted as the build's failure, and does not refuse the change.
+
+Source: MongoDB's hybrid and resumable index builds; its entries startIndexBuild, commitIndexBuild, abortIndexBuild.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid as uuids
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from headrace import limits
+from headrace.errors import CommandError, code_name
+from headrace.store import catalog_changes
+from headrace.store.catalog import Collection, Index, IndexBuild, can_have_entries
+from headrace.store.indexes import index_entries
+from headrace.store.indexes.collated_keys import key_format
+from headrace.turns import uninterrupted
+
+if TYPE_CHECKING:
+    from headrace.store.write_transaction import WriteTransaction
+
+LOG = logging.getLogger("headrace.store")
+
+
+def begin(txn: WriteTransaction, collection: Collection, specs: list[dict[str, Any]]) -> IndexBuild:
+    """Begin to build indexes; all of them become the collection's at once."""
+    build = IndexBuild(uuids.uuid4().bytes, collection, [Index(txn.catalog.new_number(txn.kv), spec) for spec in specs])
+    for index in build.indexes:
+        if can_have_entries(index.spec):
+            collection.begin_index(index)
+    txn.catalog.save_build(txn.kv, build)
+    catalog_changes.log_build(txn, collection, "startIndexBuild", build.uuid, specs)
+    return build
+
+
+def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.VIEW_CHUNK_COUNT) -> bool:
+    """Add the keys of some more documents; False if there are none.
+
+    Raises what the indexes cannot hold: 11000, 171, 16746, 16766, 7246301; then the build is to be aborted.
+    """
+    if build.failure is not None:
+        raise build.failure
+    _check_formats(txn, build)
+    piece, size = [], 0
+    for item in islice(txn.scan(build.collection, after=build.after or None), count_max):
+        piece.append(item)
+        size += len(item[1])
+        if size >= limits.VIEW_CHUNK_BYTES:
+            break
+    with uninterrupted():
+        for index in build.indexes:
+            index_entries.add(txn, build.collection, index, piece)
+    if piece:
+        build.after = piece[-1][0]
+        build.done += len(piece)
+        txn.catalog.save_build(txn.kv, build)
+    return bool(piece)
+
+
+def _check_formats(txn: WriteTransaction, build: IndexBuild) -> None:
+    """Begin from the start where the keys so far are of another version of ICU."""
+    formats = tuple(key_format(index.spec) for index in build.indexes)
+    if build.formats and build.formats != formats:
+        for index in build.indexes:
+            catalog_changes.discard_index(txn, index)
+            index.number, index.key_maker = txn.catalog.new_number(txn.kv), None
+        build.after, build.done = b"", 0
+    build.formats = formats
+
+
+def commit(txn: WriteTransaction, build: IndexBuild) -> None:
+    """Make the indexes, which are filled, those of the collection. Raises the build's failure."""
+    if build.failure is not None:
+        raise build.failure
+    collection = build.collection
+    txn.catalog.remove_build(txn.kv, build)
+    collection.set_indexes([*collection.indexes, *build.indexes])
+    txn.catalog.save(txn.kv, collection)
+    catalog_changes.log_build(
+        txn, collection, "commitIndexBuild", build.uuid, [index.spec for index in build.indexes]
+    )  # fmt: skip
+
+
+def abort(txn: WriteTransaction, build: IndexBuild, cause: CommandError) -> None:
+    """End a build without its indexes."""
+    txn.catalog.remove_build(txn.kv, build)
+    for index in build.indexes:
+        catalog_changes.discard_index(txn, index)
+    specs = [index.spec for index in build.indexes]
+    shown = {"ok": False, "code": cause.code, "codeName": code_name(cause.code), "errmsg": cause.message}
+    catalog_changes.log_build(txn, build.collection, "abortIndexBuild", build.uuid, specs, cause=shown)
+
+
+def aborted(build: IndexBuild, cause: str) -> CommandError:
+    """What the client is answered whose build somebody else has ended."""
+    collection = build.collection
+    return CommandError(
+        276, f"Index build failed: {uuids.UUID(bytes=build.uuid)}: Collection {collection.namespace} "
+        f"( {uuids.UUID(bytes=collection.uuid or bytes(16))} ) :: caused by :: {cause}"
+    )  # fmt: skip
+
+
+def resume(txn: WriteTransaction, uuid: bytes) -> bool:
+    """Do a further piece of a build that nobody waits for; False once it has ended, or must wait for a transaction.
+
+    One that cannot end well is aborted.
+    """
+    build = txn.catalog.builds.get(uuid)
+    if build is None:
+        return False
+    namespace = build.collection.namespace
+    try:
+        if fill(txn, build, limits.BUILD_COUNT):
+            return True
+        if txn.store.transactions.holder_of(namespace, txn) is None:
+            commit(txn, build)
+            LOG.info("the indexes %s of %s are built: %d documents", _names(build), namespace, build.done)
+    except CommandError as error:
+        abort(txn, build, error)
+        LOG.warning("the indexes %s of %s are not built: %s", _names(build), namespace, error.message)
+    return False
+
+
+def _names(build: IndexBuild) -> str:
+    return ", ".join(index.name for index in build.indexes)
