@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attacks.attacker import Attack, Attacker, aggregating, nested, repeated
+from attacks.attacker import DATABASE, Attack, Attacker, aggregating, nested, repeated
 from attacks.patterns import BOMB, VICTIM
 
 
@@ -68,6 +68,13 @@ def _drops(attacker: Attacker) -> None:
     while attacker.seconds_left > 0:
         attacker.ask({"create": "c"})
         attacker.ask({"drop": "c"})
+
+
+def _moved(attacker: Attacker) -> None:
+    here, there = f"{DATABASE}.c", f"{DATABASE}2.c"
+    while attacker.seconds_left > 0:
+        attacker.ask({"renameCollection": here, "to": there}, "admin")
+        here, there = there, here
 
 
 def _thousands_of_collections(attacker: Attacker) -> None:
@@ -143,6 +150,7 @@ ATTACKS = (
     Attack("a validator of 100,000 steps", _inserts_validated, _validated),
     Attack("a unique index built over 100,000 documents", _unique_index, _hundred_thousand),
     Attack("large collections renamed and dropped", _drops, _drop),
+    Attack("100,000 documents renamed into another database", _moved, _hundred_thousand),
     Attack("a database of 3,000 collections dropped", _drop_thousands, _thousands_of_collections),
     Attack("100,000 documents expire at once", _expire, _expiring),
     repeated("an update of a document of 16 MB", aggregating({"$match": {"_id": 1}}, {"$merge": "d"}, collection="c"),

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
 
 _INFIX: Final = ".tmp.agg_out."
-_TEMPORARY: Final = re.compile(rf"[^.]+{re.escape(_INFIX)}[0-9a-f]{{24}}")
-"""The names of the collections that `$out`s fill."""
+_TEMPORARY: Final = re.compile(rf"[^.]+({re.escape(_INFIX)}[0-9a-f]{{24}}|\.tmp[0-9a-f]{{5}}\.renameCollection)")
+"""The names of the collections that `$out`s fill, and renames into other databases."""
 
 
 def left_behind(engine: Engine) -> list[str]:
-    """The collections that an `$out` began to fill before it failed inside, or before the server ended."""
+    """The collections that an `$out` or a rename began to fill before it failed inside, or before the server ended."""
     names = engine.store.catalog.collections
-    return [name for name in names if _INFIX in name and name not in engine.temporary and _TEMPORARY.fullmatch(name)]
+    return [name for name in names if ".tmp" in name and name not in engine.temporary and _TEMPORARY.fullmatch(name)]
 
 
 def drop_temporary(txn: WriteTransaction, names: list[str]) -> None:

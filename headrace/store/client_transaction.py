@@ -3,8 +3,8 @@
     IN_PROGRESS ── commit is on disk ──▶ COMMITTED
          └──────── abort, conflict, error, time ──▶ ABORTED
 
-Statements run like reads: nothing of them is in the tables before the commit, which is one write (`transaction_commit`)
-and writes one oplog entry. Source: MongoDB's multi-document transactions, read concern snapshot.
+Statements run like reads: nothing of them is in the tables before the commit (`commit/`), which is one write and one
+oplog entry, or some of both if it is a large one. Source: MongoDB's multi-document transactions, read concern snapshot.
 """
 
 from __future__ import annotations

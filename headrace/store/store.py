@@ -9,6 +9,7 @@ after a failed `sync` undoes everything, in the tables and in memory.
            "history-lost"   → b"1" once changes were made without an oplog: older positions are gone
            "last-position"  → where an oplog that was dropped ended, 8 bytes big-endian: positions go on after it
            "parameters"     → cluster parameters (BSON)
+           "undo..."        → what undoes a piece of a commit, see `commit/commit_in_pieces.py`
            "pruned"         → the newest position that was pruned, 8 bytes big-endian
 """
 

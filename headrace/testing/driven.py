@@ -25,6 +25,7 @@ from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.store.store import MapFull, Store
+from headrace.turns import Turn, Turns
 from headrace.values.bson import decode, encode
 
 
@@ -87,6 +88,27 @@ class DrivenServer:
             return decode(self.engine.failure(error, request))
         answer = self._commit([(command, request)])[0] if writes else self.engine.run_read(command, request)
         return answer if isinstance(answer, Wait) else decode(answer)
+
+    def in_turns(
+        self, database: str, body: dict[str, Any], between: Callable[[int], object] = lambda count: None
+    ) -> tuple[dict[str, Any], int]:
+        """The reply to a write that pauses at each of its ticks, and how often it has. What it has done is committed at
+        each pause; `between` is called behind that, and may raise: the process ends there."""
+        turns, store, request = Turns(seconds=0.0), self.store, self.request(database, body)
+        txn, pauses = store.begin(), 0
+        result = turns.run(self.engine.run_write, self.engine.command(request), request, txn)
+        while isinstance(result, Turn):
+            pauses += 1
+            store.commit(txn)
+            try:
+                between(pauses)
+            except BaseException:
+                turns.abandon(result)
+                raise
+            txn = store.begin()
+            result = turns.resume(result, txn)
+        store.commit(txn)
+        return decode(result), pauses
 
     def together(self, commands: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
         """The replies of writes of several clients that share one commit."""

@@ -14,6 +14,7 @@ from headrace.dispatch.namespaces import check_database, check_namespace, for_ch
 from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection, on_database
 from headrace.errors import CommandError
+from headrace.execution.moves import move
 from headrace.execution.storage_stats import count_of
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
@@ -80,7 +81,7 @@ def rename(context: CommandContext, request: Request) -> dict[str, Any]:
     if collection.database == goal.partition(".")[0]:
         catalog_changes.rename(txn, collection, goal, existing)
     else:
-        catalog_changes.move(txn, collection, goal, existing)
+        move(context, collection, goal, drops_target=bool(DROP_TARGET.of(body)))
     return {}
 
 

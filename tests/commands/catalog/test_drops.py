@@ -8,24 +8,7 @@ from bson import Int64
 
 from headrace import limits
 from headrace.testing.driven import DrivenServer
-from headrace.turns import Turn, Turns
 from headrace.values.bson import decode
-
-
-def in_turns(server: DrivenServer, database: str, body: dict[str, Any], between: Any = None) -> tuple[Any, int]:
-    """The reply to a write that pauses at each of its ticks, and how often it has."""
-    turns, store, request = Turns(seconds=0.0), server.store, server.request(database, body)
-    txn, pauses = store.begin(), 0
-    result = turns.run(server.engine.run_write, server.engine.command(request), request, txn)
-    while isinstance(result, Turn):
-        pauses += 1
-        store.commit(txn)
-        if between is not None:
-            between(pauses)
-        txn = store.begin()
-        result = turns.resume(result, txn)
-    store.commit(txn)
-    return decode(result), pauses
 
 
 def entries(server: DrivenServer) -> list[dict[str, Any]]:
@@ -44,7 +27,7 @@ def test_a_database_is_dropped_collection_by_collection() -> None:
             if pauses == 3:
                 server.must("d", {"insert": "late", "documents": [{"_id": 1}]})
 
-        reply, pauses = in_turns(server, "d", {"dropDatabase": 1}, between)
+        reply, pauses = server.in_turns("d", {"dropDatabase": 1}, between)
         assert reply["dropped"] == "d" and pauses >= 7
         assert [entry["drop"] for entry in entries(server) if "drop" in entry] == [*"fedcba", "late"]
         assert entries(server)[-1] == {"dropDatabase": 1}
@@ -56,12 +39,12 @@ def test_messages_of_very_many_errors_end_after_a_mebibyte() -> None:
     with DrivenServer() as server:
         server.must("d", {"insert": "c", "documents": [{"_id": "x" * 10_000}]})
         body = {"insert": "c", "documents": [{"_id": "x" * 10_000}] * 200, "ordered": False}
-        errors = in_turns(server, "d", body)[0]["writeErrors"]
+        errors = server.in_turns("d", body)[0]["writeErrors"]
         sizes = [len(error["errmsg"]) for error in errors]
         assert len(errors) == 200 and sizes[0] > 10_000 and sizes[-1] == 0
         assert limits.ERROR_BYTES_MAX <= sum(sizes) < limits.ERROR_BYTES_MAX + sizes[0]
         assert [error["index"] for error in errors] == list(range(200))
-        few = in_turns(server, "d", {**body, "documents": [{"_id": "x" * 10_000}] * 2})[0]["writeErrors"]
+        few = server.in_turns("d", {**body, "documents": [{"_id": "x" * 10_000}] * 2})[0]["writeErrors"]
         assert all(error["errmsg"] for error in few)
 
 
@@ -69,21 +52,21 @@ def test_commands_of_the_catalog_that_parse_may_pause() -> None:
     """What they change is looked up again behind that."""
     schema = {"$jsonSchema": {"properties": {f"f{number}": {"minimum": 1} for number in range(300)}}}
     with DrivenServer() as server:
-        reply, pauses = in_turns(server, "d", {"create": "c", "validator": schema})
+        reply, pauses = server.in_turns("d", {"create": "c", "validator": schema})
         assert reply["ok"] == 1.0 and pauses >= 4
-        assert in_turns(server, "d", {"collMod": "c", "validator": schema})[1] >= 4
+        assert server.in_turns("d", {"collMod": "c", "validator": schema})[1] >= 4
 
         def drop(pauses: int) -> None:
             if pauses == 2:
                 server.must("d", {"drop": "c"})
 
-        assert in_turns(server, "d", {"collMod": "c", "validator": schema}, drop)[0]["code"] == 26
+        assert server.in_turns("d", {"collMod": "c", "validator": schema}, drop)[0]["code"] == 26
 
         def create(pauses: int) -> None:
             if pauses == 2:
                 server.must("d", {"create": "c"})
 
-        assert in_turns(server, "d", {"create": "c", "validator": schema}, create)[0]["code"] == 48
+        assert server.in_turns("d", {"create": "c", "validator": schema}, create)[0]["code"] == 48
         assert server.run("d", {"dropIndexes": "c", "index": [{"a": 1}]})["code"] == 14  # type: ignore[index]
 
 

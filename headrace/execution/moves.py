@@ -1,0 +1,144 @@
+"""A collection renamed into another database: copied in turns while others write, then renamed in one.
+
+    copy        piece by piece, in natural order, into a collection with a temporary name, with its entries
+    catch up    what the oplog says was changed meanwhile is copied again, until nothing is left in the same turn
+    rename      the copy gets the name, and the source is dropped, in the transaction of that turn
+
+So a write to the source that was acknowledged before the rename is in the copy, and nobody waits. What a crash leaves
+is dropped, as of an `$out`. Without an oplog all is one piece.
+"""
+
+from __future__ import annotations
+
+import uuid as uuids
+from typing import Any, Final
+
+from headrace import limits
+from headrace.changes.entry import DecodedEntry
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.lock_waits import wait_until_unused
+from headrace.errors import AnsweredError, CommandError
+from headrace.execution.matches import Target, measure
+from headrace.execution.storage_stats import count_of
+from headrace.store import catalog_changes
+from headrace.store.catalog import Collection
+from headrace.store.identity import identify
+from headrace.turns import current_turn, tick, uninterrupted
+
+_ROUND_COUNT_MAX: Final = 1000  # behind them the last changes are copied without a pause
+
+
+def move(context: CommandContext, source: Collection, goal: str, *, drops_target: bool) -> None:
+    """Rename `source` to `goal`, in another database. Raises 48 where that exists and is not to be dropped, 175 where
+    the source is changed in its shape, renamed or dropped meanwhile."""
+    if current_turn() is None or not context.store.oplog_enabled:
+        catalog_changes.move(context.txn, source, goal, context.txn.collection(goal))
+        return
+    temporary = f"{goal.partition('.')[0]}.tmp{uuids.uuid4().hex[:5]}.renameCollection"
+    context.engine.temporary.add(temporary)
+    try:
+        _move(context, source, temporary, goal, drops_target=drops_target)
+    except AnsweredError:
+        left = context.txn.collection(temporary)
+        if left is not None:
+            catalog_changes.drop(context.txn, left)
+        raise
+    finally:
+        context.engine.temporary.discard(temporary)
+
+
+def _move(context: CommandContext, source: Collection, temporary: str, goal: str, *, drops_target: bool) -> None:
+    shape = _shape(source)
+    count_of(context, source)
+    target = Target(context, source)
+    copy = Target(context, catalog_changes.create(context.txn, temporary, dict(source.options)))
+    indexes = [index.spec for index in source.indexes if index.name != "_id_"]
+    if indexes:
+        catalog_changes.create_indexes(context.txn, copy.collection, indexes)
+    measure(context, copy)
+    changed = _ChangedDocuments(context, target)
+    _copy(context, target, copy)
+    for count in range(_ROUND_COUNT_MAX + 1):
+        wait_until_unused(context, target.collection.namespace)
+        wait_until_unused(context, goal)
+        pause_count = context.pause_count
+        if count == _ROUND_COUNT_MAX:
+            with uninterrupted():
+                changed.copy_again(copy)
+        else:
+            changed.copy_again(copy)
+        if pause_count == context.pause_count:
+            break
+    if _shape(target.collection) != shape:
+        raise CommandError(175, f"collection '{target.collection.namespace}' was changed while it was renamed")
+    existing = context.txn.collection(goal)
+    if existing is not None and (not drops_target or existing.is_view):
+        raise CommandError(48, "target namespace exists")
+    catalog_changes.rename(context.txn, copy.collection, goal, existing)
+    catalog_changes.drop(context.txn, target.collection)
+
+
+def _shape(collection: Collection) -> Any:
+    return collection.options, [index.spec for index in collection.indexes]
+
+
+def _copy(context: CommandContext, target: Target, copy: Target) -> None:
+    after: bytes | None = None
+    while piece := context.view.scan_chunk(target.collection, after=after):
+        for after, document in piece:  # noqa: B007  (where the walk goes on)
+            context.txn.insert(copy.collection, document)
+
+
+class _ChangedDocuments:
+    """The documents of a collection that others have changed since this was made, by the oplog."""
+
+    def __init__(self, context: CommandContext, target: Target) -> None:
+        self._context = context
+        self._target = target
+        self._through = context.txn.clock_position
+
+    def copy_again(self, copy: Target) -> None:
+        """Copy those that are there, and remove the others; what is changed from here on is for the next call."""
+        context, target = self._context, self._target
+        keys = self._keys()
+        for key in keys:  # all are removed first: values of unique indexes may have been exchanged
+            tick()
+            before = context.txn.by_id(copy.collection, key)
+            if before is not None:
+                context.txn.delete(copy.collection, *before)
+        for key in keys:
+            tick()
+            now = context.txn.by_id(target.collection, key)
+            if now is not None and context.txn.by_id(copy.collection, key) is None:
+                context.txn.insert(copy.collection, now[1])
+
+    def _keys(self) -> list[bytes]:
+        """The keys of the `_id`s of the changed documents, each once."""
+        context = self._context
+        keys: dict[bytes, None] = {}
+        while True:
+            tick()
+            if context.store.pruned_through > self._through:
+                raise CommandError(175, "the oplog no longer has what was changed while the collection was renamed")
+            piece = self._entries()
+            for _, entry in piece:
+                for operation in DecodedEntry(entry).operations(context.txn):
+                    namespace = None if operation.head is None else operation.head.namespace
+                    if namespace == self._target.collection.namespace:
+                        keys[identify(operation.o2)[0]] = None
+            if not piece:
+                return list(keys)
+            self._through = piece[-1][0]
+
+    def _entries(self) -> list[tuple[int, bytes]]:
+        """The next entries of the collection: those that are stored, or else those of the transaction of the moment."""
+        txn, first = self._context.txn, self._through + 1
+        stored: list[tuple[int, bytes]] = []
+        for item in txn.entries_of([self._target.collection.topic], first):
+            stored.append(item)
+            if len(stored) == limits.VIEW_CHUNK_COUNT:
+                return stored
+        if stored:
+            return stored
+        staged = ((int.from_bytes(key, "big"), entry) for key, entry in txn.staged.entries)
+        return [(position, entry) for position, entry in staged if position >= first]

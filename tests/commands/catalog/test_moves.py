@@ -1,0 +1,121 @@
+"""A collection is renamed into another database in turns, and has what others write to it meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import Binary, Int64
+
+from headrace.execution.output import drop_temporary, left_behind
+from headrace.testing.driven import DrivenServer
+
+COUNT = 300
+RENAME = {"renameCollection": "a.c", "to": "b.c"}
+
+
+def fill(server: DrivenServer) -> None:
+    server.must("a", {"createIndexes": "c", "indexes": [{"key": {"u": 1}, "name": "u", "unique": True}]})
+    server.must("a", {"insert": "c", "documents": [{"_id": key, "u": key} for key in range(COUNT)]})
+
+
+def all_in(server: DrivenServer, database: str) -> dict[Any, Any]:
+    documents = server.must(database, {"find": "c", "batchSize": 10_000})["cursor"]["firstBatch"]
+    return {document["_id"]: document for document in documents}
+
+
+def session(*, first: bool = False) -> dict[str, Any]:
+    begin = {"startTransaction": True} if first else {}
+    return {"lsid": {"id": Binary(bytes(16), 4)}, "txnNumber": Int64(1), "autocommit": False, **begin}
+
+
+def test_what_others_write_meanwhile_is_in_the_copy() -> None:
+    with DrivenServer() as server:
+        fill(server)
+        expected: dict[Any, Any] = {}
+
+        def between(pauses: int) -> None:
+            if pauses > 40:
+                return
+            for body in (
+                {"insert": "c", "documents": [{"_id": 1000 + pauses, "u": -pauses}]},
+                {"update": "c", "updates": [{"q": {"_id": pauses * 7}, "u": {"$set": {"n": pauses}}}]},
+                {"delete": "c", "deletes": [{"q": {"_id": pauses * 7 + 1}, "limit": 1}]},
+                {"update": "c", "updates": [{"q": {"_id": 280}, "u": {"$set": {"u": 5000}}}]},
+                {"update": "c", "updates": [{"q": {"_id": 281}, "u": {"$set": {"u": 280}}}]},
+            ):
+                server.must("a", body)
+            if pauses == 10:
+                inserted = {"insert": "c", "documents": [{"_id": "t", "u": "t"}], **session(first=True)}
+                server.must("a", inserted)
+                server.must("admin", {"commitTransaction": 1, **session()})
+            expected.clear()
+            expected.update(all_in(server, "a"))
+
+        reply, pauses = server.in_turns("admin", RENAME, between)
+        assert reply["ok"] == 1.0 and pauses > 40
+        assert all_in(server, "b") == expected and "t" in expected and len(expected) > COUNT
+        assert all_in(server, "a") == {} and server.must("b", {"count": "c"})["n"] == len(expected)
+        names = [item["name"] for item in server.must("b", {"listIndexes": "c"})["cursor"]["firstBatch"]]
+        assert names == ["_id_", "u"] and not server.engine.temporary
+        assert [item["name"] for item in server.must("b", {"listCollections": 1})["cursor"]["firstBatch"]] == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"drop": "c"}, 175),
+        ({"createIndexes": "c", "indexes": [{"key": {"x": 1}, "name": "x"}]}, 175),
+        ({"collMod": "c", "changeStreamPreAndPostImages": {"enabled": True}}, 175),
+    ],
+)
+def test_one_whose_source_is_changed_leaves_nothing(change: dict[str, Any], code: int) -> None:
+    with DrivenServer() as server:
+        fill(server)
+
+        def between(pauses: int) -> None:
+            if pauses == 3:
+                server.must("a", change)
+
+        assert server.in_turns("admin", RENAME, between)[0]["code"] == code
+        assert server.must("b", {"listCollections": 1})["cursor"]["firstBatch"] == []
+        assert len(all_in(server, "a")) == (0 if "drop" in change else COUNT)
+
+
+def test_a_target_that_appears_meanwhile_is_not_replaced() -> None:
+    with DrivenServer() as server:
+        fill(server)
+
+        def between(pauses: int) -> None:
+            if pauses == 3:
+                server.must("b", {"insert": "c", "documents": [{"_id": 1}]})
+
+        assert server.in_turns("admin", RENAME, between)[0]["code"] == 48
+        assert all_in(server, "b") == {1: {"_id": 1}} and len(all_in(server, "a")) == COUNT
+        reply, _ = server.in_turns("admin", {**RENAME, "dropTarget": True})
+        assert reply["ok"] == 1.0 and len(all_in(server, "b")) == COUNT
+
+
+class _Killed(BaseException):
+    """The process ends."""
+
+
+def test_a_crash_in_the_middle_leaves_the_source_and_what_is_dropped(tmp_path: Path) -> None:
+    with DrivenServer(tmp_path / "d") as server:
+        fill(server)
+
+        def between(pauses: int) -> None:
+            if pauses == 20:
+                raise _Killed
+
+        with pytest.raises(_Killed):
+            server.in_turns("admin", RENAME, between)
+        server.restart()
+        left = left_behind(server.engine)
+        assert len(left) == 1 and left[0].startswith("b.tmp")
+        txn = server.store.begin()
+        drop_temporary(txn, left)
+        server.store.commit(txn)
+        assert server.must("b", {"listCollections": 1})["cursor"]["firstBatch"] == []
+        assert len(all_in(server, "a")) == COUNT
