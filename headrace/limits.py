@@ -157,6 +157,7 @@ PROFILE_QUEUE_COUNT_MAX: Final = 10_000  # documents that wait to be stored; fur
 PROFILE_READ_BYTES_MAX: Final = 1024 * 1024  # of a reply without a cursor that is read for its counts
 PROFILE_STATEMENT_COUNT_MAX: Final = 100  # statements of one command that are shown
 VALIDATE_LISTED_COUNT_MAX: Final = 1000  # records and rows that an answer of `validate` names; it counts all of them
+PLAN_CACHE_COUNT_MAX: Final = 200  # shapes of queries of a collection whose plan is remembered: some 2 KiB each
 TTL_COUNT_MAX: Final = 250  # documents a TTL index's round looks at before others get a turn
 
 # Sessions.

@@ -20,14 +20,14 @@ Read = TypeVar("Read", bound=tuple[Any, ...])
 """What a walk gives of a document; its BSON comes last."""
 
 
-def _chunk(walk: Iterable[Read]) -> list[Read]:
+def _chunk(walk: Iterable[Read], count_max: int) -> list[Read]:
     """What a scan reads from a view at once: so many documents, or so many bytes of them."""
     chunk: list[Read] = []
     size = 0
     for read in walk:
         chunk.append(read)
         size += len(read[-1])
-        if len(chunk) == limits.VIEW_CHUNK_COUNT or size >= limits.VIEW_CHUNK_BYTES:
+        if len(chunk) == count_max or size >= limits.VIEW_CHUNK_BYTES:
             break
     return chunk
 
@@ -62,12 +62,15 @@ class Scan:
 class IdScan:
     """As `Scan`, in the order of `_id`: what it remembers is the last id key."""
 
-    __slots__ = ("_backward", "_buffer", "_collection", "_high", "_last", "_low", "_view")
+    __slots__ = ("_backward", "_buffer", "_collection", "_count", "_high", "_last", "_low", "_view")
 
     def __init__(
-        self, view: Callable[[], View], collection: Collection, bounds: tuple[bytes, bytes], *, backward: bool = False
-    ) -> None:
+        self, view: Callable[[], View], collection: Collection, bounds: tuple[bytes, bytes], *, backward: bool = False,
+        wanted: int | None = None,
+    ) -> None:  # fmt: skip
+        """`wanted`: how many documents may be enough."""
         self._view = view
+        self._count = min(wanted or limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_COUNT)
         self._collection = collection
         self._low, self._high = bounds
         self._backward = backward
@@ -84,7 +87,8 @@ class IdScan:
         if self._last is not None:
             low, high = (low, self._last) if self._backward else (self._last, high)
         walk = self._view().scan_ids(self._collection, low, high, backward=self._backward)
-        chunk = _chunk(item for item in walk if item[0] != self._last)
+        chunk = _chunk((item for item in walk if item[0] != self._last), self._count)
+        self._count = min(2 * self._count, limits.VIEW_CHUNK_COUNT)
         examined("IXSCAN { _id: 1 }", len(chunk), len(chunk))
         if not chunk:
             raise StopIteration

@@ -13,7 +13,7 @@ from headrace import limits
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import View
-from headrace.turns import tick
+from headrace.turns import examined, tick
 
 RECORD_BYTES: Final = 64
 """What a remembered record takes in memory, about."""
@@ -70,31 +70,28 @@ class IndexScan:
     """An iterator of raw documents in the order of an index, that survives its views: it asks for the current one."""
 
     __slots__ = (
-        "_backward",
-        "_buffer",
-        "_collection",
-        "_count",
-        "_ended",
-        "_index",
-        "_last",
-        "_ranges",
-        "_seen",
-        "_view",
-    )
+        "_backward", "_buffer", "_collection", "_count", "_ended", "_index", "_last", "_ranges", "_reader", "_seen",
+        "_view", "document_count", "key_count",
+    )  # fmt: skip
 
     def __init__(
         self, view: Callable[[], View], collection: Collection, index: Index, ranges: Sequence[Range], *,
         backward: bool = False, seen: SeenRecords | None = None, wanted: int | None = None,
+        reader: Callable[[View, bytes, bytes], tuple[bytes, bool]] | None = None,
     ) -> None:  # fmt: skip
-        """`seen`: where documents may come more than once. `wanted`: how many documents may be enough."""
+        """`seen`: where documents may come more than once. `wanted`: how many documents may be enough. `reader`: what
+        makes something else of a key and its record than the document, and says whether it has fetched that."""
         self._view = view
         self._collection = collection
         self._index = index
         self._ranges = ranges
         self._backward = backward
         self._seen = seen
+        self._reader = reader
         self._last: bytes | None = None
         self._ended = False
+        self.key_count = 0
+        self.document_count = 0
         self._count = min(wanted or limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_COUNT)
         self._buffer: Iterator[bytes] = iter(())
 
@@ -117,16 +114,28 @@ class IndexScan:
         if self._last is not None:
             check_index(view, self._collection, index)
         chunk: list[bytes] = []
-        size = 0
-        keys = walk_keys(view, index, self._ranges, backward=self._backward, after=self._last)
-        for count, (key, record) in enumerate(keys, 1):
+        size = count = fetched = 0
+        reader = self._reader
+        for key, record in walk_keys(view, index, self._ranges, backward=self._backward, after=self._last):
             self._last = key
+            count += 1
             if seen is None or seen.is_new(record):
-                document = view.fetch(self._collection, index, record)
+                if reader is None:
+                    document, is_fetched = view.fetch(self._collection, index, record), True
+                else:
+                    document, is_fetched = reader(view, key, record)
+                fetched += is_fetched
                 chunk.append(document)
                 size += len(document)
             if count == self._count or size >= limits.VIEW_CHUNK_BYTES:
                 self._count = min(2 * count, limits.VIEW_CHUNK_COUNT)
-                return chunk
-        self._ended = True
+                break
+        else:
+            self._ended = True
+        self.key_count += count
+        self.document_count += fetched
+        examined(self._summary(), fetched, count)
         return chunk
+
+    def _summary(self) -> str:
+        return "IXSCAN { " + ", ".join(f"{path}: {kind}" for path, kind in self._index.spec["key"].items()) + " }"

@@ -1,28 +1,33 @@
-"""The plan of a filter as `explain` reports it, and a view that counts keys and documents examined.
+"""Plans as `explain` reports them, with what their stages have examined and returned.
 
-    IDHACK     the document of one `_id`
-    IXSCAN     an index: some keys, ranges, or all of them in order; the documents are fetched
-    COUNT_SCAN the keys of an index are counted
-    COLLSCAN   every document
-    EOF        there is no collection
+    IDHACK        the document of one `_id`
+    IXSCAN        an index: some keys, ranges, or all of them in order; the documents are fetched (FETCH), or what is
+                  asked for is made from the keys (PROJECTION_COVERED)
+    COUNT_SCAN    the keys of an index are counted
+    DISTINCT_SCAN an index, from each value of a field to the next
+    OR            several indexes, one after the other; SORT_MERGE: merged in their order
+    COLLSCAN      every document
+    EOF           there is no collection
 
-Rule: `Finder` and `sources` choose the plan; this asks them the same questions in the same order.
+Rule: what is shown is the `ReadPlan` that is executed; counts are those of its scans and of a view that counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
-from headrace.execution.plan import Finder
+from headrace.cursors.index_scan import IndexScan
 from headrace.execution.planner.bounds import end_shown
-from headrace.execution.planner.choice import ANY_ORDER, NO_INDEX, Access, OrAccess, Order
 from headrace.execution.planner.collated_bounds import CollationKey
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.intervals import Intervals
-from headrace.query.collation import Collation
+from headrace.execution.planner.plan_cache import indexes_of
+from headrace.execution.planner.query import hash_of, shape_of
+from headrace.execution.planner.several_accesses import Access, OrAccess
+from headrace.execution.planner.trial import Trial
+from headrace.execution.read_plan import ReadKind, ReadPlan
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View
@@ -100,71 +105,71 @@ class CountingView(View):
             yield item
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPlan:
-    """How documents are read: the stage, whether it gives the order that was asked for, and the ways not taken."""
-
-    stage: Stage
-    is_sorted: bool = False
-    rejected: tuple[Stage, ...] = ()
-
-
-def access(
-    view: View, collection: Collection | None, spec: dict[str, Any], collation: Collation | None,
-    variables: dict[str, Any] | None, *, backward: bool = False, order: Order = ANY_ORDER, hint: Any = None,
-) -> ReadPlan:  # fmt: skip
-    """The stage that reads the matches. Raises what a bad filter raises."""
-    if collection is None:
-        return ReadPlan({"stage": "EOF"}, is_sorted=True)
-    finder = Finder(collection, spec, collation, variables, hint)
-    if finder.is_by_id:
-        return ReadPlan({"stage": "IDHACK"}, is_sorted=True)
-    direction = finder.id_direction(order)
-    if direction:
-        return ReadPlan(_by_id(spec, direction), is_sorted=True)
-    choice = NO_INDEX if backward else finder.choice(view, order)
-    if choice.access is not None:
-        is_sorted = isinstance(choice.access, IndexAccess) and choice.access.is_sorted
-        return ReadPlan(_fetch(spec, choice.access), is_sorted, tuple(_fetch(spec, way) for way in choice.rejected))
-    if finder.has_id_keys or (finder.id_range is not None and not backward):
-        return ReadPlan(_by_id(spec, 1))
-    return ReadPlan(
-        {"stage": "COLLSCAN"} | _filter(spec) | {"direction": "backward" if backward else "forward"}
-    )  # fmt: skip
+def read_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
+    """The stage that reads the matches; None: there is no collection."""
+    if plan is None:
+        return {"stage": "EOF"}
+    if plan.kind is ReadKind.IDHACK:
+        return {"stage": "IDHACK"}
+    if plan.kind is ReadKind.IDS:
+        return _by_id(spec, "backward" if plan.backward else "forward")
+    if plan.choice.access is None:
+        return {"stage": "COLLSCAN"} | _filter(spec) | {"direction": "backward" if plan.backward else "forward"}
+    if plan.covered is not None:
+        projection = dict.fromkeys(plan.covered, 1) | ({} if "_id" in plan.covered else {"_id": 0})
+        scan = access_stage(plan.choice.access, spec)["inputStage"]
+        return {"stage": "PROJECTION_COVERED", "transformBy": projection, "inputStage": scan}
+    return access_stage(plan.choice.access, spec)
 
 
-def counting_plan(
-    view: View, collection: Collection | None, spec: dict[str, Any], collation: Collation | None, hint: Any
-) -> ReadPlan:
+def rejected_stages(plan: ReadPlan | None, spec: dict[str, Any]) -> list[Stage]:
+    """The ways that were not taken."""
+    return [] if plan is None else [access_stage(way, spec) for way in plan.choice.rejected]
+
+
+def cache_keys(plan: ReadPlan | None) -> dict[str, Any]:
+    """The hash of the shape of a query, and of the shape with the indexes that could do."""
+    ways = [] if plan is None or plan.choice.access is None else [plan.choice.access, *plan.choice.rejected]
+    shape = shape_of(None, None, None) if plan is None else plan.finder.shape(plan.order)
+    hashed = hash_of(shape)
+    key = hash_of(shape, sorted({index for way in ways for index in indexes_of(way)}))
+    return {"queryHash": hashed, "planCacheShapeHash": hashed, "planCacheKey": key}
+
+
+def counting_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
     """The stage that counts the matches."""
-    if collection is not None and not spec:
-        return ReadPlan({"stage": "RECORD_STORE_COUNT"})
-    plan = access(view, collection, spec, collation, None, hint=hint)
-    below = plan.stage
-    if (
-        below["stage"] == "FETCH"
-        and collection is not None
-        and "filter" not in below
-        and below["inputStage"]["indexName"] != "_id_"
-    ):
+    if plan is not None and not spec and not plan.finder.is_hinted:
+        return {"stage": "RECORD_STORE_COUNT"}
+    below = read_stage(plan, spec)
+    access = None if plan is None else plan.choice.access
+    if isinstance(access, IndexAccess) and access.is_exact:
         below = below["inputStage"] | {"stage": "COUNT_SCAN"}
-    return ReadPlan({"stage": "COUNT", "inputStage": below}, rejected=plan.rejected)
+    return {"stage": "COUNT", "inputStage": below}
 
 
-def _by_id(spec: dict[str, Any], direction: int) -> Stage:
+def distinct_stage(access: IndexAccess, path: str) -> Stage:
+    """The stage that goes from each value of a path to the next."""
+    scan = {"stage": "DISTINCT_SCAN"} | {name: value for name, value in _index_scan(access).items() if name != "stage"}
+    return {"stage": "PROJECTION_COVERED", "transformBy": {path: 1, "_id": 0}, "inputStage": scan}
+
+
+def _by_id(spec: dict[str, Any], direction: str) -> Stage:
     scan = {
         "stage": "IXSCAN", "keyPattern": {"_id": 1}, "indexName": "_id_", "isMultiKey": False, "isUnique": True,
-        "isSparse": False, "isPartial": False, "indexVersion": 2,
-        "direction": "forward" if direction == 1 else "backward",
+        "isSparse": False, "isPartial": False, "indexVersion": 2, "direction": direction,
     }  # fmt: skip
     return {"stage": "FETCH"} | _filter(spec) | {"inputStage": scan}
 
 
-def _fetch(spec: dict[str, Any], way: Access) -> Stage:
+def access_stage(way: Access, spec: dict[str, Any]) -> Stage:
     """The documents of an index's keys; without a filter where the bounds say all of it."""
     if isinstance(way, OrAccess):
         scans = [_index_scan(branch) for branch in way.branches]
-        return {"stage": "FETCH"} | _filter(spec) | {"inputStage": {"stage": "OR", "inputStages": scans}}
+        below: Stage = {"stage": "OR", "inputStages": scans}
+        if way.sort is not None:
+            pattern = {path: -1 if down else 1 for path, down in way.sort.paths}
+            below = {"stage": "SORT_MERGE", "sortPattern": pattern, "inputStages": scans}
+        return {"stage": "FETCH"} | _filter(spec) | {"inputStage": below}
     return {"stage": "FETCH"} | ({} if way.is_exact else _filter(spec)) | {"inputStage": _index_scan(way)}
 
 
@@ -211,26 +216,92 @@ def _shown(value: Any) -> str:
     return to_string(value)
 
 
-def with_counts(stage: Stage, examined: Examined, returned: int) -> Stage:
-    """A stage with what it has examined, as far as that is counted for itself; the top one has returned `returned`."""
-    made: Stage = {"stage": stage["stage"], "nReturned": returned}
-    if stage["stage"] in ("COUNT_SCAN", "IXSCAN"):
-        made["keysExamined"] = examined.keys
-    if stage["stage"] in ("COLLSCAN", "FETCH"):
-        made["docsExamined"] = examined.documents
-    made |= {name: value for name, value in stage.items() if name not in made}
-    below = stage.get("inputStage")
-    if below is None:
+class StageCounts:
+    """What left each stage of a plan, and what its scans have examined."""
+
+    __slots__ = ("_examined", "_returned", "_scans")
+
+    def __init__(self, examined: Examined) -> None:
+        self._examined = examined
+        self._returned: dict[str, int] = {}
+        self._scans: list[IndexScan] = []
+
+    def count(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
+        """The items, counted as they leave the stage of this name."""
+        self._returned.setdefault(name, 0)
+        for item in items:
+            self._returned[name] += 1
+            yield item
+
+    def add(self, name: str, count: int) -> None:
+        """So many more have left a stage."""
+        self._returned[name] = self._returned.get(name, 0) + count
+
+    def executed(self, stage: Stage, plan: ReadPlan | None) -> Stage:
+        """A stage with its counts, and those below it."""
+        self._scans = [] if plan is None else list(plan.scans)
+        return self._executed(stage)
+
+    def _executed(self, stage: Stage) -> Stage:
+        name = stage["stage"]
+        own = {key: value for key, value in stage.items() if key not in ("inputStage", "inputStages", "stage")}
+        below = [self._executed(item) for item in stage.get("inputStages", ())]
+        if "inputStage" in stage:
+            below = [self._executed(stage["inputStage"])]
+        examined: dict[str, int] = {}
+        passed = sum(item["nReturned"] for item in below)
+        if name in _LEAVES:
+            passed = self._leaf(name, examined)
+        elif name == "FETCH":
+            examined["docsExamined"] = self._examined.documents
+        returned = self._returned.get("FETCH" if name in _READING else name, passed) if name not in _SILENT else 0
+        works = 1 + max(passed, returned, *examined.values(), 0)
+        filter_shown = {"filter": own.pop("filter")} if "filter" in own else {}
+        made = {
+            "stage": name, **filter_shown, "nReturned": returned, "executionTimeMillisEstimate": 0, "works": works,
+            "advanced": returned, "needTime": works - 1 - returned, "needYield": 0, "saveState": 0, "restoreState": 0,
+            "isEOF": 1, **own, **examined,
+        }  # fmt: skip
+        if "inputStages" in stage:
+            made["inputStages"] = below
+        elif below:
+            made["inputStage"] = below[0]
         return made
-    if stage["stage"] in _PASSING:
-        made["inputStage"] = with_counts(below, examined, returned)
-    elif below["stage"] in ("COUNT_SCAN", "IXSCAN"):
-        made["inputStage"] = with_counts(below, examined, examined.keys)
-    return made
+
+    def _leaf(self, name: str, examined: dict[str, int]) -> int:
+        """Put what a scan has examined; returns how much left it."""
+        if name == "IXSCAN" and self._scans:
+            examined["keysExamined"] = self._scans.pop(0).key_count
+        elif name == "COLLSCAN":
+            examined["docsExamined"] = self._examined.documents
+            return self._examined.documents
+        elif name != "EOF":
+            examined["keysExamined"] = self._examined.keys
+            if name == "IDHACK":
+                examined["docsExamined"] = self._examined.documents
+                return self._examined.documents
+        return examined.get("keysExamined", 0)
 
 
-_PASSING: Final = frozenset({"PROJECTION_DEFAULT", "SORT"})
-"""Stages that return what they are given."""
+_LEAVES: Final = frozenset({"COLLSCAN", "COUNT_SCAN", "DISTINCT_SCAN", "EOF", "IDHACK", "IXSCAN", "RECORD_STORE_COUNT"})
+_READING: Final = frozenset({"COLLSCAN", "FETCH", "IDHACK", "PROJECTION_COVERED"})
+_SILENT: Final = frozenset({"COUNT", "DELETE", "UPDATE"})
+"""Stages that return nothing: what they do is in counters of their own."""
+
+
+def tried(trial: Trial, spec: dict[str, Any]) -> dict[str, Any]:
+    """What a way did in the trial."""
+    stage = access_stage(trial.access, spec)
+    stages: Stage = {
+        "stage": "FETCH", "nReturned": trial.result_count, "works": trial.works, "advanced": trial.result_count,
+        "needTime": trial.works - trial.result_count - trial.is_eof, "isEOF": int(trial.is_eof),
+        "docsExamined": trial.document_count, **{name: value for name, value in stage.items() if name != "stage"},
+    }  # fmt: skip
+    stages["inputStage"] = stages["inputStage"] | {"keysExamined": trial.key_count}
+    return {
+        "nReturned": trial.result_count, "executionTimeMillisEstimate": 0, "totalKeysExamined": trial.key_count,
+        "totalDocsExamined": trial.document_count, "score": trial.score, "executionStages": stages,
+    }  # fmt: skip
 
 
 def _filter(spec: dict[str, Any]) -> Stage:

@@ -24,7 +24,7 @@ from headrace.dispatch.lock_waits import wait_until_unlocked
 from headrace.errors import CommandError
 from headrace.execution.command_memory import memory_of
 from headrace.execution.plan import Finder
-from headrace.execution.planner.choice import Order
+from headrace.execution.planner.query import Order
 from headrace.query.sort import SortKey
 from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection

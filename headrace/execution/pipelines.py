@@ -17,8 +17,8 @@ from headrace.execution.distinct_scan import distinct_documents
 from headrace.execution.let import variables_of
 from headrace.execution.output import write_output
 from headrace.execution.plan import Finder, collation_of
-from headrace.execution.planner.choice import Order
 from headrace.execution.planner.index_access import IndexAccess
+from headrace.execution.planner.query import Order
 from headrace.execution.sources import documents, equal_documents, in_order, is_virtual, resolve
 from headrace.query.expansion import encoded
 from headrace.query.pipeline import PipelineContext, Stage, parse_pipeline, run_pipeline
@@ -88,12 +88,12 @@ def run_pipeline_on(
     if firsts is not None:
         return map(encoded, run_pipeline(firsts.stages, map(decode, firsts.documents)))
     sort = stages[0] if stages and isinstance(stages[0], Sort) else None
-    results, is_sorted = in_order(
+    results, plan = in_order(
         context, base, spec, pipeline_context.collation,
         Order() if sort is None else Order(sort.order, sort.count_max),
         variables=dict(pipeline_context.variables), hint=body.get("hint"),
     )  # fmt: skip
-    if sort is not None and is_sorted and sort.order.paths:
+    if sort is not None and plan is not None and plan.is_sorted:
         limit = sort.count_max
         results, stages = results if limit is None else islice(results, limit), stages[1:]
     if stages and _writes(stages[-1]):
@@ -109,6 +109,7 @@ class FirstDocuments(NamedTuple):
     """The first document of each group, instead of all; `stages` are those that are left to run."""
 
     access: IndexAccess
+    path: str
     documents: Iterator[bytes]
     stages: tuple[Stage, ...]
 
@@ -131,7 +132,7 @@ def first_of_each(
     access = finder.distinct(context.view, path, order, with_missing=True)
     if access is None:
         return None
-    return FirstDocuments(access, distinct_documents(context, collection, access, path), rest)
+    return FirstDocuments(access, path, distinct_documents(context, collection, access, path), rest)
 
 
 def _grouped_path(spec: dict[str, Any], sort: Sort | None) -> str | None:

@@ -14,19 +14,11 @@ from bson.datetime_ms import DatetimeMS
 from headrace import limits
 from headrace.cursors.index_scan import check_index, walk_keys
 from headrace.errors import CommandError
-from headrace.execution.planner.choice import (
-    ANY_ORDER,
-    NO_INDEX,
-    TRIAL_COUNT,
-    Access,
-    Choice,
-    OrAccess,
-    Order,
-    choose,
-    distinct_access,
-    key_count,
-)
+from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
 from headrace.execution.planner.index_access import IndexAccess
+from headrace.execution.planner.query import ANY_ORDER, Order, Query, Shape, shape_of
+from headrace.execution.planner.several_accesses import Access
+from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection, Index
@@ -49,8 +41,8 @@ class Finder:
     """A parsed filter over one collection, and how its matches are read."""
 
     __slots__ = (
-        "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys", "_id_range",
-        "predicate",
+        "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys", "_id_range", "_spec",
+        "predicate", "uses_cache",
     )  # fmt: skip
 
     def __init__(
@@ -63,7 +55,9 @@ class Finder:
         """
         self._collection = collection
         self._collation = collation
+        self._spec = spec
         self._hint = hint
+        self.uses_cache = True
         self._choice: Choice | None = None
         self._id_direction: int | None = None
         check_hint(collection, hint)
@@ -114,10 +108,16 @@ class Finder:
         if (self._hint and (hint is None or hint.name == "_id_")) or (hint is None and self._id_keys is not None):
             return NO_INDEX
         node = None if self.predicate is None else self.predicate.node
-        choice = choose(view, collection, node, self._collation, order, hint)
+        test = None if self.predicate is None else self.predicate.test
+        query = Query(node, test, self._collation, self._spec, self.uses_cache)
+        choice = choose(view, collection, query, order, hint)
         if hint is None and self._id_range is not None and not _is_narrow(view, choice.access):
             return NO_INDEX
         return choice
+
+    def shape(self, order: Order) -> Shape:
+        """What queries have in common that differ in their values."""
+        return shape_of(None if self.predicate is None else self.predicate.node, order.sort, self._collation)
 
     def distinct(self, view: View, path: str, order: Order = ANY_ORDER, *, with_missing: bool) -> IndexAccess | None:
         """The way from each value of a path to the next. `with_missing`: documents without one count as null."""
@@ -192,8 +192,7 @@ class Finder:
     def _by_index(self, view: View, access: Access, after: bytes | None) -> Iterator[tuple[bytes, bytes, bytes]]:
         """A position is the number of the branch, in two bytes, and the key."""
         collection = self._collection
-        branches = access.branches if isinstance(access, OrAccess) else (access,)
-        for number, branch in enumerate(branches):
+        for number, branch in enumerate(access.branches):
             prefix = number.to_bytes(2, "big")
             last = None
             if after is not None:
@@ -268,8 +267,8 @@ def _keys_of(equal: Any, condition: Any, collation: Collation | None) -> list[by
 
 
 def _is_narrow(view: View, access: Access | None) -> bool:
-    """Whether an index leads to fewer documents than a trial counts, so that a range of `_id`s is no better."""
-    return isinstance(access, IndexAccess) and key_count(view, access) < TRIAL_COUNT
+    """Whether an index leads to fewer documents than end a trial, so that a range of `_id`s is no better."""
+    return isinstance(access, IndexAccess) and key_count(view, access, RESULT_COUNT) < RESULT_COUNT
 
 
 def hinted_index(collection: Collection | None, hint: Any) -> Index | None:

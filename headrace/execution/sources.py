@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Any, NamedTuple
 
 from headrace import limits
-from headrace.cursors.document_cursor import IdScan, Scan
-from headrace.cursors.index_scan import IndexScan, SeenRecords
 from headrace.cursors.oplog_scan import OplogScan, pre_images, time_bounds
 from headrace.cursors.tailable_scan import Matching
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES
 from headrace.errors import CommandError
-from headrace.execution.command_memory import memory_of
 from headrace.execution.plan import Finder
-from headrace.execution.planner.choice import (
-    ANY_ORDER,
-    NO_INDEX,
-    Access,
-    OrAccess,
-    Order,
-    equality_access,
-    index_for_equality,
-)
-from headrace.execution.planner.index_access import IndexAccess
+from headrace.execution.planner.choice import equality_access, index_for_equality
+from headrace.execution.planner.query import ANY_ORDER, Order
+from headrace.execution.read_plan import ReadPlan, index_scans, plan_read, read
 from headrace.execution.storage_stats import count_of
 from headrace.query.collation import Collation
 from headrace.query.match import parse_filter
 from headrace.query.stages.stage import EqualDocuments
 from headrace.store.catalog import Collection
-from headrace.store.view import View, id_bounds
+from headrace.store.view import View
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
 
@@ -82,54 +71,16 @@ def _views_of(context: CommandContext, database: str) -> list[bytes]:
     return [encode({"_id": item.namespace, **item.options}) for item in views]
 
 
-class Sorted(NamedTuple):
-    """Raw documents, and whether they come in the order that was asked for."""
+class Opened(NamedTuple):
+    """Raw documents, and how they are read: None where there is no collection that could be read in several ways."""
 
     documents: Iterator[bytes]
-    is_sorted: bool
+    plan: ReadPlan | None
 
-
-def stored(
-    context: CommandContext, collection: Collection, spec: dict[str, Any], collation: Collation | None,
-    backward: bool = False, variables: dict[str, Any] | None = None, order: Order = ANY_ORDER, hint: Any = None,
-) -> Sorted:  # fmt: skip
-    """Matching raw documents of a collection, in the order asked for if an index has it."""
-    finder = Finder(collection, spec, collation, variables, hint)
-    if finder.is_by_id:
-        match = finder.by_id(context.view)
-        return Sorted(iter(() if match is None else (match[1],)), True)
-    is_by_id = finder.id_direction(order)
-    if is_by_id:
-        bounds = finder.id_range or id_bounds(None, None)
-        current: Callable[[], View] = lambda: context.view  # noqa: E731
-        return Sorted(finder.narrowed(lambda: IdScan(current, collection, bounds, backward=is_by_id < 0)), True)
-    access = NO_INDEX.access if backward else finder.choice(context.view, order).access
-    if access is not None:
-        is_sorted = isinstance(access, IndexAccess) and access.is_sorted
-        wanted = order.limit if is_sorted or order.sort is None else None
-        return Sorted(finder.narrowed(lambda: _by_index(context, collection, access, wanted)), is_sorted)
-    if finder.has_id_keys:
-        candidates = [raw for _, _, raw in finder.candidates(context.view)]
-        return Sorted(finder.narrowed(lambda: iter(candidates)), False)
-    if finder.id_range is not None and not backward:
-        bounds = finder.id_range
-        return Sorted(finder.narrowed(lambda: IdScan(lambda: context.view, collection, bounds)), False)
-    return Sorted(finder.narrowed(lambda: Scan(lambda: context.view, collection, backward=backward)), False)
-
-
-def _by_index(context: CommandContext, collection: Collection, access: Access, wanted: int | None) -> Iterator[bytes]:
-    """What may match, each document once."""
-    branches = access.branches if isinstance(access, OrAccess) else (access,)
-    repeats = len(branches) > 1 or any(branch.may_repeat for branch in branches)
-    seen = SeenRecords(memory_of(context, {}).add) if repeats else None
-    current: Callable[[], View] = lambda: context.view  # noqa: E731
-    scans = [
-        IndexScan(
-            current, collection, item.index, item.ranges, backward=item.backward, seen=seen, wanted=wanted
-        )
-        for item in branches
-    ]  # fmt: skip
-    return scans[0] if len(scans) == 1 else chain.from_iterable(scans)
+    @property
+    def is_sorted(self) -> bool:
+        """Whether the documents come in the order that was asked for."""
+        return self.plan is not None and self.plan.is_sorted
 
 
 def equal_documents(context: CommandContext, namespace: str, path: str) -> EqualDocuments | None:
@@ -147,7 +98,7 @@ def equal_documents(context: CommandContext, namespace: str, path: str) -> Equal
     def find(values: list[Any]) -> Iterator[dict[str, Any]]:
         access = equality_access(index, path, values)
         context.store.index_uses[index.number] += 1
-        return map(decode, _by_index(context, collection, access, None))
+        return map(decode, index_scans(context, collection, access, None)[0])
 
     return EqualDocuments(find, count_of(context, collection))
 
@@ -171,14 +122,17 @@ def documents(
 
 def in_order(
     context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, order: Order, *,
-    backward: bool = False, variables: dict[str, Any] | None = None, hint: Any = None,
-) -> Sorted:  # fmt: skip
-    """As `documents`, in the order asked for if they can be read so."""
+    backward: bool = False, variables: dict[str, Any] | None = None, hint: Any = None, explained: bool = False,
+) -> Opened:  # fmt: skip
+    """As `documents`, in the order asked for if they can be read so; `explained`: planned without the plan cache."""
     if is_virtual(context, namespace):
-        return Sorted(virtual(context, namespace, spec, collation, backward, variables), False)
+        return Opened(virtual(context, namespace, spec, collation, backward, variables), None)
     collection = context.view.collection(namespace)
     if collection is None:
         if spec:
             parse_filter(spec, collation=collation, variables=variables)
-        return Sorted(iter(()), True)
-    return stored(context, collection, spec, collation, backward, variables, order, hint)
+        return Opened(iter(()), None)
+    finder = Finder(collection, spec, collation, variables, hint)
+    finder.uses_cache = not explained
+    plan = plan_read(context.view, collection, finder, order, backward=backward)
+    return Opened(read(context, plan), plan)

@@ -127,7 +127,8 @@ class Collection:
     __slots__ = (
         "capped", "checks_documents", "counted", "counted_through", "database", "delete_head", "document_count",
         "images", "index_keys_pause", "indexes", "insert_head", "kind", "long_ids", "maintained", "name", "namespace",
-        "next_record", "number", "number_key", "options", "topic", "topics", "unique_indexes", "update_head", "uuid",
+        "next_record", "number", "number_key", "options", "plan_cache", "topic", "topics", "unique_indexes",
+        "update_head", "uuid",
     )  # fmt: skip
 
     def __init__(

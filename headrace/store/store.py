@@ -94,6 +94,8 @@ class Store:
         """The numbers of the indexes that are being built."""
         self.index_uses: Counter[int] = Counter()
         """How often each index was used since the start, by its number."""
+        self.index_filters: dict[bytes | None, dict[Any, Any]] = {}
+        """The planner's index filters, by the UUID of the collection."""
         self._open_transaction: WriteTransaction | None = None
         try:
             self._start()

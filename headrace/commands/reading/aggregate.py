@@ -58,7 +58,7 @@ def run(context: CommandContext, request: Request) -> Any:
     if EXPLAIN.of(body):
         from headrace.commands.reading.explain import explain  # which knows every command that finds
 
-        return explain(context, request, False)
+        return explain(context, request, "queryPlanner")
     if body.get("cursor") is None:
         raise CommandError(9, "The 'cursor' option is required, except for aggregate with the explain argument")
     size = BATCH_SIZE.of(body["cursor"])

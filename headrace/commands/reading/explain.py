@@ -2,14 +2,14 @@
 
     {explain: {find: "c", filter: {...}}, verbosity: "queryPlanner" | "executionStats" | "allPlansExecution"}
 
-The command is run for its counts; one that writes only finds what it would change. Rule: what Headrace does not have
-(other plans, estimates, a cache) is not in the answer.
+The command is run for its counts; one that writes only finds what it would change. Plans are made without the plan
+cache, as by MongoDB, so that `allPlansExecution` has the trial that chose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -29,24 +29,32 @@ from headrace.dispatch.server_info import MONGODB_VERSION_TEXT, host_of
 from headrace.errors import CommandError
 from headrace.execution.explain_plan import (
     Examined,
-    ReadPlan,
-    access,
-    counting_plan,
+    StageCounts,
+    cache_keys,
+    counting_stage,
+    distinct_stage,
     parsed_query,
-    with_counts,
+    read_stage,
+    rejected_stages,
+    tried,
 )
 from headrace.execution.let import variables_of
 from headrace.execution.matches import MatchedDocument, matches
-from headrace.execution.pipelines import pipeline_context_of
+from headrace.execution.pipelines import first_of_each, pipeline_context_of
 from headrace.execution.plan import Finder, check_hint, collation_of
-from headrace.execution.planner.choice import ANY_ORDER, Order
+from headrace.execution.planner.choice import NO_INDEX
+from headrace.execution.planner.query import ANY_ORDER, Order
+from headrace.execution.read_plan import ReadPlan, plan_read
 from headrace.execution.sources import in_order, resolve
 from headrace.execution.updates import parsed
-from headrace.query.pipeline import parse_pipeline
+from headrace.query.match import parse_filter
+from headrace.query.pipeline import PipelineContext, parse_pipeline
 from headrace.query.sort import parse_sort
 from headrace.query.stages.server_stage import ServerStage
 from headrace.query.stages.sort_stage import Sort
+from headrace.query.stages.stage import Stage as PipelineStage
 from headrace.query.update import UpdateContext
+from headrace.store.catalog import Collection
 from headrace.values.bson import decode, encode
 
 VERBOSITIES: Final = ("queryPlanner", "executionStats", "allPlansExecution")
@@ -55,14 +63,15 @@ EXPLAIN: Final = document("explain", required=True)
 FIELDS: Final = Fields(EXPLAIN, string("verbosity", choices=VERBOSITIES))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
     """One way to find: `run` finds, and returns how many documents the command answers and what else it counted."""
 
     namespace: str
-    query: dict[str, Any]
-    read: ReadPlan
-    run: Callable[[], tuple[int, dict[str, int]]]
+    spec: dict[str, Any]
+    stage: dict[str, Any]
+    read: ReadPlan | None
+    run: Callable[[StageCounts], tuple[int, dict[str, int]]]
 
 
 def run(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -70,10 +79,10 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     inner = EXPLAIN.of(request.body)
     name = next(iter(inner), "")
     asked = Request(name, request.db, encode(inner), {}, request.client, inner)
-    return explain(context, asked, request.body.get("verbosity") != "queryPlanner")
+    return explain(context, asked, request.body.get("verbosity", "allPlansExecution"))
 
 
-def explain(context: CommandContext, request: Request, verbose: bool) -> dict[str, Any]:
+def explain(context: CommandContext, request: Request, verbosity: str) -> dict[str, Any]:
     """The reply for a request that is not to be answered. Raises 59 and 20 for a command that finds nothing, 40415."""
     plans = _PLANS.get(request.name)
     if plans is None and request.name != "aggregate":
@@ -86,10 +95,10 @@ def explain(context: CommandContext, request: Request, verbose: bool) -> dict[st
     context.wrap(examined.counting)
     reply: dict[str, Any] = {"explainVersion": "1"}
     if request.name == "aggregate" or _is_view(context, request):
-        reply |= _pipeline(context, request, examined, verbose)
+        reply |= _pipeline(context, request, examined, verbosity)
     else:
         assert plans is not None
-        reply |= _explained(context, plans(context, request), examined, verbose)
+        reply |= _explained(context, plans(context, request), examined, verbosity)
     reply["command"] = {**request.body, "$db": request.db}
     host, _, port = host_of(context.engine, request.client).rpartition(":")
     reply["serverInfo"] = {
@@ -99,30 +108,34 @@ def explain(context: CommandContext, request: Request, verbose: bool) -> dict[st
     return reply
 
 
-def _explained(context: CommandContext, plan: Plan, examined: Examined, verbose: bool) -> dict[str, Any]:
+def _explained(context: CommandContext, plan: Plan, examined: Examined, verbosity: str) -> dict[str, Any]:
+    choice = NO_INDEX if plan.read is None else plan.read.choice
     reply: dict[str, Any] = {
         "queryPlanner": {
-            "namespace": plan.namespace, "parsedQuery": plan.query, "indexFilterSet": False,
-            "winningPlan": plan.read.stage, "rejectedPlans": list(plan.read.rejected),
+            "namespace": plan.namespace, "parsedQuery": parsed_query(plan.spec), "indexFilterSet": choice.is_filtered,
+            **cache_keys(plan.read), "winningPlan": plan.stage,
+            "rejectedPlans": rejected_stages(plan.read, plan.spec),
         },
     }  # fmt: skip
-    if not verbose:
+    if verbosity == "queryPlanner":
         return reply
     began_ms = context.clock.monotonic_ms()
     stats: dict[str, Any] = {"executionSuccess": True, "nReturned": 0}
     counted: dict[str, int] = {}
+    counts = StageCounts(examined)
     try:
-        stats["nReturned"], counted = plan.run()
+        stats["nReturned"], counted = plan.run(counts)
     except CommandError as error:
         stats |= {"executionSuccess": False, "errorMessage": error.message, "errorCode": error.code}
-    stage = plan.read.stage
-    if stage["stage"] == "SORT":
+    if plan.stage["stage"] == "SORT":
         counted |= spills_of(context, "$sort")
     stats |= {
         "executionTimeMillis": int(context.clock.monotonic_ms() - began_ms),
         "totalKeysExamined": examined.keys, "totalDocsExamined": examined.documents,
-        "executionStages": with_counts(stage, examined, stats["nReturned"]) | counted,
+        "executionStages": counts.executed(plan.stage, plan.read) | counted,
     }  # fmt: skip
+    if verbosity == "allPlansExecution":
+        stats["allPlansExecution"] = [tried(trial, plan.spec) for trial in choice.trials]
     reply["executionStats"] = stats
     return reply
 
@@ -136,49 +149,80 @@ def _find(context: CommandContext, request: Request) -> Plan:
     spec, sort = find.FILTER.of(body), find.SORT.of(body)
     collection = context.view.collection(namespace)
     check_hint(collection, body.get("hint"))
-    collation, let = collation_of(collection, body.get("collation")), variables_of(body) or None
-    backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
     skip, limit = find.SKIP.of(body) or 0, find.LIMIT.of(body) or None
-    order = Order(parse_sort(sort, collation) if sort else None, None if limit is None else skip + limit)
-    read = access(context.view, collection, spec, collation, let, backward=backward, order=order, hint=body.get("hint"))
-    stage = read.stage
-    if sort and "$natural" not in sort and not read.is_sorted:
+    counts: list[StageCounts] = []
+
+    def count_stage(name: str, items: Iterator[bytes]) -> Iterator[bytes]:
+        for item in items:
+            counts[0].add(name, 1)
+            yield item
+
+    documents, read = find.selected(context, request, namespace, spec, collection, skip, limit, count_stage)
+    stage = read_stage(read, spec)
+    if sort and "$natural" not in sort and (read is None or not read.is_sorted):
         stage = {"stage": "SORT", "sortPattern": sort, "inputStage": stage}
     if skip:
         stage = {"stage": "SKIP", "skipAmount": Int64(skip), "inputStage": stage}
     if limit is not None:
         stage = {"stage": "LIMIT", "limitAmount": Int64(limit), "inputStage": stage}
-    if body.get("projection"):
-        stage = {"stage": "PROJECTION_DEFAULT", "transformBy": body["projection"], "inputStage": stage}
+    if body.get("projection") and (read is None or read.covered is None):
+        kind = "DEFAULT" if find.covering(body["projection"]) is None else "SIMPLE"
+        stage = {"stage": f"PROJECTION_{kind}", "transformBy": body["projection"], "inputStage": stage}
 
-    def run_plan() -> tuple[int, dict[str, int]]:
-        return _length(find.selected(context, request, namespace, spec, collection, skip, limit)), {}
+    def run_plan(stage_counts: StageCounts) -> tuple[int, dict[str, int]]:
+        counts.append(stage_counts)
+        for name in ("FETCH", "LIMIT", "SORT", "SKIP"):
+            stage_counts.add(name, 0)
+        returned = _length(documents)
+        stage_counts.add("LIMIT", returned)
+        return returned, {}
 
-    return Plan(namespace, parsed_query(spec), replace(read, stage=stage), run_plan)
+    return Plan(namespace, spec, stage, read, run_plan)
+
+
+def _read(
+    context: CommandContext, collection: Collection | None, spec: dict[str, Any], body: dict[str, Any],
+    variables: dict[str, Any] | None = None, order: Order = ANY_ORDER,
+) -> ReadPlan | None:  # fmt: skip
+    """The plan that reads the matches; `body` has the collation and the hint."""
+    collation = collation_of(collection, body.get("collation"))
+    if collection is None:
+        if spec:
+            parse_filter(spec, collation=collation, variables=variables)
+        return None
+    finder = Finder(collection, spec, collation, variables, body.get("hint"))
+    finder.uses_cache = False
+    return plan_read(context.view, collection, finder, order)
 
 
 def _count(context: CommandContext, request: Request) -> Plan:
     namespace, spec = target(request), count.QUERY.of(request.body)
-    collection = context.view.collection(namespace)
-    collation = collation_of(collection, request.body.get("collation"))
-    read = counting_plan(context.view, collection, spec, collation, request.body.get("hint"))
+    read = _read(context, context.view.collection(namespace), spec, request.body)
 
-    def run_plan() -> tuple[int, dict[str, int]]:
-        return 0, {"nCounted": count.count(context, request)["n"]}
+    def run_plan(counts: StageCounts) -> tuple[int, dict[str, int]]:
+        counted = count.count(context, request)["n"]
+        if not count.SKIP.of(request.body) and not count.LIMIT.of(request.body):
+            counts.add("FETCH", counted)
+        return 0, {"nCounted": counted, "nSkipped": count.SKIP.of(request.body) or 0}
 
-    return Plan(namespace, parsed_query(spec), read, run_plan)
+    return Plan(namespace, spec, counting_stage(read, spec), read, run_plan)
 
 
 def _distinct(context: CommandContext, request: Request) -> Plan:
     namespace, spec = target(request), count.QUERY.of(request.body)
     collection = context.view.collection(namespace)
-    collation = collation_of(collection, request.body.get("collation"))
-    read = access(context.view, collection, spec, collation, None, hint=request.body.get("hint"))
+    read = _read(context, collection, spec, request.body)
+    path = count.KEY.of(request.body)
+    access = None if read is None else read.finder.distinct(context.view, path, with_missing=False)
+    stage = read_stage(read, spec) if access is None else distinct_stage(access, path)
 
-    def run_plan() -> tuple[int, dict[str, int]]:
-        return len(count.distinct(context, request)["values"]), {}
+    def run_plan(counts: StageCounts) -> tuple[int, dict[str, int]]:
+        returned = len(count.distinct(context, request)["values"])
+        if access is not None:
+            counts.add("FETCH", returned)
+        return returned, {}
 
-    return Plan(namespace, parsed_query(spec), read, run_plan)
+    return Plan(namespace, spec, stage, read, run_plan)
 
 
 def _writes(context: CommandContext, request: Request, statement: dict[str, Any], one: bool, sort: Any) -> Plan:
@@ -188,27 +232,31 @@ def _writes(context: CommandContext, request: Request, statement: dict[str, Any]
     check_hint(collection, statement.get("hint"))
     collation, spec = collation_of(collection, statement.get("collation")), statement["q"]
     let = variables_of(body) or None
-    read = access(context.view, collection, spec, collation, let, hint=statement.get("hint"))
-    below = read.stage
+    order = Order(parse_sort(sort, collation), 1) if sort else ANY_ORDER
+    read = _read(context, collection, spec, statement, let, order)
+    below = read_stage(read, spec)
     updates = "u" in statement
     change = parsed(statement, collection, let) if updates else None
-    if sort:
-        below = {"stage": "SORT", "sortPattern": sort, "inputStage": below}
+    is_sorted = False
+    if sort and read is not None:
+        is_sorted = read.finder.take_order(context.view, order)
+        if not is_sorted:
+            below = {"stage": "SORT", "sortPattern": sort, "inputStage": below}
 
-    def run_plan() -> tuple[int, dict[str, int]]:
+    def run_plan(counts: StageCounts) -> tuple[int, dict[str, int]]:
         selected: Iterator[MatchedDocument] = iter(())
-        if collection is not None:
-            finder = Finder(collection, spec, collation, let, statement.get("hint"))
-            selected = matches(context, finder, 1)
+        if read is not None:
+            selected = matches(context, read.finder, 1 if one and (is_sorted or not sort) else None)
         matched = modified = 0
         for match in selected:
             matched += 1
-            if change is not None:
-                positional = finder.positional(match.document) if change.needs_position else None
+            if change is not None and read is not None:
+                positional = read.finder.positional(match.document) if change.needs_position else None
                 update_context = UpdateContext(context.clock.now_ms(), Timestamp(0, 0), positional)
                 modified += change.apply(match.document, update_context).change is not None
-            if one and not sort:
+            if one and (is_sorted or not sort):
                 break
+        counts.add("FETCH", matched)
         if not updates:
             return 0, {"nWouldDelete": min(matched, 1) if one else matched}
         upserted = int(not matched and UPSERT.of(statement))
@@ -216,8 +264,8 @@ def _writes(context: CommandContext, request: Request, statement: dict[str, Any]
             matched, modified = min(matched, 1), min(modified, 1)
         return 0, {"nMatched": matched, "nWouldModify": modified, "nWouldUpsert": upserted}
 
-    read = replace(read, stage={"stage": "UPDATE" if updates else "DELETE", "inputStage": below})
-    return Plan(namespace, parsed_query(spec), read, run_plan)
+    stage = {"stage": "UPDATE" if updates else "DELETE", "inputStage": below}
+    return Plan(namespace, spec, stage, read, run_plan)
 
 
 def _statement(request: Request, field: str) -> dict[str, Any]:
@@ -276,7 +324,7 @@ def _is_view(context: CommandContext, request: Request) -> bool:
     return True
 
 
-def _pipeline(context: CommandContext, request: Request, examined: Examined, verbose: bool) -> dict[str, Any]:
+def _pipeline(context: CommandContext, request: Request, examined: Examined, verbosity: str) -> dict[str, Any]:
     """The filter that a pipeline begins with as a plan, and its other stages as they are run."""
     body = request.body
     name = body[request.name]
@@ -293,32 +341,48 @@ def _pipeline(context: CommandContext, request: Request, examined: Examined, ver
     spec: dict[str, Any] = {}
     if pipeline and type(pipeline[0].get("$match")) is dict:
         spec, stages = pipeline[0]["$match"], stages[1:]
-    collection, variables = context.view.collection(base), dict(pipeline_context.variables)
-    order = Order(stages[0].order, stages[0].count_max) if stages and isinstance(stages[0], Sort) else ANY_ORDER
-    hint, collation = body.get("hint"), pipeline_context.collation
-    read = access(context.view, collection, spec, collation, variables, order=order, hint=hint)
-    if read.is_sorted and order.sort is not None and order.sort.paths:
-        stages = stages[1:]
-    counts = [0] * (len(stages) + 1)
+    plan, documents, left = _source(context, base, spec, pipeline_context, stages, body.get("hint"))
+    counts = [0] * (len(left) + 1)
 
-    def run_plan() -> tuple[int, dict[str, int]]:
-        matched = in_order(context, base, spec, collation, order, variables=variables, hint=hint).documents
-        flow: Iterator[Any] = map(decode, _counted(islice(matched, order.limit if read.is_sorted else None), counts, 0))
-        for index, stage in enumerate(stages, 1):
+    def run_plan(stage_counts: StageCounts) -> tuple[int, dict[str, int]]:
+        flow: Iterator[Any] = map(decode, _counted(stage_counts.count("FETCH", documents), counts, 0))
+        for index, stage in enumerate(left, 1):
             if stage.name not in ("$merge", "$out"):
                 flow = _counted(stage.apply(flow), counts, index)
         _length(flow)
         return counts[0], {}
 
-    explained = _explained(context, Plan(base, parsed_query(spec), read, run_plan), examined, verbose)
-    if not stages:
+    plan.run = run_plan
+    explained = _explained(context, plan, examined, verbosity)
+    if not left:
         return explained
-    shown: list[dict[str, Any]] = [{"$cursor": explained}, *({stage.name: stage.spec} for stage in stages)]
-    if verbose:
+    shown: list[dict[str, Any]] = [{"$cursor": explained}, *({stage.name: stage.spec} for stage in left)]
+    if verbosity != "queryPlanner":
         for index, item in enumerate(shown):
             item["nReturned"] = Int64(counts[index])
             item |= spills_of(context, next(iter(item)))
     return {"stages": shown}
+
+
+def _source(
+    context: CommandContext, base: str, spec: dict[str, Any], pipeline_context: PipelineContext,
+    stages: Sequence[PipelineStage], hint: Any,
+) -> tuple[Plan, Iterator[bytes], Sequence[PipelineStage]]:  # fmt: skip
+    """The plan of what a pipeline reads, the documents, and the stages that are left to run."""
+    never: Callable[[StageCounts], tuple[int, dict[str, int]]] = lambda counts: (0, {})  # noqa: E731
+    firsts = first_of_each(context, base, spec, pipeline_context, stages, hint)
+    if firsts is not None:
+        stage = distinct_stage(firsts.access, firsts.path) | {"stage": "FETCH"}
+        del stage["transformBy"]
+        return Plan(base, spec, stage, None, never), firsts.documents, firsts.stages
+    order = Order(stages[0].order, stages[0].count_max) if stages and isinstance(stages[0], Sort) else ANY_ORDER
+    documents, read = in_order(
+        context, base, spec, pipeline_context.collation, order, variables=dict(pipeline_context.variables), hint=hint,
+        explained=True,
+    )  # fmt: skip
+    if read is not None and read.is_sorted and order.is_asked:
+        stages, documents = stages[1:], islice(documents, order.limit)
+    return Plan(base, spec, read_stage(read, spec), read, never), documents, stages
 
 
 def spills_of(context: CommandContext, stage: str) -> dict[str, Any]:

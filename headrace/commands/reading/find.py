@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,8 +32,8 @@ from headrace.execution.batches import open_cursor, register
 from headrace.execution.command_memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.let import variables_of
 from headrace.execution.plan import Finder, check_hint, collation_of
-from headrace.execution.planner.choice import Order
-from headrace.execution.sources import documents, in_order, is_virtual, resolve
+from headrace.execution.planner.query import Order
+from headrace.execution.sources import Opened, documents, in_order, is_virtual, resolve
 from headrace.query.expansion import encoded
 from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
@@ -100,7 +100,7 @@ def run(context: CommandContext, request: Request) -> bytes:
     if TAILABLE.of(body):
         return _tail(context, request, namespace, spec, collection)
     skip, limit = SKIP.of(body) or 0, LIMIT.of(body) or None
-    matches = selected(context, request, namespace, spec, collection, skip, limit)
+    matches = selected(context, request, namespace, spec, collection, skip, limit).documents
     size = BATCH_SIZE.of(body)
     single = SINGLE_BATCH.of(body)
     is_there = collection is not None or is_virtual(context, namespace)
@@ -139,39 +139,56 @@ def check(body: dict[str, Any]) -> None:
         raise CommandError(2, "cannot use tailable option with a sort other than {$natural: 1}")
 
 
+Count = Callable[[str, Iterator[bytes]], Iterator[bytes]]
+"""Counts the documents that leave a stage, by its name."""
+
+
 def selected(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any], collection: Collection | None,
-    skip: int, limit: int | None,
-) -> Iterator[bytes]:  # fmt: skip
-    """The raw documents of the answer: matched, sorted, skipped, projected."""
+    skip: int, limit: int | None, count: Count | None = None,
+) -> Opened:  # fmt: skip
+    """The raw documents of the answer: matched, sorted, skipped, projected. `count`: where it is explained."""
     body = request.body
     collation = collation_of(collection, body.get("collation"))
     sort = body.get("sort") or {}
     backward = sort.get("$natural") == -1 or body.get("hint") == {"$natural": -1}
     let = variables_of(body) or None
-    order, wanted = parse_sort(sort, collation) if sort else None, None if limit is None else skip + limit
-    matches, is_sorted = in_order(
-        context,
-        namespace,
-        spec,
-        collation,
-        Order(order, wanted),
-        backward=backward,
-        variables=let,
-        hint=body.get("hint"),
-    )
-    if order is not None and order.paths and not is_sorted:
-        matches = Sort("$sort", sort, order, wanted, memory_of(context, body)).apply_raw(matches)
+    projection = body.get("projection")
+    wanted = None if limit is None else skip + limit
+    order = Order(parse_sort(sort, collation) if sort else None, wanted, covering(projection) if projection else None)
+    matches, plan = in_order(
+        context, namespace, spec, collation, order, backward=backward, variables=let, hint=body.get("hint"),
+        explained=count is not None,
+    )  # fmt: skip
+    if count is not None:
+        matches = count("FETCH", matches)
+    if order.is_asked and (plan is None or not plan.is_sorted):
+        matches = Sort("$sort", sort, parse_sort(sort, collation), wanted, memory_of(context, body)).apply_raw(matches)
+        if count is not None:
+            matches = count("SORT", matches)
     if skip:
         matches = islice(matches, skip, None)
+        if count is not None:
+            matches = count("SKIP", matches)
     if limit is not None:
         matches = islice(matches, limit)
-    projection = body.get("projection")
-    if not projection:
-        return matches
+    if not projection or (plan is not None and plan.covered is not None):
+        return Opened(matches, plan)
     predicate = parse_filter(spec, collation=collation, variables=let) if spec else None
     project = _projection(projection, predicate, collation, let)
-    return (encoded(project(decode(raw))) for raw in matches)
+    return Opened((encoded(project(decode(raw))) for raw in matches), plan)
+
+
+def covering(projection: dict[str, Any]) -> tuple[str, ...] | None:
+    """The fields that are all a projection shows; None where it does anything else than to include some by name."""
+    fields = [name for name in projection if name != "_id"]
+    if not fields or any(name.startswith("$") or "." in name for name in fields):
+        return None
+    if not all(type(value) in (bool, float, int, Int64) for value in projection.values()):
+        return None
+    if not all(projection[name] for name in fields):
+        return None
+    return (*fields, "_id") if projection.get("_id", True) else tuple(fields)
 
 
 def _projection(projection: dict[str, Any], predicate: Any, collation: Any, variables: dict[str, Any] | None) -> Any:

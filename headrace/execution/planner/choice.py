@@ -1,111 +1,116 @@
 """Which way through which index an operation takes.
 
-    1  A hint names the index.
-    2  Ways are those through usable indexes whose first field the filter bounds, or that give the order asked for. An
-       index is usable if it is not hidden and holds whatever can match: a sparse one needs a condition that a missing
-       value does not meet, a partial one conditions from which its filter follows. One with another collation than
-       the operation serves conditions without strings.
-    3  Of several ways each is tried: its keys are counted, up to `TRIAL_COUNT`. The one with the fewest wins; among
-       those with more, one that is bounded and sorted, then (with a limit) one that is sorted, then one with more
-       values for its first fields, more bounds, and the older one.
-    4  Without any way, an `$or` whose branches all have one takes these, one after the other.
-    5  Else the collection is read.
-
-A trial costs less than to remember its outcome would save, so that nothing is cached.
+1  A hint names the index; an index filter for the shape of the query says which indexes there are.
+2  Ways are those through usable indexes whose first field the filter bounds, or that give the order asked for. An
+   index is usable if it is not hidden, has the collation of the operation, and holds whatever can match: a sparse
+   one needs a condition that a missing value does not meet, a partial one conditions from which its filter follows.
+3  Of several ways the one in the plan cache is taken, if it is active (`plan_cache.py`). Else they are tried
+   (`trial.py`): the one with the most results for its work wins. Among equals it is the one with more values for
+   its first fields, then with more bounds, then the older one.
+4  Without any way, an `$or` whose branches all have one takes these, merged where each gives the order asked for,
+   else one after the other.
+5  Else the collection is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.errors import CommandError
 from headrace.execution.planner.bounds import PathCondition, conditions_of, equality_condition
 from headrace.execution.planner.collated_bounds import conditions_for, has_order_of
+from headrace.execution.planner.eligibility import follows, holds, is_safe
 from headrace.execution.planner.index_access import IndexAccess, index_access
+from headrace.execution.planner.index_filters import allowed_indexes
 from headrace.execution.planner.index_kinds import is_ordered, variants
+from headrace.execution.planner.plan_cache import CachedPlan, plan_cache_of
+from headrace.execution.planner.query import ANY_ORDER, Order, Query, shape_of
+from headrace.execution.planner.several_accesses import Access, OrAccess, exploded
+from headrace.execution.planner.trial import Trial, run_trials
 from headrace.query.collation import Collation
-from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Or
+from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, Not, Or
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_entries import key_maker
 from headrace.store.view import View
-from headrace.values.order import equal
-
-TRIAL_COUNT: Final = 100
-"""Keys that are counted of each way."""
-_ASCENDING: Final = frozenset({MatchType.GT, MatchType.GTE})
-_DESCENDING: Final = frozenset({MatchType.LT, MatchType.LTE})
-
-
-@dataclass(frozen=True, slots=True)
-class OrAccess:
-    """A way through an index for each branch of an `$or`, one after the other."""
-
-    branches: tuple[IndexAccess, ...]
-
-
-Access = IndexAccess | OrAccess
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen, and the other ways there were."""
+    """What was chosen, the other ways there were, and the trial that decided."""
 
     access: Access | None
-    rejected: tuple[IndexAccess, ...] = ()
+    rejected: tuple[Access, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    """Of the chosen way, then of the others; none where there was nothing to decide or the plan cache did."""
+    entry: CachedPlan | None = None
+    """Where the plan cache decided."""
+    is_filtered: bool = False
+    """Whether an index filter said which indexes there are."""
 
     @property
     def indexes(self) -> list[Index]:
         """Those that are used."""
-        if self.access is None:
-            return []
-        branches = self.access.branches if isinstance(self.access, OrAccess) else (self.access,)
-        return [branch.index for branch in branches]
+        return [] if self.access is None else list({branch.index: None for branch in self.access.branches})
 
 
 NO_INDEX: Final = Choice(None)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The order that is asked for, and of how many documents."""
-
-    sort: SortKey | None = None
-    limit: int | None = None
-
-
-ANY_ORDER: Final = Order()
-
-
 def choose(
-    view: View, collection: Collection, node: MatchExpression | None, collation: Collation | None,
-    order: Order = ANY_ORDER, hint: Index | None = None,
-) -> Choice:  # fmt: skip
-    """The way to what `node` matches; None as filter: everything. Raises 291 for a hint at an index that cannot do."""
+    view: View, collection: Collection, query: Query, order: Order = ANY_ORDER, hint: Index | None = None
+) -> Choice:
+    """The way to what a query matches. Raises 291 for a hint at an index that cannot do."""
+    node, collation = query.node, query.collation
     conditions = [] if node is None else conditions_of(node)
     is_complete = _is_complete(node, conditions)
-    if hint is not None:
+    allowed = allowed_indexes(view, collection, query, order)
+    if hint is not None and allowed is None:
         if not hint.has_entries:
             return NO_INDEX
         ways = _through(hint, conditions, collation, order.sort, is_complete, hinted=True)
         if not ways:
             raise CommandError(291, "error processing query: planner returned error :: caused by :: No query solutions")
-        return Choice(min(ways, key=lambda way: _rank(view, way, order)) if len(ways) > 1 else ways[0])
-    ways = _ways(collection, conditions, collation, order.sort, is_complete)
+        return Choice(ways[0]) if len(ways) == 1 else _tried(view, collection, query, ways, order)
+    indexes = collection.indexes if allowed is None else allowed
+    ways = _ways(indexes, conditions, collation, order.sort, is_complete)
     if ways:
-        best = ways[0] if len(ways) == 1 else min(ways, key=lambda way: _rank(view, way, order))
-        return Choice(best, tuple(way for way in ways if way is not best))
-    return Choice(_branches(view, collection, node, collation))
+        choice = Choice(ways[0]) if len(ways) == 1 else _tried(view, collection, query, ways, order)
+    else:
+        choice = Choice(_branches(indexes, query, order))
+    return choice if allowed is None else replace(choice, is_filtered=True)
+
+
+def _tried(view: View, collection: Collection, query: Query, ways: list[Access], order: Order) -> Choice:
+    """The way that the plan cache has, or the best in a trial, which the plan cache then remembers."""
+    cache = plan_cache_of(collection)
+    shape = shape_of(query.node, order.sort, query.collation)
+    entry = cache.get(shape) if query.uses_cache else None
+    if entry is not None and entry.is_active:
+        for way in ways:
+            if entry.is_of(way):
+                return Choice(way, tuple(other for other in ways if other is not way), entry=entry)
+    trials = sorted(run_trials(view, collection, query, ways, order), key=_rank)
+    choice = Choice(trials[0].access, tuple(trial.access for trial in trials[1:]), tuple(trials))
+    if query.uses_cache:
+        cache.learn(shape, query, order, trials, view.store.clock.now_ms())
+    return choice
+
+
+def _rank(trial: Trial) -> tuple[float, int, int, int]:
+    """Less is better."""
+    way = trial.access.branches[0]
+    return -trial.score, -way.point_count, -way.bounded_count, way.index.number
 
 
 def _ways(
-    collection: Collection, conditions: list[PathCondition], collation: Collation | None, sort: SortKey | None,
+    indexes: Sequence[Index], conditions: list[PathCondition], collation: Collation | None, sort: SortKey | None,
     is_complete: bool,
-) -> list[IndexAccess]:  # fmt: skip
-    ways = []
-    for index in collection.indexes:
+) -> list[Access]:  # fmt: skip
+    ways: list[Access] = []
+    for index in indexes:
         if not index.has_entries or index.spec.get("hidden"):
             continue
         ways += _through(index, conditions, collation, sort, is_complete)
@@ -115,113 +120,77 @@ def _ways(
 def _through(
     index: Index, conditions: list[PathCondition], collation: Collation | None, sort: SortKey | None,
     is_complete: bool, *, hinted: bool = False,
-) -> list[IndexAccess]:  # fmt: skip
+) -> list[Access]:  # fmt: skip
     """The ways through one index: several of a wildcard index, else one at most."""
     of_index = conditions_for(index, conditions, collation)
-    if not _holds(index, of_index, hinted=hinted):
+    if not holds(index, of_index, hinted=hinted):
         return []
     sort = sort if has_order_of(index, collation) else None
-    ways = []
+    ways: list[Access] = []
     for variant, bounding in variants(index, of_index):
         way = index_access(variant, bounding, sort, is_complete=is_complete, hinted=hinted)
-        if way is not None and (hinted or _is_safe(way, of_index)):
-            ways.append(way)
+        if way is not None and (hinted or is_safe(way, of_index)):
+            ways.append((None if sort is None or way.is_sorted else exploded(way, sort)) or way)
     return ways
 
 
 def _is_complete(node: MatchExpression | None, conditions: list[PathCondition]) -> bool:
-    """Whether the conditions are all of the filter."""
+    """Whether the conditions are all of the filter: a leaf has one, a `Not` one or none."""
     if node is None:
         return True
     nodes = node.children if isinstance(node, And) else (node,)
-    return len(nodes) == len(conditions) and all(isinstance(item, LeafMatchExpression) for item in nodes)
+    return len(nodes) == len(conditions) and all(isinstance(item, LeafMatchExpression | Not) for item in nodes)
 
 
-def _rank(view: View, way: IndexAccess, order: Order) -> tuple[int, int, int, int, int]:
-    """Less is better."""
-    count = key_count(view, way)
-    bounded = way.bounded_count > 0
-    if order.sort is None or not order.sort.paths:
-        kind = 0
-    elif way.is_sorted:
-        kind = 0 if bounded else 1 if order.limit is not None else 3
-    else:
-        kind = 2
-    return count, kind, -way.point_count, -way.bounded_count, way.index.number
-
-
-def key_count(view: View, way: IndexAccess) -> int:
-    """How many keys a way has, at most `TRIAL_COUNT`; explain does not count them among those examined."""
+def key_count(view: View, way: Access, count_max: int) -> int:
+    """How many keys a way has, at most so many; explain does not count them among those examined."""
     count = 0
-    for low, high in way.ranges:
-        count += View.count_keys(view, way.index, low, high, TRIAL_COUNT - count)[0]
-        if count == TRIAL_COUNT:
-            break
+    for branch in way.branches:
+        for low, high in branch.ranges:
+            count += View.count_keys(view, branch.index, low, high, count_max - count)[0]
+            if count == count_max:
+                return count
     return count
 
 
-def _branches(
-    view: View, collection: Collection, node: MatchExpression | None, collation: Collation | None
-) -> OrAccess | None:
-    """A way for each branch of the filter's `$or`."""
+def _branches(indexes: Sequence[Index], query: Query, order: Order) -> OrAccess | None:
+    """A way for each branch of the filter's `$or`: the first that has the most values and bounds."""
+    node = query.node
     children = node.children if isinstance(node, And) else (node,)
     for child in children:
         if not isinstance(child, Or):
             continue
-        chosen = [choose(view, collection, branch, collation).access for branch in child.children]
-        if all(isinstance(access, IndexAccess) for access in chosen):
-            return OrAccess(tuple(access for access in chosen if isinstance(access, IndexAccess)))
+        if order.sort is not None and order.sort.paths:
+            merged = _each_branch(indexes, child, query.collation, order.sort)
+            if merged is not None and all(branch.is_sorted for branch in merged):
+                return OrAccess(tuple(merged), order.sort)
+        made = _each_branch(indexes, child, query.collation, None)
+        if made is not None:
+            return OrAccess(tuple(made))
     return None
 
 
-def _holds(index: Index, conditions: Sequence[PathCondition], *, hinted: bool = False) -> bool:
-    """Whether all that can match is in a sparse or partial index. A hint takes a sparse one as it is."""
-    if index.spec.get("sparse") and not hinted:
-        paths = index.spec["key"]
-        if not any(condition.needs_value and condition.path in paths for condition in conditions):
-            return False
-    covers: Any = key_maker(index).covers
-    return covers is None or _follows(covers.node, conditions)
+def _each_branch(
+    indexes: Sequence[Index], node: Or, collation: Collation | None, sort: SortKey | None
+) -> list[IndexAccess] | None:
+    made: list[IndexAccess] = []
+    for child in node.children:
+        conditions = conditions_of(child)
+        ways = [
+            way
+            for way in _ways(indexes, conditions, collation, sort, _is_complete(child, conditions))
+            if way.branches[0].bounded_count
+        ]
+        if not ways:
+            return None
+        made += min(ways, key=_promise).branches
+    return made
 
 
-def _is_safe(way: IndexAccess, conditions: Sequence[PathCondition]) -> bool:
-    """Whether a sparse index has each key that counts: it has none for elements of an array without its fields."""
-    if not way.index.spec.get("sparse") or not way.may_repeat:
-        return True
-    path = next(iter(way.index.spec["key"]))
-    bounding = [item for item in conditions if item.path == path and item.intervals is not None]
-    return not way.is_sorted and bool(bounding) and all(item.needs_value for item in bounding)
-
-
-def _follows(node: MatchExpression, conditions: Sequence[PathCondition]) -> bool:
-    """Whether what fulfils the conditions fulfils `node`."""
-    if isinstance(node, And):
-        return all(_follows(child, conditions) for child in node.children)
-    if isinstance(node, Or):
-        return any(_follows(child, conditions) for child in node.children)
-    if not isinstance(node, LeafMatchExpression):
-        return False
-    return any(
-        condition.path == node.path and condition.needs_value and _implies(condition.node, node)
-        for condition in conditions
-    )
-
-
-def _implies(known: MatchExpression, wanted: LeafMatchExpression) -> bool:
-    """Whether a value that fulfils `known`, which has one, fulfils `wanted`."""
-    if wanted.kind is MatchType.EXISTS:
-        return True
-    if not isinstance(known, LeafMatchExpression):
-        return False
-    if known.kind is MatchType.EQ:
-        return type(known.wanted) is not list and wanted.test(known.wanted)
-    if known.kind is MatchType.IN:
-        return all(item is not None and type(item) is not list and wanted.test(item) for item in known.argument)
-    for kinds in (_ASCENDING, _DESCENDING):
-        if known.kind in kinds and wanted.kind in kinds:
-            same = known.kind is wanted.kind and equal(known.argument, wanted.argument)
-            return same or wanted.test(known.argument)
-    return False
+def _promise(way: Access) -> tuple[bool, int, int, int]:
+    """Less is better, without a look at the keys."""
+    first = way.branches[0]
+    return not first.is_sorted, -first.point_count, -first.bounded_count, first.index.number
 
 
 def distinct_access(
@@ -245,7 +214,7 @@ def distinct_access(
         if way is None or not way.is_exact or (sort is not None and not way.is_sorted) or way.backward:
             continue
         covers: Any = key_maker(index).covers
-        if (with_missing and index.spec.get("sparse")) or not (covers is None or _follows(covers.node, conditions)):
+        if (with_missing and index.spec.get("sparse")) or not (covers is None or follows(covers.node, conditions)):
             continue
         if way.leads_to(path):
             ways.append(way)

@@ -60,6 +60,11 @@ class IndexAccess:
     """How many of the first fields have values, not ranges of them."""
 
     @property
+    def branches(self) -> tuple[IndexAccess, ...]:
+        """Itself."""
+        return (self,)
+
+    @property
     def may_repeat(self) -> bool:
         """Whether it may lead to a document more than once."""
         return bool(self.index.traits - {CUT_KEY})
@@ -86,14 +91,14 @@ def index_access(
     """
     fields = _fields(index)
     bounds, used = _bounds(fields, conditions)
-    direction = _direction(index, fields, bounds, sort) if sort is not None and sort.paths else None
+    direction = direction_of(index, bounds, sort) if sort is not None and sort.paths else None
     if bounds[0] is None and direction is None and not hinted:
         return None
     point_count = 0
-    while point_count < len(fields) and _are_points(bounds[point_count]):
+    while point_count < len(fields) and are_points(bounds[point_count]):
         point_count += 1
     backward = direction == -1
-    ranges = _ranges(index, fields, bounds)
+    ranges = ranges_of(index, bounds)
     return IndexAccess(
         index, tuple(bounds), tuple(reversed(ranges) if backward else ranges), backward, direction is not None,
         is_complete and not index.traits and _is_exact(bounds, conditions, used), point_count,
@@ -110,7 +115,7 @@ def _fields(index: Index) -> list[_Field]:
     return fields
 
 
-def _are_points(intervals: Intervals | None) -> bool:
+def are_points(intervals: Intervals | None) -> bool:
     return bool(intervals) and all(interval.is_point for interval in intervals or ())
 
 
@@ -125,7 +130,7 @@ def _bounds(fields: list[_Field], conditions: Sequence[PathCondition]) -> tuple[
             if not _are_compatible(fields, bounds, elements, field, element):
                 continue
             intervals = _intersected([conditions[number].intervals or [] for number in group])
-            rank = (int(_are_points(intervals) or not intervals), len(group), -len(intervals))
+            rank = (int(are_points(intervals) or not intervals), len(group), -len(intervals))
             if best is None or rank > best[0]:
                 best = rank, intervals, element, set(group)
         bounds.append(None if best is None else best[1])
@@ -176,14 +181,15 @@ def _intersected(all_intervals: list[Intervals]) -> Intervals:
     return made
 
 
-def _ranges(index: Index, fields: list[_Field], bounds: list[Intervals | None]) -> list[Range]:
+def ranges_of(index: Index, bounds: Sequence[Intervals | None]) -> list[Range]:
     """The ranges of keys, ascending and disjoint."""
+    fields = _fields(index)
     prefixes = [index.number.to_bytes(4, "big")]
     for field, intervals in zip(fields, bounds):
         if intervals is None:
             break
         ordered = list(reversed(intervals)) if field.descending else intervals
-        if _are_points(intervals) and (len(prefixes) == 1 or len(prefixes) * len(ordered) <= RANGE_COUNT_MAX):
+        if are_points(intervals) and (len(prefixes) == 1 or len(prefixes) * len(ordered) <= RANGE_COUNT_MAX):
             pieces = [interval.piece(field.descending) for interval in ordered]
             prefixes = [prefix + piece for prefix in prefixes for piece in pieces]
             continue
@@ -217,7 +223,7 @@ def _is_exact(bounds: list[Intervals | None], conditions: Sequence[PathCondition
     count = 1
     for intervals in bounded[:-1]:
         count *= len(intervals)
-        if not _are_points(intervals):
+        if not are_points(intervals):
             return False
     return count * len(bounded[-1] if bounded else ()) <= RANGE_COUNT_MAX
 
@@ -225,8 +231,9 @@ def _is_exact(bounds: list[Intervals | None], conditions: Sequence[PathCondition
 # ------------------------------------------------------------------ order
 
 
-def _direction(index: Index, fields: list[_Field], bounds: list[Intervals | None], sort: SortKey) -> int | None:
+def direction_of(index: Index, bounds: Sequence[Intervals | None], sort: SortKey) -> int | None:
     """1 or -1 for the direction in which the index gives the order of a sort, None where it does not."""
+    fields = _fields(index)
     if CUT_KEY in index.traits:
         return None
     at, direction = 0, 0
@@ -256,6 +263,6 @@ def _is_fixed(intervals: Intervals | None) -> bool:
     return intervals is not None and len(intervals) == 1 and intervals[0].is_point
 
 
-def _sorts(fields: list[_Field], bounds: list[Intervals | None], field: _Field) -> bool:
+def _sorts(fields: list[_Field], bounds: Sequence[Intervals | None], field: _Field) -> bool:
     """Whether the first key of a document in the ranges is that by which it sorts: none of its others is left out."""
     return not any(intervals is not None and field.arrays & other.arrays for other, intervals in zip(fields, bounds))

@@ -1,0 +1,69 @@
+"""Which indexes hold all that a filter can match: a sparse or a partial one lacks documents.
+
+A partial index holds what fulfils its filter, so that this filter must follow from the conditions of the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from headrace.execution.planner.bounds import PathCondition
+from headrace.execution.planner.index_access import IndexAccess
+from headrace.query.match.match_expression import And, LeafMatchExpression, MatchExpression, MatchType, Or
+from headrace.store.catalog import Index
+from headrace.store.indexes.index_entries import key_maker
+from headrace.values.order import equal
+
+_ASCENDING: Final = frozenset({MatchType.GT, MatchType.GTE})
+_DESCENDING: Final = frozenset({MatchType.LT, MatchType.LTE})
+
+
+def holds(index: Index, conditions: Sequence[PathCondition], *, hinted: bool = False) -> bool:
+    """Whether all that can match is in a sparse or partial index. A hint takes a sparse one as it is."""
+    if index.spec.get("sparse") and not hinted:
+        paths = index.spec["key"]
+        if not any(condition.needs_value and condition.path in paths for condition in conditions):
+            return False
+    covers: Any = key_maker(index).covers
+    return covers is None or follows(covers.node, conditions)
+
+
+def is_safe(way: IndexAccess, conditions: Sequence[PathCondition]) -> bool:
+    """Whether a sparse index has each key that counts: it has none for elements of an array without its fields."""
+    if not way.index.spec.get("sparse") or not way.may_repeat:
+        return True
+    path = next(iter(way.index.spec["key"]))
+    bounding = [item for item in conditions if item.path == path and item.intervals is not None]
+    return not way.is_sorted and bool(bounding) and all(item.needs_value for item in bounding)
+
+
+def follows(node: MatchExpression, conditions: Sequence[PathCondition]) -> bool:
+    """Whether what fulfils the conditions fulfils `node`."""
+    if isinstance(node, And):
+        return all(follows(child, conditions) for child in node.children)
+    if isinstance(node, Or):
+        return any(follows(child, conditions) for child in node.children)
+    if not isinstance(node, LeafMatchExpression):
+        return False
+    return any(
+        condition.path == node.path and condition.needs_value and _implies(condition.node, node)
+        for condition in conditions
+    )
+
+
+def _implies(known: MatchExpression, wanted: LeafMatchExpression) -> bool:
+    """Whether a value that fulfils `known`, which has one, fulfils `wanted`."""
+    if wanted.kind is MatchType.EXISTS:
+        return True
+    if not isinstance(known, LeafMatchExpression):
+        return False
+    if known.kind is MatchType.EQ:
+        return type(known.wanted) is not list and wanted.test(known.wanted)
+    if known.kind is MatchType.IN:
+        return all(item is not None and type(item) is not list and wanted.test(item) for item in known.argument)
+    for kinds in (_ASCENDING, _DESCENDING):
+        if known.kind in kinds and wanted.kind in kinds:
+            same = known.kind is wanted.kind and equal(known.argument, wanted.argument)
+            return same or wanted.test(known.argument)
+    return False

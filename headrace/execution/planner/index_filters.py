@@ -1,0 +1,48 @@
+"""Index filters: which indexes the planner may choose from for queries of a shape, until the server ends.
+
+Source: MongoDB's documentation of `planCacheSetFilter`. A filter is stronger than a hint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.execution.planner.query import Order, Query, Shape, shape_of
+from headrace.store.catalog import Collection, Index
+from headrace.store.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFilter:
+    """One filter: its shape as it was sent, and names or key patterns of indexes."""
+
+    spec: dict[str, Any]
+    sort: dict[str, Any]
+    projection: dict[str, Any]
+    collation: dict[str, Any]
+    indexes: list[Any]
+
+
+def filters_of(view: View, collection: Collection) -> dict[Shape, IndexFilter]:
+    """The filters of a collection."""
+    filters: dict[Shape, IndexFilter] = view.store.index_filters.setdefault(collection.uuid, {})
+    return filters
+
+
+def allowed_indexes(view: View, collection: Collection, query: Query, order: Order) -> list[Index] | None:
+    """The indexes that the planner may choose from; None: all."""
+    if not view.store.index_filters:
+        return None
+    chosen = filters_of(view, collection).get(shape_of(query.node, order.sort, query.collation))
+    if chosen is None:
+        return None
+    return [
+        index
+        for index in collection.indexes
+        if any(
+            item == index.name
+            or (type(item) is dict and list(item.items()) == list(index.spec["key"].items()))
+            for item in chosen.indexes
+        )
+    ]  # fmt: skip

@@ -1,0 +1,59 @@
+"""What an operation asks for, as the planner sees it, and its shape: all of it but the values."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace.query.collation import Collation
+from headrace.query.match.match_expression import MatchExpression
+from headrace.query.sort import SortKey
+
+Shape = tuple[Any, ...]
+"""Operators and paths of a filter, the sort and the collation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A filter, parsed and as it was sent, and the collation. `node` and `test` are None where everything matches."""
+
+    node: MatchExpression | None
+    test: Callable[[dict[str, Any]], bool] | None
+    collation: Collation | None
+    spec: dict[str, Any] = field(default_factory=dict)
+    uses_cache: bool = True
+    """Whether the plan cache may decide, and learns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order that is asked for, of how many documents, and which fields are enough."""
+
+    sort: SortKey | None = None
+    limit: int | None = None
+    fields: tuple[str, ...] | None = None
+    """None: all of a document."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether there is an order."""
+        return self.sort is not None and bool(self.sort.paths)
+
+
+ANY_ORDER: Final = Order()
+
+
+def shape_of(node: MatchExpression | None, sort: SortKey | None, collation: Collation | None) -> Shape:
+    """What queries have in common that differ in their values."""
+    return (
+        () if node is None else node.order,
+        () if sort is None else sort.paths,
+        None if collation is None else collation.document,
+    )
+
+
+def hash_of(*items: Any) -> str:
+    """Eight hexadecimal digits for a shape, and what else there is."""
+    return f"{zlib.crc32(repr(items).encode()):08X}"

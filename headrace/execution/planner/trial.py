@@ -1,0 +1,127 @@
+"""A trial of several ways: each works in turn until one has enough results or is at its end.
+
+A *work* is the look at one key. The score of a way is 1, and its results for each work, and 1 more if it has come to
+its end, and a little for an order that needs no sort. One that must be sorted has no results before its end.
+
+Source: MongoDB's documentation of query plans and `planCacheStats`. Its trials go on for 10,000 works; here they end
+sooner, since nobody else is served meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.execution.planner.index_access import IndexAccess
+from headrace.execution.planner.query import Order, Query
+from headrace.execution.planner.several_accesses import Access
+from headrace.store.catalog import Collection
+from headrace.store.view import View
+from headrace.turns import uninterrupted
+from headrace.values.bson import decode
+
+RESULT_COUNT: Final = 101
+"""Results that end a trial."""
+WORK_COUNT: Final = 1000
+"""Works of all ways together, and at least `RESULT_COUNT` for each."""
+_TIE_BREAKER: Final = 0.0001
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one way did in a trial."""
+
+    access: Access
+    works: int
+    result_count: int
+    key_count: int
+    document_count: int
+    is_eof: bool
+    is_sorted: bool
+    """Whether no sort is needed."""
+
+    @property
+    def score(self) -> float:
+        """More is better."""
+        return 1 + self.result_count / self.works + _TIE_BREAKER * self.is_sorted + self.is_eof
+
+
+def run_trials(
+    view: View, collection: Collection, query: Query, ways: list[Access], order: Order
+) -> list[Trial]:  # fmt: skip
+    """What each way did, in the order of the ways."""
+    wanted = min(RESULT_COUNT, order.limit or RESULT_COUNT)
+    candidates = [_Candidate(view, collection, query, way, order) for way in ways]
+    with uninterrupted():
+        for _ in range(max(RESULT_COUNT, WORK_COUNT // len(ways))):
+            for candidate in candidates:
+                candidate.work()
+            if any(candidate.is_eof or candidate.result_count >= wanted for candidate in candidates):
+                break
+    for candidate in candidates:
+        candidate.close()
+    return [candidate.trial() for candidate in candidates]
+
+
+class _Candidate:
+    """A way at work."""
+
+    def __init__(self, view: View, collection: Collection, query: Query, way: Access, order: Order) -> None:
+        self._view = view
+        self._collection = collection
+        self._test = None if way.is_exact else query.test
+        self._way = way
+        self._needs_sort = order.is_asked and not way.is_sorted
+        self._limit = order.limit
+        self._seen: set[bytes] | None = set() if way.may_repeat else None
+        self._steps = self._run()
+        self.works = self.result_count = self.key_count = self.document_count = 0
+        self.is_eof = False
+
+    def work(self) -> None:
+        """Look at one key."""
+        self.works += 1
+        if next(self._steps, None) is None:
+            self.is_eof = True
+
+    def close(self) -> None:
+        """Close the cursors."""
+        self._steps.close()
+
+    def trial(self) -> Trial:
+        """What was done."""
+        return Trial(
+            self._way, self.works, self.result_count, self.key_count, self.document_count, self.is_eof,
+            not self._needs_sort,
+        )  # fmt: skip
+
+    def _run(self) -> Generator[bool, None, None]:
+        waiting = 0
+        for branch in self._way.branches:
+            for record in self._records(branch):
+                self.key_count += 1
+                if self._matches(branch, record):
+                    if self._needs_sort:
+                        waiting += 1
+                    else:
+                        self.result_count += 1
+                yield True
+        for _ in range(min(waiting, self._limit or waiting)):
+            self.result_count += 1
+            yield True
+
+    def _records(self, branch: IndexAccess) -> Iterator[bytes]:
+        for low, high in branch.ranges:
+            for _, record in View.index_keys(self._view, branch.index, low, high, backward=branch.backward):
+                yield record
+
+    def _matches(self, branch: IndexAccess, record: bytes) -> bool:
+        if self._seen is not None:
+            if record in self._seen:
+                return False
+            self._seen.add(record)
+        self.document_count += 1
+        if self._test is None:
+            return True
+        return self._test(decode(View.fetch(self._view, self._collection, branch.index, record)))

@@ -1,0 +1,177 @@
+"""How the matches of a filter are read, decided once: what is executed, and what `explain` shows.
+
+IDHACK     the document of one `_id`
+IDS        some `_id`s, a range of them, or all in their order
+INDEX      an index, or several; the documents are fetched, unless the keys have all that is asked for
+COLLECTION every document
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain
+from typing import Final
+
+from headrace.cursors.document_cursor import IdScan, Scan
+from headrace.cursors.index_scan import IndexScan, SeenRecords
+from headrace.dispatch.context import CommandContext
+from headrace.execution.command_memory import memory_of
+from headrace.execution.plan import Finder
+from headrace.execution.planner.choice import NO_INDEX, Choice
+from headrace.execution.planner.collated_bounds import has_order_of
+from headrace.execution.planner.index_access import IndexAccess
+from headrace.execution.planner.key_values import key_values
+from headrace.execution.planner.plan_cache import CachedPlan
+from headrace.execution.planner.query import Order
+from headrace.execution.planner.several_accesses import Access, OrAccess
+from headrace.execution.planner.trial import RESULT_COUNT
+from headrace.store.catalog import Collection, Index
+from headrace.store.indexes.index_keys import descends
+from headrace.store.view import View, id_bounds
+from headrace.values.bson import decode, encode_in_order
+
+MERGED_COUNT: Final = 16
+"""Documents that each of several merged scans reads at first."""
+
+
+class ReadKind(Enum):
+    """What is read."""
+
+    COLLECTION = "COLLSCAN"
+    IDHACK = "IDHACK"
+    IDS = "IXSCAN of _id"
+    INDEX = "IXSCAN"
+
+
+@dataclass(slots=True)
+class ReadPlan:
+    """How the matches are read."""
+
+    kind: ReadKind
+    collection: Collection
+    finder: Finder
+    order: Order
+    backward: bool = False
+    is_sorted: bool = False
+    """Whether documents come in the order that was asked for."""
+    choice: Choice = NO_INDEX
+    covered: tuple[str, ...] | None = None
+    """The fields that are read from keys, in their order; None: documents are fetched."""
+    scans: list[IndexScan] = field(default_factory=list)
+    """Of the branches, while it is executed."""
+
+
+def plan_read(view: View, collection: Collection, finder: Finder, order: Order, *, backward: bool = False) -> ReadPlan:
+    """Decide. `backward`: natural order is, and wanted so."""
+    if finder.is_by_id:
+        return ReadPlan(ReadKind.IDHACK, collection, finder, order, is_sorted=True)
+    direction = finder.id_direction(order)
+    if direction is not None:
+        return ReadPlan(ReadKind.IDS, collection, finder, order, direction < 0, is_sorted=True)
+    choice = NO_INDEX if backward else finder.choice(view, order)
+    if choice.access is not None:
+        plan = ReadPlan(ReadKind.INDEX, collection, finder, order, choice=choice)
+        plan.is_sorted = order.is_asked and choice.access.is_sorted
+        if plan.is_sorted or not order.is_asked:
+            plan.covered = _covered(choice.access, order.fields)
+        return plan
+    if finder.has_id_keys or (finder.id_range is not None and not backward):
+        return ReadPlan(ReadKind.IDS, collection, finder, order)
+    return ReadPlan(ReadKind.COLLECTION, collection, finder, order, backward)
+
+
+def _covered(access: Access, fields: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The fields in the order of the key, where the keys have all of them and say that their documents match."""
+    if fields is None or not isinstance(access, IndexAccess) or not access.is_exact:
+        return None
+    names = [name for name in access.index.spec["key"] if name in fields]
+    return tuple(names) if len(names) == len(fields) and has_order_of(access.index, None) else None
+
+
+def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
+    """The matches, raw; with the covered fields alone where there are some."""
+    finder, collection, order = plan.finder, plan.collection, plan.order
+    current: Callable[[], View] = lambda: context.view  # noqa: E731
+    wanted = order.limit if plan.is_sorted or not order.is_asked else None
+    if plan.kind is ReadKind.IDHACK:
+        match = finder.by_id(context.view)
+        return iter(() if match is None else (match[1],))
+    if plan.kind is ReadKind.INDEX:
+        documents = by_index(context, plan, wanted)
+        matches = documents if plan.covered is not None else finder.narrowed(lambda: documents)
+        return matches if plan.choice.entry is None else _watched(matches, plan, plan.choice.entry)
+    if plan.kind is ReadKind.COLLECTION:
+        return finder.narrowed(lambda: Scan(current, collection, backward=plan.backward))
+    if finder.has_id_keys and not plan.is_sorted:
+        candidates = [raw for _, _, raw in finder.candidates(context.view)]
+        return finder.narrowed(lambda: iter(candidates))
+    bounds = finder.id_range or id_bounds(None, None)
+    return finder.narrowed(lambda: IdScan(current, collection, bounds, backward=plan.backward, wanted=wanted))
+
+
+def by_index(context: CommandContext, plan: ReadPlan, wanted: int | None) -> Iterator[bytes]:
+    """What may match, each document once."""
+    access = plan.choice.access
+    assert access is not None
+    reader = None if plan.covered is None else _key_reader(plan.collection, access.branches[0].index, plan.covered)
+    sort = access.sort if isinstance(access, OrAccess) else None
+    plan.scans = index_scans(
+        context, plan.collection, access, wanted if sort is None else min(wanted or MERGED_COUNT, MERGED_COUNT), reader
+    )
+    if sort is not None:
+        return heapq.merge(*plan.scans, key=lambda raw: sort.key(decode(raw)))
+    return plan.scans[0] if len(plan.scans) == 1 else chain.from_iterable(plan.scans)
+
+
+def index_scans(
+    context: CommandContext, collection: Collection, access: Access, wanted: int | None,
+    reader: Callable[[View, bytes, bytes], tuple[bytes, bool]] | None = None,
+) -> list[IndexScan]:  # fmt: skip
+    """A scan for each branch, which together return each document once."""
+    seen = SeenRecords(memory_of(context, {}).add) if access.may_repeat else None
+    return [
+        IndexScan(
+            lambda: context.view, collection, branch.index, branch.ranges, backward=branch.backward, seen=seen,
+            wanted=wanted, reader=reader,
+        )
+        for branch in access.branches
+    ]  # fmt: skip
+
+
+def _key_reader(
+    collection: Collection, index: Index, fields: tuple[str, ...]
+) -> Callable[[View, bytes, bytes], tuple[bytes, bool]]:
+    """What makes a document of some fields, and says whether it was fetched for that: the key alone may not tell."""
+    pattern = index.spec["key"]
+    names = list(pattern)
+    positions = [(name, names.index(name)) for name in fields]
+    descending = [descends(kind) for kind in pattern.values()][: positions[-1][1] + 1]
+
+    def reader(view: View, key: bytes, record: bytes) -> tuple[bytes, bool]:
+        values = key_values(key, descending)
+        if values is not None:
+            return encode_in_order({name: values[position] for name, position in positions}), False
+        document = decode(view.fetch(collection, index, record))
+        return encode_in_order({name: document[name] for name in fields if name in document}), True
+
+    return reader
+
+
+def _watched(matches: Iterator[bytes], plan: ReadPlan, entry: CachedPlan) -> Iterator[bytes]:
+    """The matches, and the end of a cached plan that proves to need many times the works of its trial."""
+    count = 0
+    for raw in matches:
+        count += 1
+        if count <= RESULT_COUNT:
+            _judge(plan, entry)
+        yield raw
+    if count < RESULT_COUNT:
+        _judge(plan, entry)
+
+
+def _judge(plan: ReadPlan, entry: CachedPlan) -> None:
+    if sum(scan.key_count for scan in plan.scans) > entry.works_max:
+        entry.is_active = False

@@ -1,0 +1,274 @@
+"""Which plan is chosen, what explain says of it, and that its counts are what the store saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.execution.planner import choice
+from headrace.query.sort import parse_sort
+from headrace.store.view import View
+from headrace.testing.clock import FakeClock
+from headrace.testing.driven import DrivenServer
+from headrace.values.bson import encode
+from tests.execution.collections import batch, both, documents, filled, filters, flat, indexes, paths, sorts
+
+projections = st.lists(st.sampled_from(["a", "b", "c", "_id"]), min_size=1, max_size=3, unique=True).map(
+    lambda names: {**dict.fromkeys(names, 1), **({} if "_id" in names else {"_id": 0})}
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    flat | documents, indexes, st.lists(st.tuples(filters | st.just({}), projections, sorts), min_size=3, max_size=8)
+)
+def test_what_keys_cover_is_what_documents_have(
+    made: list[dict[str, Any]], specs: list[Any], queries: list[tuple[dict[str, Any], dict[str, Any], Any]]
+) -> None:
+    with filled(made, specs) as at:
+        for spec, projection, sort in queries:
+            body = {"filter": spec, "projection": projection, **({"sort": sort} if sort else {})}
+            expected, got = map(batch, both(at, "find", body))
+            if type(expected) is int:
+                assert expected == got
+                continue
+            shown = [sorted(encode(dict(sorted(item.items()))) for item in answer) for answer in (expected, got)]
+            assert shown[0] == shown[1], (spec, projection, sort)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    flat | documents, indexes, paths, st.lists(filters, min_size=2, max_size=3), sorts.filter(bool),
+    st.lists(st.sampled_from([0, 1, 2, 3, "a", None]), min_size=2, max_size=4), st.integers(1, 4),
+)  # fmt: skip
+def test_branches_are_merged_in_their_order(
+    made: list[dict[str, Any]], specs: list[Any], path: str, branches: list[dict[str, Any]], sort: dict[str, Any],
+    values: list[Any], limit: int,
+) -> None:  # fmt: skip
+    order = parse_sort(sort)
+    with filled(made, [*specs, ({path: 1, **{name: way for name, way in sort.items() if name != path}}, {})]) as at:
+        for spec in ({"$or": branches}, {path: {"$in": values}}, {"$or": [{path: value} for value in values]}):
+            for body in ({"filter": spec, "sort": sort}, {"filter": spec, "sort": sort, "limit": limit}):
+                expected, got = map(batch, both(at, "find", body))
+                if type(expected) is int or type(got) is int:
+                    assert type(expected) is type(got) is int
+                    continue
+                assert [order.key(item) for item in expected] == [order.key(item) for item in got], body
+                assert len({item["_id"] for item in got}) == len(got)
+
+
+class Seen:
+    """What a store was asked for."""
+
+    def __init__(self) -> None:
+        self.keys = self.documents = 0
+        self.counts = True
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        index_keys, count_keys, fetch = View.index_keys, View.count_keys, View.fetch
+        scan_chunk, scan, trials = View.scan_chunk, View.scan, choice.run_trials
+
+        def counted_keys(*args: Any, **options: Any) -> Iterator[Any]:
+            for item in index_keys(*args, **options):
+                self.keys += self.counts
+                yield item
+
+        def counted_count(*args: Any) -> Any:
+            count, last = count_keys(*args)
+            self.keys += count * self.counts
+            return count, last
+
+        def counted_fetch(*args: Any) -> Any:
+            self.documents += self.counts
+            return fetch(*args)
+
+        def counted_chunk(*args: Any, **options: Any) -> Any:
+            chunk = scan_chunk(*args, **options)
+            self.documents += len(chunk) * self.counts
+            return chunk
+
+        def counted_scan(*args: Any, **options: Any) -> Iterator[Any]:
+            for item in scan(*args, **options):
+                self.documents += self.counts
+                yield item
+
+        def uncounted(*args: Any) -> Any:
+            self.counts = False
+            try:
+                return trials(*args)
+            finally:
+                self.counts = True
+
+        with (
+            mock.patch.multiple(
+                View, index_keys=counted_keys, count_keys=counted_count, fetch=counted_fetch,
+                scan_chunk=counted_chunk, scan=counted_scan,
+            ),
+            mock.patch.object(choice, "run_trials", uncounted),
+        ):  # fmt: skip
+            yield
+
+
+def leaves(stage: dict[str, Any]) -> list[dict[str, Any]]:
+    below = stage.get("inputStages") or ([stage["inputStage"]] if "inputStage" in stage else [])
+    return [leaf for item in below for leaf in leaves(item)] if below else [stage]
+
+
+def fields_of(stage: dict[str, Any], name: str) -> list[int]:
+    below = stage.get("inputStages") or ([stage["inputStage"]] if "inputStage" in stage else [])
+    own = [stage[name]] if name in stage else []
+    return own + [value for item in below for value in fields_of(item, name)]
+
+
+commands = st.one_of(
+    st.tuples(st.just("find"), filters, sorts).map(
+        lambda item: {"find": "indexed", "filter": item[1], **({"sort": item[2]} if item[2] else {})}
+    ),
+    filters.map(lambda spec: {"count": "indexed", "query": spec}),
+    st.tuples(filters | st.just({}), paths).map(
+        lambda item: {"distinct": "indexed", "key": item[1], "query": item[0]}
+    ),
+    filters.map(lambda spec: {"delete": "indexed", "deletes": [{"q": spec, "limit": 0}]}),
+    filters.map(
+        lambda spec: {"update": "indexed", "updates": [{"q": spec, "u": {"$set": {"z": 1}}, "multi": True}]}
+    ),
+    st.tuples(filters, sorts).map(
+        lambda item: {
+            "findAndModify": "indexed", "query": item[0], "remove": True, **({"sort": item[1]} if item[1] else {})
+        }
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=120, deadline=None)
+@given(flat | documents, indexes, st.lists(commands, min_size=3, max_size=6))
+def test_the_counts_of_explain_are_what_a_counting_store_saw(
+    made: list[dict[str, Any]], specs: list[Any], asked: list[dict[str, Any]]
+) -> None:
+    with filled(made, specs) as at:
+        for command in asked:
+            seen = Seen()
+            with seen.watching():
+                reply: Any = at.run("t", {"explain": command, "verbosity": "allPlansExecution"})
+            if "code" in reply or not reply["executionStats"]["executionSuccess"]:
+                continue
+            stats, plan = reply["executionStats"], reply["queryPlanner"]
+            if {leaf["stage"] for leaf in leaves(plan["winningPlan"])} <= {
+                "COLLSCAN",
+                "IXSCAN",
+                "COUNT_SCAN",
+            } and not any(leaf.get("indexName") == "_id_" for leaf in leaves(plan["winningPlan"])):
+                assert (stats["totalKeysExamined"], stats["totalDocsExamined"]) == (seen.keys, seen.documents), command
+            assert sum(fields_of(stats["executionStages"], "keysExamined")) == stats["totalKeysExamined"], command
+            if "find" in command:
+                assert stats["nReturned"] == len(batch(at.run("t", {**command, "batchSize": 1000})))
+
+
+@pytest.fixture
+def at() -> Iterator[DrivenServer]:
+    with DrivenServer(clock=FakeClock()) as server:
+        made = [{"_id": n, "a": n % 100, "b": n % 7, "c": f"c{n % 13:02}", "d": n} for n in range(1000)]
+        server.must("t", {"insert": "i", "documents": made})
+        for key in ({"a": 1, "d": 1}, {"b": 1}, {"c": 1, "d": -1}):
+            server.must("t", {"createIndexes": "i", "indexes": [{"key": key, "name": "_".join(key)}]})
+        yield server
+
+
+def explained(at: DrivenServer, command: dict[str, Any]) -> Any:
+    return at.must("t", {"explain": command, "verbosity": "allPlansExecution"})
+
+
+def names(stage: dict[str, Any]) -> list[str]:
+    below = stage.get("inputStages", [])[:1] or ([stage["inputStage"]] if "inputStage" in stage else [])
+    return [stage["stage"], *(name for item in below for name in names(item))]
+
+
+@pytest.mark.parametrize(
+    ("command", "plan"),
+    [
+        ({"find": "i", "filter": {"c": "c01"}, "projection": {"c": 1, "_id": 0}}, ["PROJECTION_COVERED", "IXSCAN"]),
+        ({"find": "i", "filter": {"c": "c01"}, "projection": {"c": 1}}, ["PROJECTION_SIMPLE", "FETCH", "IXSCAN"]),
+        ({"find": "i", "filter": {"c": "c01", "b": 1}, "projection": {"c": 1, "_id": 0}},
+         ["PROJECTION_SIMPLE", "FETCH", "IXSCAN"]),
+        ({"find": "i", "filter": {"a": {"$in": [1, 2]}}, "sort": {"d": 1}}, ["FETCH", "SORT_MERGE", "IXSCAN"]),
+        ({"find": "i", "filter": {"$or": [{"a": 1}, {"c": "c01"}]}}, ["FETCH", "OR", "IXSCAN"]),
+        ({"find": "i", "filter": {"$or": [{"a": 1}, {"a": 7}]}, "sort": {"d": 1}}, ["FETCH", "SORT_MERGE", "IXSCAN"]),
+        ({"find": "i", "filter": {"a": {"$ne": 3}}}, ["FETCH", "IXSCAN"]),
+        ({"count": "i", "query": {"a": {"$gte": 5, "$lt": 10}}}, ["COUNT", "COUNT_SCAN"]),
+        ({"count": "i", "query": {"b": {"$ne": 2}}}, ["COUNT", "COUNT_SCAN"]),
+        ({"distinct": "i", "key": "b"}, ["PROJECTION_COVERED", "DISTINCT_SCAN"]),
+        ({"distinct": "i", "key": "d", "query": {"a": 5}}, ["PROJECTION_COVERED", "DISTINCT_SCAN"]),
+        ({"distinct": "i", "key": "b", "query": {"a": 5}}, ["FETCH", "IXSCAN"]),
+        ({"findAndModify": "i", "query": {"a": 5}, "sort": {"d": -1}, "remove": True}, ["DELETE", "FETCH", "IXSCAN"]),
+        ({"findAndModify": "i", "query": {"a": 5}, "sort": {"b": -1}, "remove": True},
+         ["DELETE", "SORT", "FETCH", "IXSCAN"]),
+        ({"update": "i", "updates": [{"q": {"a": 5}, "u": {"$set": {"x": 1}}, "sort": {"d": 1}}]},
+         ["UPDATE", "FETCH", "IXSCAN"]),
+    ],
+)  # fmt: skip
+def test_a_plan(at: DrivenServer, command: dict[str, Any], plan: list[str]) -> None:
+    assert names(explained(at, command)["queryPlanner"]["winningPlan"]) == plan
+
+
+def test_a_group_by_the_field_of_an_index_reads_a_document_of_each(at: DrivenServer) -> None:
+    pipeline = [{"$sort": {"c": 1, "d": -1}}, {"$group": {"_id": "$c", "last": {"$first": "$d"}}}]
+    plan = explained(at, {"aggregate": "i", "pipeline": pipeline, "cursor": {}})["stages"][0]["$cursor"]
+    assert names(plan["queryPlanner"]["winningPlan"]) == ["FETCH", "DISTINCT_SCAN"]
+    assert plan["executionStats"]["totalDocsExamined"] == 13
+    answer = batch(at.must("t", {"aggregate": "i", "pipeline": pipeline, "cursor": {}}))
+    assert {item["_id"]: item["last"] for item in answer}["c12"] == 1000 - 1000 % 13 - 1
+
+
+def test_a_first_of_a_queue_is_read_alone(at: DrivenServer) -> None:
+    command = {"findAndModify": "i", "query": {"a": 5}, "sort": {"d": -1}, "update": {"$set": {"x": 1}}}
+    stats = explained(at, command)["executionStats"]
+    assert (stats["totalKeysExamined"], stats["totalDocsExamined"]) == (1, 1)
+    assert at.must("t", command)["value"]["_id"] == 905
+
+
+@pytest.mark.parametrize(
+    ("spec", "bounds"),
+    [
+        ({"a": {"$ne": 3}}, ["[MinKey, 3)", "(3, MaxKey]"]),
+        ({"a": {"$nin": [3, "x"]}}, ["[MinKey, 3)", "(3, \"x\")", "(\"x\", MaxKey]"]),
+        ({"a": {"$not": {"$gt": 3}}}, ["[MinKey, 3]", "(inf, MaxKey]"]),
+        ({"a": {"$not": {"$lt": "x"}}}, ["[MinKey, \"\")", "[\"x\", MaxKey]"]),
+        ({"a": {"$ne": None}}, ["[MinKey, null)", "(null, MaxKey]"]),
+        ({"a": {"$exists": False}}, ["[null, null]"]),
+        ({"a": {"$type": "string"}}, ["[\"\", {})"]),
+        ({"a": {"$type": ["number", "bool"]}}, ["[nan, inf]", "[false, true]"]),
+        ({"a": {"$mod": [3, 1]}}, ["[nan, inf]"]),
+    ],
+)  # fmt: skip
+def test_bounds(at: DrivenServer, spec: dict[str, Any], bounds: list[str]) -> None:
+    plan = explained(at, {"find": "i", "filter": spec})["queryPlanner"]["winningPlan"]
+    assert plan["inputStage"]["indexBounds"]["a"] == bounds
+
+
+def test_the_winner_of_a_trial_is_remembered_by_shape(at: DrivenServer) -> None:
+    def ask(value: int) -> Any:
+        return batch(at.must("t", {"find": "i", "filter": {"a": value, "b": {"$gt": 1}}}))
+
+    with mock.patch.object(choice, "run_trials", wraps=choice.run_trials) as trials:
+        for value in range(6):
+            ask(value)
+        assert trials.call_count == 2  # the second makes the entry active
+        at.must("t", {"createIndexes": "i", "indexes": [{"key": {"d": 1}, "name": "d"}]})
+        ask(1)
+        assert trials.call_count == 3
+
+
+def test_a_trial_shows_what_each_way_did(at: DrivenServer) -> None:
+    plan = explained(at, {"find": "i", "filter": {"a": 5, "b": 3}})
+    assert plan["queryPlanner"]["winningPlan"]["inputStage"]["indexName"] == "a_d"
+    assert [item["inputStage"]["indexName"] for item in plan["queryPlanner"]["rejectedPlans"]] == ["b"]
+    won, lost = plan["executionStats"]["allPlansExecution"]
+    assert won["executionStages"]["isEOF"] == 1 and won["totalKeysExamined"] == 10 and won["score"] > lost["score"]
+    assert plan["executionStats"]["totalKeysExamined"] == 10
