@@ -244,7 +244,7 @@ class StageCounts:
 
     def _executed(self, stage: Stage) -> Stage:
         name = stage["stage"]
-        own = {key: value for key, value in stage.items() if key not in ("inputStage", "inputStages", "stage")}
+        shown = {key: value for key, value in stage.items() if key not in ("inputStage", "inputStages", "stage")}
         below = [self._executed(item) for item in stage.get("inputStages", ())]
         if "inputStage" in stage:
             below = [self._executed(stage["inputStage"])]
@@ -256,11 +256,11 @@ class StageCounts:
             examined["docsExamined"] = self._examined.documents
         returned = self._returned.get("FETCH" if name in _READING else name, passed) if name not in _SILENT else 0
         works = 1 + max(passed, returned, *examined.values(), 0)
-        filter_shown = {"filter": own.pop("filter")} if "filter" in own else {}
+        filter_shown = {"filter": shown.pop("filter")} if "filter" in shown else {}
         made = {
             "stage": name, **filter_shown, "nReturned": returned, "executionTimeMillisEstimate": 0, "works": works,
             "advanced": returned, "needTime": works - 1 - returned, "needYield": 0, "saveState": 0, "restoreState": 0,
-            "isEOF": 1, **own, **examined,
+            "isEOF": 1, **shown, **examined,
         }  # fmt: skip
         if "inputStages" in stage:
             made["inputStages"] = below
@@ -286,7 +286,7 @@ class StageCounts:
 _LEAVES: Final = frozenset({"COLLSCAN", "COUNT_SCAN", "DISTINCT_SCAN", "EOF", "IDHACK", "IXSCAN", "RECORD_STORE_COUNT"})
 _READING: Final = frozenset({"COLLSCAN", "FETCH", "IDHACK", "PROJECTION_COVERED"})
 _SILENT: Final = frozenset({"COUNT", "DELETE", "UPDATE"})
-"""Stages that return nothing: what they do is in counters of their own."""
+"""Stages that return nothing: what they do is in counters of their shown."""
 
 
 def tried(trial: Trial, spec: dict[str, Any]) -> dict[str, Any]:

@@ -123,8 +123,8 @@ def leaves(stage: dict[str, Any]) -> list[dict[str, Any]]:
 
 def fields_of(stage: dict[str, Any], name: str) -> list[int]:
     below = stage.get("inputStages") or ([stage["inputStage"]] if "inputStage" in stage else [])
-    own = [stage[name]] if name in stage else []
-    return own + [value for item in below for value in fields_of(item, name)]
+    here = [stage[name]] if name in stage else []
+    return here + [value for item in below for value in fields_of(item, name)]
 
 
 commands = st.one_of(
@@ -269,6 +269,6 @@ def test_a_trial_shows_what_each_way_did(at: DrivenServer) -> None:
     plan = explained(at, {"find": "i", "filter": {"a": 5, "b": 3}})
     assert plan["queryPlanner"]["winningPlan"]["inputStage"]["indexName"] == "a_d"
     assert [item["inputStage"]["indexName"] for item in plan["queryPlanner"]["rejectedPlans"]] == ["b"]
-    won, lost = plan["executionStats"]["allPlansExecution"]
-    assert won["executionStages"]["isEOF"] == 1 and won["totalKeysExamined"] == 10 and won["score"] > lost["score"]
+    won, beaten = plan["executionStats"]["allPlansExecution"]
+    assert won["executionStages"]["isEOF"] == 1 and won["totalKeysExamined"] == 10 and won["score"] > beaten["score"]
     assert plan["executionStats"]["totalKeysExamined"] == 10

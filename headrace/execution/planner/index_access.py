@@ -116,6 +116,7 @@ def _fields(index: Index) -> list[_Field]:
 
 
 def are_points(intervals: Intervals | None) -> bool:
+    """Whether they are values, not ranges of them."""
     return bool(intervals) and all(interval.is_point for interval in intervals or ())
 
 
