@@ -173,6 +173,7 @@ class Collection:
     def set_indexes(self, indexes: list[Index]) -> None:
         """Set all indexes, that of `_id` among them. Those that are being built go on."""
         self.indexes = indexes
+        self.plan_cache: Any = None  # the planner's
         building = [index for index in self.maintained if index.building and index not in indexes]
         self._maintain([*(index for index in indexes if index.has_entries), *building])
 
