@@ -18,6 +18,7 @@ from headrace.cli.monitoring import oplog, status, top
 from headrace.cli.pipeline import add_actions
 from headrace.cli.serve import add_flags, serve
 from headrace.cli.tail import command as tail
+from headrace.cli.transfer import export_command, import_command
 from headrace.cli.user import add_user_actions
 
 
@@ -94,7 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     dev.set_defaults(run=_make_certificates)
     user = commands.add_parser("user", help="create users in a data directory", allow_abbrev=False)
     add_user_actions(user)
-    for module in (tail, oplog, status, top):
+    for module in (tail, oplog, status, top, export_command, import_command):
         module.add_parser(commands)
     version = commands.add_parser(
         "version", help="print the version", description="Print the version.", allow_abbrev=False

@@ -1,0 +1,196 @@
+"""`headrace export` and `import`: what is written comes back, in each format, and what is no document is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import bson
+import pymongo
+import pytest
+from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from bson.datetime_ms import DatetimeMS
+from bson.raw_bson import RawBSONDocument
+
+import headrace
+from headrace.cli.main import main
+
+EVERY_TYPE: list[dict[str, Any]] = [
+    {"_id": 1, "int": 1, "long": Int64(2), "double": 1.0, "decimal": Decimal128("1.10"), "text": "ä\n\x00 $"},
+    {"_id": ObjectId(), "date": datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC), "far": DatetimeMS(10**17)},
+    {"_id": {"a": 1, "b": [1, None, {}]}, "binary": Binary(b"\x00\xff", 5), "code": Code("x", {"y": 1})},
+    {"_id": None, "min": MinKey(), "max": MaxKey(), "regex": Regex("a+", "i"), "timestamp": Timestamp(1, 2)},
+    {"_id": True, "nan": float("nan"), "ref": DBRef("c", 1, "d"), "deep": {"a": {"b": {"c": []}}}},
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[headrace.Server]:
+    with headrace.Server() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: headrace.Server) -> Iterator[Any]:
+    with pymongo.MongoClient[dict[str, Any]](server.uri) as opened:
+        for name in ("shop", "other"):
+            opened.drop_database(name)
+        yield opened
+
+
+def raw(client: Any, name: str) -> list[bytes]:
+    database, _, collection = name.partition(".")
+    options = client.codec_options.with_options(document_class=RawBSONDocument)
+    return sorted(document.raw for document in client[database].get_collection(collection, options).find())
+
+
+@pytest.mark.parametrize(("file", "words"), [("c.bson", []), ("c.json", ["--canonical"]), ("c", ["--format", "bson"])])
+def test_every_type_comes_back(
+    server: headrace.Server, client: Any, tmp_path: Path, file: str, words: list[str]
+) -> None:
+    client.shop.c.insert_many(EVERY_TYPE)
+    path = str(tmp_path / file)
+    assert main(["export", server.uri, "shop.c", "--out", path, *words]) == 0
+    assert main(["import", server.uri, "other.c", path, *(word for word in words if word != "--canonical")]) == 0
+    assert raw(client, "other.c") == raw(client, "shop.c") and len(raw(client, "shop.c")) == 5
+
+
+def test_a_pipe_has_json_lines(
+    server: headrace.Server, client: Any, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    client.shop.c.insert_many([{"_id": number, "n": number, "t": {"u": 1, "v": 2}} for number in range(5)])
+    query = ["--query", '{"n": {"$gt": 1}}', "--sort", '{"n": -1}', "--limit", "2", "--fields", "n,t.u"]
+    assert main(["export", server.uri, "shop.c", *query]) == 0
+    output = capfdbinary.readouterr()
+    assert output.out == b'{"_id": 4, "n": 4, "t": {"u": 1}}\n{"_id": 3, "n": 3, "t": {"u": 1}}\n'
+    assert output.err == b"2 documents of shop.c\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(output.out)))
+    assert main(["import", server.uri, "other.c", "-"]) == 0
+    assert list(client.other.c.find({}, sort=[("_id", 1)]))[1] == {"_id": 4, "n": 4, "t": {"u": 1}}
+
+
+def test_an_array_of_documents_is_read_too(server: headrace.Server, client: Any, tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text('[{"_id": 1},\n {"_id": 2}]', "utf-8")
+    assert main(["import", server.uri, "other.c", str(path)]) == 0
+    assert client.other.c.count_documents({}) == 2
+
+
+def test_csv_has_the_columns_that_are_named(server: headrace.Server, client: Any, tmp_path: Path) -> None:
+    client.shop.c.insert_many([
+        {"_id": 1, "a": {"b": 'say "x"', "c": 1.5}, "tags": [1], "at": datetime(2026, 1, 2, tzinfo=UTC), "ok": True},
+        {"_id": 2, "a": {"b": "007"}, "big": Int64(2**40)},
+    ])  # fmt: skip
+    path = tmp_path / "c.csv"
+    assert main(["export", server.uri, "shop.c", "--out", str(path), "--fields", "_id,a.b,a.c,tags,at,ok,big"]) == 0
+    assert path.read_text("utf-8").splitlines() == [
+        "_id,a.b,a.c,tags,at,ok,big",
+        '1,"say ""x""",1.5,[1],2026-01-02T00:00:00.000Z,true,',
+        "2,007,,,,,1099511627776",
+    ]
+    assert main(["import", server.uri, "other.c", str(path)]) == 0
+    assert list(client.other.c.find()) == [
+        {"_id": 1, "a": {"b": 'say "x"', "c": 1.5}, "tags": "[1]", "at": "2026-01-02T00:00:00.000Z", "ok": "true"},
+        {"_id": 2, "a": {"b": "007"}, "big": 2**40},
+    ]
+
+
+def test_columns_of_csv_can_have_types(server: headrace.Server, client: Any, tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text(
+        "_id.string(),n.int64(),at.date(),d.decimal(),ok.boolean(),x.json()\n7,7,2026-01-02,1.10,true,[1]\n", "utf-8"
+    )
+    assert main(["import", server.uri, "other.c", str(path), "--columnsHaveTypes"]) == 0
+    assert list(client.other.c.find()) == [
+        {"_id": "7", "n": 7, "at": datetime(2026, 1, 2), "d": Decimal128("1.10"), "ok": True, "x": [1]}
+    ]
+
+
+def test_documents_that_are_there_are_refused_or_replaced(
+    server: headrace.Server, client: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"_id": 1, "sku": "a", "n": 1}\n\n{"_id": 2, "sku": "b", "n": 1}\n', "utf-8")
+    client.other.c.insert_one({"_id": 1, "sku": "a", "n": 0})
+    assert main(["import", server.uri, "other.c", str(path)]) == 1
+    error = capsys.readouterr().err
+    assert "E11000 duplicate key" in error and error.endswith("1 documents, 1 refused\n")
+    assert main(["import", server.uri, "other.c", str(path), "--upsert", "sku"]) == 0
+    assert [document["n"] for document in client.other.c.find()] == [1, 1]
+    assert main(["import", server.uri, "other.c", str(path), "--drop"]) == 0
+
+
+def test_a_dump_has_options_indexes_and_views(server: headrace.Server, client: Any, tmp_path: Path) -> None:
+    shop = client.shop
+    shop.create_collection("a/b", validator={"x": {"$type": "int"}}, changeStreamPreAndPostImages={"enabled": True})
+    shop["a/b"].create_index([("x", 1), ("y", -1)], unique=True, name="xy")
+    shop["a/b"].insert_many([{"_id": number, "x": number} for number in range(1500)])
+    shop.create_collection("view", viewOn="a/b", pipeline=[{"$match": {"x": 1}}])
+    shop.create_collection("empty", capped=True, size=4096)
+    before = {info["name"]: info["options"] for info in shop.list_collections()}
+    indexes, documents = shop["a/b"].index_information(), raw(client, "shop.a/b")
+    assert main(["export", server.uri, "--out", str(tmp_path / "dump")]) == 0
+    folder = tmp_path / "dump" / "shop"
+    assert {path.name for path in folder.iterdir()} == {
+        "a%2Fb.bson", "a%2Fb.metadata.json", "empty.bson", "empty.metadata.json", "view.metadata.json",
+    }  # fmt: skip
+    metadata = json.loads((folder / "a%2Fb.metadata.json").read_text("utf-8"))
+    assert metadata["collectionName"] == "a/b" and len(metadata["uuid"]) == 32 and metadata["type"] == "collection"
+    assert len(bson.decode_all((folder / "a%2Fb.bson").read_bytes())) == 1500
+    client.drop_database("shop")
+    assert main(["import", server.uri, str(tmp_path / "dump")]) == 0
+    assert {info["name"]: info["options"] for info in shop.list_collections()} == before
+    assert shop["a/b"].index_information() == indexes and raw(client, "shop.a/b") == documents
+    assert main(["import", server.uri, str(folder)]) == 1  # of one database; all are there
+    assert main(["import", server.uri, str(tmp_path / "dump"), "--drop"]) == 0
+    assert raw(client, "shop.a/b") == documents
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("c.json", b'{"_id": 1}\n{"_id": ', "c.json:2: no Extended JSON"),
+        ("c.json", b'{"_id": 1}\n[1]\n', "c.json:2: no JSON object"),
+        ("c.json", b"[1]", "element 1 of the array is no JSON object"),
+        ("c.json", b'{"_id": {"$oid": "zz"}}', "c.json:1: no Extended JSON"),
+        ("c.bson", b"\x05\x00\x00\x00\x00\x10\x00", "at byte 5 is no BSON document"),
+        ("c.bson", b"\xff\xff\xff\x7fxxx", "at byte 0 is no BSON document"),
+        ("c.csv", b"a,b\n1\n", "c.csv:2: 1 cells, and 2 columns"),
+        ("c.csv", b"a,a.b\n1,2\n", "exclude each other"),
+        ("c.csv", b"a\n\xff\n", "no CSV in UTF-8"),
+        ("c.txt", b"", "the format of"),
+    ],
+)
+def test_what_is_no_document_is_said_with_its_line(
+    server: headrace.Server, client: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes,
+    text: str,
+) -> None:  # fmt: skip
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert main(["import", server.uri, "other.c", str(path)]) in (1, 2)
+    error = capsys.readouterr().err
+    assert text in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["export", "shop", "x"], "too many arguments"),
+        (["export", "shop"], "give --out"),
+        (["export", "shop.c", "--format", "csv"], "name them with --fields"),
+        (["import", "nosuch"], "is no folder"),
+        (["import", "shop", "c.json"], "names no collection"),
+        (["import", "a", "b", "c"], "give a file and its collection"),
+        (["import", "shop.c", "nosuch.json"], "nosuch.json cannot be read"),
+    ],
+)
+def test_a_wrong_command_line_is_said(
+    server: headrace.Server, words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([words[0], server.uri, *words[1:]]) in (1, 2)
+    assert text in capsys.readouterr().err
