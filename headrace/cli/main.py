@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import headrace
+from headrace.cli import doctor, token_command
 from headrace.cli.arguments import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, CommandParser, Failed
 from headrace.cli.configuration import BadConfiguration, expanded
 from headrace.cli.monitoring import oplog, status, top
@@ -72,16 +73,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     check.add_argument("path", metavar="DIR", type=Path, help="the data directory")
     check.set_defaults(run=_check)
-    token = commands.add_parser("token", help="inspect resume tokens", allow_abbrev=False)
-    actions = token.add_subparsers(title="actions", required=True, metavar="ACTION")
-    decode = actions.add_parser(
-        "decode",
-        help="print the fields of a resume token as JSON",
-        description="Print the fields of a resume token as JSON.",
-        allow_abbrev=False,
-    )
-    decode.add_argument("token", metavar="TOKEN", help="the token's _data, or the token document as JSON")
-    decode.set_defaults(run=_decode_token)
     tls = commands.add_parser("tls", help="certificates for TLS", allow_abbrev=False)
     kinds = tls.add_subparsers(title="actions", required=True, metavar="ACTION")
     dev = kinds.add_parser(
@@ -95,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     dev.set_defaults(run=_make_certificates)
     user = commands.add_parser("user", help="create users in a data directory", allow_abbrev=False)
     add_user_actions(user)
-    for module in (tail, oplog, status, top, export_command, import_command):
+    for module in (tail, oplog, status, top, token_command, export_command, import_command, doctor):
         module.add_parser(commands)
     version = commands.add_parser(
         "version", help="print the version", description="Print the version.", allow_abbrev=False
@@ -108,18 +99,6 @@ def _check(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     from headrace.cli.check import check_directory
 
     return check_directory(arguments.path)
-
-
-def _decode_token(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    from headrace.cli.token import describe_token
-    from headrace.errors import CommandError
-
-    try:
-        print(describe_token(arguments.token))
-    except CommandError as error:
-        print(f"headrace: not a resume token: {error.message}", file=sys.stderr)
-        return 1
-    return 0
 
 
 def _make_certificates(arguments: argparse.Namespace, words: Sequence[str]) -> int:

@@ -23,6 +23,13 @@ def describe_token(text: str) -> str:
     return json_util.dumps(_fields(token), indent=2, json_options=json_util.RELAXED_JSON_OPTIONS)
 
 
+def parsed_token(text: str) -> tuple[str, ResumeToken]:
+    """A token's `_data`, by which tokens compare, and what it says. Raises CommandError."""
+    document = _document(text.strip())
+    token = decode_token(document)
+    return str(document["_data"]).upper(), token
+
+
 def _document(text: str) -> dict[str, Any]:
     if not text.startswith("{"):
         return {"_data": text}

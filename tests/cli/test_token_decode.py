@@ -52,3 +52,25 @@ def test_arbitrary_text_is_a_token_or_an_error_of_the_client(data: bytes, start_
         describe_token(text)
     except CommandError as error:
         assert error.code
+
+
+def test_tokens_compare_as_their_events_come(capsys: pytest.CaptureFixture[str]) -> None:
+    key = encode({"_id": 1})
+    first, later = high_water_mark(1000 << 32), make_event_token(1003 << 32 | 7, 0, bytes(16), "insert", key, None)[0]
+    for one, other, text in [
+        (first, later, "the first is before the second, by 3 s"),
+        (later, json.dumps({"_data": first}), "the first is after the second, by 3 s"),
+        (high_water_mark(1003 << 32 | 7), later, "the first is before the second, at the same second"),
+        (first, first.lower(), "equal"),
+    ]:
+        assert main(["token", "compare", one, other]) == 0
+        assert capsys.readouterr().out == f"{text}\n"
+    assert main(["token", "compare", "--json", first, later]) == 0
+    assert json.loads(capsys.readouterr().out) == {"first": "before", "secondsBetween": 3}
+    assert main(["token", "compare", first, "nonsense"]) == 1
+
+
+def test_the_token_of_a_time_comes_before_the_events_of_its_second(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["token", "from-time", "2026-11-22T10:00:00Z"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"_data": high_water_mark(1795341600 << 32)}
+    assert main(["token", "from-time", "soon"]) == 2
