@@ -67,7 +67,7 @@ def _move(context: CommandContext, source: Collection, temporary: str, goal: str
                 changed.copy_again(copy)
         else:
             changed.copy_again(copy)
-        if pause_count == context.pause_count:
+        if pause_count == context.pause_count and not changed.has_left:
             break
     if _shape(target.collection) != shape:
         raise CommandError(175, f"collection '{target.collection.namespace}' was changed while it was renamed")
@@ -86,7 +86,18 @@ def _copy(context: CommandContext, target: Target, copy: Target) -> None:
     after: bytes | None = None
     while piece := context.view.scan_chunk(target.collection, after=after):
         for after, document in piece:  # noqa: B007  (where the walk goes on)
-            context.txn.insert(copy.collection, document)
+            _insert(context, copy, document)
+
+
+def _insert(context: CommandContext, copy: Target, document: bytes) -> bool:
+    """False where another document is in the way: one of them was changed meanwhile, and a later round copies it."""
+    try:
+        context.txn.insert(copy.collection, document)
+    except CommandError as error:
+        if error.code != 11000:
+            raise
+        return False
+    return True
 
 
 class _ChangedDocuments:
@@ -96,6 +107,12 @@ class _ChangedDocuments:
         self._context = context
         self._target = target
         self._through = context.txn.clock_position
+        self._left: list[bytes] = []  # that could not be copied in the last round
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the last round could not copy all."""
+        return bool(self._left)
 
     def copy_again(self, copy: Target) -> None:
         """Copy those that are there, and remove the others; what is changed from here on is for the next call."""
@@ -109,13 +126,14 @@ class _ChangedDocuments:
         for key in keys:
             tick()
             now = context.txn.by_id(target.collection, key)
-            if now is not None and context.txn.by_id(copy.collection, key) is None:
-                context.txn.insert(copy.collection, now[1])
+            if now is not None and not _insert(context, copy, now[1]):
+                self._left.append(key)
 
     def _keys(self) -> list[bytes]:
         """The keys of the `_id`s of the changed documents, each once."""
         context = self._context
-        keys: dict[bytes, None] = {}
+        keys = dict.fromkeys(self._left)
+        self._left = []
         while True:
             tick()
             if context.store.pruned_through > self._through:
