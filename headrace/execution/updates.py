@@ -17,7 +17,7 @@ from headrace.execution.validation import Validator
 from headrace.query.update import Diff, Update, UpdateContext, parse_update, upsert_document
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite
-from headrace.values.bson import decode, encode
+from headrace.values.bson import decode, encode, encode_stored_in_pieces
 from headrace.values.position import to_timestamp
 
 
@@ -86,11 +86,11 @@ class Applier:
             applied = self._update.apply(match.document, self._shared_context or self._context_of(match.document))
             if applied.change is None:
                 return Changed(match.document, None)
-            new = encode(applied.document)
+            new = encode_stored_in_pieces(applied.document)
             if len(new) > limits.DOCUMENT_BYTES_MAX:
                 raise CommandError(17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}")
             self._validator.check(target.collection, new)
-            logged = encode(applied.change.entry) if type(applied.change) is Diff else new
+            logged = encode_stored_in_pieces(applied.change.entry) if type(applied.change) is Diff else new
             if match.pause_count != context.pause_count and not is_unchanged(context, target, match):
                 continue
             write = target.collection, match.record, match.raw, new, logged

@@ -11,7 +11,7 @@ from bson import Binary, Code, Decimal128, Int64, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 
 from headrace.errors import CommandError
-from headrace.values.bson import check_all, decode, encode
+from headrace.values.bson import check_all, decode, encode, encode_in_order, encode_stored_in_pieces, encoding_in_pieces
 from headrace.values.bson.codec import _decode_short
 from headrace.values.bson.pieces import decode_in_pieces
 from tests.stretches import longest_stretch
@@ -97,3 +97,19 @@ def test_a_long_document_that_nests_deeply_is_refused() -> None:
     check_all([encode({"a": inner})])
     with pytest.raises(CommandError, match="180 levels of nesting"):
         check_all([encode({"a": [[inner]]})])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_document_encoded_in_pieces_is_what_the_codec_encodes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding_in_pieces, "PIECE_BYTES", 4096)
+    rng = random.Random(seed)
+    document = {f"v{index}": value(rng, 3) for index in range(20)} | {"a": [rng.choice(SHORT)] * 30_000, "_id": 1}
+    document |= LONG
+    assert encoding_in_pieces.encode_in_pieces(document, encode_in_order) == encode_in_order(document)
+    assert encode_stored_in_pieces(document) == encode(document)
+
+
+def test_a_long_document_is_encoded_in_pieces() -> None:
+    document = {"a": [{"b": [key]} for key in range(100_000)], "c": list(range(300_000)), "_id": "x" * 3_000_000}
+    raw, longest = longest_stretch(encode_stored_in_pieces, document)
+    assert raw == encode(document) and longest < len(raw)

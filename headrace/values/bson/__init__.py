@@ -1,6 +1,14 @@
 """BSON: documents to Python values and back, raw documents walked in place, values as text in error messages."""
 
-from headrace.values.bson.codec import OPTIONS, check_all, decode, encode, encode_in_order, value_of
+from headrace.values.bson.codec import (
+    OPTIONS,
+    check_all,
+    decode,
+    encode,
+    encode_in_order,
+    encode_stored_in_pieces,
+    value_of,
+)
 from headrace.values.bson.elements import RawElement, find_element, first_element, iter_elements, value_size
 from headrace.values.bson.value_types import MISSING, Missing, type_name, type_number, types_named
 
@@ -13,6 +21,7 @@ __all__ = [
     "decode",
     "encode",
     "encode_in_order",
+    "encode_stored_in_pieces",
     "find_element",
     "first_element",
     "iter_elements",

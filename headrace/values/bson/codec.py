@@ -26,6 +26,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.turns import PIECE_COUNT, tick, ticking
+from headrace.values.bson.encoding_in_pieces import encode_in_pieces
 from headrace.values.bson.pieces import decode_in_pieces
 
 OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
@@ -121,6 +122,13 @@ _DEEP_BYTES: Final = 7 * limits.NESTING_MAX
 def encode(document: Mapping[str, Any]) -> bytes:
     """The document as BSON bytes, with `_id` first. A `MISSING` in it is a bug and raises `bson.InvalidDocument`."""
     return bson._dict_to_bson(document, False, OPTIONS)  # type: ignore[attr-defined]  # the C encoder, less two calls
+
+
+def encode_stored_in_pieces(document: dict[str, Any]) -> bytes:
+    """As `encode`, of a document that may be long. May tick."""
+    if "_id" in document and next(iter(document)) != "_id":
+        document = {"_id": document["_id"], **document}
+    return encode_in_pieces(document, encode_in_order)
 
 
 def encode_in_order(document: Mapping[str, Any]) -> bytes:
