@@ -214,6 +214,11 @@ class Access:
             raise CommandError(18, "Authentication failed.")
         return Grants(name, document, resolved, self.generation)
 
+    def note_logout(self, client: ClientInfo, name: UserName, reason: str) -> None:
+        """Tell the listeners that a connection is nobody's any more."""
+        users = [{"user": name.user, "db": name.db}]
+        self.note("logout", client, {"reason": reason, "initialUsers": users, "updatedUsers": []})
+
     # What it may do: asked by the engine before each command, on a server with authorization.
 
     def require_login(self, command: Command, request: Request) -> None:
@@ -246,13 +251,17 @@ class Access:
         if grants is None:
             grants = Grants(_NOBODY, {}, Resolved((), _LOCALHOST, ()), self.generation)
         permitted = grants.allowed
-        required = needs(engine, request, grants)
-        if type(required) is not tuple:
-            required = tuple(required)
-        for wanted in required:
-            if wanted not in permitted and not grants.permits(*wanted):
-                self.note("authCheck", request.client, {"command": command.name, "db": request.db}, 13)
-                raise unauthorized(request)
+        try:
+            required = needs(engine, request, grants)
+            if type(required) is not tuple:
+                required = tuple(required)
+            for wanted in required:
+                if wanted not in permitted and not grants.permits(*wanted):
+                    raise unauthorized(request)
+        except CommandError as error:
+            if error.code == 13:
+                self.note("authCheck", request.client, _checked(command, request), 13)
+            raise
         request.required = required
         if shape is not None and len(grants.known) < _MEMO_COUNT_MAX:
             grants.known[shape] = required
@@ -295,7 +304,18 @@ class Access:
         grants = self.grants(client)
         if grants is not None and grants.name.db == db:
             self._set(client, None)
-            self.note("logout", client, {"user": grants.name.user, "db": grants.name.db})
+            self.note_logout(client, grants.name, f"Explicit logout from {db}")
+
+
+def _checked(command: Command, request: Request) -> dict[str, Any]:
+    """The details of a refusal, as MongoDB's audit log has them; of the command no more than its names."""
+    name = request.body.get("collection" if request.name == "getMore" else request.name)
+    is_of_user = "User" in command.name or "Role" in command.name
+    names_collection = type(name) is str and not command.admin_only and not is_of_user
+    return {
+        "command": request.name, **({"ns": f"{request.db}.{name}"} if names_collection else {}),
+        "args": {request.name: name if names_collection else 1, "$db": request.db},
+    }  # fmt: skip
 
 
 def addresses(client: ClientInfo) -> tuple[str, str]:

@@ -20,7 +20,7 @@ import queue
 import threading
 import uuid
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -28,25 +28,17 @@ from bson import json_util
 
 from headrace import limits
 from headrace.clock import Clock
-from headrace.dispatch.access import AccessEvent, Grants
+from headrace.dispatch.access import ROLES, USERS, AccessEvent, Grants
 from headrace.dispatch.options import AuditOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.errors import CommandError
 from headrace.query.match import parse_filter
 from headrace.server.failures import RepeatedLine
+from headrace.store.write_transaction import CatalogChange
 from headrace.values.bson import decode
 
-_ACTIONS: Final[dict[str, str]] = {
-    "collMod": "collMod",
-    "create": "createCollection",
-    "createIndexes": "createIndex",
-    "drop": "dropCollection",
-    "dropDatabase": "dropDatabase",
-    "dropIndexes": "dropIndex",
-    "renameCollection": "renameCollection",
-}
-"""Commands that change the catalog, and what MongoDB calls it."""
-_HIDDEN: Final = frozenset({"args", "customData", "pwd"})
+_WRITES: Final = frozenset({"bulkWrite", "delete", "findAndModify", "findandmodify", "insert", "update"})
+_HIDDEN: Final = frozenset({"customData", "pwd"})
 """What the details of an event may have that is not for the log."""
 
 
@@ -78,17 +70,25 @@ class Audit:
         action, client, details, code = event
         self._of_client(action, client, details, code)
 
-    def wants(self, request: Request) -> bool:
-        """Whether a command is one that `changed` logs."""
-        return request.name in _ACTIONS
+    def changed(self, request: Request, changes: list[CatalogChange]) -> None:
+        """Log what a request has done to collections, views and indexes, which is committed."""
+        for database, command in changes:
+            for action, details in _events(database, command):
+                self._of_client(action, request.client, details, 0)
 
-    def changed(self, request: Request, answer: bytes) -> None:
-        """Log a change of the catalog, which is committed, unless it failed."""
-        if decode(answer).get("ok") != 1.0:
-            return
-        for details in _details(request):
-            is_view = "viewOn" in details
-            self._of_client("createView" if is_view else _ACTIONS[request.name], request.client, details, 0)
+    def wants(self, request: Request) -> bool:
+        """Whether a write is one that `wrote` may log."""
+        return request.db == "admin" and request.name in _WRITES
+
+    def wrote(self, request: Request, answer: bytes) -> None:
+        """Log that users or roles were changed by other commands than theirs."""
+        namespaces = {decode(raw).get("ns") for raw in request.sequences.get("nsInfo", ())}
+        namespaces |= {item.get("ns") for item in request.body.get("nsInfo") or ()}
+        namespaces.add(f"admin.{request.body[request.name]}")
+        if decode(answer).get("ok") == 1.0:
+            for namespace in sorted(namespaces & {USERS, ROLES}):
+                details = {"ns": namespace, "operation": request.name}
+                self._of_client("directAuthMutation", request.client, details, 0)
 
     def close(self) -> None:
         """Write what is left, for as long as the server may take to stop, and close."""
@@ -178,23 +178,38 @@ def _write_all(file: int, line: str) -> None:
         data = data[os.write(file, data) :]
 
 
-def _details(request: Request) -> list[dict[str, Any]]:
-    """The parameters of the events of a command."""
-    body, name = request.body, request.name
-    if name == "dropDatabase":
-        return [{"ns": request.db}]
-    if name == "renameCollection":
-        return [{"old": body.get(name), "new": body.get("to")}]
-    namespace = f"{request.db}.{body.get(name)}"
-    if name == "createIndexes":
-        return [
-            {"ns": namespace, "indexName": index.get("name"), "indexSpec": {"key": index.get("key")}}
-            for index in body.get("indexes", [])
-        ]
-    if name == "dropIndexes":
-        dropped = body.get("index")
-        return [{"ns": namespace, "indexName": item} for item in (dropped if isinstance(dropped, list) else [dropped])]
-    return [{"ns": namespace, "viewOn": body["viewOn"]} if name == "create" and "viewOn" in body else {"ns": namespace}]
+def _events(database: str, command: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Action and details of the events of one change of the catalog."""
+    name, value = next(iter(command.items()))
+    namespace = f"{database}.{value}"
+    about = {"ns": namespace, "viewOn": f"{database}.{command['viewOn']}"} if "viewOn" in command else {"ns": namespace}
+    if name in ("startIndexBuild", "commitIndexBuild"):
+        for spec in command["indexes"]:
+            yield "createIndex", _index(namespace, spec, _BUILD_STATES[name])
+    elif name == "createIndexes":
+        yield "createIndex", _index(namespace, command, _BUILD_STATES["commitIndexBuild"])
+    elif name == "dropIndexes":
+        yield "dropIndex", {"ns": namespace, "indexName": command["index"]}
+    elif name == "dropDatabase":
+        yield "dropDatabase", {"ns": database}
+    elif name == "renameCollection":
+        if "dropTarget" in command:
+            yield "dropCollection", {"ns": command["to"]}
+        yield "renameCollection", {"old": value, "new": command["to"]}
+    elif name in _ACTIONS:
+        yield _ACTIONS[name], about
+
+
+_ACTIONS: Final = {"collMod": "collMod", "create": "createCollection", "drop": "dropCollection"}
+_BUILD_STATES: Final = {"commitIndexBuild": "IndexBuildSucceeded", "startIndexBuild": "IndexBuildStarted"}
+
+
+def _index(namespace: str, spec: dict[str, Any], state: str) -> dict[str, Any]:
+    """Of the specification the key and what says of which kind the index is: the filter of a partial one has values."""
+    shown = {
+        name: spec[name] for name in ("v", "key", "name", "unique", "sparse", "expireAfterSeconds") if name in spec
+    }
+    return {"ns": namespace, "indexName": spec["name"], "indexSpec": shown, "indexBuildState": state}
 
 
 def _local(client: ClientInfo) -> dict[str, Any]:

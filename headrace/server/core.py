@@ -139,7 +139,7 @@ class Core:
             self._warn(make_directory_private(self.options.dbpath))
         self._warn_of_clock()
         if self.audit is not None:
-            self.audit.system("startup", {"options": {"argv": list(self.options.argv)}})
+            self.audit.system("startup", {"startupOptions": {"argv": list(self.options.argv)}})
         if self.hosted is None:
             self.background.start(self.loop)
         self._watch()
@@ -336,6 +336,10 @@ class Core:
         self.peers.discard(peer)
         self.engine.connections_open -= 1
         logs.connection_ended(peer.client, len(self.peers))
+        grants = peer.client.grants
+        if grants is not None:
+            reason = "Implicit logout due to client connection closure"
+            self.engine.access.note_logout(peer.client, grants.name, reason)
         if self._listener.paused:
             self.loop.call_soon(self._listener.client_left)  # its socket is closed behind this call
         self.notifier.leave(peer)

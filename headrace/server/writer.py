@@ -29,7 +29,7 @@ from headrace.dispatch.wait import Wait
 from headrace.errors import Interrupted
 from headrace.server.failures import log_failure, write_error
 from headrace.store.store import MapFull
-from headrace.store.write_transaction import WriteTransaction
+from headrace.store.write_transaction import CatalogChange, WriteTransaction
 from headrace.turns import Turn
 
 if TYPE_CHECKING:
@@ -64,7 +64,14 @@ class WriteGroup:
     jobs_run: int = 0
     has_resumed: bool = False
     """Whether `resumed` has had its turn, or has begun it."""
+    catalog_changes: list[tuple[Request, list[CatalogChange]]] = field(default_factory=list)
+    """What each request has done to the catalog."""
     txn: WriteTransaction = field(init=False)
+
+    def take_changes(self, request: Request) -> None:
+        """The changes of the catalog since the last call are this request's."""
+        self.catalog_changes.append((request, self.txn.catalog_changes))
+        self.txn.catalog_changes = []
 
     def all_writes(self) -> list[Write]:
         """Those to which `answers` belong, in order."""
@@ -244,6 +251,7 @@ class Writer:
             if group.resumed is not None:
                 group.has_resumed = True
                 group.answers.append(self._core.scheduler.turns.resume(group.resumed.turn, txn))
+                group.take_changes(group.resumed.write[2])
             store.prepare(txn)
         except Exception as error:
             self._failed(group, error)
@@ -271,6 +279,8 @@ class Writer:
                 group.answers.append(turns.run(engine.run_write, command, request, txn))
             else:
                 group.answers.append(engine.run_write(command, request, txn))
+            if txn.catalog_changes:
+                group.take_changes(request)
             if monotonic() > ends:
                 break
         run = len(group.answers)
@@ -299,10 +309,13 @@ class Writer:
         metrics["commits.total"] += 1
         metrics["commits.writes"] += len(group.writes)
         audit = self._core.audit
+        if audit is not None:
+            for request, changes in group.catalog_changes:
+                audit.changed(request, changes)
         for write, answer in zip(group.all_writes(), group.answers):
             if type(answer) is bytes:
                 if audit is not None and audit.wants(write[2]):
-                    audit.changed(write[2], answer)
+                    audit.wrote(write[2], answer)
                 write[0].finish(answer)
             elif type(answer) is Turn:
                 self._pause(PausedWrite(write, answer))

@@ -48,6 +48,7 @@ def create(txn: WriteTransaction, namespace: str, options: dict[str, Any]) -> Co
 def create_view(txn: WriteTransaction, namespace: str, options: dict[str, Any]) -> Collection:
     """Create a view; the oplog shows it as an insert into `<database>.system.views`."""
     view = txn.catalog.create(txn.kv, namespace, "view", options, None)
+    _note_view(txn, "create", view)
     _log_view(txn, view, "i", {"_id": namespace, **options}, None)
     return view
 
@@ -56,7 +57,12 @@ def modify_view(txn: WriteTransaction, view: Collection, options: dict[str, Any]
     """Give a view other options; the oplog shows it as an update of its document in `system.views`."""
     view.set_options(options)
     txn.catalog.save(txn.kv, view)
+    _note_view(txn, "collMod", view)
     _log_view(txn, view, "u", {"_id": view.namespace, **options}, {"_id": view.namespace})
+
+
+def _note_view(txn: WriteTransaction, command: str, view: Collection) -> None:
+    txn.catalog_changes.append((view.database, {command: view.name, "viewOn": view.options.get("viewOn")}))
 
 
 def _log_view(
@@ -79,6 +85,7 @@ def drop(txn: WriteTransaction, collection: Collection) -> None:
     """Drop a collection or view; one entry."""
     if collection.is_view:
         txn.catalog.remove(txn.kv, collection)
+        _note_view(txn, "drop", collection)
         _log_view(txn, collection, "d", {"_id": collection.namespace}, None)
         return
     count = txn.count(collection)

@@ -83,10 +83,24 @@ class StagedEntries:
         self.runs.append((topics, first, last))
 
 
+CatalogChange = tuple[str, dict[str, Any]]
+"""A database, and the command in an entry of the oplog; that of a view has `viewOn`."""
+
+
 class WriteTransaction(View):
     """The one write transaction. Commands of several clients share it; the shell commits them together."""
 
-    __slots__ = ("_changes", "_second", "admin_changed", "clock_position", "commits", "entry_end", "staged", "wall_ms")
+    __slots__ = (
+        "_changes",
+        "_second",
+        "admin_changed",
+        "catalog_changes",
+        "clock_position",
+        "commits",
+        "entry_end",
+        "staged",
+        "wall_ms",
+    )
 
     def __init__(
         self, store: Store, kv: Transaction, *, catalog: Catalog | None = None, changes: ChangeLog | None = None,
@@ -97,6 +111,8 @@ class WriteTransaction(View):
         self._changes: ChangeLog = changes or (OPLOG if store.oplog_enabled else NO_LOG)
         self.staged = StagedEntries()
         self.admin_changed = False  # noted where there is no oplog
+        self.catalog_changes: list[CatalogChange] = []
+        """What has been done to collections, views and indexes, for the audit log."""
         self.clock_position = store.last_position
         self.wall_ms = store.clock.now_ms()
         self._second = positions.position(self.wall_ms // 1000, 0)
@@ -126,6 +142,7 @@ class WriteTransaction(View):
         *, also: tuple[str, ...] = (),
     ) -> int:  # fmt: skip
         """Stage a `c` entry under `<database>.$cmd` and the databases `also`; returns its position, 0: none yet."""
+        self.catalog_changes.append((database, o))
         return self._changes.command(self, database, uuid, o, o2, also)
 
     # Documents.

@@ -51,9 +51,15 @@ def test_the_events_of_a_server_have_mongodbs_shape(tmp_path: Path, monkeypatch:
             wrong.admin.command("find", "c")
     logged = events(path)
     assert CANARY not in path.read_text() and stat.S_IMODE(path.stat().st_mode) == 0o600
+    (logout,) = (event for event in logged if event["atype"] == "logout")
+    assert logout["param"] == {
+        "reason": "Implicit logout due to client connection closure",
+        "initialUsers": [{"user": "ann", "db": "admin"}], "updatedUsers": [],
+    }  # fmt: skip
+    logged = [event for event in logged if event["atype"] != "logout" and "system." not in str(event["param"])]
     assert [event["atype"] for event in logged] == [
-        "startup", "createUser", "authenticate", "createCollection", "createIndex", "createView", "dropIndex",
-        "renameCollection", "dropCollection", "dropDatabase", "authenticate", "shutdown",
+        "startup", "createUser", "authenticate", "createCollection", "createIndex", "createCollection", "dropIndex",
+        "renameCollection", "dropCollection", "dropCollection", "dropDatabase", "authenticate", "shutdown",
     ]  # fmt: skip
     created = logged[3]
     assert list(created) == ["atype", "ts", "uuid", "local", "remote", "users", "roles", "param", "result"]
@@ -66,8 +72,97 @@ def test_the_events_of_a_server_have_mongodbs_shape(tmp_path: Path, monkeypatch:
     assert logged[1]["param"]["user"] == "ann" and logged[1]["users"] == []
     assert logged[2]["param"] == {"user": "ann", "db": "admin", "mechanism": "SCRAM-SHA-256"}
     assert [event["result"] for event in logged if event["atype"] == "authenticate"] == [0, 18]
-    assert logged[4]["param"] == {"ns": "shop.orders", "indexName": "by_n", "indexSpec": {"key": {"n": 1}}}
+    assert logged[4]["param"] == {
+        "ns": "shop.orders", "indexName": "by_n", "indexSpec": {"v": 2, "key": {"n": 1}, "name": "by_n"},
+        "indexBuildState": "IndexBuildSucceeded",
+    }  # fmt: skip
+    assert logged[5]["param"] == logged[9]["param"] == {"ns": "shop.some", "viewOn": "shop.orders"}
     assert logged[7]["param"] == {"old": "shop.orders", "new": "shop.sales"}
+
+
+def ddl(path: Path) -> list[tuple[str, str]]:
+    """Action and namespace of the changes of the catalog of `shop` and `other`."""
+    logged = [(event["atype"], event["param"].get("ns") or event["param"].get("new")) for event in events(path)]
+    return [(action, namespace) for action, namespace in logged if (namespace or "").startswith(("other", "shop"))]
+
+
+def test_what_a_transaction_makes_is_logged_when_it_is_committed(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    with headrace.Server(audit=AuditOptions(path=path)) as server, pymongo.MongoClient(server.uri) as client:
+        shop = client.shop
+        with client.start_session() as session:
+            for ends in (session.abort_transaction, session.commit_transaction):
+                session.start_transaction()
+                shop.create_collection("orders", session=session)
+                shop.orders.create_index("n", name="by_n", session=session)
+                shop.more.insert_one({"a": CANARY}, session=session)
+                ends()
+    assert ddl(path) == [
+        ("createCollection", "shop.orders"), ("createIndex", "shop.orders"), ("createCollection", "shop.more"),
+    ]  # fmt: skip
+    assert CANARY not in path.read_text()
+
+
+def test_collections_that_come_and_go_by_other_commands_are_logged(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    with headrace.Server(audit=AuditOptions(path=path)) as server, pymongo.MongoClient(server.uri) as client:
+        shop = client.shop
+        shop.inserted.insert_one({"_id": 1})
+        shop.updated.update_one({"_id": 1}, {"$set": {"a": 1}}, upsert=True)
+        shop.changed.find_one_and_update({"_id": 1}, {"$set": {"a": 1}}, upsert=True)
+        shop.inserted.aggregate([{"$merge": "merged"}])
+        shop.inserted.create_index("n", name="by_n")
+        shop.inserted.rename("merged", dropTarget=True)
+        client.drop_database("shop")
+    logged = ddl(path)
+    assert logged[:6] == [
+        ("createCollection", "shop.inserted"), ("createCollection", "shop.updated"),
+        ("createCollection", "shop.changed"), ("createCollection", "shop.merged"),
+        ("createIndex", "shop.inserted"), ("createIndex", "shop.inserted"),
+    ]  # fmt: skip
+    states = [event["param"].get("indexBuildState") for event in events(path) if event["atype"] == "createIndex"]
+    assert states == ["IndexBuildStarted", "IndexBuildSucceeded"]
+    assert logged[6:8] == [("dropCollection", "shop.merged"), ("renameCollection", "shop.merged")]
+    assert sorted(logged[8:11]) == [("dropCollection", f"shop.{name}") for name in ("changed", "merged", "updated")]
+    assert logged[11:] == [("dropDatabase", "shop")]
+
+
+def test_a_refusal_names_the_command_and_no_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOGIN_DELAY_MS", 0)
+    path = tmp_path / "audit"
+    users: dict[str, Any] = {
+        "ann": {"pwd": "x", "roles": [{"role": "read", "db": "shop"}]}, "root": {"pwd": "x", "roles": ["root"]},
+    }  # fmt: skip
+    with headrace.Server(audit=AuditOptions(path=path), users=users) as server:
+        with pymongo.MongoClient(server.address, username="ann", password="x") as ann:
+            for command in (
+                {"find": "orders", "filter": {"a": CANARY}}, {"createUser": "eve", "pwd": CANARY, "roles": []},
+                {"serverStatus": 1}, {"getMore": 7, "collection": "orders"},
+            ):  # fmt: skip
+                with pytest.raises(OperationFailure):
+                    ann.admin.command(command)
+        with pymongo.MongoClient(server.address, username="root", password="x") as root:
+            cursor = root.shop.orders
+            cursor.insert_many([{"_id": number} for number in range(3)])
+            identity = root.shop.command("find", "orders", batchSize=1)["cursor"]["id"]
+            with (
+                pymongo.MongoClient(server.address, username="ann", password="x") as ann,
+                pytest.raises(OperationFailure, match="not created by"),
+            ):
+                ann.shop.command("getMore", identity, collection="orders")
+            root.admin["system.users"].update_one({"user": "ann"}, {"$set": {"customData": CANARY}})
+    logged = events(path)
+    checked = [event for event in logged if event["atype"] == "authCheck"]
+    assert [event["param"] for event in checked] == [
+        {"command": "find", "ns": "admin.orders", "args": {"find": "orders", "$db": "admin"}},
+        {"command": "createUser", "args": {"createUser": 1, "$db": "admin"}},
+        {"command": "serverStatus", "args": {"serverStatus": 1, "$db": "admin"}},
+        {"command": "getMore", "ns": "shop.orders", "args": {"getMore": "orders", "$db": "shop"}},
+    ]
+    assert {event["result"] for event in checked} == {13} and checked[0]["users"] == [{"user": "ann", "db": "admin"}]
+    (direct,) = (event["param"] for event in logged if event["atype"] == "directAuthMutation")
+    assert direct == {"ns": "admin.system.users", "operation": "update"}
+    assert CANARY not in path.read_text()
 
 
 def test_a_filter_chooses_events(tmp_path: Path) -> None:

@@ -148,6 +148,13 @@ def _details(name: UserName, mechanism: str) -> dict[str, Any]:
     return {"user": name.user, "db": name.db, "mechanism": mechanism}
 
 
+def _attempted(request: Request) -> dict[str, Any]:
+    """The details of a login that has not come to a conversation: of whom, is not known or not proven."""
+    mechanism = request.body.get("mechanism")
+    user = request.client.certificate_subject if mechanism == X509 else None
+    return {"user": user or "", "db": request.db[:64], "mechanism": str(mechanism or "")[:64]}
+
+
 def _delayed(context: CommandContext, request: Request, run: Any) -> dict[str, Any] | Wait:
     """Answer at once what succeeds, and with a delay what fails; then the connection has forgotten its login."""
     if isinstance(request.prepared, CommandError):
@@ -157,7 +164,7 @@ def _delayed(context: CommandContext, request: Request, run: Any) -> dict[str, A
         return run()  # type: ignore[no-any-return]
     except CommandError as error:
         request.client.conversation = None
-        details = {} if attempted is None else _details(attempted.name, attempted.mechanism)
+        details = _attempted(request) if attempted is None else _details(attempted.name, attempted.mechanism)
         context.engine.access.note("authenticate", request.client, details, error.code)
         request.prepared = error
         return Wait(limits.LOGIN_DELAY_MS)

@@ -54,6 +54,11 @@ def commit_last_piece(txn: WriteTransaction, pieces: CommitInPieces, lsid: bytes
 
 
 def _end(txn: WriteTransaction, transaction: ClientTransaction) -> None:
+    for made in transaction.created.values():
+        txn.catalog_changes.append((made.database, {"create": made.name}))
+        for index in made.indexes:
+            if index.name != "_id_":
+                txn.catalog_changes.append((made.database, {"createIndexes": made.name, **index.spec}))
     transaction.committing = txn
     txn.commits.append(transaction)
 
