@@ -82,8 +82,8 @@ class Audit:
 
     def wrote(self, request: Request, answer: bytes) -> None:
         """Log that users or roles were changed by other commands than theirs."""
-        namespaces = {decode(raw).get("ns") for raw in request.sequences.get("nsInfo", ())}
-        namespaces |= {item.get("ns") for item in request.body.get("nsInfo") or ()}
+        namespaces = {str(decode(raw).get("ns")) for raw in request.sequences.get("nsInfo", ())}
+        namespaces |= {str(item.get("ns")) for item in request.body.get("nsInfo") or ()}
         namespaces.add(f"admin.{request.body[request.name]}")
         if decode(answer).get("ok") == 1.0:
             for namespace in sorted(namespaces & {USERS, ROLES}):
