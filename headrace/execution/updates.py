@@ -36,6 +36,11 @@ def parsed(statement: dict[str, Any], collection: Collection | None, let: Any) -
 _NO_TIME: Final = Timestamp(0, 0)
 
 
+def _has_no_time(document: dict[str, Any]) -> bool:
+    """Whether a field is an empty timestamp. To compare each value with one would call Python for each."""
+    return Timestamp in map(type, document.values()) and _NO_TIME in document.values()
+
+
 class Changed(NamedTuple):
     """A document that was matched."""
 
@@ -57,7 +62,7 @@ class Applier:
     ) -> None:  # fmt: skip
         self._context = context
         spec = statement["u"]
-        self._takes_time = type(spec) is dict and ("$currentDate" in spec or _NO_TIME in spec.values())
+        self._takes_time = type(spec) is dict and ("$currentDate" in spec or _has_no_time(spec))
         self._target = target
         self._update = update
         self._finder = finder

@@ -66,7 +66,7 @@ def run(context: CommandContext, request: Request) -> bytes | dict[str, Any]:
     """update: `n` matched, `nModified`, `upserted`, and `writeErrors` by index of the statement."""
     namespace = target_of(request)
     raw = raw_documents(request, "updates")
-    statements = gathered(decode(item) for item in ticking(raw))
+    statements = [decode(raw[0])] if len(raw) == 1 else gathered(decode(item) for item in ticking(raw))
     for_writing(context, namespace)
     retryable = retryable_of(context, request)
     if len(statements) == 1:
@@ -115,12 +115,13 @@ def _by_id(
         return None
     if statement.get("multi") or statement.keys() - _PLAIN_FIELDS or "let" in request.body:
         return None
-    collection = context.txn.collection(namespace)
+    txn = context.txn
+    collection = txn.collection(namespace)
     if collection is None or collection.options.keys() - _HARMLESS:
         return None
     finder = Finder(collection, spec, None)
     try:
-        match = finder.by_id(context.txn) if finder.is_by_id else None
+        match = finder.by_id(txn) if finder.is_by_id else None  # by id nothing is parsed, so that nothing has paused
         if match is None:
             return None
         matched = MatchedDocument(match[0], match[1], decode(match[1]), context.pause_count)
