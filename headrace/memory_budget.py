@@ -32,8 +32,9 @@ class Account:
     __slots__ = ("_error", "_memory", "_release", "bytes", "closed", "may_close", "name")
 
     def __init__(
-        self, memory: Memory, name: str, release: Callable[[], object] | None, error: CommandError, may_close: bool
-    ) -> None:
+        self, memory: Memory, name: str, release: Callable[[], object] | None, error: CommandError | None,
+        may_close: bool,
+    ) -> None:  # fmt: skip
         self.may_close = may_close
         """Whether it is closed if its holder gives nothing back; otherwise it is left as it is."""
         self._memory = memory
@@ -47,7 +48,7 @@ class Account:
         """Take `size` more bytes, or give them back (negative). Raises the account's error if it was released."""
         if self.closed:
             if size > 0:
-                raise self._error
+                raise self._failure()
             return
         self.bytes += size
         memory = self._memory
@@ -55,7 +56,10 @@ class Account:
         if size > 0 and memory.used > memory.bytes_max:
             memory.make_room(self)
             if self.closed:
-                raise self._error
+                raise self._failure()
+
+    def _failure(self) -> CommandError:
+        return self._error or exceeded(self._memory.bytes_max)
 
     def set(self, size: int) -> None:
         """Take or give back what is needed to hold `size` bytes. Raises as `add`."""
@@ -90,33 +94,33 @@ class Memory:
         """The most that was in use when one had to."""
         self.released = 0
         """How many accounts had to let go."""
-        self._accounts: dict[int, Account] = {}
+        self._accounts: dict[Account, None] = {}
 
     def account(
         self, name: str, release: Callable[[], object] | None = None, error: CommandError | None = None,
         *, may_close: bool = True,
     ) -> Account:  # fmt: skip
         """Open an account. `name` says whose it is, in the log; `release`: called once, when its memory is needed."""
-        account = Account(self, name, release, error or exceeded(self.bytes_max), may_close)
-        self._accounts[id(account)] = account
+        account = Account(self, name, release, error, may_close)
+        self._accounts[account] = None
         return account
 
     def forget(self, account: Account) -> None:
         """An account was closed."""
-        del self._accounts[id(account)]
+        del self._accounts[account]
         self.used -= account.bytes
         account.bytes = 0
 
     def largest(self, count: int) -> list[Account]:
         """The accounts that hold most, at most `count` of them, without empty ones."""
-        accounts = heapq.nlargest(count, self._accounts.values(), key=lambda account: account.bytes)
+        accounts = heapq.nlargest(count, self._accounts, key=lambda account: account.bytes)
         return [account for account in accounts if account.bytes]
 
     def make_room(self, growing: Account) -> None:
         """Release accounts, the largest first, until the rest fits; `growing` before another of its size."""
         stuck: set[Account] = set()
         while self.used > self.bytes_max:
-            candidates = [account for account in self._accounts.values() if account.bytes and account not in stuck]
+            candidates = [account for account in self._accounts if account.bytes and account not in stuck]
             if not candidates:
                 return
             largest = max(candidates, key=lambda account: (account.bytes, account is growing))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace import limits
 from headrace.changes.entry import DecodedEntry
-from headrace.memory_budget import Memory
+from headrace.memory_budget import Account, Memory
 
 if TYPE_CHECKING:
     from headrace.store.store import Committed
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 class Channel:
     """Entries of one scope; sequence numbers count them from the channel's birth."""
 
-    __slots__ = ("_account", "_bytes", "_entries", "end", "key", "listeners", "start")
+    __slots__ = ("_account", "_bytes", "_entries", "_memory", "end", "key", "listeners", "start")
 
     def __init__(self, key: str, memory: Memory) -> None:
         self.key = key
-        self._account = memory.account(
-            f"entries of {key or 'the deployment'} for change streams", self._drop, may_close=False
-        )
+        self._memory = memory
+        self._account: Account | None = None  # opened when there is something to count
         self.listeners = 0
         self.start = 0  # sequence number of the oldest entry held
         self.end = 0  # sequence number of the next one
@@ -46,18 +45,26 @@ class Channel:
                 return
             self._bytes -= len(self._entries.popleft()[1].data)
             self.start += 1
-        if abs(self._bytes - self._account.bytes) > limits.COUNTED_STEP_BYTES:
-            self._account.set(self._bytes)
+        counted = 0 if self._account is None else self._account.bytes
+        if abs(self._bytes - counted) > limits.COUNTED_STEP_BYTES:
+            self._count()
+
+    def _count(self) -> None:
+        if self._account is None:
+            name = f"entries of {self.key or 'the deployment'} for change streams"
+            self._account = self._memory.account(name, self._drop, may_close=False)
+        self._account.set(self._bytes)
 
     def _drop(self) -> None:
         """Their memory is needed: whoever has not read them goes back to the oplog."""
         self._entries.clear()
         self.start, self._bytes = self.end, 0
-        self._account.set(0)
+        self._count()
 
     def close(self) -> None:
         """Nobody listens any more."""
-        self._account.close()
+        if self._account is not None:
+            self._account.close()
 
     def position_since(self, sequence: int) -> int | None:
         """The position of the oldest entry that is held from `sequence` on; None where there is none."""

@@ -19,6 +19,7 @@ from headrace.changes.stream import mark_document
 from headrace.cursors.batch import Batch
 from headrace.cursors.channels import Channel, Channels
 from headrace.errors import CommandError
+from headrace.memory_budget import Account
 from headrace.values.token import high_water_mark
 
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ class Feed:
         self._read = self._channel.end  # sequence number of the next entry to read from the channel
         self._items: list[Item] = []
         self._bytes = 0
-        self._account = feeds.memory.account(
-            f"built events of {key or 'the deployment'}", self._forget, may_close=False
-        )
+        self._account: Account | None = None  # opened when there is something to count
         self._batches: dict[tuple[int, int, int], Batch] = {}  # returned lately, by (first, count, position)
         self.start = 0
         self.end = 0
@@ -90,9 +89,16 @@ class Feed:
                 break
         if len(self._items) > 2 * limits.FEED_EVENT_COUNT_MAX or self._bytes > limits.FEED_BYTES_MAX:
             self._shorten()
-        if abs(self._bytes - self._account.bytes) > limits.COUNTED_STEP_BYTES:
-            self._account.set(self._bytes)
+        counted = 0 if self._account is None else self._account.bytes
+        if abs(self._bytes - counted) > limits.COUNTED_STEP_BYTES:
+            self._count()
         return self._read == channel.end
+
+    def _count(self) -> None:
+        if self._account is None:
+            name = f"built events of {self._channel.key or 'the deployment'}"
+            self._account = self._feeds.memory.account(name, self._forget, may_close=False)
+        self._account.set(self._bytes)
 
     def _shorten(self) -> None:
         """Drop the oldest events, down to half of what may be held: seldom, since it moves all that stay."""
@@ -108,7 +114,7 @@ class Feed:
         """The channel dropped entries that were not read, or memory is needed: all watchers go back to the oplog."""
         self._items.clear()
         self._bytes = 0
-        self._account.set(0)
+        self._count()
         self._read = self._channel.end
         self.end += 1
         self.start = self.end
@@ -168,7 +174,8 @@ class Feed:
     def close(self) -> None:
         """Leave the channel."""
         self._channels.leave(self._channel)
-        self._account.close()
+        if self._account is not None:
+            self._account.close()
 
 
 def _size(item: Item) -> int:

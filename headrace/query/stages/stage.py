@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from headrace import limits
 from headrace.errors import CommandError
@@ -37,6 +37,10 @@ class EqualDocuments:
     count: int
 
 
+_GENERATOR: Final = random.Random()
+"""Of all pipelines, since one takes 2.8 KB, which each change stream would hold."""
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineContext:
     """What a pipeline may refer to, known when it is parsed.
@@ -61,7 +65,7 @@ class PipelineContext:
     bound: Mapping[str, Any] = field(default_factory=dict)
     inside: str = ""
     depth: int = 0
-    generator: random.Random = field(default_factory=random.Random)
+    generator: random.Random = _GENERATOR
     memory: OperationMemory = UNBOUNDED
 
     def parse_context(self) -> ParseContext:
