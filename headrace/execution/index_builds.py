@@ -13,8 +13,8 @@ from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.errors import AnsweredError, CommandError
 from headrace.execution.storage_stats import count_of
 from headrace.store import catalog_changes
-from headrace.store.catalog import Collection, IndexBuild
-from headrace.store.indexes import index_builds
+from headrace.store.catalog import Collection, Index, IndexBuild
+from headrace.store.indexes import index_builds, index_entries
 from headrace.turns import current_turn, tick
 
 _LEFT: Final = frozenset({279, 11600})
@@ -26,7 +26,21 @@ def build_indexes(context: CommandContext, collection: Collection, specs: list[d
     if context.transaction is not None or current_turn() is None or not count_of(context, collection):
         catalog_changes.create_indexes(context.txn, context.txn.collection(collection.namespace) or collection, specs)
         return
-    build = index_builds.begin(context.txn, context.txn.collection(collection.namespace) or collection, specs)
+    _build(context, context.txn.collection(collection.namespace) or collection, specs)
+
+
+def replace_index(context: CommandContext, collection: Collection, spec: dict[str, Any]) -> None:
+    """Build an index anew with another specification, in the place of the one that has its name. Raises 11000."""
+    if current_turn() is not None:
+        _build(context, collection, [spec])
+        return
+    index = Index(context.txn.catalog.new_number(context.txn.kv), spec)
+    index_entries.add(context.txn, collection, index, list(context.txn.scan(collection)))
+    index_builds.put(context.txn, collection, [index])
+
+
+def _build(context: CommandContext, collection: Collection, specs: list[dict[str, Any]]) -> None:
+    build = index_builds.begin(context.txn, collection, specs)
     running = context.engine.builds_of_commands
     running.add(build.uuid)
     try:

@@ -173,6 +173,7 @@ def _change(writes: Any, document: dict[str, Any], result: dict[str, Any]) -> Up
 
 def _check_on(collection: Collection, on: tuple[str, ...]) -> None:
     """`on` must be what a unique index is on."""
-    if on == ("_id",) or any(set(index.spec["key"]) == set(on) for index in collection.unique_indexes):
+    unique = [index for index in collection.unique_indexes if index.unique]
+    if on == ("_id",) or any(set(index.spec["key"]) == set(on) for index in unique):
         return
     raise CommandError(51183, "Cannot find index to verify that join fields will be unique")

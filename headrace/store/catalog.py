@@ -64,6 +64,11 @@ class Index:
         """Whether its entries are unique."""
         return self.has_entries if self.spec["name"] == "_id_" else bool(self.spec.get("unique"))
 
+    @property
+    def refuses_duplicates(self) -> bool:
+        """Whether it refuses a second document with a key: also one that is to become unique, whose entries are not."""
+        return self.unique or bool(self.spec.get("prepareUnique"))
+
 
 @dataclass(slots=True)
 class IndexBuild:
@@ -189,7 +194,7 @@ class Collection:
 
     def _maintain(self, indexes: list[Index]) -> None:
         self.maintained = indexes
-        self.unique_indexes = [index for index in indexes if index.unique]
+        self.unique_indexes = [index for index in indexes if index.refuses_duplicates]
         self.index_keys_pause = any("partialFilterExpression" in index.spec for index in indexes)
 
     @property

@@ -149,3 +149,20 @@ def test_a_build_goes_on_by_itself_when_its_client_has_gone(tmp_path: Path) -> N
         assert answer["note"] == "all indexes already exist"
         assert names(other) == ["_id_", "u", "x"]
     assert check(tmp_path).problems == []
+
+
+def test_an_index_becomes_unique_while_others_write(tmp_path: Path) -> None:
+    with headrace.Server(tmp_path) as server, RawClient(server.address) as builder, RawClient(server.address) as other:
+        fill(other)
+        other.ask({"createIndexes": "c", "indexes": [{"key": {"n": 1}, "name": "n"}]})
+        other.ask({"collMod": "c", "index": {"name": "n", "prepareUnique": True}})
+        server._running.scheduler.turns.seconds = 0.0
+        builder.send({"collMod": "c", "index": {"name": "n", "unique": True}})
+        while not server._running.store.catalog.builds:
+            pass
+        assert names(other) == ["_id_", "n"]
+        assert other.ask({"insert": "c", "documents": [{"_id": "a", "n": 5}]})["writeErrors"][0]["code"] == 11000
+        assert other.ask({"insert": "c", "documents": [{"_id": "a", "n": "a"}]})["n"] == 1
+        assert builder.receive()[1]["unique_new"] is True
+        assert other.ask({"insert": "c", "documents": [{"_id": "b", "n": "a"}]})["writeErrors"][0]["code"] == 11000
+    assert check(tmp_path).problems == []

@@ -8,15 +8,18 @@ from bson import Int64
 
 from headrace.commands.catalog.create import OPTIONS as CREATE_OPTIONS
 from headrace.commands.catalog.create import check_view_pipeline
+from headrace.commands.catalog.index_specification import can_be_unique
 from headrace.commands.requirements import writes
-from headrace.dispatch.arguments import Fields, boolean, document, number, string, unsupported
+from headrace.dispatch.arguments import Fields, boolean, document, number, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
 from headrace.dispatch.namespaces import for_changing, target
 from headrace.dispatch.request import Request
 from headrace.errors import CommandError
+from headrace.execution.duplicate_keys import duplicates
 from headrace.execution.image_options import IMAGES, OPTION, check_database_has_images
+from headrace.execution.index_builds import replace_index
 from headrace.query.match import parse_filter
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection, Index
@@ -25,15 +28,16 @@ SECONDS: Final = "expireAfterSeconds"
 _SECONDS_MAX: Final = 2**31 - 1
 _CHANGEABLE: Final = frozenset({OPTION, "expireAfterSeconds", "validationAction", "validationLevel", "validator"})
 
-_UNIQUE: Final = "collMod with index.{} is not supported; drop and create the index"
+DRY_RUN: Final = boolean("dryRun")
 HIDDEN: Final = boolean("hidden")
 SECONDS_AFTER: Final = number(SECONDS, 0)
+PREPARE_UNIQUE: Final = boolean("prepareUnique")
+UNIQUE: Final = boolean("unique")
 INDEX: Final = document("index", Fields(
-    HIDDEN, SECONDS_AFTER, document("keyPattern"), string("name"),
-    *(unsupported(name, (115, _UNIQUE.format(name)), "bool") for name in ("prepareUnique", "unique")),
+    HIDDEN, PREPARE_UNIQUE, SECONDS_AFTER, UNIQUE, document("keyPattern"), string("name"),
 ))  # fmt: skip
 CHANGES: Final = Fields(
-    IMAGES, INDEX, *(CREATE_OPTIONS.by_name[name] for name in (
+    DRY_RUN, IMAGES, INDEX, *(CREATE_OPTIONS.by_name[name] for name in (
         "expireAfterSeconds", "pipeline", "validationAction", "validationLevel", "validator", "viewOn",
     )),
 )  # fmt: skip
@@ -47,6 +51,9 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     body = request.body
     change = {name: field.of(body) for name in body if body[name] is not None and (field := CHANGES.by_name.get(name))}
     collection = _existing(context, namespace)
+    dry_run = bool(change.pop("dryRun", False))
+    if dry_run and not change.get("index", {}).get("unique"):
+        raise CommandError(72, "'dryRun' is only supported with {index: {unique: true}}")
     if collection.is_view:
         return _view(context, collection, change)
     if "viewOn" in change or "pipeline" in change:
@@ -58,6 +65,11 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
         wait_until_unused(context, namespace)
         collection = _existing(context, namespace)
     index_change = change.get("index")
+    if index_change is not None and index_change.get("unique") is not None:
+        converted = _check_conversion(context, collection, index_change)
+        if dry_run:
+            return {}
+        collection = _converted(context, collection, converted)
     options = dict(collection.options)
     options.update({name: value for name, value in change.items() if name in _CHANGEABLE})
     before: dict[str, Any] | None = None
@@ -101,18 +113,22 @@ def _index(
     """
     new = _checked_index(change)
     index = _find(collection, change)
+    _check_new(index, new)
     before: dict[str, Any] = {}
     reply: dict[str, Any] = {}
     spec = dict(index.spec)
     for name, value in new.items():
         old = Int64(int(spec[name])) if name == SECONDS and name in spec else spec.get(name)
-        if name == "hidden":
+        if name in ("hidden", "prepareUnique"):
             old = bool(old)
+        if name == "unique":
+            old = None
         if old is not None:
             before[name] = reply[f"{name}_old"] = old
         reply[f"{name}_new"] = spec[name] = value
-    if not spec.get("hidden"):
-        spec.pop("hidden", None)
+    for flag in ("hidden", "prepareUnique"):
+        if not spec.get(flag):
+            spec.pop(flag, None)
     index.spec = spec
     return {"name": index.name, **new}, before, reply
 
@@ -128,9 +144,58 @@ def _checked_index(change: dict[str, Any]) -> dict[str, Any]:
             raise CommandError(72, f"TTL index '{SECONDS}' must be within 0 and {_SECONDS_MAX}")
     if change.get("hidden") is not None:
         new["hidden"] = HIDDEN.of(change)
+    if change.get("prepareUnique") is not None:
+        new["prepareUnique"] = PREPARE_UNIQUE.of(change)
+    if change.get("unique") is not None:
+        if not UNIQUE.of(change):
+            raise CommandError(2, "Cannot make index non-unique")
+        new["unique"] = True
     if not new:
         raise CommandError(72, "no expireAfterSeconds, hidden, unique, or prepareUnique field")
     return new
+
+
+def _check_new(index: Index, new: dict[str, Any]) -> None:
+    """Raise what an index's kind stands against."""
+    if index.name == "_id_":
+        if new.get("hidden"):
+            raise CommandError(2, "can't hide _id index")
+        if SECONDS in new:
+            raise CommandError(72, "the _id field does not support TTL indexes")
+        if "prepareUnique" in new or "unique" in new:
+            raise CommandError(72, "the _id index is unique")
+    if SECONDS in new and SECONDS not in index.spec and len(index.spec["key"]) > 1:
+        raise CommandError(72, "TTL indexes are single-field indexes, compound indexes do not support TTL")
+    if new.get("prepareUnique") and not can_be_unique(index.spec):
+        raise CommandError(72, "an index of this kind cannot be unique")
+    if new.get("prepareUnique") and index.spec.get("unique"):
+        raise CommandError(72, "the index is unique already")
+
+
+def _check_conversion(context: CommandContext, collection: Collection, change: dict[str, Any]) -> Index:
+    """The index that is to become unique. Raises 72 unless it is prepared, 359 with the documents that share a key."""
+    _checked_index(change)
+    index = _find(collection, change)
+    _check_new(index, {"unique": True})
+    if not index.spec.get("prepareUnique") and not index.spec.get("unique"):
+        raise CommandError(72, "Cannot make an index unique whose 'prepareUnique' is not true")
+    violations = [] if index.unique else duplicates(context, collection, index)
+    if violations:
+        raise CommandError(
+            359, "Cannot convert the index to unique. Please resolve conflicting documents before running collMod "
+            "again.", extra={"violations": violations},
+        )  # fmt: skip
+    return index
+
+
+def _converted(context: CommandContext, collection: Collection, index: Index) -> Collection:
+    """The collection with the index as a unique one."""
+    if index.unique:
+        return collection
+    spec = {name: value for name, value in index.spec.items() if name != "prepareUnique"}
+    replace_index(context, _existing(context, collection.namespace), {**spec, "unique": True})
+    wait_until_unused(context, collection.namespace)
+    return _existing(context, collection.namespace)
 
 
 def _find(collection: Collection, change: dict[str, Any]) -> Index:

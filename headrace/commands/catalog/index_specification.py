@@ -136,6 +136,11 @@ def _identity(spec: dict[str, Any]) -> Any:
     )
 
 
+def can_be_unique(spec: dict[str, Any]) -> bool:
+    """Whether an index of this kind can refuse duplicates."""
+    return "hashed" not in spec["key"].values() and wildcard_of(spec["key"]) is None
+
+
 # ------------------------------------------------------------------ checks
 
 
@@ -211,7 +216,7 @@ def _check_kind(spec: dict[str, Any]) -> None:
         raise CommandError(
             31303, f"A maximum of one index field is allowed to be hashed but found {hashed} for 'key' {to_string(key)}"
         )
-    if hashed and spec.get("unique"):
+    if hashed and (spec.get("unique") or spec.get("prepareUnique")):
         raise CommandError(16764, "Currently hashed indexes cannot guarantee uniqueness. Use a regular index.")
     if "wildcardProjection" in spec:
         _check_projection(spec, wildcards)

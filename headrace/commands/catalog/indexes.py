@@ -110,6 +110,8 @@ def list_indexes(context: CommandContext, request: Request) -> bytes:
     for build in context.store.catalog.builds_on(collection):
         uuid = Binary(build.uuid, 4)
         for index in build.indexes:
+            if any(other.name == index.name for other in collection.indexes):
+                continue  # which it will replace
             if with_info:
                 shown.append({"spec": index.spec, "indexBuildInfo": {"buildUUID": uuid, "ready": False}})
             else:

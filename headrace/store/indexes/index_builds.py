@@ -40,8 +40,15 @@ def begin(txn: WriteTransaction, collection: Collection, specs: list[dict[str, A
         if can_have_entries(index.spec):
             collection.begin_index(index)
     txn.catalog.save_build(txn.kv, build)
-    catalog_changes.log_build(txn, collection, "startIndexBuild", build.uuid, specs)
+    if not _replaced(build):
+        catalog_changes.log_build(txn, collection, "startIndexBuild", build.uuid, specs)
     return build
+
+
+def _replaced(build: IndexBuild) -> dict[str, Index]:
+    """The indexes of the collection, by name, in whose place those of the build will be."""
+    names = {index.name for index in build.indexes}
+    return {index.name: index for index in build.collection.indexes if index.name in names}
 
 
 def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.VIEW_CHUNK_COUNT) -> bool:
@@ -83,20 +90,35 @@ def commit(txn: WriteTransaction, build: IndexBuild) -> None:
     """Make the indexes, which are filled, those of the collection. Raises the build's failure."""
     if build.failure is not None:
         raise build.failure
-    collection = build.collection
+    collection, replaced = build.collection, _replaced(build)
     txn.catalog.remove_build(txn.kv, build)
-    collection.set_indexes([*collection.indexes, *build.indexes])
-    txn.catalog.save(txn.kv, collection)
+    put(txn, collection, build.indexes)
+    if replaced:
+        return
     catalog_changes.log_build(
         txn, collection, "commitIndexBuild", build.uuid, [index.spec for index in build.indexes]
     )  # fmt: skip
 
 
+def put(txn: WriteTransaction, collection: Collection, made: list[Index]) -> None:
+    """Give the collection indexes that are filled, each in the place of one with its name if there is one."""
+    by_name = {index.name: index for index in made}
+    for index in collection.indexes:
+        if index.name in by_name:
+            catalog_changes.discard_index(txn, index)
+    kept = [by_name.pop(index.name, index) for index in collection.indexes]
+    collection.set_indexes([*kept, *by_name.values()])
+    txn.catalog.save(txn.kv, collection)
+
+
 def abort(txn: WriteTransaction, build: IndexBuild, cause: CommandError) -> None:
     """End a build without its indexes."""
+    replaced = _replaced(build)
     txn.catalog.remove_build(txn.kv, build)
     for index in build.indexes:
         catalog_changes.discard_index(txn, index)
+    if replaced:
+        return
     specs = [index.spec for index in build.indexes]
     shown = {"ok": False, "code": cause.code, "codeName": code_name(cause.code), "errmsg": cause.message}
     catalog_changes.log_build(txn, build.collection, "abortIndexBuild", build.uuid, specs, cause=shown)

@@ -11,11 +11,11 @@ Source: MongoDB's rules for unique, sparse, partial and multikey indexes; error 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
-from headrace.store.indexes.index_keys import KeyMaker, Traits
+from headrace.store.indexes.index_keys import CUT_BYTES, KeyMaker, Traits
 from headrace.store.indexes.wildcard_keys import WildcardKeyMaker, wildcard_of
 from headrace.turns import uninterrupted
 from headrace.values.bson import decode
@@ -105,6 +105,10 @@ def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, reco
         if traits and not traits <= index.saved_traits:
             note_traits(txn, collection, index, traits)
         if not index.unique:
+            if index.refuses_duplicates:
+                for key in keys:
+                    if _is_held(txn, key, record):
+                        raise _duplicate_in(collection, index, document, key)
             entries += [(key, False) for key in keys]
             continue
         for key in keys:
@@ -113,6 +117,24 @@ def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, reco
                 raise _duplicate_in(collection, index, document, key)
             entries.append((key, True))
     return entries
+
+
+def _is_held(txn: WriteTransaction, key: bytes, record: bytes | None) -> bool:
+    """Whether another record has an entry with this key, in an index whose entries are not unique. A key that was cut
+    does not say."""
+    table = txn.tables["indexes"]
+    if len(key) >= CUT_BYTES + 4 or (record is not None and txn.kv.get(key + record, db=table) is not None):
+        return False  # what a record has already stays
+    with txn.kv.cursor(table) as cursor:
+        moved = cursor.set_range(key)
+        while moved and (entry := cursor.key()).startswith(key):
+            if len(entry) == len(key) + len(_RECORD) and entry[-len(_RECORD) :] != record:
+                return True
+            moved = cursor.next()
+    return False
+
+
+_RECORD: Final = bytes(8)
 
 
 def _to_add_building(

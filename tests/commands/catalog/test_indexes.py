@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bson import Binary, Int64
 
 from headrace.errors import CommandError
+from headrace.store.check.directory import check
 from headrace.store.view import View
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
@@ -119,3 +121,103 @@ def test_a_multi_update_that_moves_its_documents_ahead_changes_each_once(at: Dri
         "t", {"update": "c", "updates": [{"q": {"a": {"$gte": 0}}, "u": {"$inc": {"a": 1}}, "multi": True}]}
     )
     assert reply["nModified"] == 100 and len(ids(at, {"a": {"$gte": 1, "$lte": 5}})) == 100
+
+
+def test_an_index_becomes_unique_in_two_steps(tmp_path: Path) -> None:
+    with DrivenServer(tmp_path, clock=FakeClock()) as at:
+        at.must("t", {"insert": "c", "documents": [{"_id": n, "x": n % 4} for n in range(6)]})
+        at.must("t", {"createIndexes": "c", "indexes": [{"key": {"x": 1}, "name": "x"}]})
+        unique = {"collMod": "c", "index": {"name": "x", "unique": True}}
+        with pytest.raises(CommandError) as raised:
+            at.must("t", unique)
+        assert raised.value.code == 72
+        reply = at.must("t", {"collMod": "c", "index": {"keyPattern": {"x": 1}, "prepareUnique": True}})
+        assert (reply["prepareUnique_old"], reply["prepareUnique_new"]) == (False, True)
+        assert at.must("t", {"listIndexes": "c"})["cursor"]["firstBatch"][1]["prepareUnique"] is True
+        for write in (
+            {"insert": "c", "documents": [{"_id": 9, "x": 1}]},
+            {"insert": "c", "documents": [{"_id": 9, "x": 7}, {"_id": 10, "x": 1}]},
+            {"update": "c", "updates": [{"q": {"_id": 2}, "u": {"$set": {"x": 3}}}]},
+        ):
+            refused = at.run("t", write)
+            assert isinstance(refused, dict) and refused["writeErrors"][0]["code"] == 11000
+        at.must("t", {"update": "c", "updates": [{"q": {"_id": 0}, "u": {"$set": {"y": 3}}}]})
+        for dry in ({}, {"dryRun": True}):
+            refused = at.run("t", {**unique, **dry})
+            assert isinstance(refused, dict) and refused["code"] == 359
+            assert refused["violations"] == [{"ids": [0, 4]}, {"ids": [1, 5]}]
+        at.must("t", {"delete": "c", "deletes": [{"q": {"_id": {"$in": [4, 5]}}, "limit": 0}]})
+        assert "unique_new" not in at.must("t", {**unique, "dryRun": True})
+        assert at.must("t", unique)["unique_new"] is True
+        spec = at.must("t", {"listIndexes": "c"})["cursor"]["firstBatch"][1]
+        assert spec == {"v": 2, "key": {"x": 1}, "name": "x", "unique": True}
+        refused = at.run("t", {"insert": "c", "documents": [{"_id": 11, "x": 2}]})
+        assert isinstance(refused, dict) and refused["writeErrors"][0]["code"] == 11000
+        assert [item["_id"] for item in at.must("t", {"find": "c", "filter": {"x": 2}})["cursor"]["firstBatch"]] == [2]
+    assert check(tmp_path).problems == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        ({"key": {}}, 67), ({"key": {"a": 0}}, 67), ({"key": {"a": True}}, 67), ({"key": {"a": "btree"}}, 67),
+        ({"key": {"a..b": 1}}, 67), ({"key": {"$a": 1}}, 67), ({"key": {f"f{n}": 1 for n in range(33)}}, 13103),
+        ({"key": {"a": 1}, "name": ""}, 67), ({"key": {"a": 1}, "name": "*"}, 2), ({"key": {"a": 1}, "v": 3}, 67),
+        ({"key": {"a": 1}, "v": 1.5}, 2), ({"key": {"a": 1}, "strange": 1}, 197),
+        ({"key": {"_id": 1}, "sparse": True}, 197), ({"key": {"_id": 1}, "hidden": True}, 2),
+        ({"key": {"_id": 1}, "collation": {"locale": "sv"}}, 2),
+        ({"key": {"_id": 1}, "expireAfterSeconds": 1}, 197), ({"key": {"a": 1, "b": 1}, "expireAfterSeconds": 1}, 67),
+        ({"key": {"a": 1}, "expireAfterSeconds": -1}, 67), ({"key": {"a": 1}, "expireAfterSeconds": 2**31}, 67),
+        ({"key": {"a": 1}, "expireAfterSeconds": "x"}, 67),
+        ({"key": {"a": 1}, "unique": True, "prepareUnique": True}, 67),
+        ({"key": {"a": 1}, "sparse": True, "partialFilterExpression": {"a": 1}}, 67),
+        ({"key": {"a": 1}, "partialFilterExpression": {"a": {"$ne": 1}}}, 67),
+        ({"key": {"a": 1}, "partialFilterExpression": {"a": {"$exists": False}}}, 67),
+        ({"key": {"a": 1}, "partialFilterExpression": {"$expr": {"$eq": ["$a", 1]}}}, 67),
+        ({"key": {"a": 1}, "partialFilterExpression": {"a": {"$regex": "x"}}}, 67),
+    ],
+)  # fmt: skip
+def test_what_an_index_cannot_be_is_refused(at: DrivenServer, spec: dict[str, Any], code: int) -> None:
+    reply = at.run("t", {"createIndexes": "d", "indexes": [{"name": "x", **spec}]})
+    assert isinstance(reply, dict) and reply["code"] == code, reply
+
+
+def test_partial_filters_may_be_what_mongodb_allows(at: DrivenServer) -> None:
+    for number, covered in enumerate((
+        {}, {"a": 1}, {"a": {"$gt": 1, "$lte": 5}}, {"a": {"$exists": True}}, {"a": {"$type": "string"}},
+        {"a": {"$in": [1, 2]}}, {"$or": [{"a": 1}, {"$and": [{"b": 1}, {"c": {"$lt": 1}}]}]},
+    )):  # fmt: skip
+        at.must("t", {"createIndexes": "e", "indexes": [
+            {"key": {"z": 1}, "name": f"p{number}", "partialFilterExpression": covered}]})  # fmt: skip
+
+
+def test_unknown_options_are_ignored_where_the_client_says_so(at: DrivenServer) -> None:
+    index = {"key": {"z": 1}, "name": "z", "strange": 1, "background": True, "dropDups": True}
+    at.must("t", {"createIndexes": "d", "indexes": [index], "ignoreUnknownIndexOptions": True})
+    assert at.must("t", {"listIndexes": "d"})["cursor"]["firstBatch"][1] == {"v": 2, "key": {"z": 1}, "name": "z"}
+
+
+def test_indexes_on_one_key_may_differ_in_what_they_hold(at: DrivenServer) -> None:
+    for number, more in enumerate(({}, {"sparse": True}, {"unique": True}, {"collation": {"locale": "sv"}})):
+        at.must("t", {"createIndexes": "d", "indexes": [{"key": {"z": 1}, "name": f"z{number}", **more}]})
+    for spec, code in (
+        ({"key": {"z": 1}, "name": "other"}, 85), ({"key": {"y": 1}, "name": "z0"}, 86),
+        ({"key": {"z": 1}, "name": "z0", "sparse": True}, 86),
+    ):  # fmt: skip
+        reply = at.run("t", {"createIndexes": "d", "indexes": [spec]})
+        assert isinstance(reply, dict) and reply["code"] == code, spec
+    same = at.must("t", {"createIndexes": "d", "indexes": [{"key": {"z": 1}, "name": "z0"}]})
+    assert same["note"] == "all indexes already exist"
+
+
+@pytest.mark.parametrize(
+    ("index", "code"),
+    [({"name": "_id_", "hidden": True}, 2), ({"name": "_id_", "expireAfterSeconds": 1}, 72),
+     ({"name": "ab", "expireAfterSeconds": 1}, 72), ({"name": "a", "unique": False}, 2),
+     ({"name": "_id_", "prepareUnique": True}, 72), ({"name": "h", "prepareUnique": True}, 72)],
+)  # fmt: skip
+def test_what_collmod_cannot_make_of_an_index_is_refused(at: DrivenServer, index: dict[str, Any], code: int) -> None:
+    more = [{"key": {"a": 1, "b": 1}, "name": "ab"}, {"key": {"a": "hashed"}, "name": "h"}]
+    at.must("t", {"createIndexes": "d", "indexes": [*more, {"key": {"a": 1}, "name": "a"}]})
+    reply = at.run("t", {"collMod": "d", "index": index})
+    assert isinstance(reply, dict) and reply["code"] == code

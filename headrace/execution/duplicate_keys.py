@@ -1,0 +1,42 @@
+"""The documents that stand against making an index unique: those that share a key.
+
+Keys that are cut do not say whether they are equal: the build of the unique index finds that.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from headrace import limits
+from headrace.dispatch.context import CommandContext
+from headrace.store.catalog import Collection, Index
+from headrace.store.indexes.index_keys import CUT_BYTES
+from headrace.turns import tick
+from headrace.values.bson import decode
+
+
+def duplicates(context: CommandContext, collection: Collection, index: Index) -> list[dict[str, Any]]:
+    """`{ids: [...]}` for each key that several documents have, some of them; found by a walk in pieces."""
+    number = index.number.to_bytes(4, "big")
+    low, high = number + b"\x01", number + b"\xff"
+    groups: list[list[bytes]] = []
+    last = b""
+    while True:
+        piece = [key for key, _ in islice(context.view.index_keys(index, low, high), limits.VIEW_CHUNK_COUNT)]
+        if not piece or len(groups) > limits.VIOLATION_COUNT_MAX:
+            break
+        for key in piece:
+            if key[:-8] == last[:-8] and len(key) < CUT_BYTES + 12:
+                if groups and groups[-1][-1] == last[-8:]:
+                    groups[-1].append(key[-8:])
+                else:
+                    groups.append([last[-8:], key[-8:]])
+            last = key
+        low = last + b"\0"
+        tick()
+    shown = []
+    for records in groups:
+        documents = [context.view.by_record(collection, record) for record in records]
+        shown.append({"ids": [decode(document)["_id"] for document in documents if document is not None]})
+    return shown
