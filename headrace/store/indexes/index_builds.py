@@ -106,8 +106,8 @@ def put(txn: WriteTransaction, collection: Collection, made: list[Index]) -> Non
     for index in collection.indexes:
         if index.name in by_name:
             catalog_changes.discard_index(txn, index)
-    kept = [by_name.pop(index.name, index) for index in collection.indexes]
-    collection.set_indexes([*kept, *by_name.values()])
+    present = [by_name.pop(index.name, index) for index in collection.indexes]
+    collection.set_indexes([*present, *by_name.values()])
     txn.catalog.save(txn.kv, collection)
 
 
