@@ -35,6 +35,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
         added.set_defaults(run=_runner(action))
         return added
 
+    add("check", _check, "say what is wrong with the job, one line each, without running it; the exit status is 1 then")
     add("explain", _explain, "show which stage runs where, without connecting")
     reset = add("reset", _reset, "remove the checkpoint, so that the next run begins at startingPosition")
     reset.add_argument("--data", action="store_true", help="also remove the tables of its sinks")
@@ -89,6 +90,17 @@ def _status(job: Job, arguments: argparse.Namespace) -> int:
     for line in status_lines(job):
         _say(line)
     return 0
+
+
+def _check(job: Job, arguments: argparse.Namespace) -> int:
+    from headrace.spark.jobs.start_checks import problems
+
+    lines = problems(job)
+    for line in lines:
+        _fail(f"{job.name}: {line}")
+    if not lines:
+        _say(f"{job.name}: nothing is wrong")
+    return EXIT_FAILED if lines else 0
 
 
 def _explain(job: Job, arguments: argparse.Namespace) -> int:

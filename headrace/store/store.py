@@ -6,6 +6,7 @@ into the same KV transaction → `sync` commits it (the only slow step; it may r
 after a failed `sync` undoes everything, in the tables and in memory.
 
     meta   "format"         → see `checksums/upgrade.py`
+           "history-id"     → what tells this directory's history from every other one: the replica set's id, 12 bytes
            "history-lost"   → b"1" once changes were made without an oplog: older positions are gone
            "last-position"  → where an oplog that was dropped ended, 8 bytes big-endian: positions go on after it
            "parameters"     → cluster parameters (BSON)
@@ -83,6 +84,9 @@ class Store:
         runs: its users and roles may be others."""
         self._last_run: Run | None = None  # at the end of the oplog
         self.cluster_parameters: dict[str, Any] = {}
+        self.history_id: bytes | None = None
+        """Twelve bytes that no other history of documents has, also not one begun later under the same path; a copy of
+        the directory has them. None in a directory of an earlier version."""
         self.memory = Memory()
         """The memory of the process, without a limit unless the engine gives it one."""
         self.transactions = Transactions(self)
@@ -144,6 +148,7 @@ class Store:
         self.catalog.load(kv)
         parameters = kv.get(b"parameters", db=self.tables["meta"])
         self.cluster_parameters = decode(parameters) if parameters else {}
+        self.history_id = kv.get(b"history-id", db=self.tables["meta"])
         pruned = kv.get(b"pruned", db=self.tables["meta"])
         self.pruned_through = -1 if pruned is None else int.from_bytes(pruned, "big")
 
@@ -154,6 +159,8 @@ class Store:
             history_lost = txn.kv.get(b"history-lost", db=self.tables["meta"]) is not None
             if not history_lost:
                 self.log_noop(txn, INITIATING)
+                self.history_id = os.urandom(12)
+                txn.kv.put(b"history-id", self.history_id, db=self.tables["meta"])
             self.log_noop(txn, "new primary")
         else:
             txn.kv.put(b"history-lost", b"1", db=self.tables["meta"])

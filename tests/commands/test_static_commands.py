@@ -63,7 +63,15 @@ class FakeShell(NoShell):
 
 
 @dataclass
+class FakeStore:
+    """`history_id` is None in a directory of an earlier version."""
+
+    history_id: bytes | None = None
+
+
+@dataclass
 class FakeServer:
+    store: FakeStore = field(default_factory=FakeStore)
     options: ServerOptions = OPTIONS
     clock: FixedClock = field(default_factory=FixedClock)
     process_id: ObjectId = field(default_factory=lambda: ObjectId("64b000000000000000000001"))
@@ -254,6 +262,8 @@ def test_the_configuration_has_one_member_and_a_lasting_id() -> None:
         config["settings"]["replicaSetId"]
         == ask({"replSetGetConfig": 1}, FakeServer())["config"]["settings"]["replicaSetId"]
     )
+    stored = FakeServer(store=FakeStore(history_id=b"twelve bytes"))
+    assert ask({"replSetGetConfig": 1}, stored)["config"]["settings"]["replicaSetId"] == ObjectId(b"twelve bytes")
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,9 @@ def _configured_member(context: CommandContext, request: Request) -> dict[str, A
 
 
 def _set_id(context: CommandContext) -> ObjectId:
-    """The set's id: derived, so that it is the same whenever this data is served."""
+    """The set's id: the stored one; in a directory of an earlier version derived, so that it stays the same there."""
+    if context.store.history_id:
+        return ObjectId(context.store.history_id)
     named = f"{context.engine.options.replica_set}\0{context.engine.options.dbpath.absolute()}"
     return ObjectId(sha256(named.encode()).digest()[:12])
 

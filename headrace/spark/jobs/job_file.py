@@ -122,6 +122,7 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
         spark=given.get("spark", {}),
     )
     _check(job)
+    _check_targets(job)
     return job
 
 
@@ -142,6 +143,32 @@ def _check(job: Job) -> None:
     one = any(sink.kind in {"history", "mirror"} for sink in job.sinks)
     if one and not options.collection:
         raise JobError(f"{kinds}: a mirror and a history are of one collection")
+    if one and options.start.kind == "latest":
+        raise JobError(
+            f"{kinds}: with startingPosition 'latest', the default, what is there already would be missing: set it to "
+            "'snapshot'"
+        )
+    if options.stream.get("fullDocument") == "updateLookup":
+        raise JobError(
+            f"{kinds}: fullDocument 'updateLookup' gives the document as it is later, not as the update left it: leave "
+            "it out, such a sink needs no documents with updates"
+        )
+
+
+def _check_targets(job: Job) -> None:
+    """Raises SinkError if two sinks have one table, or one has its table inside another's."""
+    paths = [(sink, f"{sink.location}/") for sink in job.sinks if sink.location]
+    for number, (sink, path) in enumerate(paths):
+        for other, other_path in paths[:number]:
+            if path.startswith(other_path) or other_path.startswith(path):
+                raise SinkError(f"the sinks {other} and {sink} have one path: give each its own")
+    targets = [
+        tuple(sink.options.get(name) for name in ("uri", "database", "collection", "table"))
+        for sink in job.sinks
+        if not sink.location and sink.kind != "own"
+    ]
+    if len(set(targets)) < len(targets):
+        raise SinkError("two sinks write one table: give each its own")
 
 
 def _check_names(table: str, given: Mapping[str, Any]) -> None:

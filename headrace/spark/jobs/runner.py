@@ -23,6 +23,8 @@ from headrace.spark.jobs.checkpoint import planned_end
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
 from headrace.spark.jobs.metrics import JobMetrics, serve
+from headrace.spark.jobs.start_checks import CheckedJob, begin, note_begun
+from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
 from headrace.spark.sinks.contract import FOLDED_COLUMNS
 from headrace.spark.sinks.foreach_batch import Listener, for_each_batch, wait_for_sinks
@@ -68,29 +70,48 @@ def run_job(
     with job_lock(job), serve(metrics, job.metrics) as port:
         if port is not None:
             report(f"{job.name}: metrics at http://{(job.metrics or ('',))[0]}:{port}/metrics")
-        running = _Run(job, metrics, stop, listener)
-        try:
-            session = session or job_session(job)
+        while not _run_once(job, metrics, stop, report, session, listener):
+            report(f"{job.name}: a server has another history; beginning again with a snapshot")
+    return metrics
+
+
+def _run_once(
+    job: Job, metrics: JobMetrics, stop: threading.Event, report: ReportLine, session: SparkSession | None,
+    listener: Listener | None,
+) -> bool:  # fmt: skip
+    """Runs the job to its end; False if it is to begin again, as the server was replaced and the job asks for that."""
+    running = _Run(job, begin(job), metrics, stop, listener)
+    try:
+        session = session or job_session(job)
+        running.start(session)
+        running.watch(report)
+        while running.has_more:
             running.start(session)
             running.watch(report)
-            while running.has_more:
-                running.start(session)
-                running.watch(report)
-        except _no_answer() as error:
-            if running.failure is error:
-                raise
-            raise SparkEnded("Spark's JVM has ended; run the job again to resume") from error
-        finally:
-            metrics.running = 0
-            running.settle()
-    return metrics
+    except _no_answer() as error:
+        if running.failure is error:
+            raise
+        raise SparkEnded("Spark's JVM has ended; run the job again to resume") from error
+    except Exception as error:
+        if HistoryChanged.__name__ in str(error) and job.options.on_position_lost == "resnapshot":
+            return False
+        raise
+    finally:
+        metrics.running = 0
+        running.settle()
+    return True
 
 
 class _Run:
     """One query from its start to its end."""
 
-    def __init__(self, job: Job, metrics: JobMetrics, stop: threading.Event, listener: Listener | None = None) -> None:
+    def __init__(
+        self, job: Job, checked: CheckedJob, metrics: JobMetrics, stop: threading.Event,
+        listener: Listener | None = None,
+    ) -> None:  # fmt: skip
         self._job = job
+        self._checked = checked
+        self._record = checked.record
         self._batch_listener = listener
         self._metrics = metrics
         self._stop = stop
@@ -99,7 +120,7 @@ class _Run:
         """What a sink raised."""
         self._query: StreamingQuery
         self._query_id = ""
-        self._options = source_options(job)
+        self._options = source_options(job) | checked.source_options()
 
     def start(self, session: SparkSession) -> None:
         from headrace.spark.jobs.metrics_listener import MetricsListener
@@ -115,6 +136,9 @@ class _Run:
         self._session = session
         session.streams.addListener(self._listener)
         sinks = [sink.open() for sink in job.sinks]
+        for options, opened in zip(job.sinks, sinks, strict=True):
+            if options.kind != "own":
+                opened.owner = self._checked.owner_of(options)  # type: ignore[attr-defined]
         self._logs = [sink for sink in sinks if isinstance(sink, LogSink)]
         for log in self._logs:
             log.source = stream_fingerprint(parse_options(self._options), job.stages)
@@ -164,6 +188,7 @@ class _Run:
                 try:
                     apply(frame, number)
                     self._note(frame, number)
+                    self._record = note_begun(self._job, self._record)
                 except Exception as error:
                     self.failure = error
                     raise

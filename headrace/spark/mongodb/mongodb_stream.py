@@ -39,6 +39,8 @@ from headrace.values.position import from_timestamp
 from headrace.values.token import high_water_mark
 
 HISTORY_LOST: Final = 286
+_FATAL: Final = 280
+_NOT_FOUND: Final = "resume token was not found"
 _CURSOR_NOT_FOUND: Final = 43
 _RAW: Final = OPTIONS.with_options(document_class=RawBSONDocument)
 _RETRY_WAITS_S: Final = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -47,7 +49,15 @@ Event = dict[str, Any]
 
 
 class PositionLost(RuntimeError):
-    """The oplog no longer has the events after the position (MongoDB's ChangeStreamHistoryLost, error 286)."""
+    """The server cannot go on at the position.
+
+    `pruned`: the oplog no longer has the events after it (MongoDB's ChangeStreamHistoryLost, error 286). Otherwise the
+    position is none in this server's history (280).
+    """
+
+    def __init__(self, message: str, *, pruned: bool = False) -> None:
+        super().__init__(message)
+        self.pruned = pruned
 
 
 @lru_cache(maxsize=64)
@@ -348,9 +358,17 @@ def _is_resumable(error: PyMongoError) -> bool:
 
 
 def _translated(error: PyMongoError, token: Token) -> Exception:
-    if getattr(error, "code", None) != HISTORY_LOST:
+    code = getattr(error, "code", None)
+    if code == _FATAL and _NOT_FOUND in str(error):
+        return PositionLost(
+            f"the server's history has no event {token.text} (ChangeStreamFatalError, 280): it was restored from an "
+            "older copy, or is another server. Begin again from a snapshot (onPositionLost = 'resnapshot', or "
+            "`headrace pipeline reset`)."
+        )
+    if code != HISTORY_LOST:
         return error
     return PositionLost(
         f"the server no longer keeps the events after {token.text or 'the position asked for'}: its oplog has gone "
-        "past them (ChangeStreamHistoryLost, 286). Begin again from a snapshot, and keep a longer oplog."
+        "past them (ChangeStreamHistoryLost, 286). Begin again from a snapshot, and keep a longer oplog.",
+        pruned=True,
     )

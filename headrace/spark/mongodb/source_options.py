@@ -48,6 +48,8 @@ class SourceOptions:
     on_server_down: str = "stall"
     others: tuple[str, ...] = field(default=(), repr=False)
     """The connection strings after the first, `uri`, when several servers are read as one stream."""
+    histories: tuple[str, ...] = ()
+    """The id that each server's replica set must have, in the order of the servers; empty: any."""
     batch_rows: int = 1000
     await_ms: int = 250
     idle_advance_ms: int = 60_000
@@ -55,7 +57,17 @@ class SourceOptions:
     @property
     def servers(self) -> tuple[SourceOptions, ...]:
         """The same options for each server by itself."""
-        return tuple(replace(self, uri=uri, others=()) for uri in (self.uri, *self.others))
+        uris = (self.uri, *self.others)
+        histories = (*self.histories, *[""] * (len(uris) - len(self.histories)))
+        return tuple(
+            replace(self, uri=uri, others=(), histories=(history,) if history else ())
+            for uri, history in zip(uris, histories, strict=True)
+        )
+
+    @property
+    def history(self) -> str:
+        """The id that the replica set of the first server must have; empty: any."""
+        return self.histories[0] if self.histories else ""
 
 
 def server_name(uri: str) -> str:

@@ -24,6 +24,7 @@ from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.parquet_log import ParquetLog
 from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.table_owner import TableOwner, check_owner
 
 _DOCUMENT, _TOKEN, _WINDOW = "document", "token", "window"
 _AGAIN: Final = "groups"
@@ -49,17 +50,20 @@ class DocumentsSink:
     def __init__(self, log: _DocumentsLog) -> None:
         self.log = log
         self._present: set[GroupIdentity] | None = None
+        self.owner: TableOwner | None = None
 
     def position(self) -> Progress:
         return self.log.progress()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
         before = self.log.progress()
+        check_owner(before.owner, self.owner, self.log)
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
         groups = _TOKEN not in batch.table.column_names
         new, after = self._new_groups(batch, before) if groups else _new_documents(batch.table, before)
-        after = replace(after, query=batch.query, batch=batch.number)
+        owner = self.owner.text() if self.owner else after.owner
+        after = replace(after, query=batch.query, batch=batch.number, owner=owner)
         self.log.append(new, after)
         return BatchReport(
             batch.number, batch.table.num_rows, new.num_rows, after.token, batch.first_event_ms(),

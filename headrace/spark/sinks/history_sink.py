@@ -14,6 +14,7 @@ from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.fold import document_keys
 from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.table_owner import TableOwner, check_owner
 from headrace.spark.tables.versions import VersionChanges
 
 
@@ -23,12 +24,14 @@ class HistorySink:
     def __init__(self, path: str | Path, *, policy: str = "follow") -> None:
         self.table = HistoryTable(path)
         self._policy = checked_policy(policy)
+        self.owner: TableOwner | None = None
 
     def position(self) -> Progress:
         return self.table.progress()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
         before = self.table.progress()
+        check_owner(before.owner, self.owner, self.table)
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
         rows = batch.rows_of_one_server()
@@ -36,6 +39,7 @@ class HistorySink:
         for row in rows:
             versions.take(row)
         after = replace(versions.progress, query=batch.query, batch=batch.number)
+        after = replace(after, owner=self.owner.text() if self.owner else after.owner)
         self.table.commit(list(versions.changed.values()), after)
         return BatchReport(
             batch.number, len(rows), versions.event_count, after.token, batch.first_event_ms(), SystemClock().now_ms()

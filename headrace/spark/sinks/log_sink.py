@@ -25,6 +25,7 @@ from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.event_log import EventLog, NotingLog, SharedLog
 from headrace.spark.tables.progress import Progress, Sieve, may_be_present
 from headrace.spark.tables.staged_files import read_staged, remove_files, staged_prefix
+from headrace.spark.tables.table_owner import TableOwner, check_owner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,12 +53,13 @@ class LogSink:
         self._swept = False
         self.source = ""
         """Which stream the rows are of (`mongodb/stream_fingerprint.py`), if the caller knows it."""
+        self.owner: TableOwner | None = None
 
     def position(self) -> Progress:
         return self.log.progress()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
-        before = self.log.progress()
+        before = self._before()
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
         of_servers = SERVER in batch.table.column_names
@@ -68,14 +70,14 @@ class LogSink:
             new, after, count = self._sieved(replace(batch, table=rows), before)
             stats = batch_stats(new)
         self._check(stats)
-        after = replace(after, query=batch.query, batch=batch.number, source=self.source or after.source)
+        after = self._named(replace(after, query=batch.query, batch=batch.number))
         self.log.append(new, after)
         return self._report(after, batch.table.num_rows, count, batch.first_event_ms())
 
     def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
         """As `apply`, but tasks write the rows, and the driver commits their files. Raises FilesNotShared."""
         assert isinstance(self.log, SharedLog)
-        before = self.log.progress()
+        before = self._before()
         if before.has(query, number):
             return None
         location, prefix, schema = self.log.location, staged_prefix(query, number), schema_of(frame)
@@ -91,7 +93,7 @@ class LogSink:
         if self._policy == "fail" and staged.stats.invalidated:
             remove_files(location, prefix)
         self._check(staged.stats)
-        after = replace(after, query=query, batch=number, source=self.source or after.source)
+        after = self._named(replace(after, query=query, batch=number))
         if staged.seen_count:
             self.log.append_files(staged.files, schema, after)
         if not self._swept:
@@ -103,10 +105,21 @@ class LogSink:
 
     def note(self, query: str, number: int, token: str) -> None:
         """Records that every event up to `token` is in, after an empty batch; one with rows has recorded it already."""
-        before = self.log.progress()
+        before = self._before()
         further = before.token and token > before.token and not before.has(query, number)
         if further and isinstance(self.log, NotingLog):
             self.log.note(replace(before, token=token, query=query, batch=number))
+
+    def _before(self) -> Progress:
+        """The progress, of a table that is this sink's. Raises NotOurTable."""
+        before = self.log.progress()
+        check_owner(before.owner, self.owner, self.log)
+        return before
+
+    def _named(self, progress: Progress) -> Progress:
+        """The progress with the stream and the owner that are known."""
+        owner = self.owner.text() if self.owner else progress.owner
+        return replace(progress, source=self.source or progress.source, owner=owner)
 
     def _sieved(self, batch: MicroBatch, before: Progress) -> tuple[pa.Table, Progress, int]:
         """The new rows, checked one by one, the progress after them, and how many of them are events."""

@@ -21,6 +21,7 @@ from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import INVALIDATING, MirrorState, fold, keys_to_read
 from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
+from headrace.spark.tables.table_owner import TableOwner, check_owner
 
 _UNBOUNDED: Final = 1 << 62
 
@@ -47,12 +48,14 @@ class MirrorSink:
         self.table = table
         self._policy = checked_policy(policy)
         self._rows_max = rows_max
+        self.owner: TableOwner | None = None
 
     def position(self) -> MirrorState:
         return self.table.state()
 
     def apply(self, batch: MicroBatch) -> BatchReport | None:
         state = self.table.state()
+        check_owner(state.owner, self.owner, self.table)
         if state.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
         rows = batch.rows_of_one_server()
@@ -64,6 +67,8 @@ class MirrorSink:
         """Commits rows, in order, as (the last of) batch `batch` of `query`; the number of events that were new."""
         state = self.table.state()
         self._check(rows, state)
+        if self.owner:
+            state = replace(state, owner=self.owner.text())
         count = 0
         pieces = list(_pieces(rows, self._rows_max))
         for piece in pieces:

@@ -17,7 +17,7 @@ the documents change in the source.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from headrace import limits
@@ -31,6 +31,7 @@ from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import INVALIDATING, MirrorState
 from headrace.spark.tables.mongodb_mirror import MongoMirror
+from headrace.spark.tables.table_owner import TableOwner, check_owner
 
 Namespace = tuple[str, str]
 
@@ -65,6 +66,7 @@ class PerCollectionSink:
         self._policy = checked_policy(policy)
         self._tables: dict[Namespace, MongoMirror] = {}
         self._last = _Last()
+        self.owner: TableOwner | None = None
 
     def position(self) -> SinkPosition:
         """Of this process: what it applied last."""
@@ -105,6 +107,8 @@ class PerCollectionSink:
             if batch and table.state().has(batch.query, batch.number):
                 continue
             sink = MirrorSink(table, "keep" if self._policy == "keep" else "follow", limits.SINK_ROW_COUNT_MAX)
+            sink.owner = self.owner
+            check_owner(table.state().owner, self.owner, table)
             count += sink.apply_rows(rows, batch.query if batch else "", batch.number if batch else -1)
         return count
 
@@ -122,7 +126,10 @@ class PerCollectionSink:
             self._rename(name, self._target(row), row.token)
         else:
             self._drop(name)
-        table.set_state(replace(MirrorState(), token=row.token))
+        table.set_state(self._emptied(row.token))
+
+    def _emptied(self, token: str) -> MirrorState:
+        return MirrorState(token, owner=self.owner.text() if self.owner else "")
 
     def _target(self, row: Row) -> Namespace:
         to = loads(row.other or "{}")["to"]
@@ -136,7 +143,7 @@ class PerCollectionSink:
         if name[1] in client[name[0]].list_collection_names(filter={"name": name[1]}):
             command: dict[str, Any] = {"renameCollection": ".".join(name), "to": ".".join(to), "dropTarget": True}
             client.admin.command(command)
-        self._table(to).set_state(replace(MirrorState(), token=token))
+        self._table(to).set_state(self._emptied(token))
 
 
 def forget(uri: str, database: str, collections: Iterable[str]) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from headrace.spark.errors import OptionError
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.server_history import check_history
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.documents import Shaper
 from headrace.spark.rows.tokens import Token
@@ -66,6 +67,8 @@ class _PartitionReader:
             batches = read_partition(self.options, partition, shaper.columns)
         for batch in batches:
             yield shaper.shape(batch)
+        # What was read is of one history if the server still has it now.
+        check_history(self.options)
 
 
 class BatchReader(_PartitionReader, DataSourceReader):

@@ -88,6 +88,11 @@ SOURCE_OPTIONS: Final = {
         "a JSON array of stages after `$changeStream`. The server runs those that a change stream allows, the source "
         "the rest (`$fill`, `$unwind`)",
     ),
+    "replicaSetId": SourceOption(
+        SERVERS, "any",
+        "the id that the server's replica set must have (`replSetGetConfig`), else nothing is read; of several servers "
+        "the id of each, in their order, `-` for any. A job sets it to the id that it has read from",
+    ),
     "showExpandedEvents": SourceOption(STREAM, "false", "also `create`, `createIndexes`, `modify` and similar events"),
     "showMigrationEvents": SourceOption(STREAM, "false", "as in MongoDB; Headrace has no migrations"),
     "showRawUpdateDescription": SourceOption(STREAM, "false", "updates as the oplog's diff; a MongoDB may refuse it"),

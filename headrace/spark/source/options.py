@@ -59,6 +59,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         as_of=parse_position(options["asof"]) if "asof" in options else None,
         on_position_lost=_one_of(options, "onPositionLost", "fail", "resnapshot"),
         on_server_down=_one_of(options, "onServerDown", "stall", "skip"),
+        histories=_histories(options.get("replicasetid", ""), len(uris)),
         transport=_one_of(options, "transport", "auto", "arrow", "bson"),
         batch_rows=_count(options, "batchRows") or 1000,
         await_ms=_count(options, "awaitMs") or 250,
@@ -110,6 +111,13 @@ def _one_of(options: Mapping[str, str], name: str, *values: str) -> str:
     if value not in values:
         raise OptionError(f"the option {name!r} is one of {', '.join(values)}, not {value!r}")
     return value
+
+
+def _histories(text: str, servers: int) -> tuple[str, ...]:
+    ids = text.split()
+    if ids and len(ids) != servers:
+        raise OptionError(f"the option 'replicaSetId' has an id for each server, {servers}, not {len(ids)}")
+    return tuple("" if one == "-" else one for one in ids)
 
 
 def _columns(text: str) -> tuple[str, ...]:

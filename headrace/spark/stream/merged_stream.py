@@ -130,9 +130,10 @@ class MergedStream:
             if self._is_up(name, stream.mongodb):
                 bounds, wait_ms = self._bounds, stream.options.await_ms // len(self._streams)
                 try:
+                    stream.check_server(token_of(tokens[name]))
                     reachable = stream.ahead.reachable_time(token_of(tokens[name]), bounds, wait_ms=max(wait_ms, 1))
                 except PositionLost as error:
-                    raise _ServerRestart(name, stream.restart(error)) from error
+                    raise _ServerRestart(name, stream.restart(error, token_of(tokens[name]))) from error
                 # With availableNow a server that has reported everything does not hold back the others.
                 seen[name] = _END if self._until and reachable >= self._until[name] else reachable
             elif not self._skips:

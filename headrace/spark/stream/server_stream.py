@@ -21,6 +21,13 @@ from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.mongodb.batch_limits import BatchEnd, BatchLimits
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
+from headrace.spark.mongodb.server_history import (
+    check_event,
+    check_history,
+    check_position,
+    serving_processes,
+    wait_until_after,
+)
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.partitions import ArchivedPartition, EventRange, ReplacementSnapshot, SnapshotPartition
@@ -47,6 +54,8 @@ class ServerStream:
         self.options = options
         self.bounds = BatchLimits(options.rows_max, options.bytes_max)
         self._until: Timestamp | None = None
+        self._processes: tuple[str, ...] = ()
+        self._last_event: Token | None = None
 
     @cached_property
     def mongodb(self) -> MongoDBStream:
@@ -80,14 +89,17 @@ class ServerStream:
             return self._next_chunk(start)
         token = token_of(start)
         try:
+            self.check_server(token)
             end = self.ahead.advance(token, self.bounds, until=self._until, wait_ms=self.options.await_ms)
+            self.check_server(token)
         except PositionLost as error:
-            archived = self._archived_end(token)
+            archived = self._archived_end(token) if error.pruned else None
             if archived is None:
-                return self.restart(error)
+                return self.restart(error, token)
             if not archived.rows and archived.token.text > token.text:
                 return offset_of(archived.token)
             end = archived
+        self._last_event = end.token if end.rows else self._last_event
         quiet_ms = (end.token.time.time - token.time.time) * 1000
         if end.rows or start.get("initial") or end.closed or quiet_ms >= self.options.idle_advance_ms:
             # After an invalidate there may be a collection without events: one that was renamed to this name.
@@ -95,16 +107,34 @@ class ServerStream:
             return offset_of(end.token, after="") if again else offset_of(end.token)
         return start
 
-    def restart(self, error: PositionLost) -> Offset:
-        """The offset of a new snapshot, if `onPositionLost` asks for one; otherwise raises `error`."""
+    def check_server(self, token: Token) -> None:
+        """At the start and after each reconnection: raises PositionLost if the position is none in this history."""
+        processes = serving_processes(self.mongodb.client)
+        if self._processes and (processes == self._processes or not processes):
+            # The same as before; or nobody is there, for which the reading cursor waits.
+            return
+        check_history(self.options)
+        check_position(self.mongodb, token)
+        if self._last_event:
+            check_event(self.options, self._last_event)
+        self._processes = serving_processes(self.mongodb.client)
+
+    def restart(self, error: PositionLost, token: Token) -> Offset:
+        """The offset of a new snapshot, if `onPositionLost` asks for one; otherwise raises `error`.
+
+        The snapshot's tokens are after `token`, the position that is lost, so that every sink takes it for newer.
+        """
         if self.options.on_position_lost == "fail":
             raise error
         _LOG.warning("%s Beginning again from a snapshot, as onPositionLost asks.", error)
         self.ahead.close()
+        self._last_event = None
+        wait_until_after(self.mongodb, token)
         return offset_of(self.mongodb.resolve(_LATEST), after="")
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The partitions between two offsets; they give the same rows at each call."""
+        """The partitions between two offsets; they give the same rows at each call. Raises HistoryChanged."""
+        check_history(self.options)
         if not in_snapshot(start):
             events = EventRange(token_of(start), token_of(end))
             if self.options.on_position_lost == "resnapshot" and not has_events(self.mongodb, events.start, events.end):

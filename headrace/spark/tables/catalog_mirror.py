@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
-from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror, stored_rows, upserted
+from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror, state_of, stored_rows, upserted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,11 +69,14 @@ class CatalogMirror:
         self._number = 0
         self._format = _FORMATS["delta"]
 
+    def __str__(self) -> str:
+        return self._name
+
     def state(self) -> MirrorState:
         self._number, text = max(self._states(), default=(0, ""))
         if not text and self._session().table(self._name).limit(1).count():
             raise NotAMirror(f"the table {self._name} has rows, and none of its commits says that they are a mirror's")
-        return MirrorState(**json.loads(text)) if text else MirrorState()
+        return state_of(text) if text else MirrorState()
 
     def rows(self, keys: Iterable[str]) -> dict[str, MirrorRow]:
         import pyarrow as pa

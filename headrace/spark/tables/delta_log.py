@@ -29,6 +29,9 @@ class DeltaLog:
         self.location = location_of(path)
         self._open_table = OpenDeltaTable(self.location)
 
+    def __str__(self) -> str:
+        return str(self.location)
+
     def progress(self) -> Progress:
         return progress_of(self._open_table)
 

@@ -45,6 +45,9 @@ class DeltaMirror:
         self._open_table = OpenDeltaTable(self._location)
         self._buckets = buckets
 
+    def __str__(self) -> str:
+        return str(self._location)
+
     def state(self) -> MirrorState:
         table = self._open_table.now()
         if table is None:

@@ -57,6 +57,8 @@ class MirrorState:
     query: str = ""
     batch: int = -1
     begun: str = ""
+    owner: str = ""
+    """Whose the table is (`table_owner.py`); empty if a program without a job made it."""
 
     def has(self, query: str, batch: int) -> bool:
         """Whether this batch of this query is committed."""

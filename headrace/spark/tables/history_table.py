@@ -54,6 +54,9 @@ class HistoryTable:
         self._location = location_of(path)
         self._open_table = OpenDeltaTable(self._location)
 
+    def __str__(self) -> str:
+        return str(self._location)
+
     def progress(self) -> Progress:
         """As last committed; `Progress()` if there is no table yet. Raises NotAMirror."""
         return progress_of(self._open_table)

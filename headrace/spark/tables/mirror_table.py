@@ -101,7 +101,12 @@ def state_text(state: MirrorState) -> str:
 
 def state_of(text: str) -> MirrorState:
     """The state that `state_text` made the text of."""
-    return MirrorState(**json.loads(text))
+    given = json.loads(text)
+    if unknown := given.keys() - MirrorState.__dataclass_fields__.keys():
+        raise NotAMirror(
+            f"the table is no mirror: its position has {', '.join(sorted(unknown))}, as another sink's has"
+        )
+    return MirrorState(**given)
 
 
 def stored_rows(table: pa.Table) -> dict[str, MirrorRow]:

@@ -59,6 +59,9 @@ class MongoMirror:
         self._tokens = self._database["headrace.tokens"]
         self._seen: dict[str, MirrorRow] = {}
 
+    def __str__(self) -> str:
+        return f"{self._database.name}.{self.collection}"
+
     def state(self) -> MirrorState:
         position = self._positions.find_one({"_id": self.collection})
         if position is None:

@@ -43,6 +43,9 @@ class ParquetLog:
         self.location = location_of(self._path)
         self._list = self._path / "_spark_metadata"
 
+    def __str__(self) -> str:
+        return str(self._path)
+
     def progress(self) -> Progress:
         number = self._last()
         # Spark passes over a name that it does not know.

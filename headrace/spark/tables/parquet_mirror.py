@@ -37,6 +37,9 @@ class ParquetMirror:
         self._path = local_folder(path)
         self._file = self._path / "mirror.parquet"
 
+    def __str__(self) -> str:
+        return str(self._path)
+
     def state(self) -> MirrorState:
         if not self._file.exists():
             return MirrorState()

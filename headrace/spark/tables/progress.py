@@ -28,6 +28,10 @@ IDENTITY = ("operationType", "token", "documentKey", "server")
 RowIdentity = tuple[str | None, str, str | None, str | None]
 
 
+class OtherPosition(RuntimeError):
+    """What is stored as the table's position is another kind of sink's: the table is not this sink's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Every event up to `token` is in. The last snapshot began at `begun`, and is complete if `ended` is not empty.
@@ -46,6 +50,8 @@ class Progress:
     earlier: tuple[tuple[str, str], ...] = ()
     servers: Mapping[str, Progress] = field(default_factory=dict)
     source: str = ""
+    owner: str = ""
+    """Whose the table is (`table_owner.py`); empty if a program without a job made it."""
 
     def has(self, query: str, batch: int) -> bool:
         """Whether this batch of this query is committed."""
@@ -81,7 +87,10 @@ class Progress:
     @classmethod
     def of(cls, text: str) -> Progress:
         """The progress that `text` made the text of."""
-        return cls._of(json.loads(text))
+        given = json.loads(text)
+        if unknown := given.keys() - cls.__dataclass_fields__.keys():
+            raise OtherPosition(f"a position with {', '.join(sorted(unknown))} is not that of a log or a history")
+        return cls._of(given)
 
     @classmethod
     def _of(cls, given: dict[str, Any]) -> Progress:

@@ -168,19 +168,21 @@ def read_events(
                     at = Token(batch.column("token")[-1].as_py())
             return
         except PositionLost as error:
+            if not error.pruned:
+                raise
             before = at
             for archived, upto in archive.read(at, end, wanted, slice_, slices):
                 if archived is not None:
                     yield archived.select(columns)
                 at = upto
             if at.text <= before.text:
-                raise PositionLost(f"{error} {archive.description()}") from error
+                raise PositionLost(f"{error} {archive.description()}", pruned=True) from error
 
 
 def has_events(mongodb: MongoDBStream, start: Token, end: Token) -> bool:
     """Whether the server and the archive together have all events between two positions."""
-    while _is_pruned(mongodb, start):
-        span = Archive(mongodb.options).span(start) if mongodb.options.archive else None
+    while error := _why_gone(mongodb, start):
+        span = Archive(mongodb.options).span(start) if mongodb.options.archive and error.pruned else None
         if span is None or span.last.text <= start.text:
             return False
         if span.last.text >= end.text:
@@ -197,7 +199,7 @@ def resolve(mongodb: MongoDBStream, position: StreamPosition) -> Token:
     if position.kind == "earliest":
         live, spans = mongodb.resolve(position), archive.spans()
         # If the archive ends before the oplog begins, there is a gap, and the earliest position is the oplog's.
-        return min(live, spans[-1].first) if spans and not _is_pruned(mongodb, spans[-1].last) else live
+        return min(live, spans[-1].first) if spans and not _why_gone(mongodb, spans[-1].last) else live
     try:
         return mongodb.resolve(position)
     except PositionLost as error:
@@ -219,16 +221,17 @@ def _archived_token(archive: Archive, moment: Timestamp, error: PositionLost) ->
     """The token before everything of that time. Raises PositionLost, with `error`, if it is in no span."""
     token = mark_at(moment)
     if archive.span(token) is None:
-        raise PositionLost(f"{error} {archive.description()}") from error
+        raise PositionLost(f"{error} {archive.description()}", pruned=True) from error
     return token
 
 
-def _is_pruned(mongodb: MongoDBStream, token: Token) -> bool:
+def _why_gone(mongodb: MongoDBStream, token: Token) -> PositionLost | None:
+    """Why the server cannot go on at the token; None if it can."""
     try:
         with mongodb.open(StreamPosition("token", token=token), batch_rows=1):
-            return False
-    except PositionLost:
-        return True
+            return None
+    except PositionLost as error:
+        return error
 
 
 def _row_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:

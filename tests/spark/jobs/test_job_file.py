@@ -21,6 +21,7 @@ from headrace.spark import Window
 from headrace.spark.errors import OptionError
 from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, server_positions
 from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
+from headrace.spark.jobs.job_record import JobRecord
 from headrace.spark.jobs.job_stages import server_stages, spark_stages
 from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.report import explain_lines
@@ -34,6 +35,7 @@ from headrace.spark.jobs.runner import (
     running_process,
     source_options,
 )
+from headrace.spark.jobs.start_checks import CheckedJob
 from headrace.spark.sinks import foreach_batch
 from headrace.spark.sinks.foreach_batch import wait_for_sinks
 from headrace.spark.sinks.sink_options import KINDS, SinkError
@@ -364,6 +366,8 @@ def test_a_job_whose_spark_is_gone_ends_behind_the_sink_that_is_at_work(
             raise ConnectionResetError
 
     monkeypatch.setattr("headrace.spark.jobs.runner._Run", Running)
+    record = JobRecord("id", "shop.orders")
+    monkeypatch.setattr("headrace.spark.jobs.runner.begin", lambda job: CheckedJob(job, record, Checkpoint(), ()))
     monkeypatch.setattr("headrace.spark.jobs.runner.wait_for_sinks", wait)
     job = job_of(GIVEN, tmp_path)
     with pytest.raises(SparkEnded):

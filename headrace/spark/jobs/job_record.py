@@ -1,0 +1,47 @@
+"""What a job's checkpoint says of the job: its id, what it reads, from which histories, which of its sinks have begun.
+
+    <checkpoint>/headrace.json     beside Spark's own files, which Spark leaves alone; put in place by a rename
+
+Checkpoints of earlier versions lack it: they get one at the first start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from headrace.spark.tables.durable_files import replace_file
+
+NAME: Final = "headrace.json"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """`histories`: the id of each server's replica set, by the server's name. `begun`: the sinks that have a table.
+
+    `snapshot`: the first batch begins with a snapshot, whatever `startingPosition` says, as the history is another one.
+    """
+
+    job: str
+    namespace: str
+    histories: Mapping[str, str] = field(default_factory=dict)
+    begun: tuple[str, ...] = ()
+    snapshot: bool = False
+
+
+def read_record(checkpoint: Path) -> JobRecord | None:
+    """The record of a checkpoint; None if it has none."""
+    path = checkpoint / NAME
+    if not path.exists():
+        return None
+    given = json.loads(path.read_text("utf-8"))
+    return JobRecord(**given | {"begun": tuple(given["begun"])})
+
+
+def write_record(checkpoint: Path, record: JobRecord) -> None:
+    """Stores it, durably."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    replace_file(checkpoint / NAME, lambda path: path.write_text(json.dumps(asdict(record), indent=1) + "\n", "utf-8"))

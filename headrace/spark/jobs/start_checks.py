@@ -1,0 +1,430 @@
+"""What is held against each other before a job starts: its file, its checkpoint, its tables, and the server.
+
+Each says which source it is of, and the tables also which job and which sink fill them. What does not agree is refused
+here, by name and in one line, before Spark is started. Rules:
+
+- The checkpoint and the file name the same collection, and so do the tables.
+- A table of a sink that has begun is there as long as the checkpoint is.
+- The server has the history that was read, its events among them. If not, `onPositionLost` decides: with `resnapshot`
+  the checkpoint is removed, and the job begins again with a snapshot, whose tokens are after all that the tables have.
+- A mirror and a history are of a collection whose every change is an event: no capped one. Nothing reads a view.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pymongo
+from pymongo.errors import ConnectionFailure, OperationFailure
+
+from headrace import limits
+from headrace.spark.errors import error_line
+from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, server_positions
+from headrace.spark.jobs.job_file import Job, JobError
+from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
+from headrace.spark.jobs.job_stages import document_maker
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, client_of
+from headrace.spark.mongodb.server_history import (
+    HistoryChanged,
+    changed_message,
+    check_event,
+    check_position,
+    server_history,
+    wait_until_after,
+)
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
+from headrace.spark.rows.tokens import Token
+from headrace.spark.sinks.sink_options import SinkOptions
+from headrace.spark.source.options import parse_options
+from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.table_location import location_of
+from headrace.spark.tables.table_owner import NotOurTable, TableOwner, check_owner
+
+_COLLECTION: Final = "collection"
+_KINDS: Final = {"timeseries": "a time-series collection", "view": "a view"}
+
+
+class TableGone(RuntimeError):
+    """The checkpoint says that a sink has begun, and its table is not there."""
+
+
+class ServerUnreachable(RuntimeError):
+    """No server answers at the connection string."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """A sink's table as it is: `position` is as `Sink.position` returns it; `owner` is stored with it, or None."""
+
+    sink: SinkOptions
+    position: Any
+    owner: TableOwner | None
+
+    @property
+    def exists(self) -> bool:
+        """Whether something was committed to it."""
+        return self.position.batch >= 0 or bool(self.position.token)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedJob:
+    """What the checks have shown. `record` is what the checkpoint is to say from now on."""
+
+    job: Job
+    record: JobRecord
+    checkpoint: Checkpoint
+    sinks: tuple[SinkState, ...]
+
+    def owner_of(self, sink: SinkOptions) -> TableOwner:
+        """The owner of the table that the sink fills."""
+        job, record = self.job, self.record
+        path = str(job.checkpoint.absolute())
+        return TableOwner(record.job, job.name, path, sink.kind, record.namespace, record.histories)
+
+    def source_options(self) -> dict[str, str]:
+        """The source's options that follow: the histories that the servers must have, and where to begin."""
+        ids = [self.record.histories.get(server_name(one.uri), "") or "-" for one in self.job.options.servers]
+        options = {"replicasetid": " ".join(ids)} if set(ids) != {"-"} else {}
+        begins = self.record.snapshot and self.checkpoint.planned < 0
+        return options | ({"startingposition": "snapshot"} if begins else {})
+
+
+def check_job(job: Job) -> CheckedJob:
+    """Checks the job, and changes nothing. Raises what is wrong; HistoryChanged and PositionLost as `begin` takes them.
+
+    Raises ServerUnreachable after some seconds.
+    """
+    options = job.options
+    checkpoint, record = read_checkpoint(job.checkpoint), read_record(job.checkpoint)
+    sinks = _sink_states(job)
+    namespace = ".".join(name for name in (options.database, options.collection) if name)
+    record = record or JobRecord(_job_id(job, sinks), namespace)
+    if record.namespace != namespace:
+        raise NotOurTable(
+            f"the checkpoint {job.checkpoint} is of {record.namespace or 'the whole deployment'}, and the job's file "
+            f"says {namespace or 'the whole deployment'}: give the job a checkpoint and tables of its own, or begin "
+            "again with `headrace pipeline reset --data`"
+        )
+    checked = CheckedJob(job, record, checkpoint, sinks)
+    for state in sinks:
+        check_owner(getattr(state.position, "owner", ""), checked.owner_of(state.sink), state.sink)
+        _check_there(checked, state)
+        _check_stream(state, options)
+    with _answering(options):
+        for one in options.servers:
+            _check_collection(job, one)
+        histories = {server_name(one.uri): server_history(client_of(one.uri)).id for one in options.servers}
+        checked = replace(checked, record=replace(record, histories=_merged(record.histories, histories)))
+        if checkpoint.planned >= 0:
+            _check_history(checked, histories, record.histories)
+            _check_positions(checked)
+        else:
+            _check_order(checked, histories)
+    begun = {_name(state.sink) for state in sinks if state.exists} | set(record.begun)
+    return replace(checked, record=replace(checked.record, begun=tuple(sorted(begun))))
+
+
+def problems(job: Job) -> list[str]:
+    """What is wrong with the job, a line each; an empty list if it can run. Changes nothing."""
+    lines = [line for line in map(_unwritable, _folders(job)) if line]
+    lines += _missing_java()
+    try:
+        checked = check_job(job)
+        for one in job.options.servers:
+            with _answering(job.options):
+                lines += _stream_problems(checked, one)
+    except Exception as error:
+        # Whatever it is, a line; the job would end with it.
+        lines.append(error_line(error))
+    return lines
+
+
+def _folders(job: Job) -> list[Path]:
+    """The folders in which the job writes."""
+    sinks = [Path(sink.location.url) for sink in job.sinks if sink.location and not sink.location.in_store]
+    return [job.checkpoint.absolute(), *sinks]
+
+
+def _unwritable(folder: Path) -> str:
+    """Why nothing can be written into the folder, which need not be there yet; empty if it can."""
+    at = folder
+    while not at.exists() and at != at.parent:
+        at = at.parent
+    if not at.is_dir():
+        return f"{folder} is no folder that can be made: {at} is a file"
+    return "" if os.access(at, os.W_OK | os.X_OK) else f"{folder} is not writable"
+
+
+def _missing_java() -> list[str]:
+    from headrace.spark.session.java import JavaMissing, find_java
+
+    try:
+        find_java()
+    except JavaMissing as error:
+        return [str(error)]
+    return []
+
+
+def _stream_problems(checked: CheckedJob, options: SourceOptions) -> list[str]:
+    """Why the change stream cannot be opened where the job goes on: no oplog, no rights, the position gone."""
+    positions = {position.server: position for position in server_positions(checked.checkpoint.offset)}
+    name = server_name(options.uri) if checked.job.options.others else ""
+    position = positions.get(name)
+    token = position.token if position else None
+    start = StreamPosition("token", token) if token else StreamPosition("latest")
+    try:
+        MongoDBStream(options).open(start, batch_rows=1).close()
+    except (OperationFailure, PositionLost) as error:
+        return [error_line(error)]
+    return []
+
+
+def begin(job: Job) -> CheckedJob:
+    """Checks the job and writes the checkpoint's record; begins again with a snapshot where the job asks for that."""
+    try:
+        checked = check_job(job)
+    except (HistoryChanged, PositionLost) as error:
+        if job.options.on_position_lost != "resnapshot" or document_maker(job):
+            raise
+        checked = _begin_again(job, error)
+    write_record(job.checkpoint, checked.record)
+    return checked
+
+
+def _begin_again(job: Job, error: Exception) -> CheckedJob:
+    """Removes the checkpoint, whose position is lost; what the job is stays. Raises `error` if a table's is later."""
+    record = read_record(job.checkpoint)
+    location_of(job.checkpoint).remove()
+    options = job.options
+    namespace = ".".join(name for name in (options.database, options.collection) if name)
+    job_id = record.job if record else _job_id(job, _sink_states(job))
+    begun = record.begun if record else ()
+    write_record(job.checkpoint, JobRecord(job_id, namespace, {}, begun, snapshot=True))
+    return check_job(job)
+
+
+def note_begun(job: Job, record: JobRecord) -> JobRecord:
+    """Records, after a batch, the sinks that have a table by now."""
+    missing = [sink for sink in job.sinks if _has_state(sink) and _name(sink) not in record.begun]
+    new = {_name(sink) for sink in missing if _sink_state(sink).exists}
+    if new or record.snapshot:
+        record = replace(record, begun=tuple(sorted({*record.begun, *new})), snapshot=False)
+        write_record(job.checkpoint, record)
+    return record
+
+
+def _name(sink: SinkOptions) -> str:
+    location = sink.location
+    target = [sink.options.get(name) for name in ("database", "collection")]
+    return f"{sink.kind} {location or '.'.join(str(name) for name in target if name)}"
+
+
+def _has_state(sink: SinkOptions) -> bool:
+    """Whether its table says whose it is, and can be read without Spark."""
+    return sink.kind != "own" and not sink.in_catalog
+
+
+def _sink_states(job: Job) -> tuple[SinkState, ...]:
+    """Raises ServerUnreachable if a target is a server that does not answer, NotAMirror for a table of another kind."""
+    return tuple(_sink_state(sink) for sink in job.sinks if _has_state(sink))
+
+
+def _sink_state(sink: SinkOptions) -> SinkState:
+    _check_format(sink)
+    try:
+        with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
+            position = sink.open().position()
+    except ConnectionFailure as error:
+        raise ServerUnreachable(f"no server answers for the sink {sink}: {_reason(error)}") from error
+    return SinkState(sink, position, TableOwner.of(getattr(position, "owner", "")))
+
+
+_FORMATS: Final = {"_delta_log": "delta", "_spark_metadata": "events as Parquet files", "mirror.parquet": "parquet"}
+"""What a folder has, by the name of what only such a table has."""
+
+
+def _check_format(sink: SinkOptions) -> None:
+    """Raises NotOurTable if the folder has a table of a format that is not the sink's."""
+    location = sink.location
+    if location is None or not location.exists():
+        return
+    names = set(location.names())
+    wanted = "_delta_log"
+    if sink.kind == "parquet" or (sink.kind == "documents" and sink.options.get("table") == "parquet"):
+        wanted = "_spark_metadata"
+    elif sink.options.get("table") == "parquet":
+        wanted = "mirror.parquet"
+    others = [name for name in _FORMATS if name in names and name != wanted]
+    if others:
+        raise NotOurTable(
+            f"{location} has a table of another kind ({_FORMATS[others[0]]}): give {sink.kind} another path"
+        )
+    table = location.table() if wanted == "_delta_log" and wanted in names else None
+    columns = {field.name for field in table.schema().fields} if table else set()
+    if columns and not _FITS[sink.kind](columns):
+        raise NotOurTable(
+            f"{location} has a table of another kind, with {', '.join(sorted(columns))}: give {sink.kind} another path"
+        )
+
+
+_FITS: Final[dict[str, Callable[[set[str]], bool]]] = {
+    "changes": lambda columns: "token" in columns and not columns & {"document", "until"},
+    "documents": lambda columns: "document" in columns and not columns & {"_id", "until"},
+    "history": lambda columns: {"_id", "document", "until"} <= columns,
+    "mirror": lambda columns: {"_id", "document"} <= columns and "until" not in columns,
+}
+"""Whether a Delta table with these columns can be that of the sink."""
+
+
+def _job_id(job: Job, sinks: Iterable[SinkState]) -> str:
+    """The id of a job whose checkpoint has none: that in its tables, if they say that they are of this checkpoint."""
+    path = str(job.checkpoint.absolute())
+    ids = [state.owner.job for state in sinks if state.owner and state.owner.checkpoint == path]
+    return ids[0] if ids else uuid4().hex
+
+
+def _check_there(checked: CheckedJob, state: SinkState) -> None:
+    """Raises TableGone for a table that a sink needs and that is not there."""
+    if state.exists or checked.checkpoint.committed < 0:
+        return
+    if state.sink.kind == "mongodb" and not state.sink.options.get("collection"):
+        return  # each collection has its own, if it has rows
+    begun = _name(state.sink) in checked.record.begun
+    job = checked.job
+    if begun:
+        raise TableGone(
+            f"the table of the sink {state.sink} is gone, while the checkpoint {job.checkpoint} says how far it was: "
+            "put it back, or begin again with `headrace pipeline reset`"
+        )
+    if state.sink.folds and job.options.start.kind == "snapshot":
+        raise TableGone(
+            f"the sink {state.sink} has no table, and the checkpoint {job.checkpoint} is past the snapshot that it "
+            "would begin with: put the table back, or begin again with `headrace pipeline reset`"
+        )
+
+
+def _check_stream(state: SinkState, options: SourceOptions) -> None:
+    """Raises NotOurTable if a log of an earlier version, which has no owner, says that it is of another collection."""
+    import json
+
+    if state.owner or not isinstance(state.position, Progress) or not state.position.source:
+        return
+    recorded = json.loads(state.position.source)
+    before = [recorded.get(name) for name in ("database", "collection")]
+    if before != [options.database, options.collection]:
+        shown = ".".join(name for name in before if name) or "the whole deployment"
+        raise NotOurTable(
+            f"{state.sink} has the events of {shown}: give the job a checkpoint and tables of its own, or begin again "
+            "with `headrace pipeline reset --data`"
+        )
+
+
+@contextmanager
+def _answering(options: SourceOptions) -> Iterator[None]:
+    try:
+        with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
+            yield
+    except ConnectionFailure as error:
+        servers = ", ".join(server_name(one.uri) for one in options.servers)
+        raise ServerUnreachable(f"no server answers at {servers}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return error_line(error).partition(": ")[2].partition(" (configured timeouts")[0].partition(", Timeout:")[0]
+
+
+def _check_collection(job: Job, options: SourceOptions) -> None:
+    """Raises JobError for what is no collection, or one whose changes are not all events."""
+    if not (options.database and options.collection):
+        return
+    database = client_of(options.uri)[options.database]
+    try:
+        listed = list(database.list_collections(filter={"name": options.collection}))
+    except OperationFailure:
+        return  # without the privilege nobody knows; the stream itself is refused, if it is
+    if not listed:
+        return
+    name = f"{options.database}.{options.collection}"
+    if listed[0].get("type", _COLLECTION) in _KINDS:
+        kind = _KINDS[listed[0]["type"]]
+        raise JobError(f"{name} is {kind}, which has no change stream: read the collection that it is made of")
+    if listed[0].get("options", {}).get("capped") and job.folds:
+        kinds = ", ".join(sink.kind for sink in job.sinks if sink.folds)
+        raise JobError(
+            f"{kinds}: {name} is a capped collection; what it pushes out is in no event, and would stay in the copy. "
+            "Take the sink 'changes'"
+        )
+
+
+def _merged(before: dict[str, str] | Any, now: dict[str, str]) -> dict[str, str]:
+    return {name: now[name] or before.get(name, "") for name in now}
+
+
+def _check_history(checked: CheckedJob, now: dict[str, str], before: Any) -> None:
+    """Raises HistoryChanged if a server has another history than the checkpoint or a table says."""
+    recorded = [before, *(state.owner.histories for state in checked.sinks if state.owner)]
+    for name, history in now.items():
+        for each in recorded:
+            if history and each.get(name) and each[name] != history:
+                raise HistoryChanged(changed_message(name, each[name], history))
+
+
+def _check_positions(checked: CheckedJob) -> None:
+    """Raises PositionLost if the checkpoint's position, or a table's last event, is none in the server's history."""
+    options = parse_options(checked.job.source)
+    positions = {position.server: position.token for position in server_positions(checked.checkpoint.offset)}
+    for one in options.servers:
+        name = server_name(one.uri) if options.others else ""
+        if name in positions:
+            check_position(MongoDBStream(one), positions[name])
+        tokens = {_token_of(state, name) for state in checked.sinks}
+        for token in sorted(token for token in tokens if token):
+            check_event(one, Token(token))
+
+
+def _check_order(checked: CheckedJob, now: dict[str, str]) -> None:
+    """Of a job that begins: what it reads must be newer than what its tables have, if that is of another history.
+
+    Raises HistoryChanged if only a snapshot could tell what is still there; PositionLost as `wait_until_after`.
+    """
+    options = checked.job.options
+    for state in checked.sinks:
+        other = [
+            name for name, history in now.items()
+            if state.owner and history and state.owner.histories.get(name, history) != history
+        ]  # fmt: skip
+        if not other:
+            if options.start.kind == "snapshot" and not options.others and state.position.token:
+                _wait_if_behind(MongoDBStream(options), Token(state.position.token))
+            continue
+        assert state.owner is not None
+        if options.start.kind != "snapshot" and not checked.record.snapshot:
+            raise HistoryChanged(
+                f"{state.sink} has what another history had: " + changed_message(
+                    other[0], state.owner.histories[other[0]], now[other[0]]
+                )
+            )  # fmt: skip
+        for one in options.servers:
+            name = server_name(one.uri) if options.others else ""
+            if token := _token_of(state, name):
+                wait_until_after(MongoDBStream(one), Token(token))
+
+
+def _wait_if_behind(mongodb: MongoDBStream, token: Token) -> None:
+    try:
+        check_position(mongodb, token)
+    except PositionLost:
+        wait_until_after(mongodb, token)
+
+
+def _token_of(state: SinkState, server: str) -> str:
+    position = state.position
+    if server and isinstance(position, Progress):
+        return position.of_server(server).token
+    return "" if server else str(position.token)

@@ -1,0 +1,304 @@
+"""What is held against each other before a job starts: without Spark, which only writes the checkpoint and the rows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+import headrace
+from headrace.spark.jobs.job_file import Job, JobError, parse_job
+from headrace.spark.jobs.job_record import NAME, read_record
+from headrace.spark.jobs.start_checks import (
+    CheckedJob,
+    ServerUnreachable,
+    TableGone,
+    begin,
+    check_job,
+    note_begun,
+    problems,
+)
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost
+from headrace.spark.mongodb.server_history import HistoryChanged
+from headrace.spark.mongodb.source_options import StreamPosition
+from headrace.spark.rows.events import SNAPSHOT_BEGIN, Row
+from headrace.spark.rows.extjson import dumps
+from headrace.spark.sinks.contract import MicroBatch
+from headrace.spark.sinks.sink_options import SinkError
+from headrace.spark.tables.mirror_table import NotAMirror
+from headrace.spark.tables.progress import OtherPosition
+from headrace.spark.tables.table_owner import NotOurTable
+from tests.spark.support.generated_changes import table_of
+from tests.spark.support.pruning import prune_to
+
+pytestmark = pytest.mark.long
+
+Db = Database[dict[str, Any]]
+SINKS = ({"kind": "changes"}, {"kind": "history"}, {"kind": "mirror"}, {"kind": "parquet"})
+
+
+def job_of(uri: str, folder: Path, *sinks: dict[str, Any], checkpoint: str = "checkpoint", **source: Any) -> Job:
+    options = {"uri": uri, "database": "d", "collection": "c", "startingPosition": "snapshot"} | source
+    given = {"checkpoint": checkpoint, "source": options}
+    given["sink"] = [sink if sink["kind"] == "mongodb" else {"path": sink["kind"], **sink} for sink in sinks]
+    return parse_job(given, "job", folder)
+
+
+@pytest.fixture
+def server() -> Iterator[headrace.Server]:
+    with headrace.Server() as server:
+        yield server
+
+
+def insert(uri: str, *keys: Any) -> None:
+    with MongoClient[dict[str, Any]](uri) as client:
+        client.d.c.insert_many([{"_id": key} for key in keys])
+
+
+def last_event(uri: str) -> Row:
+    options = job_of(uri, Path("/"), *SINKS[:1]).options
+    mongodb = MongoDBStream(options)
+    start = mongodb.resolve(StreamPosition("earliest"))
+    *_, event = mongodb.read(start, mongodb.end_at(mongodb.now()))
+    document, key = dumps(event["fullDocument"]), dumps(event["documentKey"])
+    row = Row(event["_id"]["_data"], 0, 1, "insert", "d", "c", key, document)
+    return row._replace(wallTime=None, clusterTime=None)
+
+
+def ran(job: Job, *, number: int = 0) -> CheckedJob:
+    """As a run of one batch, which has the last event, leaves checkpoint and tables."""
+    checked = begin(job)
+    row = last_event(job.options.uri)
+    rows = [row._replace(operationType=SNAPSHOT_BEGIN, documentKey=None, fullDocument=None), row]
+    for sink in job.sinks:
+        opened: Any = sink.open()
+        opened.owner = checked.owner_of(sink)
+        opened.apply(MicroBatch("q", number, table_of(rows)))
+    for name, text in (("offsets", f"v1\n{{}}\n{json.dumps({'token': row.token})}\n"), ("commits", "v1\n{}\n")):
+        (job.checkpoint / name).mkdir(exist_ok=True)
+        (job.checkpoint / name / str(number)).write_text(text)
+    note_begun(job, checked.record)
+    return checked
+
+
+def test_a_job_that_ran_may_run_again(server: headrace.Server, tmp_path: Path) -> None:
+    insert(server.uri, 1)
+    job = job_of(server.uri, tmp_path, *SINKS)
+    first = ran(job)
+    insert(server.uri, 2)
+    again = ran(job, number=1)
+    assert again.record.job == first.record.job
+    assert again.source_options() == {"replicasetid": first.record.histories[server.uri.split("/")[2]]}
+    assert [state.exists for state in again.sinks] == [True] * 4
+
+
+@pytest.mark.parametrize("policy", ["fail", "resnapshot"])
+def test_a_server_with_another_history_is_refused_or_begun_again(tmp_path: Path, policy: str) -> None:
+    with headrace.Server() as one:
+        insert(one.uri, 1)
+        port = int(one.uri.split(":")[2].split("/")[0])
+        job = job_of(one.uri, tmp_path, *SINKS, onPositionLost=policy)
+        before = ran(job).record
+    with headrace.Server(port=port) as two:
+        insert(two.uri, *range(10))
+        if policy == "fail":
+            with pytest.raises(HistoryChanged, match=r"has another history .* onPositionLost = 'resnapshot'"):
+                begin(job)
+            record = read_record(job.checkpoint)
+            assert record is not None and record.histories == before.histories
+            return
+        checked = begin(job)
+        assert checked.checkpoint.planned == -1 and checked.record.snapshot and checked.record.job == before.job
+        assert checked.source_options()["startingposition"] == "snapshot"
+        assert checked.record.histories != before.histories
+        insert(two.uri, 11)
+        ran(job)
+        record = read_record(job.checkpoint)
+        assert record is not None and not record.snapshot
+        begin(job)
+
+
+def test_a_server_restored_from_an_older_copy_is_refused_or_begun_again(tmp_path: Path) -> None:
+    with headrace.Server(tmp_path / "data") as server:
+        insert(server.uri, 1)
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    with headrace.Server(tmp_path / "data") as server:
+        insert(server.uri, 2)
+        port = int(server.uri.split(":")[2].split("/")[0])
+        job = job_of(server.uri, tmp_path, *SINKS)
+        ran(job)
+    with headrace.Server(tmp_path / "copy", port=port) as server:
+        insert(server.uri, *range(10, 60))
+        with pytest.raises(PositionLost, match="restored from an older copy"):
+            begin(job)
+        checked = begin(job_of(server.uri, tmp_path, *SINKS, onPositionLost="resnapshot"))
+        assert checked.record.snapshot
+
+
+@pytest.mark.parametrize("kind", [sink["kind"] for sink in SINKS])
+def test_a_table_that_is_gone_is_named(server: headrace.Server, tmp_path: Path, kind: str) -> None:
+    insert(server.uri, 1)
+    job = job_of(server.uri, tmp_path, *SINKS)
+    ran(job)
+    shutil.rmtree(tmp_path / kind)
+    with pytest.raises(TableGone, match=rf"the table of the sink {kind} .*{kind} is gone.*pipeline reset"):
+        begin(job)
+
+
+def test_a_mirror_that_is_added_to_a_job_is_refused_and_a_log_begins(server: headrace.Server, tmp_path: Path) -> None:
+    insert(server.uri, 1)
+    ran(job_of(server.uri, tmp_path, SINKS[0]))
+    begin(job_of(server.uri, tmp_path, SINKS[0], SINKS[3]))
+    with pytest.raises(TableGone, match=r"mirror .*is past the snapshot"):
+        begin(job_of(server.uri, tmp_path, SINKS[0], SINKS[2]))
+
+
+def test_a_file_that_was_edited_to_another_collection_is_refused(server: headrace.Server, tmp_path: Path) -> None:
+    insert(server.uri, 1)
+    ran(job_of(server.uri, tmp_path, *SINKS))
+    edited = job_of(server.uri, tmp_path, *SINKS, collection="other")
+    with pytest.raises(NotOurTable, match=r"is of d\.c, and the job's file says d\.other"):
+        begin(edited)
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(NotOurTable, match=r"has the rows of d\.c, and the job reads d\.other"):
+        begin(edited)
+
+
+def test_a_table_has_one_job(server: headrace.Server, tmp_path: Path) -> None:
+    insert(server.uri, 1)
+    for sink in SINKS:
+        ran(job_of(server.uri, tmp_path, sink, checkpoint=f"checkpoint of {sink['kind']}"))
+        other = job_of(server.uri, tmp_path, sink, checkpoint="another")
+        with pytest.raises(NotOurTable, match=r"is filled by another job, job \(checkpoint .*checkpoint of"):
+            begin(other)
+
+
+def test_a_sink_that_is_given_anothers_table_by_a_race_does_not_write(server: headrace.Server, tmp_path: Path) -> None:
+    insert(server.uri, 1)
+    for sink in SINKS:
+        job = job_of(server.uri, tmp_path, sink, checkpoint=f"one {sink['kind']}")
+        late = job_of(server.uri, tmp_path, sink, checkpoint=f"two {sink['kind']}")
+        checked, opened = begin(late), late.sinks[0].open()
+        ran(job)
+        opened.owner = checked.owner_of(late.sinks[0])  # type: ignore[attr-defined]
+        with pytest.raises(NotOurTable, match="is filled by another job"):
+            opened.apply(MicroBatch("r", 0, table_of([last_event(server.uri)])))
+
+
+def test_without_its_checkpoint_a_job_still_owns_its_tables(server: headrace.Server, tmp_path: Path) -> None:
+    insert(server.uri, 1)
+    job = job_of(server.uri, tmp_path, *SINKS)
+    first = ran(job)
+    shutil.rmtree(job.checkpoint)
+    assert begin(job).record.job == first.record.job
+
+
+def test_checkpoints_and_tables_of_earlier_versions_are_taken_over(server: headrace.Server, tmp_path: Path) -> None:
+    insert(server.uri, 1)
+    job = job_of(server.uri, tmp_path, *SINKS)
+    row = last_event(server.uri)
+    for sink in job.sinks:
+        sink.open().apply(MicroBatch("q", 0, table_of([row])))
+    for name, text in (("offsets", f"v1\n{{}}\n{json.dumps({'token': row.token})}\n"), ("commits", "v1\n{}\n")):
+        (job.checkpoint / name).mkdir(parents=True)
+        (job.checkpoint / name / "0").write_text(text)
+    assert not (job.checkpoint / NAME).exists()
+    insert(server.uri, 2)
+    ran(job, number=1)
+    assert {state.owner.job for state in begin(job).sinks if state.owner} == {read_record(job.checkpoint).job}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("one", [sink["kind"] for sink in SINKS])
+@pytest.mark.parametrize("other", [sink["kind"] for sink in SINKS])
+def test_a_table_of_another_sink_is_refused_by_name(
+    server: headrace.Server, tmp_path: Path, one: str, other: str
+) -> None:
+    if one == other:
+        return
+    insert(server.uri, 1)
+    sink: Any = job_of(server.uri, tmp_path, {"kind": one, "path": "table"}).sinks[0].open()
+    sink.apply(MicroBatch("q", 0, table_of([last_event(server.uri)])))
+    with pytest.raises((NotAMirror, NotOurTable, OtherPosition), match="another"):
+        begin(job_of(server.uri, tmp_path, {"kind": other, "path": "table"}))
+
+
+@pytest.mark.parametrize("path", ["table", "table/", "./table", "table/inside"])
+def test_two_sinks_have_two_paths(tmp_path: Path, path: str) -> None:
+    with pytest.raises(SinkError, match="one path"):
+        job_of("mongodb://h", tmp_path, {"kind": "mirror", "path": "table"}, {"kind": "changes", "path": path})
+
+
+def test_two_sinks_have_two_collections(tmp_path: Path) -> None:
+    sink = {"kind": "mongodb", "uri": "mongodb://elsewhere"}
+    with pytest.raises(SinkError, match="one table"):
+        job_of("mongodb://h", tmp_path, sink, sink)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "message"),
+    [
+        ("mirror", {"startingPosition": "latest"}, "what is there already would be missing"),
+        ("history", {"startingPosition": "latest"}, "what is there already would be missing"),
+        ("history", {"fullDocument": "updateLookup"}, "the document as it is later"),
+    ],
+)
+def test_what_would_begin_or_become_wrong_is_refused(
+    tmp_path: Path, kind: str, source: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(JobError, match=message):
+        job_of("mongodb://h", tmp_path, {"kind": kind}, **source)
+
+
+def test_a_capped_collection_a_view_and_a_time_series_are_no_source(server: headrace.Server, tmp_path: Path) -> None:
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        client.d.create_collection("capped", capped=True, size=4096)
+        client.d.create_collection("view", viewOn="c", pipeline=[])
+    begin(job_of(server.uri, tmp_path, SINKS[0], collection="capped", checkpoint="capped"))
+    with pytest.raises(JobError, match=r"mirror: d\.capped is a capped collection"):
+        begin(job_of(server.uri, tmp_path, SINKS[2], collection="capped"))
+    with pytest.raises(JobError, match=r"d\.view is a view, which has no change stream"):
+        begin(job_of(server.uri, tmp_path, SINKS[0], collection="view"))
+
+
+def test_a_server_that_does_not_answer_is_named_within_seconds(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(ServerUnreachable, match=r"no server answers at 127\.0\.0\.1:9"):
+        check_job(job_of("mongodb://127.0.0.1:9/", tmp_path, SINKS[0]))
+    assert time.monotonic() - began < 15
+
+
+def test_a_check_says_what_is_wrong_in_a_line_each(
+    server: headrace.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(server.uri, tmp_path, *SINKS)
+    assert problems(job) == []
+    assert not job.checkpoint.exists()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("headrace.spark.session.java.find_spec", lambda name: None)
+    down = job_of("mongodb://127.0.0.1:9/", tmp_path, {"kind": "changes", "path": "file/inside"})
+    lines = problems(down)
+    assert [len(line.splitlines()) for line in lines] == [1, 1, 1]
+    assert "is a file" in lines[0] and "Spark needs Java" in lines[1] and "no server answers" in lines[2]
+
+
+def test_a_check_names_a_position_that_is_gone_and_a_server_without_an_oplog(
+    server: headrace.Server, tmp_path: Path
+) -> None:
+    insert(server.uri, 1, 2)
+    job = job_of(server.uri, tmp_path, SINKS[0])
+    ran(job)
+    insert(server.uri, *range(3, 9))
+    prune_to(server, 2)
+    assert ["286" in line for line in problems(job)] == [True]
+    with headrace.Server(oplog=False) as alone:
+        (line,) = problems(job_of(alone.uri, tmp_path / "other", SINKS[0]))
+    assert "replica set" in line
