@@ -130,6 +130,7 @@ class Collection:
     """A collection or view in memory. `uuid` is 16 bytes, None for a view."""
 
     __slots__ = (
+        "are_plain",
         "capped", "checks_documents", "counted", "counted_through", "database", "delete_head", "document_count",
         "images", "index_keys_pause", "indexes", "insert_head", "kind", "long_ids", "maintained", "name", "namespace",
         "next_record", "number", "number_key", "options", "plan_cache", "topic", "topics", "unique_indexes",
@@ -195,6 +196,7 @@ class Collection:
     def _maintain(self, indexes: list[Index]) -> None:
         self.maintained = indexes
         self.unique_indexes = [index for index in indexes if index.refuses_duplicates]
+        self.are_plain = not self.unique_indexes and not any(index.building for index in indexes)
         self.index_keys_pause = any("partialFilterExpression" in index.spec for index in indexes)
 
     @property

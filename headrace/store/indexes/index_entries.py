@@ -96,6 +96,10 @@ def to_add(txn: WriteTransaction, collection: Collection, document: bytes, recor
 
 def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, record: bytes | None) -> list[Entry]:
     entries: list[Entry] = []
+    if collection.are_plain:
+        for index in collection.maintained:
+            entries += [(key, False) for key in _keys(txn, collection, index, document)]
+        return entries
     for index in collection.maintained:
         if index.building:
             with uninterrupted():
@@ -117,6 +121,16 @@ def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, reco
                 raise _duplicate_in(collection, index, document, key)
             entries.append((key, True))
     return entries
+
+
+def _keys(txn: WriteTransaction, collection: Collection, index: Index, document: bytes) -> list[bytes]:
+    """The keys of a document in a complete index that is not unique."""
+    maker = index.key_maker
+    keys: list[bytes]
+    keys, traits = (key_maker(index) if maker is None else maker).keys(document)
+    if traits and not traits <= index.saved_traits:
+        note_traits(txn, collection, index, traits)
+    return keys
 
 
 def _is_held(txn: WriteTransaction, key: bytes, record: bytes | None) -> bool:
@@ -194,10 +208,14 @@ def of_many(
     txn: WriteTransaction, collection: Collection, documents: list[bytes], records: list[bytes]
 ) -> list[tuple[bytes, bytes]]:
     """The entries of new documents in indexes none of which is unique, as they are in the table. Raises 171, 16746."""
-    items = []
+    items: list[tuple[bytes, bytes]] = []
     with uninterrupted():
         for document, record in zip(documents, records):
-            items += [(key + record, b"") for key, _ in _to_add(txn, collection, document, None)]
+            if collection.are_plain:
+                for index in collection.maintained:
+                    items += [(key + record, b"") for key in _keys(txn, collection, index, document)]
+            else:
+                items += [(key + record, b"") for key, _ in _to_add(txn, collection, document, None)]
     items.sort()
     return items
 

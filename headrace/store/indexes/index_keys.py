@@ -137,6 +137,7 @@ INVERTED: Final = bytes(255 - byte for byte in range(256))
 _UNDEFINED_KEY: Final = b"\x0f"
 _DECODED_KINDS: Final = frozenset({0x03, 0x04, 0x0B, 0x0C, 0x0F})
 """Types whose keys are made from Python values: documents and arrays, and what the codec may give another form."""
+_OTHER_KINDS: Final = _DECODED_KINDS | {0x06}
 
 _MINOR_BYTES: Final = 64  # of a document that is decoded sooner than taken apart
 
@@ -152,7 +153,18 @@ class _KeyField(NamedTuple):
 class KeyMaker:
     """Makes the keys of one index. `covers` tells what a partial index holds, `sort_key` is that of its collation."""
 
-    __slots__ = ("_fields", "_hashed", "_names", "_paths", "_pattern", "_prefix", "_sparse", "_unique", "covers")
+    __slots__ = (
+        "_fields",
+        "_hashed",
+        "_names",
+        "_only",
+        "_paths",
+        "_pattern",
+        "_prefix",
+        "_sparse",
+        "_unique",
+        "covers",
+    )
 
     def __init__(
         self, number: int, spec: dict[str, Any], covers: Callable[[dict[str, Any]], bool] | None,
@@ -173,9 +185,17 @@ class KeyMaker:
             )
             for path, kind in zip(self._paths, self._pattern.values())
         ]  # fmt: skip
+        first = self._fields[0]
+        self._only: tuple[bytes, bytes, Callable[[int, bytes], bytes]] | None = None
+        if covers is None and len(self._fields) == len(first.path) == 1 and not first.descending:
+            self._only = first.path[0], first.path[0] + b"\0", first.keys.of_element
 
     def keys(self, document: bytes) -> tuple[list[bytes], Traits]:
         """The keys of a raw document without its record, each once, and its traits. Raises 171, 16746, 16766."""
+        if self._only is not None:
+            made = self._only_key(document, *self._only)
+            if made is not None:
+                return made
         if self.covers is None:
             made = self._raw_keys(document)
             if made is not None:
@@ -223,6 +243,23 @@ class KeyMaker:
             rows[self._bounded(key)] = plain
         return rows
 
+    def _only_key(
+        self, document: bytes, name: bytes, wanted: bytes, of_element: Callable[[int, bytes], bytes]
+    ) -> tuple[list[bytes], Traits] | None:
+        """As `_raw_keys`, for the commonest index: of one top-level field, ascending; None where that must tell."""
+        element = find_element(document, name)
+        if element is None or document.find(wanted, element[2]) >= 0:
+            return None
+        kind, at, end = element
+        if kind not in _OTHER_KINDS:
+            key = self._prefix + of_element(kind, document[at:end]) + END
+            return ([key], NO_TRAITS) if len(key) <= _UNCUT_MAX else ([self._cut(key)], _CUT)
+        if kind != 0x04 or self._hashed:
+            return None
+        field = self._fields[0]
+        spread = _elements(document, at, field.keys, down=False)
+        return None if spread is None else self._spread_keys(self._prefix, spread, END, field.array_trait)
+
     def _raw_keys(self, document: bytes) -> tuple[list[bytes], Traits] | None:
         """The keys of a document taken from its bytes; None where they must be taken from what it is decoded to."""
         before, behind = self._prefix, b""
@@ -244,7 +281,7 @@ class KeyMaker:
                     if kind == 0x04:
                         if spread is not None or self._hashed:
                             return None
-                        spread = _elements(document, at, keys, down)
+                        spread = _elements(document, at, keys, down=down)
                         if spread is None:
                             return None
                         traits, piece = array_trait, b""
@@ -268,7 +305,12 @@ class KeyMaker:
         if spread is None:
             key = before + END
             return ([key], NO_TRAITS) if len(key) <= _UNCUT_MAX else ([self._cut(key)], _CUT)
-        behind += END
+        return self._spread_keys(before, spread, behind + END, traits)
+
+    def _spread_keys(
+        self, before: bytes, spread: list[bytes], behind: bytes, traits: Traits
+    ) -> tuple[list[bytes], Traits]:
+        """A key for each element of an array."""
         made = [before + element + behind for element in spread]
         if len(made) > 1:
             made = list(dict.fromkeys(made))
@@ -302,7 +344,7 @@ def _key(field: _KeyField, value: Any) -> bytes:
     return field.keys.of_value(value)
 
 
-def _elements(document: bytes, start: int, keys: FieldKeys, down: bool) -> list[bytes] | None:
+def _elements(document: bytes, start: int, keys: FieldKeys, *, down: bool) -> list[bytes] | None:
     """The keys of the elements of the array that begins at `start`; None where one of them must be decoded."""
     made = []
     for kind, _, at, end in iter_elements(document, start):

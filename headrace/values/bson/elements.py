@@ -70,17 +70,24 @@ def find_element(data: bytes, name: bytes, start: int = 0) -> tuple[int, int, in
     """`(type, start, end)` of the first field named `name` in the document at `start`, or None."""
     at = start + 4
     wanted = name + b"\0"
-    length = len(wanted)
-    while bson_type := _type_at(data, at):
-        at += 1
-        if data.startswith(wanted, at):
-            value = at + length
-            return bson_type, value, value + value_size(bson_type, data, value)
-        value = data.find(b"\0", at) + 1
-        if not value:
-            raise InvalidBSON("a field name does not end")
-        size = _FIXED[bson_type]
-        at = value + (size if size >= 0 else value_size(bson_type, data, value))
+    try:
+        while bson_type := data[at]:
+            at += 1
+            if data.startswith(wanted, at):
+                value = at + len(wanted)
+                return bson_type, value, value + value_size(bson_type, data, value)
+            value = data.find(b"\0", at) + 1
+            if not value:
+                raise InvalidBSON("a field name does not end")
+            size = _FIXED[bson_type]
+            if size >= 0:
+                at = value + size
+            elif (base := _COUNTED[bson_type]) >= 0:
+                at = value + base + _int32_at(data, value)[0]
+            else:
+                at = value + value_size(bson_type, data, value)
+    except (IndexError, error):
+        raise InvalidBSON("a value lies beyond the end of its document") from None
     return None
 
 
