@@ -18,14 +18,14 @@ def add_parser(commands: Any) -> None:
     compare = add_command(
         actions, "compare", _compare, "tell which of two resume tokens comes first",
         "Tell whether the first token comes before, after or at the second, as streams have their events.",
-        ("headrace token compare 826B02C4C3000000012B0229296E04 826B02C4C4000000012B0229296E04",),
+        ("headrace token compare 826B02C4C3000000012B0429296E1404 826B02C4C4000000012B0429296E1404",),
     )  # fmt: skip
     compare.add_argument("first", metavar="TOKEN", help=word)
     compare.add_argument("second", metavar="TOKEN", help=word)
     add_json(compare)
     decode = add_command(
         actions, "decode", _decode, "print the fields of a resume token as JSON",
-        examples=("headrace token decode 826B02C4C3000000012B0229296E04",),
+        examples=("headrace token decode 826B02C4C3000000012B0429296E1404",),
     )  # fmt: skip
     decode.add_argument("token", metavar="TOKEN", help=word)
     from_time = add_command(

@@ -3,21 +3,32 @@
     def test_orders(headrace_client):
         headrace_client.shop.orders.insert_one({"_id": 1})
 
-`headrace_server` runs once for the test session in a throw-away directory; `headrace_client` is a client of it for one
-test, which starts empty. Loaded by pytest through the entry point `headrace`; costs nothing until it is asked for.
+`headrace_server` runs once for the test session in a throw-away directory. `headrace_client` and
+`headrace_async_client` are clients of it for one test, which starts empty. `headrace_store` is a store in the test's
+process, without a socket. Loaded by pytest through the entry point `headrace`; costs nothing until it is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from pymongo import MongoClient
+    from pymongo import AsyncMongoClient, MongoClient
 
+    from headrace.embedded.open_store import EmbeddedStore
     from headrace.server.embedded import Server
+
+
+try:
+    import pytest_asyncio
+
+    async_fixture: Any = pytest_asyncio.fixture
+except ImportError:
+    async_fixture = pytest.fixture  # which anyio's plugin knows
+INTERNAL_DATABASES = frozenset({"admin", "config", "local"})
 
 
 @pytest.fixture(scope="session")
@@ -37,5 +48,26 @@ def headrace_client(headrace_server: Server) -> Iterator[MongoClient[dict[str, A
     with MongoClient[dict[str, Any]](headrace_server.uri) as client:
         yield client
         for name in client.list_database_names():
-            if name not in ("admin", "config", "local"):
+            if name not in INTERNAL_DATABASES:
                 client.drop_database(name)
+
+
+@async_fixture  # type: ignore[untyped-decorator]
+async def headrace_async_client(headrace_server: Server) -> AsyncIterator[AsyncMongoClient[dict[str, Any]]]:
+    """As `headrace_client`, for tests that are coroutines."""
+    from pymongo import AsyncMongoClient
+
+    async with AsyncMongoClient[dict[str, Any]](headrace_server.uri) as client:
+        yield client
+        for name in await client.list_database_names():
+            if name not in INTERNAL_DATABASES:
+                await client.drop_database(name)
+
+
+@pytest.fixture
+def headrace_store() -> Iterator[EmbeddedStore]:
+    """A throw-away store in this process, empty, for one test."""
+    import headrace
+
+    with headrace.open() as store:
+        yield store

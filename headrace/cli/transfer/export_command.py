@@ -66,7 +66,10 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     with connected(uri) as client:
         if collection:
             count = _export(client, database, collection, arguments)
-            print(f"{count} documents of {database}.{collection}", file=sys.stderr)
+            print(
+                f"{count} documents of {database}.{collection}",
+                file=sys.stderr if arguments.out is None else sys.stdout,
+            )
         else:
             if arguments.out is None or arguments.query or arguments.fields or arguments.format not in (None, "bson"):
                 raise Failed("a dump of databases is BSON in a folder: give --out, without --query and --fields", 2)
@@ -135,7 +138,7 @@ def _dump(client: Client, databases: Sequence[str], folder: Path) -> None:
                     for document in source.find():
                         file.write(document.raw)
                         count += 1
-            print(f"{count} documents of {database}.{name}", file=sys.stderr)
+            print(f"{count} documents of {database}.{name}")
 
 
 def _raw(client: Client, database: str, collection: str) -> Any:

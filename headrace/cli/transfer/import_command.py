@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     for text in result.errors:
         print(f"headrace: {text}", file=sys.stderr)
     refused = f", {result.refused} refused" if result.refused else ""
-    print(f"{result.stored} documents{refused}", file=sys.stderr)
+    print(f"{result.stored} documents{refused}")
     return 1 if result.refused else 0
 
 
