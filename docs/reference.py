@@ -91,7 +91,7 @@ def source_options() -> str:
     head = (
         f'# Options of the Spark source\n\n{NOTE}\nOptions of `format("headrace")`, of a job\'s `[source]` '
         "([job file](job-file.md)), for batch and streaming reads unless one is named.\n"
-        "[Read change events in Spark](../spark-source.md) has examples. Names may be written in any case.\n"
+        "[Read change events in Spark](../spark/source.md) has examples. Names may be written in any case.\n"
     )
     sections = []
     for group in GROUPS:
@@ -107,7 +107,7 @@ def source_options() -> str:
 def job_file() -> str:
     head = (
         f"# Job file\n\n{NOTE}\nA job is a TOML file that `headrace pipeline run` takes. "
-        "[Run a job](../jobs.md) explains how to write one.\nA key that is not listed here is an error.\n"
+        "[Run a job](../spark/jobs.md) explains how to write one.\nA key that is not listed here is an error.\n"
     )
     sections = [f"\n## {heading(name)}\n" + keys(options) for name, options in JOB_KEYS.items()]
     sections.insert(1, "\n## [source]\n\nThe [options of the source](source-options.md), by their names.\n")

@@ -334,7 +334,7 @@ def test_the_command_line_and_a_jobs_file_import_no_spark() -> None:
 
 
 def test_the_jobs_of_the_page_are_jobs(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "jobs.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "spark" / "jobs.md").read_text()
     texts = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     jobs = [job_of(text, tmp_path) for text in texts if "[source]" in text]  # others show a table of a job's file
     assert [job.sinks[0].kind for job in jobs][:2] == ["changes", "documents"]

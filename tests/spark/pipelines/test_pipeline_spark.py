@@ -343,10 +343,10 @@ def test_inserted_documents_are_read_through_the_source(
 
 
 def test_the_examples_of_the_page_run_and_say_what_it_says(rows: DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "spark-pipelines.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "spark" / "pipelines.md").read_text()
     names: dict[str, Any] = {"events": rows}
     for example in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
-        exec(compile(example, "spark-pipelines.md", "exec"), names)
+        exec(compile(example, "pipelines.md", "exec"), names)
     assert names["adults"].columns == ["token", "clusterTime", "clusterTimeIncrement", "wallTime", "document"]
     printed = "".join(re.findall(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
     assert capsys.readouterr().out == printed

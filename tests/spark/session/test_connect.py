@@ -42,7 +42,7 @@ appender.console.layout.pattern = %p %m%n%ex
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Spark Connect server, started as docs/cluster.md says, with what comes with PySpark."""
+    """The address of a Spark Connect server, started as docs/spark/cluster.md says, with what comes with PySpark."""
     folder = tmp_path_factory.mktemp("connect")
     (folder / "log4j2.properties").write_text(_LOGGING)
     with socket.socket() as free:

@@ -30,7 +30,7 @@ CONF: Final = {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "Ameri
 
 
 def zipped(folder: Path) -> Path:
-    """The package for workers that have it not installed, as docs/cluster.md makes it."""
+    """The package for workers that have it not installed, as docs/spark/cluster.md makes it."""
     package = Path(headrace.__file__).parent
     return Path(shutil.make_archive(str(folder / "headrace"), "zip", package.parent, package.name))
 
