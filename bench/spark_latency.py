@@ -84,7 +84,10 @@ def job(*sinks: dict[str, Any]) -> Running:
     @contextmanager
     def run(spark: SparkSession, uri: str, folder: Path) -> Iterator[StreamingQuery]:
         described = [{"path": f"{sink['kind']}"} | sink if sink["kind"] != "own" else sink for sink in sinks]
-        given = {"checkpoint": "checkpoint", "source": source(uri), "sink": described, "report_seconds": 5.0}
+        # A table of documents begins with those that are there.
+        documents = {"startingPosition": "snapshot"} if {"history", "mirror"} & {s["kind"] for s in sinks} else {}
+        given: dict[str, Any] = {"checkpoint": "checkpoint", "source": source(uri) | documents, "sink": described}
+        given["report_seconds"] = 5.0
         stop = threading.Event()
         options: dict[str, Any] = {"stop": stop, "session": spark, "report": lambda _: None}
         thread = threading.Thread(target=run_job, args=[parse_job(given, "bench", folder)], kwargs=options)

@@ -23,6 +23,7 @@ from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mirror_table import MirrorTable
+from headrace.spark.tables.progress import Progress
 from headrace.spark.verify.compare_log import compare_log
 from headrace.spark.verify.compare_mirror import compare
 
@@ -88,8 +89,10 @@ def explain_lines(job: Job) -> Iterator[str]:
     if job.stages or "pipeline" in job.source:
         yield "pipeline:"
         yield from (f"  {line}" for line in str(explained(job)).splitlines())
-    every = "once, up to now" if job.every is None else f"every {job.every}, until stopped"
-    yield f"trigger: {every}; at most {options.rows_max or 'all'} rows per batch"
+    often = "as events arrive" if job.every == "0 seconds" else f"every {job.every}"
+    trigger = "once, up to now" if job.every is None else f"{often}, until stopped"
+    rows = f"at most {options.rows_max} rows per batch" if options.rows_max else "batches of any size"
+    yield f"trigger: {trigger}; {rows}"
     yield f"checkpoint: {job.checkpoint}"
     for sink in job.sinks:
         policy = sink.options.get("policy", "follow")
@@ -144,6 +147,9 @@ def verify_job(job: Job) -> Iterator[SinkVerification]:
     _start_for_catalogs(job)
     for sink in job.sinks:
         opened: Any = sink.open()
+        if _is_empty(opened):
+            yield SinkVerification(str(sink), None, "nothing yet: the job has committed nothing to it")
+            continue
         if isinstance(opened, LogSink) and (spark_stages(job) or options.reader):
             yield SinkVerification(
                 str(sink), None, "cannot be compared: Spark runs stages of the pipeline, so the server cannot repeat it"
@@ -158,6 +164,11 @@ def verify_job(job: Job) -> Iterator[SinkVerification]:
                 continue
             comparison = compare(_ComparedTable(options.uri, options.database, options.collection, table))
         yield SinkVerification(str(sink), comparison.equal, str(comparison))
+
+
+def _is_empty(sink: Any) -> bool:
+    position = sink.position()
+    return isinstance(position, MirrorState | Progress) and position.batch < 0 and not position.token
 
 
 def _mirror_of(sink: Any) -> Any:

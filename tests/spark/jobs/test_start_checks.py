@@ -16,6 +16,7 @@ from pymongo.database import Database
 import headrace
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
 from headrace.spark.jobs.job_record import NAME, read_record
+from headrace.spark.jobs.report import explain_lines, verify_job
 from headrace.spark.jobs.start_checks import (
     CheckedJob,
     ServerUnreachable,
@@ -302,3 +303,12 @@ def test_a_check_names_a_position_that_is_gone_and_a_server_without_an_oplog(
     with headrace.Server(oplog=False) as alone:
         (line,) = problems(job_of(alone.uri, tmp_path / "other", SINKS[0]))
     assert "replica set" in line
+
+
+def test_before_its_first_run_a_job_has_nothing_to_verify(server: headrace.Server, tmp_path: Path) -> None:
+    insert(server.uri, 1)
+    job = job_of(server.uri, tmp_path, *SINKS)
+    assert {(each.equal, each.description) for each in verify_job(job)} == {
+        (None, "nothing yet: the job has committed nothing to it")
+    }
+    assert "trigger: as events arrive, until stopped; batches of any size" in list(explain_lines(job))
