@@ -37,6 +37,7 @@ CODE_NAMES: dict[int, str] = {
     27: "IndexNotFound",
     28: "PathNotViable",
     29: "NonExistentPath",
+    37: "FileRenameFailed",
     40: "ConflictingUpdateOperators",
     43: "CursorNotFound",
     47: "NoMatchingDocument",

@@ -152,6 +152,7 @@ SESSIONS_SECONDS: Final = 60  # within which all records of sessions are looked 
 CLOCK_AHEAD_SECONDS: Final = 60  # of the cluster time before the clock, that are worth a warning at the start
 STOPPED_SECONDS: Final = 10  # without a look at the clock, which is looked at each second: the process did not run
 JUMP_SECONDS: Final = 600  # that a clock which has jumped forward must last before documents expire by it
+APPLICATION_MESSAGE_LENGTH_MAX: Final = 16 * 1024  # of a client's line for the audit log
 PROFILE_BYTES: Final = 1024 * 1024  # of a database's system.profile, which the profiler creates: MongoDB's
 PROFILE_COMMAND_BYTES_MAX: Final = 50 * 1024  # of a command in it: of a longer one its beginning, as text
 PROFILE_QUEUE_COUNT_MAX: Final = 10_000  # documents that wait to be stored; further ones are dropped

@@ -61,6 +61,7 @@ EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "killCursors": ("shop", {"killCursors": "orders", "cursors": []}),
     "killOp": ("admin", {"killOp": 1, "op": 999}),
     "listCollections": ("shop", {"listCollections": 1}),
+    "logApplicationMessage": ("admin", {"logApplicationMessage": "hello"}),
     "renameCollection": ("admin", {"renameCollection": "shop.spare", "to": "shop.renamed"}),
     "revokePrivilegesFromRole": ("shop", {"revokePrivilegesFromRole": "clerk", "privileges": [_PRIVILEGE]}),
     "revokeRolesFromRole": ("shop", {"revokeRolesFromRole": "clerk", "roles": ["read"]}),

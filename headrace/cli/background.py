@@ -13,12 +13,10 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Final, NoReturn
 
-from headrace.clock import SystemClock
+from headrace.server.log.files import name_aside
 
 _LISTENS: Final = "listens: "
 Announce = Callable[[str], None]
@@ -92,7 +90,7 @@ def open_log(path: Path, *, append: bool) -> str | None:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, f"--logpath {path} is a directory; name a file")
     if path.is_file() and not append:
-        path.rename(_put_aside(path))
+        path.rename(name_aside(path))
     sys.stdout.flush()
     sys.stderr.flush()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -104,13 +102,6 @@ def open_log(path: Path, *, append: bool) -> str | None:
         return None
     path.chmod(0o600)
     return f"the log {path} was open to others (mode {stat.S_IMODE(mode):04o}); it is its owner's only now"
-
-
-def _put_aside(path: Path) -> Path:
-    """A free name for an old log, as mongod makes it: with the UTC time behind it."""
-    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC).strftime("%Y-%m-%dT%H-%M-%S")
-    names = (path.with_name(f"{path.name}.{now}{f'-{number}' if number else ''}") for number in count())
-    return next(name for name in names if not name.exists())
 
 
 @contextmanager

@@ -35,6 +35,7 @@ SETTINGS: Final = {
     "storage.dbPath": "--dbpath",
     "storage.oplogMinRetentionHours": "--oplogMinRetentionHours",
     "systemLog.logAppend": "--logappend",
+    "systemLog.logRotate": "--logRotate",
     "systemLog.path": "--logpath",
     "systemLog.quiet": "--quiet",
 }

@@ -128,7 +128,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     _add_audit_flags(add)
     add("--logFormat", choices=("text", "json"), default="text", help="lines as text, or as mongod's (default: text)")
     _add_profiling_flags(add)
-    add("--logappend", action="store_true", help="append to an existing log file instead of renaming it")
+    _add_rotation_flags(add)
     add("--fork", action="store_true", help="run in the background; returns when the server listens, or has failed")
     add("--shutdown", action="store_true", help="end the server that has --dbpath open, and wait until it has ended")
     add("--pidfilepath", metavar="FILE", type=Path, help="write the process id to this file; it is removed at the end")
@@ -137,6 +137,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--setParameter", metavar="NAME=VALUE", action="append", default=[], type=_parameter, help=argparse.SUPPRESS)
     for flag in REFUSED_FLAGS:
         add(flag, nargs="?", action=_Refuse, help=argparse.SUPPRESS, dest="refused")
+
+
+def _add_rotation_flags(add: Callable[..., Any]) -> None:
+    add(
+        "--logRotate",
+        choices=("rename", "reopen"),
+        default="rename",
+        help="what logRotate, SIGUSR1 and SIGHUP do with the log: rename it, or open it again, which needs --logappend",
+    )
+    add("--logappend", action="store_true", help="append to an existing log file instead of renaming it")
 
 
 def _add_profiling_flags(add: Callable[..., Any]) -> None:
@@ -264,11 +274,19 @@ def options_of(arguments: argparse.Namespace, words: Sequence[str]) -> ServerOpt
         quiet=arguments.quiet,
         logpath=arguments.logpath and arguments.logpath.absolute(),
         logappend=arguments.logappend,
+        reopens_log=_reopens_log(arguments),
         fork=arguments.fork,
         pidfilepath=arguments.pidfilepath and arguments.pidfilepath.absolute(),
         advertised_host=arguments.advertise,
         argv=("headrace", *without_passwords(words)),
     )
+
+
+def _reopens_log(arguments: argparse.Namespace) -> bool:
+    reopens: bool = arguments.logRotate == "reopen"
+    if reopens and not arguments.logappend:
+        raise BadOptions("--logRotate reopen needs --logappend")
+    return reopens
 
 
 def _audit_options(arguments: argparse.Namespace) -> AuditOptions | None:
@@ -332,7 +350,10 @@ def _run(options: ServerOptions, announce: Announce) -> int:
             logging.getLogger("headrace.server").warning("%s", warning)
         raise_descriptor_limit()
         with pid_file(options.pidfilepath):
-            daemon.run(options, announce)
+            rotated = (
+                None if options.logpath is None else partial(open_log, options.logpath, append=options.reopens_log)
+            )
+            daemon.run(options, announce, rotate_log=rotated)
     except DirectoryInUse as error:
         return _fail(str(error), EXIT_DIRECTORY_IN_USE)
     except (AuditError, TlsError, UnprotectedAddress) as error:
@@ -340,8 +361,13 @@ def _run(options: ServerOptions, announce: Announce) -> int:
     except (IncompatibleFormat, UnusableDirectory) as error:
         return _fail(str(error), EXIT_FAILED)
     except OSError as error:
-        return _fail(str(error), EXIT_ADDRESS_IN_USE if error.errno == errno.EADDRINUSE else EXIT_FAILED)
+        return _fail(_reason(error), EXIT_ADDRESS_IN_USE if error.errno == errno.EADDRINUSE else EXIT_FAILED)
     return 0
+
+
+def _reason(error: OSError) -> str:
+    """What the operating system says, without its number."""
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
 
 
 def check_startable(options: ServerOptions) -> None:

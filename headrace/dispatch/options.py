@@ -94,6 +94,8 @@ class ServerOptions:
     """Log file of the daemon; None: the standard output."""
     logappend: bool = False
     """Append to an existing log file instead of renaming it."""
+    reopens_log: bool = False
+    """A rotation opens the log file again, which somebody else has renamed, instead of renaming it."""
     fork: bool = False
     """Run the daemon in the background."""
     pidfilepath: Path | None = None

@@ -30,6 +30,8 @@ class ServerInfo(Protocol):
     """The memory of the process: its budget, and what counts."""
     shell: Shell
     """The server of sockets around it."""
+    cursors: Any
+    """The open cursors of all clients."""
     connections_open: int
     connections_created: int
 

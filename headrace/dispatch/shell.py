@@ -27,6 +27,9 @@ class Shell(Protocol):
     def rotate_certificates(self, message: str | None = None) -> None:
         """Read the TLS certificates again, for connections to come; `message` goes into the log. Raises 140."""
 
+    def rotate_logs(self, log: str | None = None) -> None:
+        """Begin new files of the log `server` or `audit`, None: of both. No effect where none is written. Raises 37."""
+
     def client_introduced(self, client: ClientInfo) -> None:
         """A client has said in its first hello who it is."""
 
@@ -60,6 +63,9 @@ class NoShell:
     startup_warnings: Sequence[str] = ()
 
     def rotate_certificates(self, message: str | None = None) -> None:
+        pass
+
+    def rotate_logs(self, log: str | None = None) -> None:
         pass
 
     def client_introduced(self, client: ClientInfo) -> None:

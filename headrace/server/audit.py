@@ -22,6 +22,7 @@ import uuid
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from bson import json_util
@@ -34,6 +35,7 @@ from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.errors import CommandError
 from headrace.query.match import parse_filter
 from headrace.server.failures import RepeatedLine
+from headrace.server.log.files import name_aside
 from headrace.store.write_transaction import CatalogChange
 from headrace.values.bson import decode
 
@@ -53,8 +55,8 @@ class Audit:
         """Raises `AuditError` for a filter or a file that cannot be used."""
         self._clock = clock
         self._matches = _filter(options.filter)
-        self._write, self._close = _destination(options)
-        self._queue: queue.Queue[str | None] = queue.Queue(limits.AUDIT_EVENT_COUNT_MAX)
+        self._destination = _destination(options)
+        self._queue: queue.Queue[str | Callable[[], None] | None] = queue.Queue(limits.AUDIT_EVENT_COUNT_MAX)
         self._dropped = RepeatedLine()
         self._process = uuid.uuid4()
         self._thread = threading.Thread(target=self._run, name="headrace-audit", daemon=True)
@@ -89,6 +91,14 @@ class Audit:
             for namespace in sorted(namespaces & {USERS, ROLES}):
                 details = {"ns": namespace, "operation": request.name}
                 self._of_client("directAuthMutation", request.client, details, 0)
+
+    def rotate(self) -> None:
+        """Begin a new file, behind the events that have come; raises OSError where the old one cannot be renamed."""
+        try:
+            self._destination.rename()
+            self._queue.put_nowait(self._destination.reopen)
+        except queue.Full:
+            raise OSError("the audit log waits for what it is written to") from None
 
     def close(self) -> None:
         """Write what is left, for as long as the server may take to stop, and close."""
@@ -129,11 +139,14 @@ class Audit:
     def _run(self) -> None:
         while (line := self._queue.get()) is not None:
             try:
-                self._write(line)
+                if callable(line):
+                    line()
+                else:
+                    self._destination.write(line)
             except OSError as error:
                 self._dropped.log(f"an event of the audit log is dropped: {error}")
         with contextlib.suppress(OSError):
-            self._close()
+            self._destination.close()
 
 
 def _plain(value: Any) -> Any:
@@ -153,23 +166,61 @@ def _filter(text: str | None) -> Callable[[dict[str, Any]], bool]:
         raise AuditError(f"--auditFilter cannot be used: {reason}") from None
 
 
-def _destination(options: AuditOptions) -> tuple[Callable[[str], object], Callable[[], object]]:
+class _Destination:
+    """Where lines go: the standard output or syslog."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self.write = write
+
+    def rename(self) -> None:
+        """Give the file of the moment another name; whoever writes goes on in it until `reopen`."""
+
+    def reopen(self) -> None:
+        """Begin a new file."""
+
+    def close(self) -> None:
+        """Write no more."""
+
+
+class _File(_Destination):
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        super().__init__(lambda line: _write_all(self._file, line))
+        self._path = path
+        self._file = self._open()
+
+    def _open(self) -> int:
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        os.set_blocking(file, True)  # opening a pipe that nobody reads would wait
+        if os.fstat(file).st_mode & 0o077 and self._path.is_file():
+            os.fchmod(file, 0o600)
+        return file
+
+    def rename(self) -> None:
+        if self._path.is_file():
+            self._path.rename(name_aside(self._path))
+
+    def reopen(self) -> None:
+        old, self._file = self._file, self._open()
+        os.close(old)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _destination(options: AuditOptions) -> _Destination:
     if options.destination == "console":
-        return lambda line: _write_all(1, line), lambda: None
+        return _Destination(lambda line: _write_all(1, line))
     if options.destination == "syslog":
         import syslog
 
         syslog.openlog("headrace", facility=syslog.LOG_USER)
-        return lambda line: syslog.syslog(syslog.LOG_INFO, line.rstrip()), lambda: None
+        return _Destination(lambda line: syslog.syslog(syslog.LOG_INFO, line.rstrip()))
     assert options.path is not None
     try:
-        file = os.open(options.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-        os.set_blocking(file, True)  # opening a pipe that nobody reads would wait
-        if os.fstat(file).st_mode & 0o077 and options.path.is_file():
-            os.fchmod(file, 0o600)
+        return _File(options.path)
     except OSError as error:
         raise AuditError(f"cannot write {options.path}: {error.strerror}") from None
-    return lambda line: _write_all(file, line), lambda: os.close(file)
 
 
 def _write_all(file: int, line: str) -> None:

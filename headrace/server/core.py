@@ -25,8 +25,8 @@ from headrace.server.background import Background
 from headrace.server.exposure import UnprotectedAddress, exposure_warning, make_directory_private, require_consent
 from headrace.server.failures import RepeatedLine, log_failure, printable, shown
 from headrace.server.listener import Listener, bound_sockets, bound_unix_socket
-from headrace.server.log_rate import LogRates
-from headrace.server.log_tail import LogTail
+from headrace.server.log.rate import LogRates
+from headrace.server.log.tail import LogTail
 from headrace.server.notifier import Notifier
 from headrace.server.peer import Peer
 from headrace.server.profile_writer import ProfileWriter
@@ -58,6 +58,7 @@ class Core:
     def __init__(
         self, options: ServerOptions, *, throw_away: bool = False, clock: Clock | None = None,
         shut_down: Callable[[], None] | None = None, failed: Callable[[str], None] | None = None,
+        rotate_log: Callable[[], object] | None = None,
         hosted: Hosted | None = None,
     ) -> None:  # fmt: skip
         """Open the store; raises `AuditError`, `DirectoryInUse`, `TlsError`.
@@ -68,10 +69,12 @@ class Core:
 
         `shut_down` ends the process, for the command shutdown; None where the process decides that itself.
         `failed` is called, with the reason, once the server can write no more: it has then dropped its clients.
+        `rotate_log` begins a new log file; None where none is written.
         """
         self.failure: str | None = None
         """Why the server has ended by itself; None while it has not."""
         self._when_failed = failed
+        self._rotate_log = rotate_log
         self.options = options
         self._throw_away = throw_away
         self.shut_down = shut_down
@@ -290,6 +293,17 @@ class Core:
             LOG.error("the certificates are not replaced, and those from before stay in force: %s", printable(error))
             raise CommandError(140, f"the certificates are not replaced: {error}") from None
         LOG.info("Successfully rotated the certificates%s", "" if message is None else f": {printable(message)}")
+
+    def rotate_logs(self, log: str | None = None) -> None:
+        try:
+            if log != "audit" and self._rotate_log is not None:
+                LOG.info("Log rotation initiated")
+                self._rotate_log()
+            if log != "server" and self.audit is not None:
+                self.audit.rotate()
+        except OSError as error:
+            LOG.error("the log is not rotated: %s", printable(error))
+            raise CommandError(37, f"Failed to rotate the log: {error}") from None
 
     @property
     def log_lines(self) -> Sequence[str]:

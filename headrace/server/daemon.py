@@ -21,8 +21,13 @@ EXIT_ABRUPT: Final = 14
 """mongod's exit status for a server that aborts because it cannot continue."""
 
 
-def run(options: ServerOptions, announce: Callable[[str], None] = print) -> None:
-    """Serve until SIGINT, SIGTERM or the command shutdown. With TLS, SIGHUP reads the certificates again.
+def run(
+    options: ServerOptions, announce: Callable[[str], None] = print, *, rotate_log: Callable[[], object] | None = None
+) -> None:
+    """Serve until SIGINT, SIGTERM or the command shutdown. SIGUSR1 rotates the logs; SIGHUP does so, too, and with TLS
+    reads the certificates again.
+
+    `rotate_log` begins a new log file; None where none is written.
 
     `announce` is called once, with one line that says where the server listens.
 
@@ -30,20 +35,23 @@ def run(options: ServerOptions, announce: Callable[[str], None] = print) -> None
     """
     loop = new_loop()
     try:
-        loop.run_until_complete(_serve(options, announce))
+        loop.run_until_complete(_serve(options, announce, rotate_log))
     finally:
         loop.close()
 
 
-async def _serve(options: ServerOptions, announce: Callable[[str], None]) -> None:
+async def _serve(
+    options: ServerOptions, announce: Callable[[str], None], rotate_log: Callable[[], object] | None
+) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    core = Core(options, shut_down=ended.set, failed=_abort)
+    core = Core(options, shut_down=ended.set, failed=_abort, rotate_log=rotate_log)
     await core.start()
-    if options.tls is not None:
-        loop.add_signal_handler(signal.SIGHUP, partial(_rotate, core))
+    loop.add_signal_handler(signal.SIGUSR1, partial(_rotate_logs, core))
+    if options.tls is not None or options.logpath is not None:
+        loop.add_signal_handler(signal.SIGHUP, partial(_hang_up, core))
     announce(f"headrace listens on {', '.join(core.addresses)}, data in {options.dbpath}")
     tending = loop.create_task(tend(core))
     await ended.wait()
@@ -51,9 +59,16 @@ async def _serve(options: ServerOptions, announce: Callable[[str], None]) -> Non
     await core.stop()
 
 
-def _rotate(core: Core) -> None:
+def _hang_up(core: Core) -> None:
+    _rotate_logs(core)
+    if core.options.tls is not None:
+        with contextlib.suppress(CommandError):  # the log says why
+            core.rotate_certificates("SIGHUP")
+
+
+def _rotate_logs(core: Core) -> None:
     with contextlib.suppress(CommandError):  # the log says why
-        core.rotate_certificates("SIGHUP")
+        core.rotate_logs()
 
 
 def _abort(reason: str) -> None:

@@ -81,6 +81,7 @@ class FakeServer:
     metrics: dict[str, int] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     shell: FakeShell = field(default_factory=FakeShell)
+    cursors: tuple[Any, ...] = ()
     access: FakeAccess = field(default_factory=FakeAccess)
     authorizes: bool = False
     connections_open: int = 3

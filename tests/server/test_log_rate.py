@@ -8,7 +8,7 @@ import pytest
 
 import headrace
 from headrace import limits
-from headrace.server.log_rate import LogRate
+from headrace.server.log.rate import LogRate
 
 from .raw import RawClient
 

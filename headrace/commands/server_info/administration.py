@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.dispatch.arguments import Fields, boolean, string
+from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, string
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import Request, require_loopback
@@ -12,6 +12,9 @@ from headrace.dispatch.requirement import on_cluster
 from headrace.errors import CommandError
 
 LOCK: Final = boolean("lock")
+LOG: Final[Field[Any]] = Field(
+    "logRotate", FieldType(("string", "long", "int", "decimal", "double")), None, required=True
+)
 MESSAGE: Final = string("message")
 
 
@@ -36,6 +39,15 @@ def rotate_certificates(context: CommandContext, request: Request) -> dict[str, 
     return {}
 
 
+def rotate_log(context: CommandContext, request: Request) -> dict[str, Any]:
+    """Begin new files of the log (`server`), the audit log (`audit`) or, for 1, both. Raises 2, 37."""
+    which = request.body["logRotate"]
+    if isinstance(which, str) and which not in ("audit", "server"):
+        raise CommandError(2, f"Unknown log type '{which}': server or audit, or 1 for both")
+    context.engine.shell.rotate_logs(which if isinstance(which, str) else None)
+    return {}
+
+
 def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
     """End as at SIGTERM: what was begun is answered, and nothing more. Raises 13 for a
     client on another machine, 115 for a server inside a process."""
@@ -50,6 +62,7 @@ def shut_down(context: CommandContext, request: Request) -> dict[str, Any]:
 
 COMMANDS: Final = (
     Command("fsync", fsync, Fields(LOCK, strict=False), admin_only=True, requires=on_cluster("fsync")),
+    Command("logRotate", rotate_log, Fields(LOG, strict=False), admin_only=True, requires=on_cluster("logRotate")),
     Command(
         "rotateCertificates",
         rotate_certificates,

@@ -11,6 +11,7 @@ import platform
 import resource
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from bson import Int64
@@ -61,6 +62,25 @@ def run(context: CommandContext, request: Request) -> dict[str, Any]:
     return reply
 
 
+def _asserts(context: CommandContext, request: Request) -> dict[str, Any]:
+    """MongoDB's counts of failures by kind: here every error that a client was answered is one of a user."""
+    failed = [count for name, count in context.engine.metrics.items() if name.endswith(".failed")]
+    return {"regular": 0, "warning": 0, "msg": 0, "user": sum(failed), "tripwire": 0, "rollovers": 0}
+
+
+def _global_lock(context: CommandContext, request: Request) -> dict[str, Any]:
+    """Which commands have begun: those that run in turns, and this one. Nothing waits for a lock between threads."""
+    active = [waiting.name for waiting in context.engine.shell.waiting_requests() if waiting.name not in _IDLE]
+    writers = sum(name in _WRITES for name in active)
+    none = {"total": 0, "readers": 0, "writers": 0}
+    uptime_ms = max(0, context.clock.now_ms() - context.engine.started_ms)
+    return {
+        "totalTime": Int64(uptime_ms * 1000),
+        "currentQueue": none,
+        "activeClients": {"total": len(active) + 1, "readers": len(active) + 1 - writers, "writers": writers},
+    }
+
+
 def _connections(context: CommandContext, request: Request) -> dict[str, Any]:
     current = context.engine.connections_open
     return {
@@ -88,11 +108,21 @@ def _resident_kb(maximum: int) -> int:
     return maximum // 1024 if platform.system() == "Darwin" else maximum
 
 
+def _virtual_mb() -> int:
+    """The address space in use, most of it the map of the data file; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (OSError, ValueError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
 def _memory(context: CommandContext, request: Request) -> dict[str, Any]:
     usage, memory = resource.getrusage(resource.RUSAGE_SELF), context.engine.memory
     return {
         "bits": 64 if sys.maxsize > 2**32 else 32,
         "resident": _resident_kb(usage.ru_maxrss) // 1024,
+        "virtual": _virtual_mb(),
         "supported": True,
         "limitBytes": Int64(memory.bytes_max),
         "countedBytes": Int64(memory.used),
@@ -114,6 +144,9 @@ def _metrics(context: CommandContext, request: Request) -> dict[str, Any]:
         subsection[last] = Int64(count)
     for name in ("network", "operations"):
         section.pop(name, None)
+    cursors = list(context.cursors)
+    open_counts = {"noTimeout": sum(cursor.no_timeout for cursor in cursors), "total": len(cursors)}
+    section["cursor"] = {"open": {name: Int64(count) for name, count in open_counts.items()}}
     return section
 
 
@@ -188,9 +221,14 @@ def _transport_security(context: CommandContext, request: Request) -> dict[str, 
 
 _TLS: Final = "transportSecurity."
 """Begins the names of counters of TLS connections."""
+_IDLE: Final = frozenset({"getMore", "hello"})
+"""The commands that wait for what others do."""
+_WRITES: Final = frozenset({"bulkWrite", "createIndexes", "delete", "findAndModify", "insert", "update"})
 _SECTIONS: Final[dict[str, Callable[[CommandContext, Request], dict[str, Any] | None]]] = {
+    "asserts": _asserts,
     "connections": _connections,
     "extra_info": _process,
+    "globalLock": _global_lock,
     "mem": _memory,
     "metrics": _metrics,
     "network": _network,

@@ -1,0 +1,77 @@
+"""Commands of monitoring tools: connPoolStats, getDiagnosticData, lockInfo, logApplicationMessage.
+
+What they ask about that is not here (connections to other servers, locks between threads) is answered as none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bson.datetime_ms import DatetimeMS
+
+from headrace import limits
+from headrace.commands.server_info import server_status
+from headrace.dispatch.arguments import Fields, string
+from headrace.dispatch.command import Command
+from headrace.dispatch.context import CommandContext
+from headrace.dispatch.request import Request
+from headrace.dispatch.requirement import on_cluster
+from headrace.errors import CommandError
+
+MESSAGE: Final = string("logApplicationMessage", required=True)
+
+
+def connection_pools(context: CommandContext, request: Request) -> dict[str, Any]:
+    """connPoolStats: a set of one member connects to no other server."""
+    counts = ("totalInUse", "totalAvailable", "totalLeased", "totalCreated", "totalRefreshing", "totalRefreshed")
+    return {
+        "numClientConnections": 0, "numAScopedConnections": 0, **dict.fromkeys(counts, 0), "pools": {}, "hosts": {},
+        "replicaSets": {},
+    }  # fmt: skip
+
+
+def diagnostic_data(context: CommandContext, request: Request) -> dict[str, Any]:
+    """getDiagnosticData: what serverStatus answers, and when. MongoDB's is what it last wrote to its files."""
+    began_ms = context.clock.now_ms()
+    status = server_status.run(context, request)
+    return {
+        "data": {
+            "start": DatetimeMS(began_ms),
+            "serverStatus": {"start": DatetimeMS(began_ms), **status, "end": DatetimeMS(context.clock.now_ms())},
+            "end": DatetimeMS(context.clock.now_ms()),
+        }
+    }
+
+
+def locks(context: CommandContext, request: Request) -> dict[str, Any]:
+    """lockInfo: no locks between threads; `currentOp` shows which writes wait for a transaction."""
+    return {"lockInfo": []}
+
+
+def log_message(context: CommandContext, request: Request) -> dict[str, Any]:
+    """logApplicationMessage: a line of the client's for the audit log. Raises 2 for a long one."""
+    text = MESSAGE.of(request.body)
+    if len(text) > limits.APPLICATION_MESSAGE_LENGTH_MAX:
+        raise CommandError(2, f"the message has more than {limits.APPLICATION_MESSAGE_LENGTH_MAX} characters")
+    context.engine.access.note("applicationMessage", request.client, {"msg": text}, 0)
+    return {}
+
+
+COMMANDS: Final = (
+    Command("connPoolStats", connection_pools, Fields(strict=False), requires=on_cluster("connPoolStats")),
+    Command(
+        "getDiagnosticData",
+        diagnostic_data,
+        Fields(strict=False),
+        admin_only=True,
+        requires=on_cluster("replSetGetStatus", "serverStatus"),
+    ),
+    Command("lockInfo", locks, Fields(strict=False), admin_only=True, requires=on_cluster("serverStatus")),
+    Command(
+        "logApplicationMessage",
+        log_message,
+        Fields(MESSAGE),
+        admin_only=True,
+        requires=on_cluster("applicationMessage"),
+    ),
+)
