@@ -73,6 +73,8 @@ class Turn(greenlet):
     work: Work | None = None
     """What it has examined; None: nothing that is counted."""
 
+    answer: Any = None
+    """What the command has answered, if it has paused, for the log."""
     before_pause: Callable[[], None] | None = None
     """Called as the command pauses: lets go of what must not outlive the turn."""
     after_pause: Callable[[Any], None] | None = None

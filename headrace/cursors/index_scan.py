@@ -44,6 +44,11 @@ def walk_keys(
         yield from view.index_keys(index, low, high, backward=backward)
 
 
+def plan_summary(stage: str, index: Index) -> str:
+    """How the log names a walk through an index."""
+    return f"{stage} {{ " + ", ".join(f"{path}: {kind}" for path, kind in index.spec["key"].items()) + " }"
+
+
 class SeenRecords:
     """The records that a walk has returned; `count` is told of the memory they take."""
 
@@ -134,8 +139,5 @@ class IndexScan:
             self._ended = True
         self.key_count += count
         self.document_count += fetched
-        examined(self._summary(), fetched, count)
+        examined(plan_summary("IXSCAN", index), fetched, count)
         return chunk
-
-    def _summary(self) -> str:
-        return "IXSCAN { " + ", ".join(f"{path}: {kind}" for path, kind in self._index.spec["key"].items()) + " }"

@@ -190,6 +190,8 @@ class Engine:
             if type(answer) is Wait:
                 return answer
             self.metrics[command.total] += 1
+            if turn is not None:
+                turn.answer = answer
             return self._close(answer)
         except AnsweredError as error:
             free_held(error)
@@ -232,6 +234,8 @@ class Engine:
             if type(answer) is Wait:
                 return answer
             self.metrics[command.total] += 1
+            if turn is not None:
+                turn.answer = answer
             if "writeConcern" in request.body and (error := generic_arguments.unsatisfied(request.body)):
                 answer = (answer if isinstance(answer, bytes) else encode(answer)[4:-1]) + error
             return self._close(answer, max(context.txn.clock_position, self.store.last_position))

@@ -39,7 +39,7 @@ class Shell(Protocol):
     def profiled(self, namespace: str, document: bytes | None) -> None:
         """Store a document of the profiler behind the command; None: see to it that the collection is there."""
 
-    def slow(self, request: Request, duration_ms: float, work: Work | None) -> None:
+    def slow(self, request: Request, duration_ms: float, work: Work | None, answer: Any) -> None:
         """A command has taken long, without a pause."""
 
     def waiting_requests(self) -> Sequence[Request]:
@@ -77,7 +77,7 @@ class NoShell:
     def profiled(self, namespace: str, document: bytes | None) -> None:
         pass
 
-    def slow(self, request: Request, duration_ms: float, work: Work | None) -> None:
+    def slow(self, request: Request, duration_ms: float, work: Work | None, answer: Any) -> None:
         pass
 
     def waiting_requests(self) -> Sequence[Request]:

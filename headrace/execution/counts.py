@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from headrace import limits
-from headrace.cursors.index_scan import check_index
+from headrace.cursors.index_scan import check_index, plan_summary
 from headrace.dispatch.context import CommandContext
 from headrace.execution.plan import Finder
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.storage_stats import count_of
 from headrace.store.catalog import Collection
-from headrace.turns import tick
+from headrace.turns import examined, tick
 
 
 def quick_count(context: CommandContext, collection: Collection, finder: Finder, spec: dict[str, Any]) -> int | None:
@@ -33,6 +33,7 @@ def _key_count(context: CommandContext, collection: Collection, access: IndexAcc
             view = context.view
             check_index(view, collection, access.index)
             count, last = view.count_keys(access.index, low, high, limits.COUNT_COUNT)
+            examined(plan_summary("COUNT_SCAN", access.index), 0, count)
             total += count
             if count < limits.COUNT_COUNT:
                 break

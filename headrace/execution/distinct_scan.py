@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.cursors.index_scan import check_index
+from headrace.cursors.index_scan import check_index, plan_summary
 from headrace.dispatch.context import CommandContext
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.key_values import key_values
 from headrace.store.catalog import Collection
 from headrace.store.indexes.index_keys import INVERTED, descends
 from headrace.store.view import View
-from headrace.turns import tick
+from headrace.turns import examined, tick
 from headrace.values.bson import MISSING, decode
 from headrace.values.keystring import encode_value
 from headrace.values.paths import get_path, split_path
@@ -74,6 +74,7 @@ class _ValueWalk:
                 first = next(view.index_keys(index, self.low, high), None)
                 if first is None:
                     break
+                examined(plan_summary("DISTINCT_SCAN", index), 0, 1)
                 yield view, *first
                 tick()
 

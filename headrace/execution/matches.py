@@ -28,7 +28,7 @@ from headrace.execution.planner.query import Order
 from headrace.query.sort import SortKey
 from headrace.store import capped, catalog_changes
 from headrace.store.catalog import Collection
-from headrace.turns import tick
+from headrace.turns import current_turn, tick
 from headrace.values.bson import decode
 
 
@@ -77,6 +77,8 @@ def matches(context: CommandContext, finder: Finder, wanted: int | None = None) 
     seen: SeenRecords | None = None
     while True:
         piece = _piece(finder.candidates(context.view, after), count_max)
+        if current_turn() is not None:
+            finder.note_examined(len(piece))
         pause_count = context.pause_count
         if seen is None and finder.may_repeat:
             seen = SeenRecords(memory_of(context, {}).add)

@@ -12,7 +12,7 @@ from bson import Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
-from headrace.cursors.index_scan import check_index, walk_keys
+from headrace.cursors.index_scan import check_index, plan_summary, walk_keys
 from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
 from headrace.execution.planner.index_access import IndexAccess
@@ -23,7 +23,7 @@ from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import View, id_bounds
-from headrace.turns import tick
+from headrace.turns import examined, tick
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
 
@@ -183,6 +183,19 @@ class Finder:
             return True
         access = self.choice(view, order).access
         return isinstance(access, IndexAccess) and access.is_sorted
+
+    def note_examined(self, count: int) -> None:
+        """Count for the log so many candidates, of a command in a turn."""
+        access = None if self._choice is None else self._choice.access
+        if access is not None:
+            summary = ", ".join(plan_summary("IXSCAN", branch.index) for branch in access.branches)
+        elif self._id_key is not None:
+            summary = "IDHACK"
+        elif self._id_keys is not None or self._id_range is not None or self._id_direction is not None:
+            summary = "IXSCAN { _id: 1 }"
+        else:
+            summary = "COLLSCAN"
+        examined(summary, count, 0 if summary == "COLLSCAN" else count)
 
     @property
     def may_repeat(self) -> bool:

@@ -107,6 +107,7 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
         return finder.narrowed(lambda: Scan(current, collection, backward=plan.backward))
     if finder.has_id_keys and not plan.is_sorted:
         candidates = [raw for _, _, raw in finder.candidates(context.view)]
+        finder.note_examined(len(candidates))
         return finder.narrowed(lambda: iter(candidates))
     bounds = finder.id_range or id_bounds(None, None)
     return finder.narrowed(lambda: IdScan(current, collection, bounds, backward=plan.backward, wanted=wanted))

@@ -276,10 +276,10 @@ class Core:
         if turn.paused_at is not None:
             duration_ms = (monotonic() - turn.paused_at + TURN_SECONDS) * 1000
             if self.engine.profiler.is_slow(duration_ms):
-                logs.slow_operation(request, duration_ms, turn.pause_count, turn.work)
+                logs.slow_operation(request, duration_ms, turn.pause_count, turn.work, turn.answer)
 
-    def slow(self, request: Request, duration_ms: float, work: Work | None) -> None:
-        logs.slow_operation(request, duration_ms, 0, work)
+    def slow(self, request: Request, duration_ms: float, work: Work | None, answer: Any) -> None:
+        logs.slow_operation(request, duration_ms, 0, work, answer)
 
     def profiled(self, namespace: str, document: bytes | None) -> None:
         self._profiles.add(namespace, document)

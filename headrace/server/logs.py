@@ -17,7 +17,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from headrace.dispatch.access import AccessEvent
+from headrace.dispatch.profiling.profile_document import answer_counts
 from headrace.dispatch.request import ClientInfo, Request
+from headrace.turns import Work
 
 LOG = logging.getLogger("headrace.events")
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -141,8 +143,9 @@ def _shortened(value: Any) -> Any:
     return value if isinstance(value, bool | float | int | str) or value is None else str(value)
 
 
-def slow_operation(request: Request, duration_ms: float, turns: int, work: Any) -> None:
-    """A command has taken long. `turns`: how often it has let others run; `work`: what it has examined, or None."""
+def slow_operation(request: Request, duration_ms: float, turns: int, work: Work | None, answer: Any) -> None:
+    """A command has taken long. `turns`: how often it has let others run; `work`: what it has examined, or None;
+    `answer`: its reply, an error, or None."""
     collection = request.body.get(request.name)
     if not isinstance(collection, str):
         collection = request.body.get("collection") if request.name == "getMore" else None
@@ -154,6 +157,8 @@ def slow_operation(request: Request, duration_ms: float, turns: int, work: Any) 
     }
     if work is not None:
         attributes |= {"planSummary": work.plan, "keysExamined": work.keys, "docsExamined": work.documents}
+    if answer is not None:
+        attributes |= answer_counts(request.name, answer)
     attributes |= {"numYields": turns, "remote": request.client.address, "durationMillis": int(duration_ms)}
     log_event(51803, "COMMAND", "Slow query", attributes, context_of(request.client))
 

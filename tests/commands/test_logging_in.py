@@ -6,10 +6,13 @@ import hashlib
 import hmac
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from headrace import limits
+from headrace.auth import scram
 from headrace.auth.scram import SHA_1, SHA_256, derive, prepared
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
@@ -199,8 +202,54 @@ def test_listeners_are_called_for_each_login(server: DrivenServer) -> None:
     run(server, "admin", {"logout": 1})
     name = {"user": "a,b=c", "db": "admin"}
     login = {**name, "mechanism": SHA_256}
-    assert events == [("authenticate", login, 18), ("authenticate", login, 0), ("logout", name, 0)]
+    assert events[:2] == [("authenticate", login, 18), ("authenticate", login, 0)]
+    details = {"reason": "Explicit logout from admin", "initialUsers": [name], "updatedUsers": []}
+    assert events[2:] == [("logout", details, 0)]
 
 
-def test_credentials_are_derived_in_milliseconds(server: DrivenServer) -> None:
+def test_a_login_derives_no_keys(server: DrivenServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes milliseconds: the client does it, and the server compares."""
+    start = {"saslStart": 1, "mechanism": SHA_256, "payload": first_message("a,b=c")}
+    last = proof(SHA_256, "a,b=c", "pw", run(server, "admin", start)["payload"])
+    without = SimpleNamespace(new=hashlib.new)
+    monkeypatch.setattr(scram, "hashlib", without)
+    assert "payload" in run(server, "admin", {"saslContinue": 1, "conversationId": 1, "payload": last})
+    assert who(server)
+    assert run(server, "admin", {**start, "payload": first_message("nobody")})["done"] is False
+
+
+@pytest.mark.parametrize("conversation", [0, 2, -1, 1 << 40])
+def test_another_conversation_s_number_ends_the_login(server: DrivenServer, conversation: int) -> None:
+    start = {"saslStart": 1, "mechanism": SHA_256, "payload": first_message("a,b=c")}
+    last = proof(SHA_256, "a,b=c", "pw", run(server, "admin", start)["payload"])
+    answers = [
+        run(server, "admin", {"saslContinue": 1, "conversationId": number, "payload": last})["code"]
+        for number in (conversation, 1)
+    ]
+    assert answers == [17, 17] and who(server) == []
+
+
+def test_what_a_login_sends_is_bounded(server: DrivenServer) -> None:
+    long = b"n,,n=" + b"a" * limits.SASL_BYTES_MAX + b",r=client"
+    assert run(server, "admin", {"saslStart": 1, "mechanism": SHA_256, "payload": long})["code"] == 18
+    run(server, "admin", {"saslStart": 1, "mechanism": SHA_256, "payload": first_message("a,b=c")})
+    assert run(server, "admin", {"saslContinue": 1, "conversationId": 1, "payload": long})["code"] == 18
+    assert server.client.conversation is None
+
+
+def test_a_hello_logs_nobody_in_by_itself(server: DrivenServer) -> None:
+    """Neither a proof nor another's conversation may be in it, and what it begins replaces what was begun."""
+    asked = {"saslStart": 1, "mechanism": SHA_256, "payload": first_message("a,b=c"), "db": "admin"}
+    begun = run(server, "admin", {"hello": 1, "speculativeAuthenticate": asked})["speculativeAuthenticate"]
+    last = proof(SHA_256, "a,b=c", "pw", begun["payload"])
+    finishing = {"saslContinue": 1, "conversationId": 1, "payload": last}
+    assert "speculativeAuthenticate" not in run(server, "admin", {"hello": 1, "speculativeAuthenticate": finishing})
+    for nonsense in ({"saslStart": 1}, {**asked, "payload": 1}, {**asked, "mechanism": ["x"]}):
+        run(server, "admin", {"hello": 1, "speculativeAuthenticate": nonsense})
+    run(server, "admin", {"hello": 1, "speculativeAuthenticate": {**asked, "payload": first_message("eve")}})
+    assert run(server, "admin", finishing)["code"] == 18
+    assert who(server) == []
+
+
+def test_credentials_have_the_iterations_of_mongodb(server: DrivenServer) -> None:
     assert derive(SHA_256, "u", "p", bytes(28)).iterations == 15_000

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.auth.scram import password_digest
 from headrace.errors import CommandError
 from headrace.testing.driven import DrivenServer
 
@@ -215,6 +217,25 @@ def test_all_users_of_a_database_are_dropped(server: DrivenServer) -> None:
         _create(server, name, db)
     assert server.must("shop", {"dropAllUsersFromDatabase": 1})["n"] == 2
     assert [user["_id"] for user in _stored(server)] == ["other.ann"]
+
+
+def test_no_file_of_the_data_directory_has_a_password(tmp_path: Path) -> None:
+    with DrivenServer(tmp_path) as server:
+        server.must("admin", {"createUser": "ann", "pwd": "canary-5d1c", "roles": []})
+        server.must("admin", {"updateUser": "ann", "pwd": "canary-77ab"})
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert b"canary" not in content and password_digest("ann", "canary-77ab").encode() not in content
+
+
+def test_passwords_are_derived_before_the_command(server: DrivenServer) -> None:
+    for body in ({"createUser": "bob", "pwd": "x", "roles": []}, {"updateUser": "bob", "pwd": "y"}):
+        request = server.request("admin", body)
+        command = server.engine.command(request)
+        assert command.prepare is not None
+        assert command.prepare(request) is not None  # what the shell runs in a thread
+        server.must("admin", body)
 
 
 def test_passwords_are_shown_to_nobody(server: DrivenServer) -> None:

@@ -77,6 +77,35 @@ def test_a_slow_command_is_logged_with_its_plan_and_counts(monkeypatch: pytest.M
         assert "insert" in by_command and all(line["s"] == "I" for line in events(log, 51803))
 
 
+def test_a_slow_command_is_logged_with_what_it_has_changed_through_an_index(
+    monkeypatch: pytest.MonkeyPatch, log: io.StringIO
+) -> None:
+    with slow_server(monkeypatch) as server, pymongo.MongoClient(server.uri) as client:
+        c = client.t.c
+        c.insert_many({"_id": number, "n": number, "a": CANARY} for number in range(500))
+        c.create_index("n")
+        assert len(list(c.find({"n": {"$gte": 200}}, batch_size=1000))) == 300
+        assert c.count_documents({"n": {"$lt": 100}}) == 100
+        c.update_many({"n": {"$gte": 400}}, {"$set": {"b": CANARY}})
+        c.delete_many({"n": {"$lt": 50}})
+        c.find_one_and_update({"a": CANARY, "n": {"$gt": 490}}, {"$set": {"b": 1}}, sort=[("b", 1)])
+    assert CANARY not in log.getvalue()
+    if log.getvalue().startswith("{"):
+        lines = [line["attr"] for line in events(log, 51803)]
+        by_command = {next(iter(line["command"])): line for line in lines}
+        examined = {
+            name: (line.get("planSummary"), line.get("keysExamined"), line.get("docsExamined"))
+            for name, line in by_command.items()
+        }
+        assert examined["find"] == ("IXSCAN { n: 1 }", 300, 300)
+        assert examined["update"] == ("IXSCAN { n: 1 }", 100, 100)
+        assert examined["delete"] == ("IXSCAN { n: 1 }", 50, 50)
+        assert examined["findAndModify"] == ("IXSCAN { n: 1 }", 9, 9)
+        assert by_command["find"]["nreturned"] == 300
+        assert by_command["insert"]["ninserted"] == 500 and by_command["delete"]["ndeleted"] == 50
+        assert (by_command["update"]["nMatched"], by_command["update"]["nModified"]) == (100, 100)
+
+
 def test_nothing_that_a_client_stores_or_knows_is_in_the_log(monkeypatch: pytest.MonkeyPatch, log: io.StringIO) -> None:
     """A canary is the value of every field of every command; most of these fail, each in its way.
 

@@ -30,6 +30,8 @@ PAYLOAD: Final = any_type("payload", required=True)
 CONVERSATION_ID: Final = number("conversationId", 0, required=True)
 USER: Final = string("user")
 
+_NAMES: Final = frozenset({*HASHES, X509, "GSSAPI", "MONGODB-AWS", "MONGODB-CR", "MONGODB-OIDC", "PLAIN"})
+"""Of mechanisms, those that there are not here, too."""
 _KINDS: Final = ("authenticate", "speculativeAuthenticate")
 
 
@@ -62,7 +64,7 @@ def begin(
     client.conversation = None
     if mechanism == X509:
         return _with_certificate(context, client, None, kind)
-    if mechanism not in HASHES or db == EXTERNAL:
+    if type(mechanism) is not str or mechanism not in HASHES or db == EXTERNAL:
         raise _unsupported(mechanism, db)
     access.count(mechanism, kind, "received")
     first = ClientFirst(_payload(body))
@@ -152,7 +154,8 @@ def _attempted(request: Request) -> dict[str, Any]:
     """The details of a login that has not come to a conversation: of whom, is not known or not proven."""
     mechanism = request.body.get("mechanism")
     user = request.client.certificate_subject if mechanism == X509 else None
-    return {"user": user or "", "db": request.db[:64], "mechanism": str(mechanism or "")[:64]}
+    is_known = type(mechanism) is str and mechanism in _NAMES  # else it might be anything, such as a password
+    return {"user": user or "", "db": request.db, "mechanism": mechanism if is_known else ""}
 
 
 def _delayed(context: CommandContext, request: Request, run: Any) -> dict[str, Any] | Wait:

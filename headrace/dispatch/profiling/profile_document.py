@@ -61,6 +61,12 @@ def profile_document(
     return document
 
 
+def answer_counts(name: str, answer: Any) -> dict[str, int]:
+    """What the answer of a command counts, as the log has it: `nreturned`, `ninserted`, `nMatched` and others."""
+    fields = _Counts(answer).fields(name)
+    return {field: value for field, value in fields.items() if type(value) is int and field != "cursorid"}
+
+
 class _Counts:
     """What the answer of a command says."""
 

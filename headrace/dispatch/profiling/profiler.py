@@ -114,7 +114,7 @@ class Profiler:
         if profile.matches is None:
             is_slow = self.is_slow(duration_ms)
             if is_slow and (turn is None or not turn.pause_count):  # else the shell logs it
-                context.engine.shell.slow(request, duration_ms, None if turn is None else turn.work)
+                context.engine.shell.slow(request, duration_ms, None if turn is None else turn.work, answer)
             if not profile.level or (profile.level == 1 and not is_slow):
                 return
         elif not profile.level:
