@@ -58,14 +58,14 @@ def resolve(roles: Iterable[RoleName], load: LoadRole) -> Resolved:
         if document is None:
             continue
         seen.add(name)
-        held.extend(_stored_privileges(document))
+        held.extend(stored_privileges(document))
         left.extend(roles_of(document))
         if document.get("authenticationRestrictions"):
             restrictions.append(document["authenticationRestrictions"])
     return Resolved(tuple(sorted(seen)), merged(held), tuple(restrictions))
 
 
-def _stored_privileges(document: dict[str, Any]) -> list[tuple[str, frozenset[str]]]:
+def stored_privileges(document: dict[str, Any]) -> list[tuple[str, frozenset[str]]]:
     """The privileges of a stored role; what is none grants nothing."""
     listed = document.get("privileges")
     privileges = []

@@ -71,12 +71,19 @@ class Credentials:
 
 def derive(mechanism: str, user: str, password: str, salt: bytes, iterations: int | None = None) -> Credentials:
     """The credentials of a password: takes milliseconds. Raises 2 for a password that SASLprep refuses."""
+    return _derived(mechanism, prepared(mechanism, user, password), salt, iterations or ITERATIONS[mechanism])
+
+
+def derived_from_digest(digest: str, salt: bytes) -> Credentials:
+    """The credentials for SCRAM-SHA-1 of a password that a client has digested (`digestPassword: false`)."""
+    return _derived(SHA_1, digest.encode(), salt, ITERATIONS[SHA_1])
+
+
+def _derived(mechanism: str, password: bytes, salt: bytes, iterations: int) -> Credentials:
     name = HASHES[mechanism]
-    count = iterations or ITERATIONS[mechanism]
-    salted = hashlib.pbkdf2_hmac(name, prepared(mechanism, user, password), salt, count)
-    client_key = hmac.digest(salted, b"Client Key", name)
-    stored_key = hashlib.new(name, client_key).digest()
-    return Credentials(mechanism, salt, count, stored_key, hmac.digest(salted, b"Server Key", name))
+    salted = hashlib.pbkdf2_hmac(name, password, salt, iterations)
+    stored_key = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
+    return Credentials(mechanism, salt, iterations, stored_key, hmac.digest(salted, b"Server Key", name))
 
 
 def prepared(mechanism: str, user: str, password: str) -> bytes:
@@ -92,14 +99,6 @@ def prepared(mechanism: str, user: str, password: str) -> bytes:
 def password_digest(user: str, password: str) -> str:
     """What SCRAM-SHA-1 has as password, as clients of old send it."""
     return hashlib.md5(f"{user}:mongo:{password}".encode(), usedforsecurity=False).hexdigest()
-
-
-def derived_from_digest(digest: str, salt: bytes) -> Credentials:
-    """The credentials for SCRAM-SHA-1 of a password that a client has digested (`digestPassword: false`)."""
-    salted = hashlib.pbkdf2_hmac("sha1", digest.encode(), salt, ITERATIONS[SHA_1])
-    client_key = hmac.digest(salted, b"Client Key", "sha1")
-    stored_key = hashlib.sha1(client_key, usedforsecurity=False).digest()
-    return Credentials(SHA_1, salt, ITERATIONS[SHA_1], stored_key, hmac.digest(salted, b"Server Key", "sha1"))
 
 
 def fake(mechanism: str, name: str, secret: bytes) -> Credentials:

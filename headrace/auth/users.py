@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.auth.names import UserName
-from headrace.auth.scram import HASHES, SHA_1, SHA_256, Credentials, derive, derived_from_digest
+from headrace.auth.scram import SHA_1, SHA_256, Credentials, derive, derived_from_digest
 
 MECHANISMS: Final = (SHA_1, SHA_256)
 """Those that a user with a password has, unless told otherwise; in MongoDB's order."""
@@ -53,6 +53,3 @@ def shown(document: dict[str, Any], *, credentials: bool = False) -> dict[str, A
     user["roles"] = document.get("roles", [])
     user["mechanisms"] = mechanisms_of(document)
     return user
-
-
-__all__ = ["HASHES", "MECHANISMS", "credentials_of", "derive_all", "mechanisms_of", "shown"]

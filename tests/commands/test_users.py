@@ -219,6 +219,19 @@ def test_all_users_of_a_database_are_dropped(server: DrivenServer) -> None:
     assert [user["_id"] for user in _stored(server)] == ["other.ann"]
 
 
+def test_a_role_that_was_put_there_by_hand_grants_what_is_right_in_it(server: DrivenServer) -> None:
+    server.must("admin", {"insert": "system.roles", "documents": [
+        {"_id": "shop.odd", "role": "odd", "db": "shop"},
+        {"_id": "shop.worse", "role": "worse", "db": "shop", "privileges": [1, {"resource": 1}], "roles": "x"},
+    ]})  # fmt: skip
+    for name in ("odd", "worse"):
+        (shown,) = server.must("shop", {"rolesInfo": name, "showPrivileges": True})["roles"]
+        assert shown["privileges"] == shown["roles"] == []
+    privilege = {"resource": {"db": "shop", "collection": "a"}, "actions": ["find"]}
+    server.must("shop", {"grantPrivilegesToRole": "odd", "privileges": [privilege]})
+    server.must("shop", {"grantRolesToRole": "worse", "roles": ["odd"]})
+
+
 def test_no_file_of_the_data_directory_has_a_password(tmp_path: Path) -> None:
     with DrivenServer(tmp_path) as server:
         server.must("admin", {"createUser": "ann", "pwd": "canary-5d1c", "roles": []})

@@ -104,6 +104,9 @@ def _existing(context: CommandContext, name: RoleName) -> dict[str, Any]:
     role = user_store.load(context, ROLES, name.id)
     if role is None:
         raise CommandError(31, f"Role '{name.text}' not found")
+    for field in ("privileges", "roles"):  # anybody may have put it there
+        if type(role.get(field)) is not list:
+            role[field] = []
     return role
 
 

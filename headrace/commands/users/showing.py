@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from headrace.auth import builtin_roles
 from headrace.auth.names import RoleName
-from headrace.auth.privileges import documents_of, merged, parse_privilege
-from headrace.auth.roles import resolve, roles_of
+from headrace.auth.privileges import documents_of, merged
+from headrace.auth.roles import resolve, roles_of, stored_privileges
 from headrace.auth.users import shown
 from headrace.commands.requirements import users
 from headrace.commands.users.arguments import role_names, user_names
@@ -123,9 +123,7 @@ def _role(context: CommandContext, name: RoleName, body: dict[str, Any]) -> dict
         "inheritedRoles": [item.document for item in resolved.roles if item != name],
     }  # fmt: skip
     if body.get("showPrivileges"):
-        direct_privileges = (
-            builtin if builtin is not None else merged(parse_privilege(item) for item in stored["privileges"])
-        )
+        direct_privileges = builtin if builtin is not None else merged(stored_privileges(stored))
         role["privileges"] = documents_of(direct_privileges)
         role["inheritedPrivileges"] = documents_of(resolved.privileges)
     if SHOW_RESTRICTIONS.of(body):
