@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from headrace.embedded.asynchronous import open_async
     from headrace.embedded.change_event import ChangeEvent
     from headrace.embedded.connected import connect
     from headrace.embedded.error_types import Closed, HistoryLost, StreamInvalidated, Timeout
@@ -34,12 +35,13 @@ _LATE: Final = {
     "UnusableDirectory": ("headrace.store.data_file", "UnusableDirectory"),
     "connect": ("headrace.embedded.connected", "connect"),
     "open": ("headrace.embedded.open_store", "open_store"),
+    "open_async": ("headrace.embedded.asynchronous", "open_async"),
 }
 """(module, name) of what is imported when it is first used."""
 
 __all__ = [
     "ChangeEvent", "Closed", "DirectoryInUse", "HistoryLost", "Server", "StreamInvalidated", "Timeout",
-    "UnusableDirectory", "__version__", "connect", "open",
+    "UnusableDirectory", "__version__", "connect", "open", "open_async",
 ]  # fmt: skip
 
 

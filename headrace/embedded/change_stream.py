@@ -117,7 +117,7 @@ class EmbeddedChangeStream:
         """The next event if there is one, else None. Never waits: not for events, and not for another thread's `next`.
         Raises what `next` does."""
         if not self._events:
-            if self._store.last_position == self._read_through and not self._is_closed and self._local.unusable is None:
+            if self.has_read_all:
                 return None
             self._check()
             if not self._reading.acquire(blocking=False):
@@ -147,6 +147,12 @@ class EmbeddedChangeStream:
     def resume_token(self) -> Mapping[str, Any] | None:
         """Where another stream goes on behind what this one has returned: one of this kind, or a driver's."""
         return self._token
+
+    @property
+    def has_read_all(self) -> bool:
+        """Whether nothing has been committed since `try_next` returned None: it would again."""
+        is_open = not self._is_closed and self._local.unusable is None
+        return is_open and self._store.last_position == self._read_through
 
     @property
     def alive(self) -> bool:

@@ -218,7 +218,11 @@ class LocalWrites:
         local = self._local
         turn: Turn | None = None
         while True:
-            self._enter()
+            try:
+                self._enter()
+            except BaseException:
+                self._give_up(caller, turn)
+                raise
             try:
                 answer = self._one_turn(caller, command, request, turn)
             except Exception as error:
@@ -226,15 +230,24 @@ class LocalWrites:
                     raise
                 return self._failed(request, error)
             except BaseException:
-                if turn is not None:
-                    caller.turns.abandon(turn)
+                self._give_up(caller, turn)
                 raise
             finally:
                 self.gate.leave()
             if type(answer) is not Turn:
                 return answer  # type: ignore[no-any-return]
             turn = answer
-            self._between(caller, request, turn)
+            try:
+                self._between(caller, request, turn)
+            except BaseException:
+                self._give_up(caller, turn)
+                raise
+
+    def _give_up(self, caller: Caller, turn: Turn | None) -> None:
+        """End a write that has paused; what its earlier turns did stays done."""
+        if turn is not None:
+            with self._local.lock:
+                caller.turns.abandon(turn)
 
     def _one_turn(self, caller: Caller, command: Command, request: Request, turn: Turn | None) -> Any:
         engine, store = self._local.engine, self._local.store

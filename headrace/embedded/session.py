@@ -105,26 +105,37 @@ class EmbeddedSession:
         read_preference: Any = None, max_commit_time_ms: int | None = None,
     ) -> Result:  # fmt: skip
         """What `callback(session)` returns, committed. It is called again after a conflict with another transaction."""
-        from pymongo.errors import PyMongoError
-
-        ends, attempt = time.monotonic() + RETRY_SECONDS_MAX, 0
+        retry = self.retries()
         while True:
             self.start_transaction(read_concern, write_concern, read_preference, max_commit_time_ms)
             try:
                 result = callback(self)
-                if not self.in_transaction:
-                    return result
-                self.commit_transaction()
+                if self.in_transaction:
+                    self.commit_transaction()
+                return result
             except BaseException as error:
                 if self.in_transaction:
                     self.abort_transaction()
-                is_transient = isinstance(error, PyMongoError) and error.has_error_label("TransientTransactionError")
-                if not is_transient or time.monotonic() > ends:
+                pause = retry(error)
+                if pause is None:
                     raise
-            else:
-                return result
-            attempt += 1
-            time.sleep(random.random() * min(_BACKOFF_SECONDS * 1.5**attempt, _BACKOFF_SECONDS_MAX))
+            time.sleep(pause)
+
+    @staticmethod
+    def retries() -> Callable[[BaseException], float | None]:
+        """A function of the error of a transaction: how many seconds to wait before it is tried again; None: it is
+        not. Counts the attempts, from now on."""
+        from pymongo.errors import PyMongoError
+
+        ends, attempts = time.monotonic() + RETRY_SECONDS_MAX, iter(range(1, 1 << 30))
+
+        def retry(error: BaseException) -> float | None:
+            is_transient = isinstance(error, PyMongoError) and error.has_error_label("TransientTransactionError")
+            if not is_transient or time.monotonic() > ends:
+                return None
+            return random.random() * min(_BACKOFF_SECONDS * 1.5 ** next(attempts), _BACKOFF_SECONDS_MAX)
+
+        return retry
 
     def end_session(self) -> None:
         """Abort what is open, and end. Again: nothing."""

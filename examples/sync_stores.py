@@ -1,0 +1,62 @@
+"""Real-time sync: what changes in one store is changed in another, in the same order, across restarts of either.
+
+The target has the token up to which it is in sync, written in the same transaction as the change: each change is
+applied once, however often this is killed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import headrace
+
+CHANGES = ["insert", "update", "replace", "delete"]
+
+
+def follow(source: Any, target: Any, database: str) -> Any:
+    """Sync a database from where the target is; returns the stream."""
+    state = target["sync"]["state"]
+    position = state.find_one({"_id": database})
+    stream = source[database].watch(
+        operations=CHANGES, full_document="updateLookup", resume_after=position["token"] if position else None
+    )
+    if position is None:  # what is there already, then what changed since the stream was opened
+        for name in source[database].list_collection_names():
+            for document in source[database][name].find():
+                target[database][name].replace_one({"_id": document["_id"]}, document, upsert=True)
+    stream.on(None, lambda event: apply(target, database, event))
+    return stream
+
+
+def apply(target: Any, database: str, event: headrace.ChangeEvent) -> None:
+    """Make one change, and note how far it has come."""
+    collection = target[database][event.collection]
+    with target.start_session() as session, session.start_transaction():
+        if event.document is None:  # deleted, now or since
+            collection.delete_one(event.key, session=session)
+        else:
+            collection.replace_one(event.key, event.document, upsert=True, session=session)
+        target["sync"]["state"].replace_one(
+            {"_id": database}, {"token": dict(event.token)}, upsert=True, session=session
+        )
+
+
+def main() -> list[Any]:
+    """Sync two stores, and return what the second has."""
+    with headrace.open() as source, headrace.open() as target:
+        notes = source["app"]["notes"]
+        notes.insert_one({"_id": 1, "text": "there before"})
+        seen = target["app"].watch()
+        stream = follow(source, target, "app")
+        notes.insert_one({"_id": 2, "text": "new"})
+        notes.update_one({"_id": 2}, {"$set": {"done": True}})
+        notes.delete_one({"_id": 1})
+        for event in seen:
+            if event.operation == "delete":
+                break
+        stream.close()
+        return list(target["app"]["notes"].find())
+
+
+if __name__ == "__main__":
+    print(main())

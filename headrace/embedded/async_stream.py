@@ -1,0 +1,126 @@
+"""A change stream for asyncio: waited for in a thread of its own, so that the loop goes on.
+
+Rule: an `await` that is cancelled loses no event: what the thread has read is the next one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Executor
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from headrace.embedded.change_event import ChangeEvent
+from headrace.embedded.error_types import Closed, StreamInvalidated, Timeout
+
+if TYPE_CHECKING:
+    from headrace.embedded.change_stream import EmbeddedChangeStream
+
+
+class _Reader:
+    """A thread that waits for one event each time that it is asked. It does not keep the interpreter from its end."""
+
+    def __init__(self, stream: EmbeddedChangeStream) -> None:
+        self._stream = stream
+        self._asked: SimpleQueue[asyncio.Future[ChangeEvent] | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="headrace-stream", daemon=True).start()
+
+    def next(self) -> asyncio.Future[ChangeEvent]:
+        """The next event, of which nobody may have asked for the one before in vain."""
+        future: asyncio.Future[ChangeEvent] = asyncio.get_running_loop().create_future()
+        self._asked.put(future)
+        return future
+
+    def end(self) -> None:
+        """End the thread, which waits for nothing: the stream is closed."""
+        self._asked.put(None)
+
+    def _run(self) -> None:
+        while (future := self._asked.get()) is not None:
+            event = failure = None
+            try:
+                event = self._stream.next()
+            except Exception as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                future.get_loop().call_soon_threadsafe(_settle, future, event, failure)
+
+
+def _settle(future: asyncio.Future[Any], event: ChangeEvent | None, failure: Exception | None) -> None:
+    if failure is None:
+        future.set_result(event)
+    else:
+        future.set_exception(failure)
+
+
+class AsyncEmbeddedChangeStream:
+    """What `watch` opens: `async for`, `await anext(stream)`, `await stream.next(timeout=...)`. For one task."""
+
+    def __init__(self, stream: EmbeddedChangeStream, threads: Executor) -> None:
+        self._stream = stream
+        self._threads = threads
+        self._thread: _Reader | None = None
+        self._pending: asyncio.Future[ChangeEvent] | None = None
+
+    async def next(self, timeout: float | None = None) -> ChangeEvent:
+        """The next event, waited for. Raises `Timeout` after `timeout` seconds (None: never), `Closed`,
+        `StreamInvalidated`, `HistoryLost`."""
+        if self._pending is None:
+            event = self._stream._taken()
+            if event is not None:
+                return event
+            if self._thread is None:
+                self._thread = _Reader(self._stream)
+            self._pending = self._thread.next()
+        pending = self._pending
+        done, _ = await asyncio.wait((pending,), timeout=timeout)  # which cancels nothing
+        if not done:
+            raise Timeout(f"no event within {timeout} s")
+        self._pending = None
+        return pending.result()
+
+    async def try_next(self) -> ChangeEvent | None:
+        """The next event if there is one, else None."""
+        if self._pending is not None:
+            return await self.next() if self._pending.done() else None
+        event = self._stream._taken()
+        if event is not None or self._stream.has_read_all:
+            return event
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._stream.try_next)
+
+    def __aiter__(self) -> AsyncIterator[ChangeEvent]:
+        return self
+
+    async def __anext__(self) -> ChangeEvent:
+        try:
+            return await self.next()
+        except (Closed, StreamInvalidated):
+            raise StopAsyncIteration from None
+
+    @property
+    def resume_token(self) -> Mapping[str, Any] | None:
+        """Where another stream goes on behind what this one has returned."""
+        return self._stream.resume_token
+
+    @property
+    def alive(self) -> bool:
+        """Whether more events may come."""
+        return self._pending is not None or self._stream.alive
+
+    async def close(self) -> None:
+        """End the stream; a task that waits for its next event gets `Closed`, an iteration ends. Again: nothing."""
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._stream.close)
+        if self._thread is not None:
+            self._thread.end()
+
+    async def __aenter__(self) -> AsyncEmbeddedChangeStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,332 @@
+"""The same for asyncio, with pymongo's names and which of them are awaited: nothing of it blocks the loop.
+
+    async with headrace.open_async("data") as store:
+        async with store.shop.orders.watch() as stream:
+            async for event in stream: ...
+
+Calls run in threads of the store's. A stream that is waited for has a thread of its own meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Final, Generic, TypeVar
+
+from headrace.embedded.async_stream import AsyncEmbeddedChangeStream
+from headrace.embedded.collection import EmbeddedCollection
+from headrace.embedded.cursor import EmbeddedCommandCursor, EmbeddedCursor
+from headrace.embedded.database import EmbeddedDatabase
+from headrace.embedded.open_store import EmbeddedStore, open_store
+from headrace.embedded.session import EmbeddedSession
+
+THREAD_COUNT_MAX: Final = 16
+"""Calls of one store that run at once: more would wait for the engine's lock, but for those that wait for a commit."""
+Opened = TypeVar("Opened")
+
+
+class Opening(Generic[Opened]):
+    """What is awaited, or entered with `async with`, which also closes it."""
+
+    def __init__(self, open_it: Callable[[], Awaitable[Opened]]) -> None:
+        self._open_it = open_it
+        self._opened: Any = None
+
+    def __await__(self) -> Generator[Any, None, Opened]:
+        return self._open_it().__await__()
+
+    async def __aenter__(self) -> Opened:
+        self._opened = await self._open_it()
+        return self._opened  # type: ignore[no-any-return]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._opened.close()
+
+
+class _Wrapper:
+    """Something of the store's and the threads in which its methods are called."""
+
+    def __init__(self, wrapped: Any, threads: ThreadPoolExecutor) -> None:
+        self._wrapped = wrapped
+        self._threads = threads
+
+    async def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a function returns, called in a thread; what of it has an asynchronous form, in that."""
+        args = tuple(_plain(value) for value in args)
+        kwargs = {name: _plain(value) for name, value in kwargs.items()}
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._threads, partial(function, *args, **kwargs))
+        kind = _KINDS.get(type(result))
+        return result if kind is None else kind(result, self._threads)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._wrapped == other._wrapped
+
+    def __hash__(self) -> int:
+        return hash(self._wrapped)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._wrapped!r})"
+
+
+def _plain(value: Any) -> Any:
+    return value._wrapped if isinstance(value, _Wrapper) else value
+
+
+def _in_thread(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self._call(partial(method, self._wrapped), *args, **kwargs)
+
+    return call
+
+
+class AsyncEmbeddedCommandCursor(_Wrapper):
+    """A cursor: `async for`, `await cursor.to_list()`."""
+
+    to_list = _in_thread(EmbeddedCommandCursor.to_list)
+    try_next = _in_thread(EmbeddedCommandCursor.try_next)
+    close = _in_thread(EmbeddedCommandCursor.close)
+
+    @property
+    def alive(self) -> bool:
+        """Whether `next` may have something."""
+        return bool(self._wrapped.alive)
+
+    async def next(self) -> Any:
+        """The next document. Raises StopAsyncIteration behind the last."""
+        return await self.__anext__()
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._wrapped._documents:
+            return self._wrapped._documents.popleft()
+        nothing = object()
+        document = await self._call(next, self._wrapped, nothing)
+        if document is nothing:
+            raise StopAsyncIteration
+        return document
+
+    async def __aenter__(self) -> AsyncEmbeddedCommandCursor:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _chained(name: str) -> Callable[..., Any]:
+    def call(self: AsyncEmbeddedCursor, *args: Any, **kwargs: Any) -> AsyncEmbeddedCursor:
+        getattr(self._wrapped, name)(*args, **kwargs)
+        return self
+
+    return call
+
+
+class AsyncEmbeddedCursor(AsyncEmbeddedCommandCursor):
+    """What `find` returns: the same options are chained, without `await`."""
+
+    sort, skip, limit, batch_size, hint = map(_chained, ("sort", "skip", "limit", "batch_size", "hint"))
+    collation, comment, max_time_ms, allow_disk_use = map(
+        _chained, ("collation", "comment", "max_time_ms", "allow_disk_use")
+    )
+    max_await_time_ms, where = map(_chained, ("max_await_time_ms", "where"))
+    distinct = _in_thread(EmbeddedCursor.distinct)
+    explain = _in_thread(EmbeddedCursor.explain)
+
+
+class AsyncEmbeddedSession(_Wrapper):
+    """A session; `async with`."""
+
+    commit_transaction = _in_thread(EmbeddedSession.commit_transaction)
+    abort_transaction = _in_thread(EmbeddedSession.abort_transaction)
+    end_session = _in_thread(EmbeddedSession.end_session)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return bool(self._wrapped.in_transaction)
+
+    async def start_transaction(self, *args: Any, **kwargs: Any) -> _AsyncTransaction:
+        """Begin a transaction: `async with await session.start_transaction():` commits it, or aborts it on an error."""
+        self._wrapped.start_transaction(*args, **kwargs)
+        return _AsyncTransaction(self)
+
+    async def with_transaction(self, callback: Callable[[Any], Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+        """What `await callback(session)` returns, committed; it is called again after a conflict."""
+        retry = self._wrapped.retries()
+        while True:
+            self._wrapped.start_transaction(*args, **kwargs)
+            try:
+                result = await callback(self)
+                if self.in_transaction:
+                    await self.commit_transaction()
+                return result
+            except BaseException as error:
+                if self.in_transaction:
+                    await self.abort_transaction()
+                pause = retry(error)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+
+    async def __aenter__(self) -> AsyncEmbeddedSession:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.end_session()
+
+
+class _AsyncTransaction:
+    """Ends a transaction with the `async with` block."""
+
+    def __init__(self, session: AsyncEmbeddedSession) -> None:
+        self._session = session
+
+    async def __aenter__(self) -> _AsyncTransaction:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session.in_transaction:
+            await (self._session.commit_transaction() if error is None else self._session.abort_transaction())
+
+
+class _Watching(_Wrapper):
+    """What has `watch` and `aggregate`."""
+
+    def watch(self, *args: Any, **kwargs: Any) -> Opening[AsyncEmbeddedChangeStream]:
+        """A change stream; `async with ... as stream`, or awaited."""
+
+        async def open_it() -> AsyncEmbeddedChangeStream:
+            return AsyncEmbeddedChangeStream(await self._call(self._wrapped.watch, *args, **kwargs), self._threads)
+
+        return Opening(open_it)
+
+
+class AsyncEmbeddedCollection(_Watching):
+    """`store["shop"]["orders"]`."""
+
+    name = property(lambda self: self._wrapped.name)
+    full_name = property(lambda self: self._wrapped.full_name)
+    database = property(lambda self: AsyncEmbeddedDatabase(self._wrapped.database, self._threads))
+    aggregate = _in_thread(EmbeddedCollection.aggregate)
+    bulk_write = _in_thread(EmbeddedCollection.bulk_write)
+    count_documents = _in_thread(EmbeddedCollection.count_documents)
+    create_index = _in_thread(EmbeddedCollection.create_index)
+    create_indexes = _in_thread(EmbeddedCollection.create_indexes)
+    delete_many = _in_thread(EmbeddedCollection.delete_many)
+    delete_one = _in_thread(EmbeddedCollection.delete_one)
+    distinct = _in_thread(EmbeddedCollection.distinct)
+    drop = _in_thread(EmbeddedCollection.drop)
+    drop_index = _in_thread(EmbeddedCollection.drop_index)
+    drop_indexes = _in_thread(EmbeddedCollection.drop_indexes)
+    estimated_document_count = _in_thread(EmbeddedCollection.estimated_document_count)
+    find_one = _in_thread(EmbeddedCollection.find_one)
+    find_one_and_delete = _in_thread(EmbeddedCollection.find_one_and_delete)
+    find_one_and_replace = _in_thread(EmbeddedCollection.find_one_and_replace)
+    find_one_and_update = _in_thread(EmbeddedCollection.find_one_and_update)
+    index_information = _in_thread(EmbeddedCollection.index_information)
+    insert_many = _in_thread(EmbeddedCollection.insert_many)
+    insert_one = _in_thread(EmbeddedCollection.insert_one)
+    list_indexes = _in_thread(EmbeddedCollection.list_indexes)
+    options = _in_thread(EmbeddedCollection.options)
+    rename = _in_thread(EmbeddedCollection.rename)
+    replace_one = _in_thread(EmbeddedCollection.replace_one)
+    update_many = _in_thread(EmbeddedCollection.update_many)
+    update_one = _in_thread(EmbeddedCollection.update_one)
+
+    def find(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedCursor:
+        """A cursor, which runs nothing before the first document is asked for."""
+        args = tuple(_plain(value) for value in args)
+        kwargs = {name: _plain(value) for name, value in kwargs.items()}
+        return AsyncEmbeddedCursor(self._wrapped.find(*args, **kwargs), self._threads)
+
+    def with_options(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedCollection:
+        """The same collection with other options."""
+        return AsyncEmbeddedCollection(self._wrapped.with_options(*args, **kwargs), self._threads)
+
+    def __getitem__(self, name: str) -> AsyncEmbeddedCollection:
+        return AsyncEmbeddedCollection(self._wrapped[name], self._threads)
+
+    def __getattr__(self, name: str) -> AsyncEmbeddedCollection:
+        return AsyncEmbeddedCollection(getattr(self._wrapped, name), self._threads)
+
+
+class AsyncEmbeddedDatabase(_Watching):
+    """`store["shop"]`."""
+
+    name = property(lambda self: self._wrapped.name)
+    client = property(lambda self: AsyncEmbeddedStore(self._wrapped.client, self._threads))
+    aggregate = _in_thread(EmbeddedDatabase.aggregate)
+    command = _in_thread(EmbeddedDatabase.command)
+    create_collection = _in_thread(EmbeddedDatabase.create_collection)
+    drop_collection = _in_thread(EmbeddedDatabase.drop_collection)
+    list_collection_names = _in_thread(EmbeddedDatabase.list_collection_names)
+    list_collections = _in_thread(EmbeddedDatabase.list_collections)
+    validate_collection = _in_thread(EmbeddedDatabase.validate_collection)
+
+    def get_collection(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedCollection:
+        """A collection, with options of its own."""
+        return AsyncEmbeddedCollection(self._wrapped.get_collection(*args, **kwargs), self._threads)
+
+    def __getitem__(self, name: str) -> AsyncEmbeddedCollection:
+        return AsyncEmbeddedCollection(self._wrapped[name], self._threads)
+
+    def __getattr__(self, name: str) -> AsyncEmbeddedCollection:
+        return AsyncEmbeddedCollection(getattr(self._wrapped, name), self._threads)
+
+
+class AsyncEmbeddedStore(_Watching):
+    """An open data directory, for asyncio."""
+
+    drop_database = _in_thread(EmbeddedStore.drop_database)
+    list_database_names = _in_thread(EmbeddedStore.list_database_names)
+    list_databases = _in_thread(EmbeddedStore.list_databases)
+    server_info = _in_thread(EmbeddedStore.server_info)
+
+    def start_session(self, *args: Any, **kwargs: Any) -> AsyncEmbeddedSession:
+        """A session: `async with store.start_session() as session`."""
+        return AsyncEmbeddedSession(self._wrapped.start_session(*args, **kwargs), self._threads)
+
+    async def serve(self, *args: Any, **kwargs: Any) -> Any:
+        """Serve the same data to other processes; what this returns has `uri` and `close`."""
+        return await self._call(self._wrapped.serve, *args, **kwargs)
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self._call(self._wrapped.close)
+
+    def __getitem__(self, name: str) -> AsyncEmbeddedDatabase:
+        return AsyncEmbeddedDatabase(self._wrapped[name], self._threads)
+
+    def __getattr__(self, name: str) -> AsyncEmbeddedDatabase:
+        return AsyncEmbeddedDatabase(getattr(self._wrapped, name), self._threads)
+
+
+_KINDS: Final[dict[type, Callable[[Any, ThreadPoolExecutor], Any]]] = {
+    EmbeddedCollection: AsyncEmbeddedCollection,
+    EmbeddedCommandCursor: AsyncEmbeddedCommandCursor,
+}
+
+
+def open_async(*args: Any, **kwargs: Any) -> Opening[AsyncEmbeddedStore]:
+    """As `headrace.open`, for asyncio: `async with headrace.open_async("data") as store`, or awaited."""
+
+    async def open_it() -> AsyncEmbeddedStore:
+        threads = ThreadPoolExecutor(THREAD_COUNT_MAX, thread_name_prefix="headrace-call")
+        loop = asyncio.get_running_loop()
+        return AsyncEmbeddedStore(await loop.run_in_executor(threads, partial(open_store, *args, **kwargs)), threads)
+
+    return Opening(open_it)

@@ -1,0 +1,309 @@
+"""Opening and closing a store in a program: what is imported, who else may open it, forks, exits, threads, jobs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import Int64
+from pymongo import MongoClient
+from pymongo.errors import ExecutionTimeout, OperationFailure
+
+import headrace
+from headrace.store.store import Store
+from headrace.testing.clock import FakeClock
+
+
+def run(program: str, *arguments: str) -> str:
+    """What a Python program prints, in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.process
+def test_opening_imports_no_server_no_loop_and_no_driver(tmp_path: Path) -> None:
+    program = """
+import sys, headrace
+with headrace.open(sys.argv[1]) as store:
+    store._calls.run("shop", {"ping": 1})
+    unwanted = {"asyncio", "uvloop", "pymongo", "pyspark", "pyarrow", "headrace.server.core", "headrace.wire"}
+    print(sorted(unwanted & sys.modules.keys()))
+"""
+    assert run(program, str(tmp_path / "data")) == "[]"
+
+
+def test_what_is_written_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+    with headrace.open(tmp_path / "data") as store:
+        store.shop.orders.insert_one({"_id": 1})
+        token = store.shop.orders.watch().resume_token
+    with headrace.open(tmp_path / "data") as store:
+        store.shop.orders.insert_one({"_id": 2})
+        assert store.shop.orders.watch(resume_after=token).next(timeout=60).document_id == 2
+        assert store.shop.orders.count_documents({}) == 2
+
+
+def test_a_temporary_directory_is_removed() -> None:
+    with headrace.open() as store:
+        path = Path(store.path)
+        assert path.exists()
+    store.close()
+    assert not path.exists()
+    with pytest.raises(headrace.Closed):
+        store.shop.orders.find_one()
+
+
+def test_a_second_process_is_refused_with_a_hint(tmp_path: Path) -> None:
+    with headrace.open(tmp_path), pytest.raises(headrace.DirectoryInUse, match=r"store\.serve\(\)"):
+        headrace.open(tmp_path)
+
+
+@pytest.mark.process
+def test_the_child_of_a_fork_gets_a_clear_error(tmp_path: Path) -> None:
+    program = """
+import os, sys, headrace
+store = headrace.open(sys.argv[1])
+store.shop.orders.insert_one({"_id": 1})
+store._local.lock.acquire()  # as if another thread were in the engine
+child = os.fork()
+if child == 0:
+    try:
+        store.shop.orders.insert_one({"_id": 2})
+    except headrace.Closed as error:
+        print("forked" in str(error), flush=True)
+    store.close()
+    sys.exit(0)
+os.waitpid(child, 0)
+store._local.lock.release()
+store.shop.orders.insert_one({"_id": 3})
+print(store.shop.orders.count_documents({}))
+"""
+    assert run(program, str(tmp_path)).split() == ["True", "2"]
+
+
+@pytest.mark.process
+def test_a_store_that_nobody_closes_is_closed_at_the_end_of_the_interpreter(tmp_path: Path) -> None:
+    program = """
+import sys, threading, headrace
+store = headrace.open(sys.argv[1])
+stream = store.shop.orders.watch()
+stream.on("insert", print)
+waiting = threading.Thread(target=stream.next, daemon=True)
+waiting.start()
+store.serve()
+store.shop.orders.insert_one({"_id": 1})
+"""
+    run(program, str(tmp_path))
+    with headrace.open(tmp_path) as store:
+        assert store.shop.orders.count_documents({}) == 1
+
+
+@pytest.mark.long
+def test_writes_of_many_threads_share_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with headrace.open(tmp_path) as store:
+        orders, syncs = store.shop.orders, []
+        sync = store._local.store.sync
+
+        def counted(txn: Any) -> None:
+            syncs.append(1)
+            sync(txn)
+
+        monkeypatch.setattr(store._local.store, "sync", counted)
+        orders.insert_one({"_id": "first"})
+
+        def insert(thread: int) -> None:
+            for number in range(100):
+                orders.insert_one({"_id": thread * 100 + number})
+
+        threads = [threading.Thread(target=insert, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert orders.count_documents({}) == 801
+        assert len(syncs) < 801
+
+
+@pytest.mark.long
+def test_a_long_read_lets_others_work() -> None:
+    with headrace.open() as store:
+        shop, ended = store.shop, threading.Event()
+        shop.c.insert_many([{"_id": number} for number in range(3000)])
+        cross = {"$lookup": {"from": "c", "pipeline": [{"$match": {"$expr": {"$lt": ["$_id", -1]}}}], "as": "x"}}
+
+        def scan() -> None:
+            with pytest.raises(ExecutionTimeout):
+                list(shop.c.aggregate([cross], maxTimeMS=3000))
+            ended.set()
+
+        thread = threading.Thread(target=scan)
+        thread.start()
+        done = 0
+        while not ended.is_set() and done < 20:
+            shop.orders.insert_one({"n": done})
+            done += 1
+        assert done == 20 and not ended.is_set()
+        thread.join()
+
+
+@pytest.mark.long
+def test_a_long_write_lets_others_work_and_can_be_killed() -> None:
+    with headrace.open() as store:
+        shop = store.shop
+        shop.c.insert_many([{"_id": number} for number in range(20_000)])
+        failures: list[OperationFailure] = []
+
+        def update() -> None:
+            try:
+                for number in range(100):
+                    shop.c.update_many({}, {"$set": {"n": number}})
+            except OperationFailure as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=update)
+        thread.start()
+        while not failures:
+            shop.other.insert_one({})
+            for operation in store.admin.command("currentOp")["inprog"]:
+                if operation.get("command", {}).get("update") == "c":
+                    store.admin.command("killOp", op=operation["opid"])
+        thread.join()
+        assert failures[0].code == 11601
+
+
+def test_a_write_waits_for_a_transaction_that_holds_its_document() -> None:
+    with headrace.open() as store, store.start_session() as session:
+        orders = store.shop.orders
+        orders.insert_one({"_id": 1, "n": 0})
+        session.start_transaction()
+        orders.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
+        thread = threading.Thread(target=lambda: orders.update_one({"_id": 1}, {"$inc": {"n": 10}}))
+        thread.start()
+        while not store._local.parked._parked:
+            threading.Event().wait(0.001)
+        session.commit_transaction()
+        thread.join()
+        assert orders.find_one({"_id": 1}) == {"_id": 1, "n": 11}
+
+
+def test_a_write_that_fails_inside_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    with headrace.open() as store:
+        orders, engine = store.shop.orders, store._local.engine
+        run_write = engine.run_write
+
+        def fail(command: Any, request: Any, txn: Any) -> Any:
+            if request.db == "bad":
+                raise RuntimeError("no such thing")
+            return run_write(command, request, txn)
+
+        monkeypatch.setattr(engine, "run_write", fail)
+        with pytest.raises(OperationFailure, match="nothing more was written"):
+            store.bad.orders.insert_one({"_id": 1})
+        orders.insert_one({"_id": 2})
+        assert orders.count_documents({}) == 1
+
+
+def test_an_interrupted_commit_makes_the_store_unusable_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = headrace.open(tmp_path)
+    orders = store.shop.orders
+    orders.insert_one({"_id": 1})
+
+    def interrupted(txn: Any) -> None:
+        txn.kv.commit()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store._local.store, "sync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        orders.insert_one({"_id": 2})
+    with pytest.raises(headrace.Closed, match="open the store again"):
+        orders.find_one()
+    store.close()
+    with headrace.open(tmp_path) as again:
+        assert again.shop.orders.count_documents({}) == 2
+
+
+def test_the_map_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.embedded.local_engine.Store", partial(Store, map_bytes=1 << 20))
+    with headrace.open(tmp_path) as store:
+        for number in range(20):
+            store.shop.blocks.insert_one({"_id": number, "block": b"x" * 100_000})
+        store.shop.blocks.insert_many([{"_id": number, "block": b"x" * 100_000} for number in range(20, 60)])
+        assert store.shop.blocks.count_documents({}) == 60
+
+
+def test_background_jobs_expire_documents() -> None:
+    clock = FakeClock()
+    with headrace.open(clock=clock) as store:
+        orders = store.shop.orders
+        orders.create_index("t", expireAfterSeconds=10)
+        stream = orders.watch(operations=["delete"])
+        orders.insert_one({"_id": 1, "t": __import__("datetime").datetime(1990, 1, 1)})
+        clock.advance(120_000)
+        assert stream.next(timeout=60).document_id == 1
+
+
+def test_a_forgotten_cursor_is_closed() -> None:
+    with headrace.open() as store:
+        orders = store.shop.orders
+        orders.insert_many([{"_id": number} for number in range(10)])
+        cursor = orders.find(batch_size=2)
+        next(cursor)
+        cursors = store._local.engine.cursors
+        number = cursor.cursor_id
+        assert cursors.peek(number) is not None
+        del cursor
+        store._local.close_forgotten()
+        assert cursors.peek(number) is None
+
+
+def test_clients_and_threads_share_a_served_store(tmp_path: Path) -> None:
+    with headrace.open(tmp_path) as store:
+        orders = store.shop.orders
+        with store.serve() as served, MongoClient[Any](served.uri) as client:
+            threads = [
+                threading.Thread(target=lambda target=target: [target.insert_one({}) for _ in range(50)])
+                for target in (orders, orders, client.shop.orders, client.shop.orders)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert client.shop.orders.count_documents({}) == orders.count_documents({}) == 200
+            with pytest.raises(RuntimeError, match="served already"):
+                store.serve()
+            assert client.admin.command("hello")["isWritablePrimary"]
+        orders.insert_one({})
+        with store.serve() as served, MongoClient[Any](served.uri) as client:
+            assert client.shop.orders.count_documents({}) == 201
+
+
+def test_a_client_that_waits_gets_the_programs_events() -> None:
+    with headrace.open() as store, store.serve() as served, MongoClient[Any](served.uri) as client:
+        with client.shop.orders.watch(max_await_time_ms=60_000) as stream:
+            seen: list[Any] = []
+            thread = threading.Thread(target=lambda: seen.append(stream.next()))
+            thread.start()
+            assert store._local.core is not None
+            while not store._local.core.notifier.requests():
+                threading.Event().wait(0.001)
+            store.shop.orders.insert_one({"_id": 1})
+            thread.join()
+        assert seen[0]["documentKey"] == {"_id": 1}
+
+
+def test_connect_gives_a_client_of_pymongos(tmp_path: Path) -> None:
+    with headrace.connect(tmp_path, tz_aware=True) as client:
+        client.shop.orders.insert_one({"_id": Int64(1)})
+        with client.start_session() as session, session.start_transaction():
+            client.shop.orders.insert_one({"_id": 2}, session=session)
+        assert client.address is None or os.path.isabs(client.address[0])
+    with headrace.open(tmp_path) as store:
+        assert store.shop.orders.count_documents({}) == 2
