@@ -42,10 +42,10 @@ async def events(request: Request, count: int | None = None) -> StreamingRespons
     """Follow the orders; `count`: end behind so many events."""
     last = request.headers.get("last-event-id")
     stream = await app.state.orders.watch(resume_after={"_data": last} if last else None, full_document="updateLookup")
-    return StreamingResponse(written(stream, count), media_type="text/event-stream")
+    return StreamingResponse(lines_of(stream, count), media_type="text/event-stream")
 
 
-async def written(stream: Any, count: int | None) -> AsyncIterator[str]:
+async def lines_of(stream: Any, count: int | None) -> AsyncIterator[str]:
     """The events of a stream as lines of `text/event-stream`; a comment every 15 s shows that it lives."""
     sent = 0
     try:

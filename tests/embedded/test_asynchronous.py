@@ -17,7 +17,7 @@ async def store() -> AsyncIterator[Any]:
         yield opened
 
 
-async def test_documents_are_written_and_read(store: Any) -> None:
+async def test_documents_are_inserted_and_read(store: Any) -> None:
     orders = store.shop.orders
     await orders.insert_many([{"_id": number} for number in range(300)])
     assert len(await orders.find().to_list()) == 300

@@ -40,7 +40,7 @@ def test_the_cache_is_read_again_after_a_change() -> None:
     assert example("cache_invalidation").main() == [2, 2, 2, 3, 2]
 
 
-def test_two_stores_are_kept_in_sync() -> None:
+def test_two_stores_are_in_sync() -> None:
     assert example("sync_stores").main() == [{"_id": 2, "text": "new", "done": True}]
 
 

@@ -39,7 +39,7 @@ with headrace.open(sys.argv[1]) as store:
     assert run(program, str(tmp_path / "data")) == "[]"
 
 
-def test_what_is_written_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+def test_documents_are_there_when_it_is_opened_again(tmp_path: Path) -> None:
     with headrace.open(tmp_path / "data") as store:
         store.shop.orders.insert_one({"_id": 1})
         token = store.shop.orders.watch().resume_token

@@ -188,7 +188,7 @@ def test_a_stream_whose_cursor_is_gone_goes_on_by_itself(store: Any) -> None:
     assert stream.next().document_id == 2
 
 
-def test_history_that_is_gone_is_an_error_of_its_own() -> None:
+def test_history_that_is_gone_is_an_error_with_a_class() -> None:
     clock = FakeClock()
     with headrace.open(clock=clock, oplog_entries_max=5) as store:
         orders = store.shop.orders

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import ssl
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +30,8 @@ _LOGS: Final = ("global", "startupWarnings")
 
 def build_info(context: CommandContext, request: Request) -> dict[str, Any]:
     """buildInfo: the MongoDB release that is followed, and Headrace's own version."""
+    import ssl  # a server has it; a store in a program goes without its memory
+
     return {
         "version": MONGODB_VERSION_TEXT,
         "gitVersion": "unknown",
