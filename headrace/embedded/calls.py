@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
 _BATCHES: Final = {"cursor": {"firstBatch": 1, "nextBatch": 1}}
 _VALUE: Final = {"value": 1}
+_to_dict: Final = bson._bson_to_dict  # type: ignore[attr-defined]  # the C codec, less a call
+_to_bson: Final = bson._dict_to_bson  # type: ignore[attr-defined]
 
 
 class Calls:
     """What commands are sent with: the engine, how documents are encoded, and the concerns."""
 
-    __slots__ = ("codec_options", "local", "owner", "read_concern", "write_concern")
+    __slots__ = ("_is_default", "codec_options", "local", "owner", "read_concern", "write_concern")
 
     def __init__(
         self, local: LocalEngine, codec_options: CodecOptions[Any] = DEFAULT_CODEC_OPTIONS,
@@ -39,6 +41,7 @@ class Calls:
         self.owner = owner
         """What closes the store when nothing refers to it any more."""
         self.codec_options = codec_options
+        self._is_default = codec_options == DEFAULT_CODEC_OPTIONS
         self.read_concern = read_concern
         """pymongo's `ReadConcern`, or None."""
         self.write_concern = write_concern
@@ -61,7 +64,7 @@ class Calls:
 
     def encode(self, document: Mapping[str, Any]) -> bytes:
         """A document as BSON. Raises `bson.InvalidDocument`, and TypeError where it is none."""
-        return bson.encode(document, codec_options=self.codec_options)
+        return _to_bson(document, False, self.codec_options)  # type: ignore[no-any-return]
 
     def reply(
         self, database: str, body: MutableMapping[str, Any], session: EmbeddedSession | None = None,
@@ -72,7 +75,7 @@ class Calls:
         if session is not None:
             session.apply_to(body)
         body["$db"] = database
-        raw = bson._dict_to_bson(body, False, self.codec_options, False)  # type: ignore[attr-defined]
+        raw = _to_bson(body, False, self.codec_options, False)
         return self.local.execute(database, name, decode(raw), raw, sequences)
 
     def run(
@@ -105,13 +108,13 @@ class Calls:
 
     def checked(self, reply: bytes, session: EmbeddedSession | None = None) -> dict[str, Any]:
         """A reply with values of the default types. Raises its error."""
-        return self._checked(bson.decode(reply), session)
+        return self._checked(_to_dict(reply, DEFAULT_CODEC_OPTIONS), session)
 
     def documents(self, reply: bytes, session: EmbeddedSession | None = None) -> dict[str, Any]:
         """A reply whose batch, or `value`, is decoded with the program's codec options. Raises its error."""
+        if self._is_default:
+            return self._checked(_to_dict(reply, DEFAULT_CODEC_OPTIONS), session)
         options = self.codec_options
-        if options == DEFAULT_CODEC_OPTIONS:
-            return self._checked(bson.decode(reply), session)
         fields = _VALUE if b"\x03cursor\x00" not in reply[:32] else _BATCHES
         return self._checked(bson._decode_all_selective(reply, options, fields)[0], session)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
@@ -11,11 +11,16 @@ from bson.raw_bson import RawBSONDocument
 from headrace.embedded.bulk import BulkStatements, in_batches
 from headrace.embedded.calls import Calls, options_of
 from headrace.embedded.errors_raised import check_write, raise_write_concern
+from headrace.values.bson import encode
 
 if TYPE_CHECKING:
     from pymongo.results import BulkWriteResult, DeleteResult, InsertManyResult, InsertOneResult, UpdateResult
 
     from headrace.embedded.session import EmbeddedSession
+
+
+_ONE_INSERTED: Final = encode({"n": 1, "ok": 1.0})[4:-1]
+"""How the reply to the insert of a document begins if nothing was wrong."""
 
 
 class WritingCollection:
@@ -40,11 +45,12 @@ class WritingCollection:
         sequences = {"documents": [calls.encode(document)]}
         if session is None and bypass_document_validation is None and comment is None and calls.write_concern is None:
             body: dict[str, Any] = self._plain_insert.copy()
-            reply = calls.checked(calls.local.execute(self._db, "insert", body, b"", sequences))
+            answer = calls.local.execute(self._db, "insert", body, b"", sequences)
+            if not answer.startswith(_ONE_INSERTED, 4):
+                check_write(calls.checked(answer))
         else:
             body = self._insert(bypass_document_validation, comment)
-            reply = calls.write(self._db, body, session, sequences)
-        check_write(reply)
+            check_write(calls.write(self._db, body, session, sequences))
         return InsertOneResult(identity, calls.acknowledged)
 
     def insert_many(

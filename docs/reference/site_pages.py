@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mkdocs.structure.files import File, Files
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 OUTSIDE: Final = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
