@@ -16,7 +16,7 @@ from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.group_spill import Groups, GrowthWatch, PartitionedGroups
 from headrace.query.stages.sort_stage import parse_sort_stage
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.turns import freed_in_pieces, gathered, tick, ticking
+from headrace.turns import TICK_COUNT, freed_in_pieces, gathered, tick, ticking
 from headrace.values.bson import MISSING, type_name
 from headrace.values.order import hash_key
 
@@ -61,7 +61,7 @@ class Group(Stage):
         key, bound, collation = self.key, self.context.bound, self.context.collation
         evaluates = [accumulator.evaluate for _, accumulator in self.fields]
         watch = GrowthWatch(self, memory) if self.grows else None
-        size, step = 0, memory.step
+        size, step, unwatched = 0, memory.step, 0
         for document in documents:
             tick()
             value = key(document)
@@ -77,7 +77,13 @@ class Group(Stage):
             else:
                 for evaluate, state in zip(evaluates, group[1]):
                     state.add(evaluate(env))
-                if watch is None or not watch.is_due():
+                if watch is None:
+                    continue
+                unwatched += 1
+                if unwatched < TICK_COUNT:
+                    continue
+                unwatched = 0
+                if not watch.is_due(TICK_COUNT):
                     continue
                 size = watch.measure(groups.values()) - memory.used
             if size >= step:

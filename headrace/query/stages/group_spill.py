@@ -47,9 +47,9 @@ class GrowthWatch:
         self._count = 0
         self._growth = GROWTH.bytes
 
-    def is_due(self) -> bool:
-        """Called for each document: whether much may have been added since the last measure."""
-        self._count += 1
+    def is_due(self, count: int = 1) -> bool:
+        """Called behind each document, or each so many: whether much may have been added since the last measure."""
+        self._count += count
         if self._count % TICK_COUNT:
             return False
         least = max(self._memory.step, self._memory.used // 8)
