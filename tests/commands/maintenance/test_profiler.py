@@ -50,9 +50,9 @@ def test_each_command_is_a_document_at_level_two(client: Client) -> None:
     assert client.t.command("profile", -1)["was"] == 2
     list(client.t.c.find({"a": 3}, batch_size=4).limit(8))
     first, second = profiled(client)[-2:]
-    assert (first["op"], first["ns"]) == ("query", "t.c")
+    assert (first["op"], first["ns"], first["planSummary"]) == ("query", "t.c", "IXSCAN { a: 1 }")
     assert first["command"]["filter"] == {"a": 3} and first["command"]["find"] == "c"
-    assert first["nreturned"] == 4
+    assert (first["keysExamined"], first["docsExamined"], first["nreturned"]) == (8, 8, 4)
     assert first["cursorid"] == second["command"]["getMore"] and second["op"] == "getmore"
     assert second["cursorExhausted"] and second["nreturned"] == 4
     assert (first["client"], first["appName"], first["user"], first["allUsers"]) == ("127.0.0.1", "shop", "", [])
@@ -77,6 +77,7 @@ def test_writes_have_their_counts(client: Client) -> None:
     document = last(client)
     assert (document["op"], document["nMatched"], document["nModified"]) == ("update", 10, 10)
     assert document["command"] == {"q": {"a": 4}, "u": {"$set": {"b": 1}}, "multi": True, "upsert": False}
+    assert document["planSummary"] == "IXSCAN { a: 1 }"
     client.t.c.delete_one({"_id": 1})
     document = last(client)
     assert (document["op"], document["ndeleted"], document["command"]) == ("remove", 1, {"q": {"_id": 1}, "limit": 1})
