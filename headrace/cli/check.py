@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from headrace import limits
-from headrace.cli.serve import EXIT_DIRECTORY_IN_USE, EXIT_FAILED
-from headrace.store.check.directory import Report, check
-from headrace.store.checksums.upgrade import IncompatibleFormat
-from headrace.store.data_file import UnusableDirectory
-from headrace.store.lmdb import DirectoryInUse
+from headrace.cli.arguments import EXIT_FAILED, Failed, add_command, add_json
+from headrace.cli.serve import EXIT_DIRECTORY_IN_USE
+
+if TYPE_CHECKING:
+    from headrace.store.check.directory import Report
 
 
-def check_directory(path: Path) -> int:
+def add_parser(commands: Any) -> None:
+    """The subcommand `check`."""
+    parser = add_command(
+        commands, "check", _run, "check a data directory that no server has open",
+        "Check a data directory that no server has open: its pages, checksums, and documents, indexes, "
+        "oplog entries and pre-images against each other. Nothing is changed. The status is 0 if all is well, else 1.",
+        ("headrace check data", "headrace check /var/lib/headrace --json"),
+    )  # fmt: skip
+    parser.add_argument("path", metavar="DIR", type=Path, help="the data directory")
+    add_json(parser)
+
+
+def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Print the problems and a summary; 0 if there are none, 1 if there are, 100 if a server has the directory open."""
+    from headrace.store.check.directory import check
+    from headrace.store.checksums.upgrade import IncompatibleFormat
+    from headrace.store.data_file import UnusableDirectory
+    from headrace.store.lmdb import DirectoryInUse
+
     try:
-        report = check(path)
+        report = check(arguments.path)
     except DirectoryInUse as error:
-        return _fail(str(error), EXIT_DIRECTORY_IN_USE)
+        raise Failed(str(error), EXIT_DIRECTORY_IN_USE) from None
     except (IncompatibleFormat, OSError, UnusableDirectory) as error:
-        return _fail(str(error), EXIT_FAILED)
-    for problem in report.problems[: limits.CHECK_PROBLEM_COUNT_MAX]:
-        print(problem)
-    print(f"{path}: {_summary(report)}")
+        raise Failed(str(error)) from None
+    problems = report.problems[: limits.CHECK_PROBLEM_COUNT_MAX]
+    if arguments.json:
+        counts = {"problemCount": len(report.problems), "collections": report.collections, "rows": report.rows}
+        print(json.dumps({"path": str(arguments.path), **counts, "problems": problems}))
+    else:
+        print("".join(f"{problem}\n" for problem in problems) + f"{arguments.path}: {_summary(report)}")
     return EXIT_FAILED if report.problems else 0
 
 
@@ -37,8 +60,3 @@ def _summary(report: Report) -> str:
     )
     checksums = "" if report.has_checksums else "; format 1, without checksums"
     return f"{'no problems' if not count else '1 problem' if count == 1 else f'{count} problems'}; {counted}{checksums}"
-
-
-def _fail(reason: str, status: int) -> int:
-    print(f"headrace: {reason}", file=sys.stderr)
-    return status

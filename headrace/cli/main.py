@@ -9,11 +9,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import headrace
-from headrace.cli import doctor, token_command
-from headrace.cli.arguments import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, CommandParser, Failed
+from headrace.cli import check, doctor, tls, token_command
+from headrace.cli.arguments import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, CommandParser, Failed, add_command
 from headrace.cli.configuration import BadConfiguration, expanded
 from headrace.cli.monitoring import oplog, status, top
 from headrace.cli.pipeline import add_actions
@@ -54,67 +53,26 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=CommandParser)
-    server = commands.add_parser(
-        "serve",
-        help="serve a data directory to MongoDB's drivers",
-        description="Serve a data directory. The flags are mongod's where they mean the same.",
-        allow_abbrev=False,
-    )
+    server = add_command(
+        commands, "serve", serve, "serve a data directory to MongoDB's drivers",
+        "Serve a data directory. The flags are mongod's where they mean the same.",
+        (
+            "headrace serve --dbpath data --port 27017",
+            "headrace serve --dbpath data --fork --logpath headrace.log --pidfilepath headrace.pid",
+            "headrace serve --config headrace.yaml --auth --bind_ip_all --tlsMode requireTLS ...",
+        ),
+    )  # fmt: skip
     add_flags(server)
-    server.set_defaults(run=serve)
     pipeline = commands.add_parser("pipeline", help="run a job of the Spark pipeline", allow_abbrev=False)
     add_actions(pipeline)
-    check = commands.add_parser(
-        "check",
-        help="check a data directory that no server has open",
-        description="Check a data directory that no server has open: its pages, the checksums of its values, and its "
-        "tables against each other. Nothing is changed. The status is 0 if all is well, else 1.",
-        allow_abbrev=False,
-    )
-    check.add_argument("path", metavar="DIR", type=Path, help="the data directory")
-    check.set_defaults(run=_check)
-    tls = commands.add_parser("tls", help="certificates for TLS", allow_abbrev=False)
-    kinds = tls.add_subparsers(title="actions", required=True, metavar="ACTION")
-    dev = kinds.add_parser(
-        "dev",
-        help="make an authority, a server's and a client's certificate for development",
-        description="Make a certificate authority, a server's certificate for localhost and a client's certificate, "
-        "valid for a year. They are for development. Nothing is overwritten.",
-        allow_abbrev=False,
-    )
-    dev.add_argument("path", metavar="DIR", type=Path, help="the folder for the files, created if missing")
-    dev.set_defaults(run=_make_certificates)
+    check.add_parser(commands)
+    tls.add_parser(commands)
     user = commands.add_parser("user", help="create users in a data directory", allow_abbrev=False)
     add_user_actions(user)
     for module in (tail, oplog, status, top, token_command, export_command, import_command, doctor):
         module.add_parser(commands)
-    version = commands.add_parser(
-        "version", help="print the version", description="Print the version.", allow_abbrev=False
-    )
-    version.set_defaults(run=_print_version)
+    add_command(commands, "version", _print_version, "print the version")
     return parser
-
-
-def _check(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    from headrace.cli.check import check_directory
-
-    return check_directory(arguments.path)
-
-
-def _make_certificates(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    try:
-        from headrace.cli.tls_dev import make_certificates
-    except ImportError as error:
-        print(f"headrace: install what makes certificates: pip install 'headrace[tls]' ({error})", file=sys.stderr)
-        return 1
-    try:
-        authority, _, server, client = make_certificates(arguments.path)
-    except OSError as error:
-        print(f"headrace: {error}", file=sys.stderr)
-        return 1
-    print(f"headrace serve --tlsMode requireTLS --tlsCertificateKeyFile {server} --tlsCAFile {authority}")
-    print(f"mongosh --tls --tlsCAFile {authority} --tlsCertificateKeyFile {client}")
-    return 0
 
 
 class _Version(argparse.Action):

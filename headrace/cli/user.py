@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from headrace.cli.arguments import add_command
 from headrace.cli.data_directory import data_directory
 
 PASSWORD_VARIABLE: Final = "HEADRACE_PASSWORD"
@@ -17,15 +18,14 @@ PASSWORD_VARIABLE: Final = "HEADRACE_PASSWORD"
 
 def add_user_actions(parser: argparse.ArgumentParser) -> None:
     """The actions of `headrace user`."""
-    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    add = actions.add_parser(
-        "add",
-        help="create a user, or change one, in a data directory that no server has open",
-        description="Create a user in a data directory that no server has open; one that is there gets the password "
-        f"and the roles. The password is asked for, or read from the environment variable {PASSWORD_VARIABLE}, or from "
-        "the standard input.",
-        allow_abbrev=False,
-    )
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION", parser_class=type(parser))
+    add = add_command(
+        actions, "add", add_user, "create a user, or change one, in a data directory that no server has open",
+        "Create a user in a data directory that no server has open; one that is there gets the password and the roles. "
+        f"The password is asked for, or read from the environment variable {PASSWORD_VARIABLE}, or from the standard "
+        "input.",
+        ("headrace user add admin --dbpath data --role root", "headrace user add web --role readWrite@shop"),
+    )  # fmt: skip
     add.add_argument("name", metavar="NAME", help="the user's name")
     add.add_argument(
         "--db", default="admin", help="the user's database, which clients give as authSource (default: admin)"
@@ -40,7 +40,6 @@ def add_user_actions(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a role, of the user's database unless another is named; may be given again",
     )
-    add.set_defaults(run=add_user)
 
 
 def add_user(arguments: argparse.Namespace, words: Sequence[str]) -> int:

@@ -49,6 +49,11 @@ def _page_problems(file: Path) -> list[str]:
 
 def _check_tables(path: Path) -> Report:
     with read_only(path) as (kv, tables):
+        if set(tables) & set(TABLES) and set(tables) != set(TABLES):
+            missing, others = sorted(set(TABLES) - set(tables)), sorted(set(tables) - set(TABLES))
+            return Report(
+                [f"tables are missing: {missing}; unknown ones are there: {others}"], 0, {}, has_checksums=False
+            )
         if set(tables) != set(TABLES):
             raise UnusableDirectory(f"{path / DATA_FILE} is an LMDB file of another program")
         version = kv.get(FORMAT_KEY, db=tables["meta"])
