@@ -18,6 +18,7 @@ from headrace.query.update import Diff, Update, UpdateContext, parse_update, ups
 from headrace.store.catalog import Collection
 from headrace.store.write_transaction import RetryableWrite
 from headrace.values.bson import decode, encode, encode_stored_in_pieces
+from headrace.values.bson.encoding_in_pieces import PIECE_BYTES, left_of
 from headrace.values.position import to_timestamp
 
 
@@ -39,6 +40,11 @@ _NO_TIME: Final = Timestamp(0, 0)
 def _has_no_time(document: dict[str, Any]) -> bool:
     """Whether a field is an empty timestamp. To compare each value with one would call Python for each."""
     return Timestamp in map(type, document.values()) and _NO_TIME in document.values()
+
+
+def _is_short(old: bytes, change: Any) -> bool:
+    """Whether a document and its change are surely short: what is new in it is in its diff."""
+    return len(old) <= PIECE_BYTES and type(change) is Diff and left_of(PIECE_BYTES, change.entry["diff"]) >= 0
 
 
 class Changed(NamedTuple):
@@ -91,11 +97,12 @@ class Applier:
             applied = self._update.apply(match.document, self._shared_context or self._context_of(match.document))
             if applied.change is None:
                 return Changed(match.document, None)
-            new = encode_stored_in_pieces(applied.document)
+            encode_changed = encode if _is_short(match.raw, applied.change) else encode_stored_in_pieces
+            new = encode_changed(applied.document)
             if len(new) > limits.DOCUMENT_BYTES_MAX:
                 raise CommandError(17419, f"Resulting document after update is larger than {limits.DOCUMENT_BYTES_MAX}")
             self._validator.check(target.collection, new)
-            logged = encode_stored_in_pieces(applied.change.entry) if type(applied.change) is Diff else new
+            logged = encode_changed(applied.change.entry) if type(applied.change) is Diff else new
             if match.pause_count != context.pause_count and not is_unchanged(context, target, match):
                 continue
             write = target.collection, match.record, match.raw, new, logged
