@@ -57,6 +57,7 @@ class Client:
         self._random = random.Random(seed * 1000 + number)
         self._collection = f"c{number}"
         self._next = 0
+        self._step = ""
 
     def run(self) -> None:
         """Behave well and ill in turn until the time is over."""
@@ -66,7 +67,10 @@ class Client:
                 if time.monotonic() < self._ends:
                     self._attack(self._random.choice(ATTACKS))
         except Exception as error:
-            self.failures.append(f"client {self.number}: {type(error).__name__}: {error}")
+            left = self._ends - time.monotonic()
+            self.failures.append(
+                f"client {self.number}, {left:.0f} s before the end, {self._step}: {type(error).__name__}: {error}"
+            )
 
     def _behave(self) -> None:
         until = min(self._ends, time.monotonic() + HONEST_SECONDS * self._random.uniform(0.5, 1.5))
@@ -77,7 +81,9 @@ class Client:
         while time.monotonic() < until:
             count = self._random.randint(1, 20)
             documents = [document(bson.ObjectId()) | {"n": self._next + index} for index in range(count)]
+            self._step = "insert"
             _answer(writer, command({"insert": self._collection}, "soak", documents=documents))
+            self._step = "getMore"
             token = self._expect(watcher, cursor, count)
             if self._random.random() < 0.1:
                 watcher.close()
@@ -85,11 +91,13 @@ class Client:
                 watcher.settimeout(60)
                 cursor = self._watch(watcher, token)
             time.sleep(self._random.uniform(0.05, 0.5))
+        self._step = "delete"
         _answer(writer, command({"delete": self._collection}, "soak", deletes=[{"q": {}, "limit": 0}]))
         writer.close()
         watcher.close()
 
     def _watch(self, watcher: Any, token: Any) -> int:
+        self._step = "aggregate"
         options = {} if token is None else {"resumeAfter": token}
         stages = [{"$changeStream": options}, {"$match": {"operationType": "insert"}}]
         opening = {"aggregate": self._collection, "pipeline": stages, "cursor": {}}

@@ -20,6 +20,7 @@ from headrace.errors import CommandError
 from headrace.limits import DENSIFY_COUNT_MAX
 from headrace.query.expressions.field_paths import checked_path
 from headrace.query.expressions.numbers import integral, is_nan, to_long
+from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.stage import Document, PipelineContext, Stage
 from headrace.query.stages.time_units import UNITS, shifted
 from headrace.query.stages.unwind import nested, with_nested
@@ -44,7 +45,14 @@ class Densify(Stage):
     context: PipelineContext
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """The documents sorted by partition and field, with those made between; reads everything first."""
+        """The documents sorted by partition and field, with those made between; reads everything first.
+
+        Raises 6007200 where they are more than the stage may hold.
+        """
+        with self.context.memory.stage(self.name) as memory:
+            yield from self._densified(documents, memory)
+
+    def _densified(self, documents: Iterator[Document], memory: StageMemory) -> Iterator[Document]:
         partitions: dict[Any, list[Document]] = {}
         values: list[Any] = []
         for document in documents:
@@ -54,6 +62,8 @@ class Densify(Stage):
                 yield document
                 continue
             self._check(value)
+            memory.add(size_of(document))
+            memory.check(6007200, lambda most: f"$densify exceeded its memory limit of {most} bytes")
             values.append(value)
             partitions.setdefault(hash_key(self._partition(document)), []).append(document)
         if not partitions and type(self.bounds) is tuple and not self.partition_paths:

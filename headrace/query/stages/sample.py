@@ -1,16 +1,25 @@
-"""`$sample`: a random selection of the documents."""
+"""`$sample`: a random selection of the documents.
+
+As in MongoDB it is a sort by random numbers, of which the first are wanted, within the memory of a `$sort`.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from headrace.errors import CommandError
+from headrace.query.expansion import encoded_between
 from headrace.query.expressions.numbers import NUMBERS, to_long
+from headrace.query.external_sort import Sorter
+from headrace.query.operation_memory import UNBOUNDED, OperationMemory
 from headrace.query.stages.stage import Document, PipelineContext, Stage
-from headrace.turns import gathered
+from headrace.values.bson import decode
+
+_NUMBER_BYTES: Final = 8
+"""Of the random number that a record begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +30,22 @@ class Sample(Stage):
     spec: Any
     size: int
     generator: random.Random
+    memory: OperationMemory = UNBOUNDED
 
     def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """`size` documents, or all where there are fewer; reads everything first."""
-        population = gathered(documents)
-        yield from self.generator.sample(population, min(self.size, len(population)))
+        """`size` documents, or all where there are fewer; reads everything first. Raises 292."""
+        with self.memory.stage("$sort") as memory:
+            sorter = Sorter(memory, _key_of, count_max=self.size)
+            for document in documents:
+                number = self.generator.randbytes(_NUMBER_BYTES)
+                if sorter.wants((number,)):
+                    sorter.add((number,), number + encoded_between(document))
+            for record in sorter.sorted():
+                yield decode(record[_NUMBER_BYTES:])
+
+
+def _key_of(record: bytes) -> tuple[bytes]:
+    return (record[:_NUMBER_BYTES],)
 
 
 def parse_sample(name: str, spec: Any, context: PipelineContext) -> tuple[Stage, ...]:
@@ -43,4 +63,4 @@ def parse_sample(name: str, spec: Any, context: PipelineContext) -> tuple[Stage,
     size = to_long(value)
     if size <= 0:
         raise CommandError(28747, "size argument to $sample must be a positive integer")
-    return (Sample(name, spec, size, context.generator),)
+    return (Sample(name, spec, size, context.generator, context.memory),)
