@@ -96,7 +96,7 @@ class Scheduler:
             if self._begun_count > CROWDED_COUNT:
                 self._queued.append((peer, command, request))
                 return None
-            answer = self._run_shortly(self._core.engine.run_read, command, request)
+            answer = self.run_shortly(self._core.engine.run_read, command, request)
         else:
             answer = self.turns.run(self._core.engine.run_read, command, request)
         if type(answer) is Turn:
@@ -104,7 +104,7 @@ class Scheduler:
             self._add(_Paused(peer, request, answer, partial(_go_on, peer, command, request)))
         return answer
 
-    def _run_shortly(self, function: Callable[..., Any], *args: Any) -> Any:
+    def run_shortly(self, function: Callable[..., Any], *args: Any) -> Any:
         """As `Turns.run`, for one of many that begin at the same moment."""
         turns, seconds = self.turns, self.turns.seconds
         turns.seconds = min(seconds, CROWDED_SECONDS)
@@ -147,7 +147,7 @@ class Scheduler:
 
     def _run(self, peer: Peer | None, done: Callable[[Any], None], function: Callable[..., Any], *args: Any) -> None:
         try:
-            answer = self._run_shortly(function, *args) if self._begun_count else self.turns.run(function, *args)
+            answer = self.run_shortly(function, *args) if self._begun_count else self.turns.run(function, *args)
         except Exception as error:
             answer = error
         if type(answer) is Turn:

@@ -270,13 +270,19 @@ class Writer:
         self._synced(group, failure)
 
     def _run_writes(self, group: WriteGroup, txn: WriteTransaction) -> None:
-        """Run the writes; those for which no time is left go back into the queue."""
-        engine, turns = self._core.engine, self._core.scheduler.turns
+        """Run the writes; those for which no time is left go back into the queue. Behind one that has used up its first
+        turn the others have short ones: many long writes that come at once must not hold up the short ones behind them.
+        """
+        engine, scheduler = self._core.engine, self._core.scheduler
+        run_in_turn = scheduler.turns.run
         ends = monotonic() + limits.GROUP_SECONDS
         for _, command, request in group.writes:
             pauses = command.pauses
             if pauses and (pauses is True or pauses(engine, request)):
-                group.answers.append(turns.run(engine.run_write, command, request, txn))
+                answer = run_in_turn(engine.run_write, command, request, txn)
+                group.answers.append(answer)
+                if type(answer) is Turn:
+                    run_in_turn = scheduler.run_shortly
             else:
                 group.answers.append(engine.run_write(command, request, txn))
             if txn.catalog_changes:
