@@ -87,6 +87,8 @@ def _covered(access: Access, fields: Sequence[str] | None) -> tuple[str, ...] | 
     """The fields in the order of the key, where the keys have all of them and say that their documents match."""
     if fields is None or not isinstance(access, IndexAccess) or not access.is_exact:
         return None
+    if "hashed" in access.index.spec["key"].values():
+        return None
     names = [name for name in access.index.spec["key"] if name in fields]
     return tuple(names) if len(names) == len(fields) and has_order_of(access.index, None) else None
 
