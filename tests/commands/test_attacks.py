@@ -165,6 +165,33 @@ def test_users_are_not_read_by_readers_of_everything(users: Users, name: str, bo
     users.refused(name, "admin", body)
 
 
+@pytest.mark.parametrize(
+    ("db", "name"),
+    [
+        ("local", "oplog.rs"), ("config", "system.preimages"), ("config", "transactions"), ("config", "settings"),
+        ("admin", "system.roles"), ("admin", "system.version"), ("shop", "system.profile"), ("shop", "system.views"),
+    ],
+)  # fmt: skip
+def test_what_is_internal_is_not_read_by_readers_of_everything(users: Users, db: str, name: str) -> None:
+    for reader in ("readAnyDatabase", "readWriteAnyDatabase", "reader"):
+        for body in ({"find": name}, {"aggregate": name, "pipeline": [], "cursor": {}}, {"count": name}):
+            users.refused(reader, db, body)
+        around = {"from": {"db": db, "coll": name}, "pipeline": [], "as": "x"}
+        users.refused(reader, "shop", {"aggregate": "orders", "pipeline": [{"$lookup": around}], "cursor": {}})
+
+
+def test_there_is_no_command_that_applies_what_it_is_given(users: Users) -> None:
+    for name in (
+        "applyOps",
+        "doTxn",
+        "eval",
+        "_mergeAuthzCollections",
+        "godinsert",
+        "internalRenameIfOptionsAndIndexesMatch",
+    ):
+        assert code(users, "root", "admin", {name: 1}) == 59
+
+
 def test_a_view_shows_its_maker_no_users(users: Users) -> None:
     for body in (
         {"create": "shown", "viewOn": "system.users", "pipeline": []},
