@@ -134,12 +134,13 @@ def test_writes_of_many_threads_share_commits(tmp_path: Path, monkeypatch: pytes
 def test_a_long_read_lets_others_work() -> None:
     with headrace.open() as store:
         shop, ended = store.shop, threading.Event()
-        shop.c.insert_many([{"_id": number} for number in range(3000)])
-        cross = {"$lookup": {"from": "c", "pipeline": [{"$match": {"$expr": {"$lt": ["$_id", -1]}}}], "as": "x"}}
+        shop.c.insert_many([{"n": number} for number in range(10_000)])
+        far = {"$match": {"$expr": {"$gt": ["$n", {"$add": ["$$n", 20_000]}]}}}
+        cross = {"$lookup": {"from": "c", "let": {"n": "$n"}, "pipeline": [far], "as": "x"}}
 
         def scan() -> None:
             with pytest.raises(ExecutionTimeout):
-                list(shop.c.aggregate([cross], maxTimeMS=3000))
+                list(shop.c.aggregate([cross], maxTimeMS=5000))
             ended.set()
 
         thread = threading.Thread(target=scan)
