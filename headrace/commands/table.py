@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.commands.catalog import coll_mod, create, drop, indexes, listing
-from headrace.commands.maintenance import capping, profiling, sizes, validate
+from headrace.commands.maintenance import capping, plan_cache, profiling, sizes, validate
 from headrace.commands.reading import aggregate, arrow_changes, count, explain, find, get_more, kill_cursors
 from headrace.commands.server_info import cluster_parameters, configure_fail_point, current_op
 from headrace.commands.table_static import STATIC_COMMANDS
@@ -18,7 +18,8 @@ _ONE: Final = (
     kill_cursors, update,
 )  # fmt: skip
 _MANY: Final = (
-    capping, cluster_parameters, count, current_op, drop, end_transaction, indexes, listing, profiling, sizes, validate,
+    capping, cluster_parameters, count, current_op, drop, end_transaction, indexes, listing, plan_cache, profiling,
+    sizes, validate,
 )  # fmt: skip
 
 DATA_COMMANDS: Final = sorted(

@@ -183,12 +183,20 @@ def _index_scan(way: IndexAccess) -> Stage:
         "stage": "IXSCAN", "keyPattern": spec["key"], "indexName": index.name, **collation,
         "isMultiKey": way.may_repeat, "multiKeyPaths": arrays, "isUnique": index.unique,
         "isSparse": bool(spec.get("sparse")), "isPartial": "partialFilterExpression" in spec, "indexVersion": 2,
-        "direction": "backward" if way.backward else "forward",
-        "indexBounds": {
-            path: _bounds_shown(intervals, descends(kind) != way.backward)
-            for (path, kind), intervals in zip(spec["key"].items(), way.bounds)
-        },
+        "direction": "backward" if way.backward else "forward", "indexBounds": _all_bounds_shown(way),
     }  # fmt: skip
+
+
+def _all_bounds_shown(way: IndexAccess) -> dict[str, Any]:
+    if way.between is not None:
+        shown = {"startKey": way.between.least, "endKey": way.between.limit}
+        return {name: value for name, value in shown.items() if value} | {
+            "startKeyInclusive": True, "endKeyInclusive": False,
+        }  # fmt: skip
+    return {
+        path: _bounds_shown(intervals, descends(kind) != way.backward)
+        for (path, kind), intervals in zip(way.index.spec["key"].items(), way.bounds)
+    }
 
 
 def _prefixes(path: str) -> list[str]:

@@ -16,13 +16,14 @@ from headrace.cursors.index_scan import check_index, plan_summary, walk_keys
 from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
 from headrace.execution.planner.index_access import IndexAccess
+from headrace.execution.planner.key_range import KeyRange, ends_of
 from headrace.execution.planner.query import ANY_ORDER, Order, Query, Shape, shape_of
 from headrace.execution.planner.several_accesses import Access
 from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.query.collation import Collation, parse_collation
 from headrace.query.match import parse_filter
 from headrace.store.catalog import Collection, Index
-from headrace.store.view import View, id_bounds
+from headrace.store.view import KEY_CUT, View, behind_all_before, id_bounds
 from headrace.turns import examined, tick
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
@@ -41,23 +42,25 @@ class Finder:
     """A parsed filter over one collection, and how its matches are read."""
 
     __slots__ = (
-        "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys", "_id_range", "_spec",
-        "predicate", "uses_cache",
+        "_between", "_choice", "_collation", "_collection", "_hint", "_id_direction", "_id_key", "_id_keys",
+        "_id_range", "_spec", "is_backward", "predicate", "uses_cache",
     )  # fmt: skip
 
     def __init__(
         self, collection: Collection, spec: dict[str, Any], collation: Collation | None,
-        variables: dict[str, Any] | None = None, hint: Any = None,
+        variables: dict[str, Any] | None = None, hint: Any = None, between: KeyRange | None = None,
     ) -> None:  # fmt: skip
         """Parse `spec`; raises what is wrong with it. A filter on nothing but a plain `_id` is not even parsed.
 
-        Raises 2 for a hint that names no index.
+        `between`: of the keys of the hinted index. Raises 2 for a hint that names no index, 51173 for `between` without
+        a hint, 51174 and 51175 for one that the index does not have.
         """
         self._collection = collection
         self._collation = collation
         self._spec = spec
         self._hint = hint
         self.uses_cache = True
+        self.is_backward = False
         self._choice: Choice | None = None
         self._id_direction: int | None = None
         check_hint(collection, hint)
@@ -65,13 +68,36 @@ class Finder:
         self._id_range: tuple[bytes, bytes] | None = None
         self.predicate: Any = None
         self._id_key: bytes | None = None
-        if len(spec) == 1 and "_id" in spec and _is_plain(spec["_id"], collation):
+        self._between = between
+        if len(spec) == 1 and between is None and "_id" in spec and _is_plain(spec["_id"], collation):
             self._id_key = encode_value(spec["_id"])
             return
         if spec:
             self.predicate = parse_filter(spec, collation=collation, variables=variables)
             self._id_keys = _keys_of(self.predicate.equalities().get("_id", _ABSENT), spec.get("_id"), collation)
             self._id_range = _range_of(spec.get("_id"), collation)
+        if between is not None:
+            self._bound(between)
+
+    def _bound(self, between: KeyRange) -> None:
+        """Take the range of keys; that of the ids, if the index is theirs."""
+        index = hinted_index(self._collection, self._hint)
+        if index is None:
+            raise CommandError(
+                51173,
+                "error processing query: planner returned error :: caused by :: "
+                "When using min()/max() a hint of which index to use must be provided",
+            )
+        ends_of(index, between, self._collation)
+        if index.has_entries:
+            self._id_keys = self._id_range = None
+            return
+        least, limit = between.least.get("_id", _ABSENT), between.limit.get("_id", _ABSENT)
+        low = None if least is _ABSENT else encode_value(least)
+        low, high = id_bounds(low, None)
+        if limit is not _ABSENT:
+            high = behind_all_before(encode_value(limit)[:KEY_CUT])
+        self._id_keys, self._id_range = None, (low, high)
 
     def by_id(self, view: View) -> tuple[bytes, bytes] | None:
         """(record, raw document) where the filter is a plain `_id`."""
@@ -109,7 +135,7 @@ class Finder:
             return NO_INDEX
         node = None if self.predicate is None else self.predicate.node
         test = None if self.predicate is None else self.predicate.test
-        query = Query(node, test, self._collation, self._spec, self.uses_cache)
+        query = Query(node, test, self._collation, self._spec, self._between, self.uses_cache)
         choice = choose(view, collection, query, order, hint)
         if hint is None and self._id_range is not None and not _is_narrow(view, choice.access):
             return NO_INDEX
@@ -152,7 +178,7 @@ class Finder:
         elif self._id_range is not None or self._id_direction is not None:
             yield from self._by_ids(view, after)
         else:
-            for record, raw in view.scan(self._collection, after=after):
+            for record, raw in view.scan(self._collection, after=after, backward=self.is_backward):
                 yield record, record, raw
 
     def _by_ids(self, view: View, after: bytes | None) -> Iterator[tuple[bytes, bytes, bytes]]:
@@ -164,8 +190,18 @@ class Finder:
             if item[0] != after:
                 yield item
 
-    def id_direction(self, order: Order) -> int | None:
-        """1 or -1 where a walk over the `_id`s gives the order that is asked for."""
+    def id_direction(self, view: View, order: Order) -> int | None:
+        """1 or -1 where a walk over the `_id`s gives the order that is asked for, and no index leads to few documents
+        that are sooner sorted."""
+        direction = self._id_order(order)
+        if direction is None or self.predicate is None:
+            return direction
+        access = self.choice(view, order).access
+        if access is None or not access.branches[0].bounded_count:
+            return direction
+        return None if access.is_sorted or key_count(view, access, _SORTED_COUNT) < _SORTED_COUNT else direction
+
+    def _id_order(self, order: Order) -> int | None:
         sort, collection = order.sort, self._collection
         if sort is None or len(sort.paths) != 1 or sort.paths[0][0] != "_id" or self._hint:
             return None
@@ -177,7 +213,7 @@ class Finder:
         """Plan for an order, before `candidates` is called; whether these then come in it."""
         if self._id_key is not None:
             return True
-        self._id_direction = self.id_direction(order)
+        self._id_direction = self.id_direction(view, order)
         if self._id_direction is not None:
             self._choice = NO_INDEX
             return True
@@ -238,6 +274,8 @@ class Finder:
 
 
 _ABSENT: Final = object()
+_SORTED_COUNT: Final = 1000
+"""Keys of an index whose documents are fetched and sorted rather than that the collection is read in order of `_id`."""
 
 
 def _is_plain(value: Any, collation: Collation | None) -> bool:

@@ -68,7 +68,7 @@ def plan_read(view: View, collection: Collection, finder: Finder, order: Order, 
     """Decide. `backward`: natural order is, and wanted so."""
     if finder.is_by_id:
         return ReadPlan(ReadKind.IDHACK, collection, finder, order, is_sorted=True)
-    direction = finder.id_direction(order)
+    direction = finder.id_direction(view, order)
     if direction is not None:
         return ReadPlan(ReadKind.IDS, collection, finder, order, direction < 0, is_sorted=True)
     choice = NO_INDEX if backward else finder.choice(view, order)

@@ -17,6 +17,8 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.server_info import host_of
 from headrace.errors import CommandError
 from headrace.execution.current_operations import operations, sessions
+from headrace.execution.explain_plan import access_stage, tried
+from headrace.execution.planner.plan_cache import plan_cache_of
 from headrace.execution.storage_stats import count_of, oplog_size, storage_stats
 from headrace.query.stages.server_stage import ServerStage
 
@@ -86,6 +88,35 @@ def _index_stats(
             }  # fmt: skip
 
 
+def _plan_cache_stats(
+    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """The plan cache of a collection. Raises 40415, and 4503200 for `allHosts`, which only a router knows."""
+    for name in spec:
+        if name != "allHosts":
+            raise CommandError(40415, f"BSON field '$planCacheStats.{name}' is an unknown field.")
+    if spec.get("allHosts"):
+        raise CommandError(4503200, "$planCacheStats stage supports allHosts parameter only for sharded clusters")
+    collection = context.view.collection(namespace)
+    host = host_of(context.engine, request.client)
+    for entry in [] if collection is None or collection.is_view else plan_cache_of(collection).entries:
+        trials = [tried(trial, entry.spec) for trial in entry.trials]
+        yield {
+            "version": "1", "queryHash": entry.query_hash, "planCacheShapeHash": entry.query_hash,
+            "planCacheKey": entry.key, "isActive": entry.is_active, "works": Int64(entry.works), "worksType": "works",
+            "timeOfCreation": DatetimeMS(entry.created_ms),
+            "createdFromQuery": {"query": entry.spec, "sort": entry.sort, "projection": {}},
+            "cachedPlan": access_stage(entry.trials[0].access, entry.spec), "creationExecStats": trials,
+            "candidatePlanScores": [trial.score for trial in entry.trials], "indexFilterSet": False, "host": host,
+        }  # fmt: skip
+
+
+def _nothing(
+    context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    return iter(())
+
+
 def _operations(
     context: CommandContext, request: Request, namespace: str, spec: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
@@ -104,4 +135,6 @@ _SOURCES: Final[dict[str, Callable[..., Iterator[dict[str, Any]]]]] = {
     "$indexStats": _index_stats,
     "$listLocalSessions": _sessions,
     "$listSessions": _sessions,
+    "$planCacheStats": _plan_cache_stats,
+    "$querySettings": _nothing,
 }

@@ -11,8 +11,10 @@ from headrace.cursors.tailable_scan import Matching
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES
 from headrace.errors import CommandError
+from headrace.execution.marked_documents import marked_documents
 from headrace.execution.plan import Finder
 from headrace.execution.planner.choice import equality_access, index_for_equality
+from headrace.execution.planner.key_range import KeyRange
 from headrace.execution.planner.query import ANY_ORDER, Order
 from headrace.execution.read_plan import ReadPlan, index_scans, plan_read, read
 from headrace.execution.storage_stats import count_of
@@ -122,9 +124,13 @@ def documents(
 
 def in_order(
     context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, order: Order, *,
-    backward: bool = False, variables: dict[str, Any] | None = None, hint: Any = None, explained: bool = False,
+    backward: bool = False, variables: dict[str, Any] | None = None, hint: Any = None, between: KeyRange | None = None,
+    marked: bool = False, explained: bool = False,
 ) -> Opened:  # fmt: skip
-    """As `documents`, in the order asked for if they can be read so; `explained`: planned without the plan cache."""
+    """As `documents`, in the order asked for if they can be read so; `explained`: planned without the plan cache.
+
+    `marked`: each with the number of its record and its key in the index (`marked_documents.py`).
+    """
     if is_virtual(context, namespace):
         return Opened(virtual(context, namespace, spec, collation, backward, variables), None)
     collection = context.view.collection(namespace)
@@ -132,7 +138,7 @@ def in_order(
         if spec:
             parse_filter(spec, collation=collation, variables=variables)
         return Opened(iter(()), None)
-    finder = Finder(collection, spec, collation, variables, hint)
+    finder = Finder(collection, spec, collation, variables, hint, between)
     finder.uses_cache = not explained
     plan = plan_read(context.view, collection, finder, order, backward=backward)
-    return Opened(read(context, plan), plan)
+    return Opened(marked_documents(context, plan) if marked else read(context, plan), plan)

@@ -38,6 +38,11 @@ def id_bounds(low: bytes | None, high: bytes | None) -> tuple[bytes, bytes]:
     return (low or b"")[:KEY_CUT], (b"\xff" if high is None else high[:KEY_CUT]) + b"\xff" * 40
 
 
+def behind_all_before(key: bytes) -> bytes:
+    """An inclusive upper bound for `scan_ids` of all keys before this one."""
+    return (key[:-1] + bytes((key[-1] - 1,)) + b"\xff" * 40) if key[-1] else key[:-1]
+
+
 def bounded_key(prefix: bytes, key: bytes) -> bytes:
     """`prefix + key`, or where that is too long for LMDB a key that is as unique, but not as ordered."""
     if len(key) <= limits.KEY_BYTES_MAX:

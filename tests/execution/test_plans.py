@@ -272,3 +272,12 @@ def test_a_trial_shows_what_each_way_did(at: DrivenServer) -> None:
     won, beaten = plan["executionStats"]["allPlansExecution"]
     assert won["executionStages"]["isEOF"] == 1 and won["totalKeysExamined"] == 10 and won["score"] > beaten["score"]
     assert plan["executionStats"]["totalKeysExamined"] == 10
+
+
+def test_few_documents_are_sorted_rather_than_all_read_in_order_of_id(at: DrivenServer) -> None:
+    find = {"find": "i", "filter": {"a": 5}, "sort": {"_id": -1}, "limit": 2}
+    plan = explained(at, find)
+    assert names(plan["queryPlanner"]["winningPlan"]) == ["LIMIT", "SORT", "FETCH", "IXSCAN"]
+    assert plan["executionStats"]["totalDocsExamined"] == 10
+    everything = explained(at, {**find, "filter": {"a": {"$gte": 0}}})
+    assert everything["executionStats"]["totalDocsExamined"] == 2

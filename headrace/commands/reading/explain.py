@@ -161,6 +161,8 @@ def _find(context: CommandContext, request: Request) -> Plan:
     stage = read_stage(read, spec)
     if sort and "$natural" not in sort and (read is None or not read.is_sorted):
         stage = {"stage": "SORT", "sortPattern": sort, "inputStage": stage}
+    if find.RETURN_KEY.of(body):
+        stage = {"stage": "RETURN_KEY", "inputStage": stage}
     if skip:
         stage = {"stage": "SKIP", "skipAmount": Int64(skip), "inputStage": stage}
     if limit is not None:

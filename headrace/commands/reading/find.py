@@ -12,7 +12,7 @@ from headrace import limits
 from headrace.cursors.document_cursor import DocumentCursor
 from headrace.cursors.tailable_scan import Matching, Projected, Skipping, TailableScan
 from headrace.dispatch import reply
-from headrace.dispatch.arguments import Fields, boolean, document, number, unsupported, without_effect
+from headrace.dispatch.arguments import Fields, boolean, document, number, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import (
@@ -31,9 +31,12 @@ from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor, register
 from headrace.execution.command_memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.let import variables_of
+from headrace.execution.marked_documents import shown
 from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.execution.planner.key_range import KeyRange
 from headrace.execution.planner.query import Order
 from headrace.execution.sources import Opened, documents, in_order, is_virtual, resolve
+from headrace.query.collation import Collation
 from headrace.query.expansion import encoded
 from headrace.query.expressions.numbers import to_long
 from headrace.query.match import parse_filter
@@ -46,13 +49,6 @@ from headrace.values.bson import decode
 if TYPE_CHECKING:
     from headrace.dispatch.engine import Engine
 
-UNSUPPORTED: Final = {
-    "max": (115, "find with 'max' is not supported"),
-    "min": (115, "find with 'min' is not supported"),
-    "returnKey": (115, "find with 'returnKey' is not supported"),
-    "showRecordId": (115, "find with 'showRecordId' is not supported"),
-}
-
 
 def negative(path: str, value: Any) -> None:
     """A `skip` or `limit` below 0, whose error is not the usual one for a range."""
@@ -63,16 +59,18 @@ def negative(path: str, value: Any) -> None:
 AWAIT_DATA: Final = boolean("awaitData")
 FILTER: Final = document("filter")
 LIMIT: Final = number("limit", least=0, check=negative)
+MAX: Final = document("max")
+MIN: Final = document("min")
 PROJECTION: Final = document("projection")
+RETURN_KEY: Final = boolean("returnKey")
+SHOW_RECORD_ID: Final = boolean("showRecordId")
 SINGLE_BATCH: Final = boolean("singleBatch")
 SKIP: Final = number("skip", least=0, check=negative)
 SORT: Final = document("sort")
 TAILABLE: Final = boolean("tailable")
 FIELDS: Final = Fields(
-    ALLOW_DISK_USE, AWAIT_DATA, BATCH_SIZE, COLLATION, FILTER, HINT, LET, LIMIT, NO_CURSOR_TIMEOUT, PROJECTION,
-    SINGLE_BATCH, SKIP, SORT, TAILABLE,
-    *(unsupported(name, UNSUPPORTED[name], "object") for name in ("max", "min")),
-    *(unsupported(name, UNSUPPORTED[name], "bool") for name in ("returnKey", "showRecordId")),
+    ALLOW_DISK_USE, AWAIT_DATA, BATCH_SIZE, COLLATION, FILTER, HINT, LET, LIMIT, MAX, MIN, NO_CURSOR_TIMEOUT,
+    PROJECTION, RETURN_KEY, SHOW_RECORD_ID, SINGLE_BATCH, SKIP, SORT, TAILABLE,
     *ENCRYPTION, *QUERY_STATS,
     *without_effect(
         "bool", "allowPartialResults", "allowSpeculativeMajorityRead", "oplogReplay", "readOnce"
@@ -120,7 +118,9 @@ def _is_plain_by_id(body: dict[str, Any], collection: Collection | None) -> bool
     )
 
 
-_NOT_PLAIN: Final = frozenset({"batchSize", "collation", "let", "projection", "skip", "tailable"})
+_NOT_PLAIN: Final = frozenset({
+    "batchSize", "collation", "let", "max", "min", "projection", "returnKey", "showRecordId", "skip", "tailable",
+})  # fmt: skip
 """What a plain find by `_id` has not, or empty."""
 
 
@@ -155,10 +155,15 @@ def selected(
     let = variables_of(body) or None
     projection = body.get("projection")
     wanted = None if limit is None else skip + limit
-    order = Order(parse_sort(sort, collation) if sort else None, wanted, covering(projection) if projection else None)
+    marked = RETURN_KEY.of(body) or SHOW_RECORD_ID.of(body)
+    covered = covering(projection) if projection and not marked else None
+    order = Order(parse_sort(sort, collation) if sort else None, wanted, covered)
+    between = KeyRange(MIN.of(body), MAX.of(body)) if body.get("min") or body.get("max") else None
+    if between is not None:
+        between.check()
     matches, plan = in_order(
         context, namespace, spec, collation, order, backward=backward, variables=let, hint=body.get("hint"),
-        explained=count is not None,
+        between=between, marked=marked, explained=count is not None,
     )  # fmt: skip
     if count is not None:
         matches = count("FETCH", matches)
@@ -172,11 +177,24 @@ def selected(
             matches = count("SKIP", matches)
     if limit is not None:
         matches = islice(matches, limit)
-    if not projection or (plan is not None and plan.covered is not None):
+    if plan is not None and (plan.covered is not None or marked):
+        return Opened(map(_shown(body, spec, collation, let), matches) if marked else matches, plan)
+    if not projection:
         return Opened(matches, plan)
     predicate = parse_filter(spec, collation=collation, variables=let) if spec else None
     project = _projection(projection, predicate, collation, let)
     return Opened((encoded(project(decode(raw))) for raw in matches), plan)
+
+
+def _shown(
+    body: dict[str, Any], spec: dict[str, Any], collation: Collation | None, let: dict[str, Any] | None
+) -> Callable[[bytes], bytes]:
+    """What makes the answer of a marked document."""
+    project, projection = None, body.get("projection")
+    if projection:
+        predicate = parse_filter(spec, collation=collation, variables=let) if spec else None
+        project = _projection(projection, predicate, collation, let)
+    return shown(project, with_record=SHOW_RECORD_ID.of(body), with_key=RETURN_KEY.of(body))
 
 
 def covering(projection: dict[str, Any]) -> tuple[str, ...] | None:
@@ -210,10 +228,13 @@ def as_pipeline(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _on_view(context: CommandContext, request: Request, namespace: str) -> bytes:
-    """A find on a view runs as an aggregation on the collection under it."""
+    """A find on a view runs as an aggregation on the collection under it. Raises 168 for what only a find has."""
     from headrace.execution.pipelines import run_pipeline_on
 
     body = request.body
+    for name in ("max", "min", "returnKey", "showRecordId"):
+        if body.get(name):
+            raise CommandError(168, f"Option {name} not supported in aggregation.")
     _, pipeline = resolve(context, namespace)
     matches = run_pipeline_on(context, namespace, [*pipeline, *as_pipeline(body)], body)
     single = SINGLE_BATCH.of(body)

@@ -25,6 +25,7 @@ from headrace.execution.planner.eligibility import follows, holds, is_safe
 from headrace.execution.planner.index_access import IndexAccess, index_access
 from headrace.execution.planner.index_filters import allowed_indexes
 from headrace.execution.planner.index_kinds import is_ordered, variants
+from headrace.execution.planner.key_range import range_access
 from headrace.execution.planner.plan_cache import CachedPlan, plan_cache_of
 from headrace.execution.planner.query import ANY_ORDER, Order, Query, shape_of
 from headrace.execution.planner.several_accesses import Access, OrAccess, exploded
@@ -66,6 +67,8 @@ def choose(
     node, collation = query.node, query.collation
     conditions = [] if node is None else conditions_of(node)
     is_complete = _is_complete(node, conditions)
+    if query.between is not None and hint is not None:
+        return Choice(range_access(hint, query.between, collation, order.sort))
     allowed = allowed_indexes(view, collection, query, order)
     if hint is not None and allowed is None:
         if not hint.has_entries:

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.execution.planner.bounds import PathCondition
 from headrace.execution.planner.intervals import Intervals, intersection
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Index
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, descends
+
+if TYPE_CHECKING:
+    from headrace.execution.planner.key_range import KeyRange
 
 RANGE_COUNT_MAX: Final = 1000
 """Ranges of keys that the values of several fields may be multiplied to; then the later ones are left to the filter."""
@@ -58,6 +61,8 @@ class IndexAccess:
     """Whether each key in the ranges is one document that matches, and each of these is there once."""
     point_count: int
     """How many of the first fields have values, not ranges of them."""
+    between: KeyRange | None = None
+    """Where `min` and `max` bound it."""
 
     @property
     def branches(self) -> tuple[IndexAccess, ...]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.query.collation import Collation
 from headrace.query.match.match_expression import MatchExpression
 from headrace.query.sort import SortKey
+
+if TYPE_CHECKING:
+    from headrace.execution.planner.key_range import KeyRange
 
 Shape = tuple[Any, ...]
 """Operators and paths of a filter, the sort and the collation."""
@@ -23,6 +26,8 @@ class Query:
     test: Callable[[dict[str, Any]], bool] | None
     collation: Collation | None
     spec: dict[str, Any] = field(default_factory=dict)
+    between: KeyRange | None = None
+    """Of the keys of the hinted index."""
     uses_cache: bool = True
     """Whether the plan cache may decide, and learns."""
 

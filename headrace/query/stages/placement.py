@@ -22,6 +22,7 @@ FIRST: Final = frozenset(
         "$listSearchIndexes",
         "$listSessions",
         "$planCacheStats",
+        "$querySettings",
         "$search",
         "$searchMeta",
         "$shardedDataDistribution",

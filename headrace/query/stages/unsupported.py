@@ -19,7 +19,6 @@ UNSUPPORTED: Final[dict[str, tuple[int, str]]] = {
     "$geoNear": (27, _NO_INDEX),
     "$listSampledQueries": (6876000, _NOT_HERE),
     "$listSearchIndexes": (31082, _NO_SEARCH),
-    "$planCacheStats": (238, _NOT_HERE),
     "$queryStats": (238, _NOT_HERE),
     "$search": (31082, _NO_SEARCH),
     "$searchMeta": (31082, _NO_SEARCH),

@@ -1,0 +1,57 @@
+"""Documents with the number of their record and their key in the index that leads to them, for `showRecordId` and
+`returnKey` of a find.
+
+The marks are two more fields, which a sort leaves alone, and which `shown` takes off again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from bson import Int64
+
+from headrace.dispatch.context import CommandContext
+from headrace.execution.matches import MatchedDocument, matches
+from headrace.execution.read_plan import ReadKind, ReadPlan
+from headrace.store.indexes.index_entries import key_maker
+from headrace.values.bson import decode, encode_in_order
+
+RECORD: Final = "$recordId"
+_KEY: Final = "\x01key"
+
+
+def marked_documents(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
+    """The matches of a plan, raw."""
+    finder = plan.finder
+    finder.is_backward = plan.kind is ReadKind.COLLECTION and plan.backward
+    finder.take_order(context.view, plan.order)
+    for match in matches(context, finder):
+        marks = {_KEY: _key(plan, match), RECORD: Int64(int.from_bytes(match.record, "big"))}
+        yield encode_in_order(match.document | marks)
+
+
+def _key(plan: ReadPlan, match: MatchedDocument) -> dict[str, Any]:
+    """The first key of a document in the ranges that were read; {} without an index."""
+    if plan.kind in (ReadKind.IDHACK, ReadKind.IDS):
+        return {"_id": match.document["_id"]}
+    for branch in [] if plan.choice.access is None else plan.choice.access.branches:
+        for key, row in key_maker(branch.index).rows(match.raw).items():
+            entry = key if branch.index.unique else key + match.record
+            if any(low <= entry < high for low, high in branch.ranges):
+                return dict(zip(branch.index.spec["key"], row))
+    return {}
+
+
+def shown(
+    project: Callable[[dict[str, Any]], dict[str, Any]] | None, *, with_record: bool, with_key: bool
+) -> Callable[[bytes], bytes]:  # fmt: skip
+    """What makes the answer of a marked document: its key alone, or the document, projected; and its record."""
+
+    def show(raw: bytes) -> bytes:
+        document = decode(raw)
+        key, record = document.pop(_KEY), document.pop(RECORD)
+        answer = key if with_key else document if project is None else project(document)
+        return encode_in_order({**answer, RECORD: record} if with_record else answer)
+
+    return show

@@ -1,0 +1,76 @@
+"""`min` and `max` of a find: the keys of the hinted index from one, inclusive, to the other, exclusive.
+
+Source: MongoDB's documentation of `cursor.min` and `cursor.max`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from headrace.errors import CommandError
+from headrace.execution.planner.collated_bounds import has_order_of
+from headrace.execution.planner.index_access import IndexAccess, direction_of
+from headrace.execution.planner.index_kinds import is_ordered
+from headrace.query.collation import Collation
+from headrace.query.sort import SortKey
+from headrace.store.catalog import Index
+from headrace.store.indexes.collated_keys import collated_key
+from headrace.store.indexes.index_keys import INVERTED, descends
+from headrace.values.keystring import encode_value
+
+_PREFIX: str = "error processing query: planner returned error :: caused by :: "
+
+
+class KeyRange(NamedTuple):
+    """Values of the fields of an index, `{}` for no bound."""
+
+    least: dict[str, Any]
+    limit: dict[str, Any]
+
+    def check(self) -> None:
+        """Raise 51176 where the two are of different fields."""
+        if self.least and self.limit and list(self.least) != list(self.limit):
+            raise CommandError(51176, "min and max must have the same field names")
+
+
+def range_access(index: Index, wanted: KeyRange, collation: Collation | None, sort: SortKey | None) -> IndexAccess:
+    """The way through the range. Raises 51174 for an index of other fields, 51175 for a range without keys."""
+    pattern = index.spec["key"]
+    low, high = ends_of(index, wanted, collation)
+    bounds = [None] * len(pattern)
+    direction = direction_of(index, bounds, sort) if sort is not None and sort.paths else None
+    return IndexAccess(
+        index, tuple(bounds), ((low, high),), direction == -1, direction is not None, is_exact=False, point_count=0,
+        between=wanted,
+    )  # fmt: skip
+
+
+def ends_of(index: Index, wanted: KeyRange, collation: Collation | None) -> tuple[bytes, bytes]:
+    """[low, high) of the keys."""
+    pattern = index.spec["key"]
+    if not is_ordered(index) or not has_order_of(index, collation):
+        raise CommandError(51174, _PREFIX + "The index chosen is not compatible with min/max")
+    number = index.number.to_bytes(4, "big")
+    positions = []
+    for values, missing in ((wanted.least, b"\x01"), (wanted.limit, b"\xff")):
+        if values and list(values) != list(pattern):
+            raise CommandError(51174, _PREFIX + "The index chosen is not compatible with min/max")
+        if not values:
+            positions.append(number + missing)
+            continue
+        pieces = [
+            encode_value(value) if collation is None else collated_key(collation.key, value)
+            for value in values.values()
+        ]  # fmt: skip
+        inverted = [
+            piece.translate(INVERTED) if descends(kind) else piece for piece, kind in zip(pieces, pattern.values())
+        ]
+        positions.append(number + b"".join(inverted) + b"\x01")
+    low, high = positions
+    if low >= high:
+        raise CommandError(
+            51175,
+            _PREFIX + "The value provided for min() does not come before the value provided for max() in the hinted "
+            "index",
+        )
+    return low, high
