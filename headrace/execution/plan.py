@@ -16,7 +16,7 @@ from headrace.cursors.index_scan import check_index, plan_summary, walk_keys
 from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
 from headrace.execution.planner.index_access import IndexAccess
-from headrace.execution.planner.key_range import KeyRange, ends_of
+from headrace.execution.planner.key_range import IndexRange, ends_of
 from headrace.execution.planner.query import ANY_ORDER, Order, Query, Shape, shape_of
 from headrace.execution.planner.several_accesses import Access
 from headrace.execution.planner.trial import RESULT_COUNT
@@ -48,7 +48,7 @@ class Finder:
 
     def __init__(
         self, collection: Collection, spec: dict[str, Any], collation: Collation | None,
-        variables: dict[str, Any] | None = None, hint: Any = None, between: KeyRange | None = None,
+        variables: dict[str, Any] | None = None, hint: Any = None, between: IndexRange | None = None,
     ) -> None:  # fmt: skip
         """Parse `spec`; raises what is wrong with it. A filter on nothing but a plain `_id` is not even parsed.
 
@@ -79,7 +79,7 @@ class Finder:
         if between is not None:
             self._bound(between)
 
-    def _bound(self, between: KeyRange) -> None:
+    def _bound(self, between: IndexRange) -> None:
         """Take the range of keys; that of the ids, if the index is theirs."""
         index = hinted_index(self._collection, self._hint)
         if index is None:

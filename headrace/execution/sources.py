@@ -14,7 +14,7 @@ from headrace.errors import CommandError
 from headrace.execution.marked_documents import marked_documents
 from headrace.execution.plan import Finder
 from headrace.execution.planner.choice import equality_access, index_for_equality
-from headrace.execution.planner.key_range import KeyRange
+from headrace.execution.planner.key_range import IndexRange
 from headrace.execution.planner.query import ANY_ORDER, Order
 from headrace.execution.read_plan import ReadPlan, index_scans, plan_read, read
 from headrace.execution.storage_stats import count_of
@@ -124,8 +124,8 @@ def documents(
 
 def in_order(
     context: CommandContext, namespace: str, spec: dict[str, Any], collation: Collation | None, order: Order, *,
-    backward: bool = False, variables: dict[str, Any] | None = None, hint: Any = None, between: KeyRange | None = None,
-    marked: bool = False, explained: bool = False,
+    backward: bool = False, variables: dict[str, Any] | None = None, hint: Any = None,
+    between: IndexRange | None = None, marked: bool = False, explained: bool = False,
 ) -> Opened:  # fmt: skip
     """As `documents`, in the order asked for if they can be read so; `explained`: planned without the plan cache.
 

@@ -41,7 +41,7 @@ def can_have_entries(spec: dict[str, Any]) -> bool:
 class Index:
     """One index of a collection."""
 
-    __slots__ = ("building", "has_entries", "key_maker", "number", "saved_traits", "spec", "traits")
+    __slots__ = ("building", "fields", "has_entries", "key_maker", "number", "saved_traits", "spec", "traits")
 
     def __init__(self, number: int, spec: dict[str, Any]) -> None:
         self.number = number
@@ -50,6 +50,7 @@ class Index:
         """Whether each document has its entries; an index without is listed, and nothing more."""
         self.building = False  # not all documents have been looked at yet: a key may be another document's
         self.key_maker: Any = None  # `KeyMaker`, made when first asked for
+        self.fields: Any = None  # the planner's
         self.traits: Traits = NO_TRAITS
         """At least what the documents of all entries have, also of entries in open transactions."""
         self.saved_traits: Traits = NO_TRAITS  # those in the table

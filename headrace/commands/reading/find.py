@@ -33,7 +33,7 @@ from headrace.execution.command_memory import ALLOW_DISK_USE, memory_of
 from headrace.execution.let import variables_of
 from headrace.execution.marked_documents import shown
 from headrace.execution.plan import Finder, check_hint, collation_of
-from headrace.execution.planner.key_range import KeyRange
+from headrace.execution.planner.key_range import IndexRange
 from headrace.execution.planner.query import Order
 from headrace.execution.sources import Opened, documents, in_order, is_virtual, resolve
 from headrace.query.collation import Collation
@@ -158,7 +158,7 @@ def selected(
     marked = RETURN_KEY.of(body) or SHOW_RECORD_ID.of(body)
     covered = covering(projection) if projection and not marked else None
     order = Order(parse_sort(sort, collation) if sort else None, wanted, covered)
-    between = KeyRange(MIN.of(body), MAX.of(body)) if body.get("min") or body.get("max") else None
+    between = IndexRange(MIN.of(body), MAX.of(body)) if body.get("min") or body.get("max") else None
     if between is not None:
         between.check()
     matches, plan = in_order(

@@ -22,7 +22,7 @@ from headrace.errors import CommandError
 from headrace.execution.planner.bounds import PathCondition, conditions_of, equality_condition
 from headrace.execution.planner.collated_bounds import conditions_for, has_order_of
 from headrace.execution.planner.eligibility import follows, holds, is_safe
-from headrace.execution.planner.index_access import IndexAccess, index_access
+from headrace.execution.planner.index_access import IndexAccess, index_access, ranges_of
 from headrace.execution.planner.index_filters import allowed_indexes
 from headrace.execution.planner.index_kinds import is_ordered, variants
 from headrace.execution.planner.key_range import range_access
@@ -237,6 +237,6 @@ def index_for_equality(collection: Collection, path: str) -> Index | None:
 
 def equality_access(index: Index, path: str, values: list[Any]) -> IndexAccess:
     """The way to the documents with one of the values at the first field of an index."""
-    made = index_access(index, [equality_condition(path, values)], None, is_complete=False, hinted=True)
-    assert made is not None
-    return made
+    intervals = equality_condition(path, values).intervals
+    bounds = (intervals, *[None] * (len(index.spec["key"]) - 1))
+    return IndexAccess(index, bounds, tuple(ranges_of(index, bounds)), False, False, is_exact=False, point_count=0)

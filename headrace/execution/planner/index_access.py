@@ -24,7 +24,7 @@ from headrace.store.catalog import Index
 from headrace.store.indexes.index_keys import CUT_BYTES, CUT_KEY, descends
 
 if TYPE_CHECKING:
-    from headrace.execution.planner.key_range import KeyRange
+    from headrace.execution.planner.key_range import IndexRange
 
 RANGE_COUNT_MAX: Final = 1000
 """Ranges of keys that the values of several fields may be multiplied to; then the later ones are left to the filter."""
@@ -61,7 +61,7 @@ class IndexAccess:
     """Whether each key in the ranges is one document that matches, and each of these is there once."""
     point_count: int
     """How many of the first fields have values, not ranges of them."""
-    between: KeyRange | None = None
+    between: IndexRange | None = None
     """Where `min` and `max` bound it."""
 
     @property
@@ -111,6 +111,16 @@ def index_access(
 
 
 def _fields(index: Index) -> list[_Field]:
+    """The fields, made once for the traits that the index has."""
+    if index.fields is not None and index.fields[0] is index.traits:
+        made: list[_Field] = index.fields[1]
+        return made
+    fields = _made_fields(index)
+    index.fields = index.traits, fields
+    return fields
+
+
+def _made_fields(index: Index) -> list[_Field]:
     fields = []
     for path, kind in index.spec["key"].items():
         names = path.split(".")

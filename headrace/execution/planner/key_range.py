@@ -21,7 +21,7 @@ from headrace.values.keystring import encode_value
 _PREFIX: str = "error processing query: planner returned error :: caused by :: "
 
 
-class KeyRange(NamedTuple):
+class IndexRange(NamedTuple):
     """Values of the fields of an index, `{}` for no bound."""
 
     least: dict[str, Any]
@@ -33,7 +33,7 @@ class KeyRange(NamedTuple):
             raise CommandError(51176, "min and max must have the same field names")
 
 
-def range_access(index: Index, wanted: KeyRange, collation: Collation | None, sort: SortKey | None) -> IndexAccess:
+def range_access(index: Index, wanted: IndexRange, collation: Collation | None, sort: SortKey | None) -> IndexAccess:
     """The way through the range. Raises 51174 for an index of other fields, 51175 for a range without keys."""
     pattern = index.spec["key"]
     low, high = ends_of(index, wanted, collation)
@@ -45,7 +45,7 @@ def range_access(index: Index, wanted: KeyRange, collation: Collation | None, so
     )  # fmt: skip
 
 
-def ends_of(index: Index, wanted: KeyRange, collation: Collation | None) -> tuple[bytes, bytes]:
+def ends_of(index: Index, wanted: IndexRange, collation: Collation | None) -> tuple[bytes, bytes]:
     """[low, high) of the keys."""
     pattern = index.spec["key"]
     if not is_ordered(index) or not has_order_of(index, collation):

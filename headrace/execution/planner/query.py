@@ -12,7 +12,7 @@ from headrace.query.match.match_expression import MatchExpression
 from headrace.query.sort import SortKey
 
 if TYPE_CHECKING:
-    from headrace.execution.planner.key_range import KeyRange
+    from headrace.execution.planner.key_range import IndexRange
 
 Shape = tuple[Any, ...]
 """Operators and paths of a filter, the sort and the collation."""
@@ -26,7 +26,7 @@ class Query:
     test: Callable[[dict[str, Any]], bool] | None
     collation: Collation | None
     spec: dict[str, Any] = field(default_factory=dict)
-    between: KeyRange | None = None
+    between: IndexRange | None = None
     """Of the keys of the hinted index."""
     uses_cache: bool = True
     """Whether the plan cache may decide, and learns."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace import limits
 from headrace.errors import CommandError
 from headrace.query.operation_memory import StageMemory, size_of
 from headrace.query.stages.stage import Document, PipelineContext
@@ -81,7 +82,10 @@ class EqualityJoin:
     """What joins by equality: through an index of the other collection where it has one, and as long as the documents
     are few beside it; else all of it is read, once."""
 
-    __slots__ = ("_context", "_count", "_equal", "_everything", "_foreign", "_memory", "_name", "_path", "_restriction")
+    __slots__ = (
+        "_context", "_count", "_equal", "_everything", "_foreign", "_memory", "_name", "_path", "_restriction",
+        "is_small",
+    )  # fmt: skip
 
     def __init__(
         self, context: PipelineContext, name: str, source: tuple[str | None, str] | None, path: tuple[str, ...],
@@ -96,14 +100,11 @@ class EqualityJoin:
         self._foreign: Iterable[Document] = () if source is None else context.read(*source)
         self._everything: ForeignIndex | None = None
         self._count = 0
+        self.is_small = False
+        """Whether what was last read, of which only some may join, is within the limit of what joins."""
         self._equal = None
         if source is not None and context.find_equal is not None and context.collation is None:
             self._equal = context.find_equal(*source, ".".join(path))
-
-    @property
-    def has_everything(self) -> bool:
-        """Whether the other collection was read."""
-        return self._everything is not None
 
     def candidates(self, values: list[Any]) -> Iterable[Document] | None:
         """Through the index, documents that may join with any of the values; None where it is better to read all."""
@@ -117,11 +118,25 @@ class EqualityJoin:
         """The documents that join with any of the values, each once."""
         candidates = self.candidates(values)
         if candidates is not None:
-            with self._context.memory.stage(self._name) as memory:
-                return self._index(candidates, memory).matching(values)
+            return self._joined(candidates, values)
         if self._everything is None:
             self._everything = self._index(self._foreign, self._memory)
+        self.is_small = self._memory.used + self._memory.step <= limits.LOOKUP_BYTES_MAX
         return self._everything.matching(values)
+
+    def _joined(self, candidates: Iterable[Document], values: list[Any]) -> list[Document]:
+        """Those of some documents that join."""
+        keys = {join_key(value, None) for value in values}
+        matching = []
+        with self._context.memory.stage(self._name) as memory:
+            for document in counted(candidates, memory):
+                tick()
+                if self._restriction is not None and not self._restriction(document):
+                    continue
+                if any(join_key(value, None) in keys for value, _ in located_values(document, self._path)):
+                    matching.append(document)
+            self.is_small = memory.used + memory.step <= limits.LOOKUP_BYTES_MAX
+        return matching
 
     def _index(self, documents: Iterable[Document], memory: StageMemory) -> ForeignIndex:
         if self._restriction is not None:
@@ -140,17 +155,19 @@ class ForeignIndex:
         self._positions: dict[Hashable, list[int]] = {}
         for position, document in enumerate(self.documents):
             tick()
-            for key in {self._key(value) for value, _ in located_values(document, path)}:
+            for key in {join_key(value, collation) for value, _ in located_values(document, path)}:
                 self._positions.setdefault(key, []).append(position)
 
     def matching(self, values: Iterable[Any]) -> list[Document]:
         """The documents that join with any of the values, each once, in the collection's order."""
         positions: set[int] = set()
-        for key in {self._key(value) for value in values}:
+        for key in {join_key(value, self._collation) for value in values}:
             for piece in in_pieces(self._positions.get(key, ())):
                 positions.update(piece)
         in_order = sorted_in_pieces(list(positions), int)
         return gathered(self.documents[position] for position in ticking(in_order))
 
-    def _key(self, value: Any) -> Hashable:
-        return hash_key(None if value is MISSING else value, self._collation)
+
+def join_key(value: Any, collation: Collation | None) -> Hashable:
+    """What is the same for values that join; one that is missing joins as null."""
+    return hash_key(None if value is MISSING else value, collation)

@@ -85,9 +85,7 @@ class LookupStage(Stage):
 
         def joined(document: Document) -> list[Document]:
             matching = join.matching(list(local_values(document, fields.local)) or [None])
-            if self.is_unwound or (join.has_everything and memory.used + memory.step <= limits.LOOKUP_BYTES_MAX):
-                return matching
-            return list(self._limited(matching))
+            return matching if self.is_unwound or join.is_small else list(self._limited(matching))
 
         return joined
 
