@@ -16,9 +16,9 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_collection
 from headrace.errors import CommandError
 from headrace.execution.counts import quick_count
-from headrace.execution.distinct_scan import distinct_values
 from headrace.execution.pipelines import run_pipeline_on
 from headrace.execution.plan import Finder, check_hint, collation_of
+from headrace.execution.planner.distinct_scan import distinct_values
 from headrace.execution.sources import documents, is_virtual, resolve
 from headrace.query.collation import Collation
 from headrace.store.catalog import Collection
