@@ -23,7 +23,7 @@ def start(store: Any) -> Any:
     last = bank.audit.find_one(sort=[("_id._data", -1)])
     stream = bank.watch(
         filter={"ns.coll": {"$in": WATCHED}},
-        operations=["insert", "update", "replace", "delete"],
+        operation_types=["insert", "update", "replace", "delete"],
         full_document="whenAvailable",
         full_document_before_change="whenAvailable",
         resume_after=last["_id"] if last else None,
@@ -34,12 +34,12 @@ def start(store: Any) -> Any:
 
 def entry(event: headrace.ChangeEvent) -> dict[str, Any]:
     """What the log says of an event."""
-    before, after = event.before or {}, event.document or {}
+    before, after = event.full_document_before_change or {}, event.full_document or {}
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return {
-        "_id": dict(event.token),
+        "_id": dict(event.resume_token),
         "at": event.wall_time,
-        "what": event.operation,
+        "what": event.operation_type,
         "collection": event.collection,
         "document": event.document_id,
         "before": {name: before[name] for name in changed if name in before},

@@ -21,7 +21,7 @@ class Cache:
         self._change_count = 0
         self.misses = 0
         self.changed = threading.Event()
-        self._stream = collection.watch(operations=["update", "replace", "delete", "drop", "rename"])
+        self._stream = collection.watch(operation_types=["update", "replace", "delete", "drop", "rename"])
         self._stream.on(None, self._drop)
 
     def get(self, key: Any) -> Any:
@@ -40,7 +40,7 @@ class Cache:
     def _drop(self, event: headrace.ChangeEvent) -> None:
         with self._lock:
             self._change_count += 1
-            if event.key is None:
+            if event.document_key is None:
                 self._documents.clear()
             else:
                 self._documents.pop(event.document_id, None)

@@ -32,10 +32,10 @@ class SearchIndex:
         count = 0
         while (event := self._stream.try_next()) is not None:
             count += 1
-            if event.key is not None:
+            if event.document_key is not None:
                 self._database.execute("DELETE FROM words WHERE id = ?", (str(event.document_id),))
-                if event.document is not None:
-                    self._put(event.document)
+                if event.full_document is not None:
+                    self._put(event.full_document)
         if count:
             self._commit(self._stream.resume_token)
         return count

@@ -56,7 +56,7 @@ async def lines_of(stream: Any, count: int | None) -> AsyncIterator[str]:
                 yield ": alive\n\n"
                 continue
             sent += 1
-            data = json.loads(dumps(event.document))
-            yield f"id: {event.token['_data']}\nevent: {event.operation}\ndata: {json.dumps(data)}\n\n"
+            data = json.loads(dumps(event.full_document))
+            yield f"id: {event.resume_token['_data']}\nevent: {event.operation_type}\ndata: {json.dumps(data)}\n\n"
     finally:
         await stream.close()

@@ -18,7 +18,7 @@ def follow(source: Any, target: Any, database: str) -> Any:
     state = target["sync"]["state"]
     position = state.find_one({"_id": database})
     stream = source[database].watch(
-        operations=CHANGES, full_document="updateLookup", resume_after=position["token"] if position else None
+        operation_types=CHANGES, full_document="updateLookup", resume_after=position["token"] if position else None
     )
     if position is None:  # what is there already, then what changed since the stream was opened
         for name in source[database].list_collection_names():
@@ -32,12 +32,12 @@ def apply(target: Any, database: str, event: headrace.ChangeEvent) -> None:
     """Make one change, and note how far it has come."""
     collection = target[database][event.collection]
     with target.start_session() as session, session.start_transaction():
-        if event.document is None:  # deleted, now or since
-            collection.delete_one(event.key, session=session)
+        if event.full_document is None:  # deleted, now or since
+            collection.delete_one(event.document_key, session=session)
         else:
-            collection.replace_one(event.key, event.document, upsert=True, session=session)
+            collection.replace_one(event.document_key, event.full_document, upsert=True, session=session)
         target["sync"]["state"].replace_one(
-            {"_id": database}, {"token": dict(event.token)}, upsert=True, session=session
+            {"_id": database}, {"token": dict(event.resume_token)}, upsert=True, session=session
         )
 
 
@@ -52,7 +52,7 @@ def main() -> list[Any]:
         notes.update_one({"_id": 2}, {"$set": {"done": True}})
         notes.delete_one({"_id": 1})
         for event in seen:
-            if event.operation == "delete":
+            if event.operation_type == "delete":
                 break
         stream.close()
         return list(target["app"]["notes"].find())

@@ -29,7 +29,7 @@ def take(jobs: Any) -> Any:
 
 def work(jobs: Any, do: Callable[[Any], Any]) -> None:
     """Do jobs until the store is closed."""
-    with contextlib.suppress(headrace.Closed), jobs.watch(operations=["insert"]) as stream:
+    with contextlib.suppress(headrace.Closed), jobs.watch(operation_types=["insert"]) as stream:
         while True:
             while (job := take(jobs)) is not None:
                 jobs.update_one({"_id": job["_id"]}, {"$set": {"state": "done", "result": do(job["work"])}})
@@ -42,7 +42,7 @@ def main(path: str | None = None, count: int = 20) -> list[int]:
     with headrace.open(path) as store:
         jobs = store["queue"]["jobs"]
         jobs.create_index([("state", 1), ("_id", 1)])
-        done = jobs.watch(operations=["update"], filter={"updateDescription.updatedFields.state": "done"})
+        done = jobs.watch(operation_types=["update"], filter={"updateDescription.updatedFields.state": "done"})
         workers = [threading.Thread(target=work, args=(jobs, lambda number: number**2)) for _ in range(4)]
         for worker in workers:
             worker.start()

@@ -16,12 +16,12 @@ class ChangeEvent:
         """The event's document, as drivers have it."""
 
     @property
-    def operation(self) -> str:
+    def operation_type(self) -> str:
         """`insert`, `update`, `replace`, `delete`, `drop`, `rename`, `dropDatabase`, `invalidate`, or another."""
         return str(self.raw["operationType"])
 
     @property
-    def token(self) -> Mapping[str, Any]:
+    def resume_token(self) -> Mapping[str, Any]:
         """Its resume token: `resume_after` it goes on with the event behind this one."""
         return self.raw["_id"]  # type: ignore[no-any-return]
 
@@ -46,7 +46,7 @@ class ChangeEvent:
         return self.raw.get("ns", {}).get("coll")  # type: ignore[no-any-return]
 
     @property
-    def key(self) -> Mapping[str, Any] | None:
+    def document_key(self) -> Mapping[str, Any] | None:
         """The document's key: `{"_id": ...}`."""
         return self.raw.get("documentKey")
 
@@ -56,27 +56,27 @@ class ChangeEvent:
         return (self.raw.get("documentKey") or {}).get("_id")
 
     @property
-    def document(self) -> Any:
+    def full_document(self) -> Any:
         """The document after the change: of an insert or a replace; of an update if `full_document` asks for it."""
         return self.raw.get("fullDocument")
 
     @property
-    def before(self) -> Any:
+    def full_document_before_change(self) -> Any:
         """The document before the change, if `full_document_before_change` asks for it."""
         return self.raw.get("fullDocumentBeforeChange")
 
     @property
-    def updated(self) -> Mapping[str, Any]:
+    def updated_fields(self) -> Mapping[str, Any]:
         """The fields that an update has set, by dotted path."""
         return self.raw.get("updateDescription", {}).get("updatedFields", {})  # type: ignore[no-any-return]
 
     @property
-    def removed(self) -> list[str]:
+    def removed_fields(self) -> list[str]:
         """The fields that an update has removed, as dotted paths."""
         return list(self.raw.get("updateDescription", {}).get("removedFields", ()))
 
     @property
-    def truncated(self) -> list[Mapping[str, Any]]:
+    def truncated_arrays(self) -> list[Mapping[str, Any]]:
         """The arrays that an update has made shorter: `field`, `newSize`."""
         return list(self.raw.get("updateDescription", {}).get("truncatedArrays", ()))
 
@@ -102,4 +102,4 @@ class ChangeEvent:
 
     def __repr__(self) -> str:
         where = ".".join(name for name in (self.database, self.collection) if name)
-        return f"<{self.operation} {where}{'' if self.key is None else f' {self.document_id!r}'}>"
+        return f"<{self.operation_type} {where}{'' if self.document_key is None else f' {self.document_id!r}'}>"

@@ -45,7 +45,7 @@ class EmbeddedChangeStream:
         batch_size: How many events are read at once.
         show_expanded_events: Events of `create`, `createIndexes` and others, too.
         filter: A query on the event: `{"fullDocument.status": "paid"}`.
-        operations: Events of these only: `["insert", "update"]`.
+        operation_types: Events of these only: `["insert", "update"]`.
         fields: Of updates, those only that touch one of these fields of the document.
 
     Raises:
@@ -58,7 +58,7 @@ class EmbeddedChangeStream:
         max_await_time_ms: int | None = None, batch_size: int | None = None, collation: Any = None,
         start_at_operation_time: Any = None, session: Any = None, start_after: Mapping[str, Any] | None = None,
         comment: Any = None, full_document_before_change: str | None = None, show_expanded_events: bool | None = None,
-        filter: Mapping[str, Any] | None = None, operations: Sequence[str] | None = None,
+        filter: Mapping[str, Any] | None = None, operation_types: Sequence[str] | None = None,
         fields: Sequence[str] | None = None, everything: bool = False,
     ) -> None:  # fmt: skip
         self._calls = calls
@@ -71,7 +71,7 @@ class EmbeddedChangeStream:
             startAtOperationTime=start_at_operation_time, fullDocumentBeforeChange=full_document_before_change,
             showExpandedEvents=show_expanded_events, allChangesForCluster=everything or None,
         )  # fmt: skip
-        self._stages = stages(self._options, operations, fields, filter, pipeline_of(pipeline or []))
+        self._stages = stages(self._options, operation_types, fields, filter, pipeline_of(pipeline or []))
         self._more = options_of(collation=collation, comment=comment)
         self._batch_size = batch_size
         self._session = session
@@ -211,7 +211,7 @@ class EmbeddedChangeStream:
         try:
             while True:
                 event = self.next()
-                operation = event.operation
+                operation = event.operation_type
                 for names, function in tuple(self._functions):
                     if names is None or operation in names:
                         function(event)

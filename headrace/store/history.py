@@ -107,7 +107,7 @@ class ChangedKeys:
 
 
 class Layer(Protocol):
-    """What many keys held before one write transaction: `veil.Veil`."""
+    """What many keys held before one write transaction: `before_images.BeforeImages`."""
 
     def before(self, key: TableKey) -> tuple[bytes | None] | None:
         """(what the key held); None where it was not changed."""

@@ -29,8 +29,8 @@ from headrace.store.catalog import Catalog
 from headrace.store.checksums.names import describe
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.checksums.upgrade import IncompatibleFormat, open_format
+from headrace.store.commit.before_images import BeforeImages, BeforeImageTransaction
 from headrace.store.commit.commit_in_pieces import undo_all
-from headrace.store.commit.veil import Veil, VeiledTransaction
 from headrace.store.data_file import DATA_FILE, UnusableDirectory
 from headrace.store.entries import noop_entry
 from headrace.store.kv import Environment, Transaction
@@ -90,10 +90,10 @@ class Store:
         self.memory = Memory()
         """The memory of the process, without a limit unless the engine gives it one."""
         self.transactions = Transactions(self)
-        self.veils: list[Veil] = []
+        self.before_images: list[BeforeImages] = []
         """What others see of the commits that are being made in pieces."""
-        self.unveiled: Transaction
-        """The KV transaction of the write transaction that is open, without veils; what it changes is not recorded."""
+        self.kv_of_pieces: Transaction
+        """That of the open write transaction, which reads pieces too, and whose changes are not recorded."""
         self.building: set[bytes] = set()
         """The numbers of the indexes that are being built."""
         self.index_uses: Counter[int] = Counter()
@@ -183,8 +183,8 @@ class Store:
     def reading(self) -> Iterator[View]:
         """A view of the last commit, for the length of a `with` that does not await."""
         kv = self.environment.begin_read()
-        if self.veils:
-            kv = VeiledTransaction(kv, self.veils, self.tables)
+        if self.before_images:
+            kv = BeforeImageTransaction(kv, self.before_images, self.tables)
         try:
             yield View(self, kv)
         finally:
@@ -193,13 +193,13 @@ class Store:
     def begin_read(self) -> Transaction:
         """As `reading`, for who ends the transaction by himself."""
         kv = self.environment.begin_read()
-        return VeiledTransaction(kv, self.veils, self.tables) if self.veils else kv
+        return BeforeImageTransaction(kv, self.before_images, self.tables) if self.before_images else kv
 
     def as_of(self, kv: Transaction, snapshot: int) -> Transaction:
         """What is read at a snapshot under the values of `history`: without the large commits that came later."""
         layers = self.transactions.history.layers
-        later = [layer for sequence, layer in layers if sequence > snapshot and isinstance(layer, Veil)]
-        return VeiledTransaction(kv, later, self.tables) if later else kv
+        later = [layer for sequence, layer in layers if sequence > snapshot and isinstance(layer, BeforeImages)]
+        return BeforeImageTransaction(kv, later, self.tables) if later else kv
 
     # Writing.
 
@@ -207,11 +207,11 @@ class Store:
         """Open the write transaction; one at a time."""
         if self._open_transaction is not None:
             raise RuntimeError("a write transaction is open already")
-        kv = self.unveiled = self.environment.begin_write()
+        kv = self.kv_of_pieces = self.environment.begin_write()
         if self.transactions.open:
             kv = self.transactions.recording(kv)
-        if self.veils:
-            kv = VeiledTransaction(kv, self.veils, self.tables)
+        if self.before_images:
+            kv = BeforeImageTransaction(kv, self.before_images, self.tables)
         self._open_transaction = WriteTransaction(self, kv)
         return self._open_transaction
 

@@ -84,7 +84,7 @@ class Transactions:
         del self.open[transaction.session]
         self._unlock(transaction)
         if transaction.pieces is not None:
-            transaction.pieces.lift()
+            transaction.pieces.show()
             transaction.pieces = None
             if transaction in self.undoing:
                 self.undoing.remove(transaction)

@@ -156,7 +156,7 @@ def test_a_transaction_reads_as_of_its_start_whenever_that_was(server: DrivenSer
         look(session)
         body = {"update": "c", "updates": [{"q": {"_id": 30}, "u": {"$inc": {"a": 1}}}], **part_of(session=session)}
         assert server.run("d", body)["code"] == 112  # type: ignore[index]
-    assert not server.store.transactions.history.layers and not server.store.veils
+    assert not server.store.transactions.history.layers and not server.store.before_images
     assert len(all_in(server)) == len(uncut()[0][0])
 
 
@@ -257,7 +257,7 @@ def test_a_commit_that_fails_in_the_middle_is_undone_and_its_transaction_aborted
         txn = server.store.begin()
         commit.undo(txn)
         server.store.commit(txn)
-    assert state(server) == before and not transactions.locks and not server.store.veils
+    assert state(server) == before and not transactions.locks and not server.store.before_images
     assert server.run("admin", {"commitTransaction": 1, **part_of()})["code"] == 251  # type: ignore[index]
 
 

@@ -25,7 +25,7 @@ stream = orders.watch()
 def say(*words):
     os.write(1, (" ".join(words) + "\\n").encode())  # a line at once, whatever other threads say
 
-stream.on("insert", lambda event: say("event", event.document_id, dumps(event.token)))
+stream.on("insert", lambda event: say("event", event.document_id, dumps(event.resume_token)))
 
 def insert(thread):
     for number in range(1_000_000):
@@ -52,7 +52,9 @@ def test_nothing_acknowledged_is_missing_after_a_kill(tmp_path: Path, after: int
         there = {document["_id"] for document in orders.find()}
         assert set(acknowledged) <= there
         assert orders.count_documents({}) == len(there)
-        events = [(event.document_id, dumps(event.token)) for event in iter(behind_first(store, seen).try_next, None)]
+        events = [
+            (event.document_id, dumps(event.resume_token)) for event in iter(behind_first(store, seen).try_next, None)
+        ]
         assert [(number, dumps(loads(token))) for _, number, token in seen[1:]] == events[: len(seen) - 1]
         assert {number for number, _ in events} | {seen[0][1]} <= there
 

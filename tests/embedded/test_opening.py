@@ -245,7 +245,7 @@ def test_background_jobs_expire_documents() -> None:
     with headrace.open(clock=clock) as store:
         orders = store.shop.orders
         orders.create_index("t", expireAfterSeconds=10)
-        stream = orders.watch(operations=["delete"])
+        stream = orders.watch(operation_types=["delete"])
         orders.insert_one({"_id": 1, "t": __import__("datetime").datetime(1990, 1, 1)})
         clock.advance(120_000)
         assert stream.next(timeout=60).document_id == 1

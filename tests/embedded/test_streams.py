@@ -41,9 +41,13 @@ def test_a_stream_is_pulled_without_waiting(store: Any) -> None:
         store.shop.orders.insert_one({"_id": 1, "a": 1})
         store.shop.other.insert_one({"_id": 1})
         event = stream.try_next()
-        assert (event.operation, event.document, event.key) == ("insert", {"_id": 1, "a": 1}, {"_id": 1})
+        assert (event.operation_type, event.full_document, event.document_key) == (
+            "insert",
+            {"_id": 1, "a": 1},
+            {"_id": 1},
+        )
         assert (event.database, event.collection, event.document_id) == ("shop", "orders", 1)
-        assert event.token == event.raw["_id"] and event["operationType"] == "insert"
+        assert event.resume_token == event.raw["_id"] and event["operationType"] == "insert"
         assert stream.try_next() is None and stream.has_read_all
 
 
@@ -75,24 +79,24 @@ def test_what_a_stream_watches(store: Any, scope: str) -> None:
     shop.other.insert_one({"_id": 2})
     store.else_.orders.insert_one({"_id": 3})
     expected = {"collection": [1], "database": [1, 2], "deployment": [1, 2, 3]}[scope]
-    assert [event.document_id for event in read(stream) if event.operation == "insert"] == expected
+    assert [event.document_id for event in read(stream) if event.operation_type == "insert"] == expected
 
 
 def test_events_are_chosen_by_operation_filter_and_pipeline(store: Any) -> None:
     orders = store.shop.orders
     streams = (
-        orders.watch(operations="delete"),
+        orders.watch(operation_types="delete"),
         orders.watch(filter={"fullDocument.status": "paid"}),
-        orders.watch([{"$project": {"operationType": 1}}], operations=["insert", "delete"]),
+        orders.watch([{"$project": {"operationType": 1}}], operation_types=["insert", "delete"]),
     )
     orders.insert_one({"_id": 1, "status": "new"})
     orders.replace_one({"_id": 1}, {"status": "paid"})
     orders.delete_one({"_id": 1})
-    assert [[event.operation for event in read(stream)] for stream in streams] == [
+    assert [[event.operation_type for event in read(stream)] for stream in streams] == [
         ["delete"], ["replace"], ["insert", "delete"],
     ]  # fmt: skip
     with pytest.raises(ValueError, match="no such operation: nope"):
-        orders.watch(operations=["nope"])
+        orders.watch(operation_types=["nope"])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +113,7 @@ def test_updates_that_touch_none_of_the_fields_are_left_out(store: Any, update: 
     stream = orders.watch(fields=["a.b", "list"])
     orders.update_one({"_id": 1}, update)
     orders.delete_one({"_id": 1})
-    assert [event.operation for event in read(stream)] == (["update"] if touches else []) + ["delete"]
+    assert [event.operation_type for event in read(stream)] == (["update"] if touches else []) + ["delete"]
 
 
 def test_an_update_is_described(store: Any) -> None:
@@ -119,8 +123,12 @@ def test_an_update_is_described(store: Any) -> None:
     stream = orders.watch(full_document="updateLookup", full_document_before_change="whenAvailable")
     orders.update_one({"_id": 1}, [{"$set": {"a": 2, "c": list(range(50))}}, {"$unset": "b"}])
     event = stream.next()
-    assert (dict(event.updated), event.removed, event.truncated) == ({"a": 2}, ["b"], [{"field": "c", "newSize": 50}])
-    assert (len(event.document["c"]), event.before["b"], event.transaction) == (50, 1, None)
+    assert (dict(event.updated_fields), event.removed_fields, event.truncated_arrays) == (
+        {"a": 2},
+        ["b"],
+        [{"field": "c", "newSize": 50}],
+    )
+    assert (len(event.full_document["c"]), event.full_document_before_change["b"], event.transaction) == (50, 1, None)
 
 
 def test_close_ends_an_iteration_that_waits(store: Any) -> None:
@@ -161,7 +169,7 @@ def test_an_invalidated_stream_ends_and_can_be_started_behind(store: Any) -> Non
     orders.insert_one({"_id": 1})
     stream = orders.watch()
     orders.drop()
-    assert [event.operation for event in stream] == ["drop", "invalidate"]
+    assert [event.operation_type for event in stream] == ["drop", "invalidate"]
     with pytest.raises(headrace.StreamInvalidated):
         stream.next()
     orders.insert_one({"_id": 2})
@@ -172,7 +180,7 @@ def test_a_stream_resumes_behind_its_token(store: Any) -> None:
     orders = store.shop.orders
     stream = orders.watch()
     orders.insert_many([{"_id": number} for number in range(5)])
-    tokens = [stream.next().token for _ in range(5)]
+    tokens = [stream.next().resume_token for _ in range(5)]
     assert stream.resume_token == tokens[-1]
     resumed = orders.watch(resume_after=tokens[2])
     assert [event.document_id for event in read(resumed)] == [3, 4]
@@ -253,8 +261,8 @@ def test_tokens_are_the_same_embedded_and_by_wire_and_each_resumes_the_others(st
             orders.insert_many([{"_id": number} for number in range(4)])
             events = [embedded.next() for _ in range(4)]
             assert [wire.next() for _ in range(4)] == [event.raw for event in events]
-        with client.shop.orders.watch(resume_after=events[1].token) as wire:
-            assert [wire.next()["_id"] for _ in range(2)] == [event.token for event in events[2:]]
+        with client.shop.orders.watch(resume_after=events[1].resume_token) as wire:
+            assert [wire.next()["_id"] for _ in range(2)] == [event.resume_token for event in events[2:]]
             resumed = orders.watch(resume_after=wire.resume_token)
         client.shop.orders.insert_one({"_id": "wire"})
         assert resumed.next(timeout=60).document_id == "wire"

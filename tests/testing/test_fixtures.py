@@ -34,4 +34,4 @@ def test_each_test_has_another_store(headrace_store: EmbeddedStore, number: int)
     with headrace_store.shop.orders.watch() as stream:
         headrace_store.shop.orders.insert_one({"_id": number})
         event = stream.next(timeout=10)
-        assert event.raw["documentKey"] == {"_id": number}
+        assert event.document_key == {"_id": number}

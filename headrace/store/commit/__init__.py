@@ -1,1 +1,1 @@
-"""The commit of a client's transaction: at once, or in pieces behind a veil."""
+"""The commit of a client's transaction: at once, or in pieces, which others do not see."""

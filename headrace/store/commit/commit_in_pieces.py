@@ -1,12 +1,12 @@
-"""The commit of a large transaction of a client, in turns: its writes go into the tables piece by piece, behind a veil.
+"""The commit of a large transaction of a client, in turns: its writes go into the tables piece by piece, unseen.
 
     prepared ── pieces ──▶ the last one: catalog, oplog entry, session ──▶ on disk: COMMITTED
                   └──────── a group of writes fails ──▶ undone piece by piece ──▶ ABORTED
 
     meta   "undo" + session (16) + number of a piece (4)   → {d: [table, key, value before it or null, ...]}   (BSON)
 
-Each piece is committed together with what undoes it, and the last one removes that. Others see the tables as they were
-before, through the `Veil`, until the last piece is published; a restart in between undoes the pieces before anything
+Each piece is committed together with what undoes it, and the last one removes that. Others read the tables as they were
+before, by `BeforeImages`, until the last piece is published; a restart in between undoes the pieces before anything
 else. The entries of the oplog's chain but the last are part of the pieces. They are in no index; those of a commit that
 was undone stay, and nothing leads to them.
 
@@ -23,7 +23,7 @@ from headrace import limits
 from headrace.store import entries, pre_images
 from headrace.store.catalog import Collection
 from headrace.store.client_transaction import AppliedOperation, ClientTransaction
-from headrace.store.commit.veil import Veil
+from headrace.store.commit.before_images import BeforeImages
 from headrace.store.kv import Environment, Table, Transaction
 from headrace.store.transaction_registry import RECORD_START
 from headrace.store.write_transaction import WriteTransaction
@@ -55,8 +55,8 @@ def commit(current: Current, transaction: ClientTransaction, lsid: bytes) -> Com
     pieces = transaction.pieces = CommitInPieces(current().store, transaction)
     try:
         pieces.prepare(current)
-        turn.pause()  # from here on the write is the last of its group, behind which nobody looks past the veil
-        current().store.veils.append(pieces.veil)
+        turn.pause()  # from here on the write is the last of its group, so that none reads the pieces
+        current().store.before_images.append(pieces.before_images)
         pieces.write(current)
         pieces.log(current, entries.session_head(lsid, transaction.number))
     except BaseException:
@@ -70,7 +70,7 @@ class CommitInPieces:
 
     def __init__(self, store: Store, transaction: ClientTransaction) -> None:
         self.transaction = transaction
-        self.veil = Veil(store)
+        self.before_images = BeforeImages(store)
         self.failed = False
         """It is being undone."""
         self.numbers: dict[bytes, bytes] = {}
@@ -96,7 +96,7 @@ class CommitInPieces:
         inserted = self._count_inserted(current)
         self._reserve(current, inserted)
         self._list_changes(current)
-        self._sort_veil()
+        self._sort_before_images()
 
     def _number_collections(self, current: Current) -> None:
         for made in self.transaction.created.values():
@@ -131,7 +131,10 @@ class CommitInPieces:
                 first = txn.next_record(txn.catalog.collections[names[prefix]], count)
                 self._store.transactions.reserved[prefix] = first + count
             self._first_records[prefix] = first
-            self.veil.hidden[number] = number + first.to_bytes(8, "big"), number + (first + count).to_bytes(8, "big")
+            self.before_images.hidden[number] = (
+                number + first.to_bytes(8, "big"),
+                number + (first + count).to_bytes(8, "big"),
+            )
 
     def _list_changes(self, current: Current) -> None:
         """In the order of the statements, which is that of the records."""
@@ -157,15 +160,15 @@ class CommitInPieces:
             before = current().kv.get(key, db=db)
             if before is not None or value is not None:
                 self._changes.append((db, key, value))
-                self.veil.values[db, key] = before
+                self.before_images.values[db, key] = before
         freed_in_pieces(self._changes)
 
-    def _sort_veil(self) -> None:
+    def _sort_before_images(self) -> None:
         by_prefix: dict[tuple[Table, bytes], list[bytes]] = {}
-        for db, key in ticking_all(self.veil.values):
+        for db, key in ticking_all(self.before_images.values):
             by_prefix.setdefault((db, key[:4]), []).append(key)
         for (db, prefix), keys in by_prefix.items():
-            self.veil.changed.set_sorted(db, prefix, sorted_in_pieces(keys, _itself))
+            self.before_images.changed.set_sorted(db, prefix, sorted_in_pieces(keys, _itself))
 
     # Piece by piece.
 
@@ -183,7 +186,7 @@ class CommitInPieces:
         self._put(current(), piece)
 
     def _put(self, txn: WriteTransaction, piece: list[Change]) -> None:
-        kv, values = self._store.unveiled, self.veil.values
+        kv, values = self._store.kv_of_pieces, self.before_images.values
         names = {table: name for name, table in txn.tables.items()}
         undo: list[Any] = []
         by_table: dict[Table, list[tuple[bytes, bytes]]] = {}
@@ -215,7 +218,7 @@ class CommitInPieces:
         freed_in_pieces(self.transaction.operations)
         freed_in_pieces(self.transaction.claims)
         freed_in_pieces(self.transaction.overlay.values)
-        freed_in_pieces(self.veil.values)
+        freed_in_pieces(self.before_images.values)
 
     def _log(self, txn: WriteTransaction, head: bytes, chunk: list[AppliedOperation]) -> None:
         position = txn.reserve(1)
@@ -240,10 +243,10 @@ class CommitInPieces:
             if prefix in self.numbers:
                 collections[prefix].next_record = first + max(0, self.counts.get(prefix, 0))
         for piece in range(self._piece_count):
-            self._store.unveiled.delete(self._undo_key(piece), db=txn.tables["meta"])
+            self._store.kv_of_pieces.delete(self._undo_key(piece), db=txn.tables["meta"])
         transactions = self._store.transactions
         if len(transactions.open) > 1:
-            transactions.history.add_layer(transactions.history.sequence, self.veil)
+            transactions.history.add_layer(transactions.history.sequence, self.before_images)
 
     def _undo_key(self, piece: int) -> bytes:
         return _UNDO + self.transaction.session + piece.to_bytes(4, "big")
@@ -258,14 +261,14 @@ class CommitInPieces:
             self.failed = True
             self._store.transactions.undoing.append(self.transaction)
             return
-        self.lift()
+        self.show()
         self.transaction.pieces = None
         self.transaction.account.may_close = True
 
-    def lift(self) -> None:
+    def show(self) -> None:
         """Everybody sees what the tables hold."""
-        if self.veil in self._store.veils:
-            self._store.veils.remove(self.veil)
+        if self.before_images in self._store.before_images:
+            self._store.before_images.remove(self.before_images)
         for prefix in self._first_records:
             self._store.transactions.reserved.pop(prefix, None)
 
@@ -273,7 +276,7 @@ class CommitInPieces:
         """Undo one piece; behind the last one the transaction has ended, once `txn` is published."""
         row = _first_undo(txn.kv, txn.tables, self.transaction.session)
         if row is not None:
-            _undo(self._store.unveiled, txn.tables, *row)
+            _undo(self._store.kv_of_pieces, txn.tables, *row)
             return
         self.transaction.committing = txn
         txn.commits.append(self.transaction)

@@ -123,7 +123,7 @@ def _write(
     """Put the writes into the tables; what the transaction inserted and deleted again is not among them."""
     documents, kv = txn.tables["documents"], txn.kv
     if len(txn.store.transactions.open) == 1:
-        kv = txn.store.unveiled  # nobody will read what its keys held before
+        kv = txn.store.kv_of_pieces  # nobody will read what its keys held before
     for (db, key), value in transaction.overlay.values.items():
         prefix, rest = numbers.get(key[:4], key[:4]), key[4:]
         if db is not documents:

@@ -1,11 +1,11 @@
 """What others see of keys that the commit of a large transaction is changing piece by piece: what they held before.
 
-    a key that the veil has      its value before the first piece, None: nothing
-    a record that it hides       nothing: the documents that the transaction inserts, one range for each collection
+    a key that it changes        its value before the first piece, None: nothing
+    a record that it inserts     nothing: the records of its documents are one range in each collection
     any other key                what the tables hold
 
 The keys are locked by the transaction, so that nobody else writes them meanwhile. Once the last piece is on disk the
-veil is lifted for all but the transactions that began before: to those it belongs for as long as they are open.
+tables show it to all but the transactions that began before, for which the before-images stay until they end.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _ABSENT: Final[Any] = object()
 
 
-class Veil:
-    """The keys of one transaction's commit, and what they held before. Does not change once others see through it."""
+class BeforeImages:
+    """The keys of one transaction's commit, and what they held before. Does not change once others read through it."""
 
     __slots__ = ("changed", "documents", "hidden", "values")
 
@@ -48,20 +48,20 @@ class Veil:
         return hidden if hidden is not None and hidden[0] <= key < hidden[1] else None
 
 
-class VeiledTransaction:
-    """A KV transaction that reads the tables through veils, the oldest first, and writes past them."""
+class BeforeImageTransaction:
+    """A KV transaction that reads changed keys as they were before, by the oldest commit, and writes to the tables."""
 
-    __slots__ = ("_base", "_tracked", "_veils")
+    __slots__ = ("_base", "_layers", "_tracked")
 
-    def __init__(self, base: Transaction, veils: Sequence[Veil], tables: dict[str, Table]) -> None:
+    def __init__(self, base: Transaction, layers: Sequence[BeforeImages], tables: dict[str, Table]) -> None:
         self._base = base
-        self._veils = veils
+        self._layers = layers
         self._tracked = {tables[name] for name in TRACKED}
 
     def get(self, key: bytes, *, db: Table) -> bytes | None:
         """The value of a key."""
-        for veil in self._veils:
-            before = veil.before((db, key))
+        for layer in self._layers:
+            before = layer.before((db, key))
             if before is not None:
                 return before[0]
         return self._base.get(key, db=db)
@@ -79,13 +79,13 @@ class VeiledTransaction:
         return self._base.delete(key, db=db)
 
     def drop(self, db: Table, *, delete: bool) -> None:
-        """Remove all items of a table, of those that no veil covers."""
+        """Remove all items of a table, also what a commit in pieces has there."""
         self._base.drop(db, delete=delete)
 
     def cursor(self, db: Table) -> Cursor:
-        """A cursor over the table as it is seen through the veils."""
+        """A cursor over the table with changed keys as they were before."""
         base = self._base.cursor(db)
-        return _VeiledCursor(self, base, db, self._veils) if db in self._tracked else base
+        return _BeforeImageCursor(self, base, db, self._layers) if db in self._tracked else base
 
     def stat(self, db: Table) -> dict[str, int]:
         """The sizes of the table as it is."""
@@ -100,14 +100,14 @@ class VeiledTransaction:
         self._base.abort()
 
 
-class _VeiledCursor(OverlayCursor):
-    """A cursor that jumps over hidden documents, and has for other veiled keys what they held before."""
+class _BeforeImageCursor(OverlayCursor):
+    """A cursor that jumps over hidden documents, and has for other changed keys what they held before."""
 
     __slots__ = ("_ranges",)
 
-    def __init__(self, txn: VeiledTransaction, base: Cursor, db: Table, veils: Sequence[Veil]) -> None:
-        super().__init__(txn, base, db, [veil.changed for veil in veils])
-        self._ranges = [veil for veil in veils if veil.hidden and veil.documents is db]
+    def __init__(self, txn: BeforeImageTransaction, base: Cursor, db: Table, layers: Sequence[BeforeImages]) -> None:
+        super().__init__(txn, base, db, [layer.changed for layer in layers])
+        self._ranges = [layer for layer in layers if layer.hidden and layer.documents is db]
 
     def putmulti(
         self, items: list[tuple[bytes, bytes]], *, overwrite: bool = True, append: bool = False
@@ -136,8 +136,8 @@ class _VeiledCursor(OverlayCursor):
                 there = base.prev() if there else base.last()
 
     def _range_at(self, key: bytes) -> tuple[bytes, bytes] | None:
-        for veil in self._ranges:
-            hidden = veil.range_of(key)
+        for layer in self._ranges:
+            hidden = layer.range_of(key)
             if hidden is not None:
                 return hidden
         return None
