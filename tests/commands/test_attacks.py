@@ -227,7 +227,7 @@ def test_operations_of_others_are_not_read_by_a_stage_within_another(users: User
 
 def test_each_stage_is_known_to_the_check() -> None:
     elsewhere = {"$changeStream", "$documents", "$facet", "$graphLookup", "$lookup", "$merge", "$out", "$unionWith"}
-    described = pipelines._SOURCES.keys() | pipelines._OF_USERS.keys()
+    described = pipelines._SOURCES.keys() | pipelines._OF_USERS.keys() | pipelines._CLUSTER_WIDE.keys()
     assert set(STAGES) - pipelines.HERE - set(UNSUPPORTED) <= elsewhere | described
     assert set(STAGES) >= pipelines.HERE
 

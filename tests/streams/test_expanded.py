@@ -294,7 +294,7 @@ NOT_CHANGED: dict[str, tuple[dict[str, Any], int]] = {
     "an unknown field": ({"name": "a_1", "hiden": True}, 40415),
     "both a name and a key": ({"name": "a_1", "keyPattern": {"a": 1}, "hidden": True}, 72),
     "nothing to change": ({"name": "a_1"}, 72),
-    "uniqueness, which is not supported": ({"name": "a_1", "hidden": True, "unique": True}, 115),
+    "uniqueness that was not prepared": ({"name": "a_1", "hidden": True, "unique": True}, 72),
     "which index": ({"hidden": True}, 72),
 }
 

@@ -27,6 +27,8 @@ _SOURCES: Final = {
     "$planCacheStats": frozenset({"planCacheRead"}),
 }
 """Stages that describe a collection: what they require instead of `find`."""
+_CLUSTER_WIDE: Final = {"$querySettings": frozenset({"querySettings"})}
+"""Stages that show what holds for the whole cluster."""
 _OF_USERS: Final = {
     "$currentOp": frozenset({"inprog"}),
     "$listLocalSessions": frozenset({"listSessions"}),
@@ -87,6 +89,8 @@ def _source(namespace: str, db: str, first: tuple[str, Any], grants: Grants) -> 
             yield CLUSTER, _OF_USERS[name]
     elif name in _SOURCES:
         yield namespace, _SOURCES[name]
+    elif name in _CLUSTER_WIDE:
+        yield CLUSTER, _CLUSTER_WIDE[name]
     elif name != "$documents":
         yield namespace, FIND
 
