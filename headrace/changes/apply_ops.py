@@ -11,6 +11,8 @@ scope or not. An `applyOps` command that a client sends, without a session, make
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final, Protocol, TypeAlias
 
 from headrace.changes.bson_elements import document_of
@@ -23,6 +25,8 @@ from headrace.values.position import Position, from_bson_value
 Fields: TypeAlias = dict[bytes, bytes]
 """Value bytes by field name."""
 
+PIECE_COUNT: Final = 64
+"""Operations that are unwound at once: a millisecond."""
 _NO_TIME: Final = b"\0" * 8
 _TRUE: Final = b"\x01"
 
@@ -46,59 +50,93 @@ def text_of(value: bytes) -> str:
 
 def unwound(data: bytes, history: EntryLookup | None) -> tuple[UnwoundOperation, ...]:
     """The operations of an entry that slicing does not understand, in order."""
+    return tuple(chain.from_iterable(unwound_in_pieces(data, history)))
+
+
+def unwound_in_pieces(data: bytes, history: EntryLookup | None) -> Iterator[list[UnwoundOperation]]:
+    """As `unwound`, some operations at a time, so that a large transaction is neither read nor held at once."""
     entry = fields_of(data)
     if text_of(entry[b"op"]) == "n":
-        return ()
-    if text_of(entry[b"op"]) != "c":
-        return (_operation(entry, entry),)
-    command = next((name for _, name, _, _ in iter_elements(entry[b"o"])), b"")
-    if command not in (b"applyOps", b"commitTransaction"):
-        return (_operation(entry, entry),)
-    return tuple(_transaction(entry, command, history))
+        return
+    command = b""
+    if text_of(entry[b"op"]) == "c":
+        command = next((name for _, name, _, _ in iter_elements(entry[b"o"])), b"")
+    if command in (b"applyOps", b"commitTransaction"):
+        yield from _transaction(entry, command, history)
+    else:
+        yield [_operation(entry, entry)]
 
 
-def _transaction(entry: Fields, command: bytes, history: EntryLookup | None) -> list[UnwoundOperation]:
+def _transaction(entry: Fields, command: bytes, history: EntryLookup | None) -> Iterator[list[UnwoundOperation]]:
     """The operations of a transaction, if this is the entry that completes it."""
     o = fields_of(entry[b"o"])
     several_inserts = entry.get(b"multiOpType") == b"\x01\0\0\0"
     if o.get(b"partialTxn") == _TRUE or o.get(b"prepare") == _TRUE:
-        return []
+        return
     if not several_inserts and (b"lsid" not in entry or b"txnNumber" not in entry):
-        return []
+        return
     session = None if several_inserts else Session(entry[b"lsid"], entry[b"txnNumber"])
-    chain = [entry] if command == b"applyOps" else []
+    earlier: list[Position] = []
     if not several_inserts:
-        chain = [*_earlier(entry, history), *chain]
-    operations: list[UnwoundOperation] = []
-    for link in chain:
-        array = fields_of(link[b"o"])[b"applyOps"]
-        for index, item in enumerate(array[start:end] for _, _, start, end in iter_elements(array)):
-            operation = _operation(fields_of(item), entry)
-            operation.index = len(operations)
-            operation.session = session
-            operation.image_position = from_bson_value(link[b"ts"])
-            operation.image_index = index
-            operations.append(operation)
-    return [operation for operation in operations if operation.head is not None or operation.command_namespace]
+        for _ in _find_earlier(entry, history, earlier):
+            yield []
+    count = 0
+    for position in reversed(earlier):
+        link = fields_of(_read(position, history))
+        yield from _link(link, entry, session, count)
+        count += _count(link)
+    if command == b"applyOps":
+        yield from _link(entry, entry, session, count)
 
 
-def _earlier(entry: Fields, history: EntryLookup | None) -> list[Fields]:
-    """The transaction's entries before this one, oldest first."""
-    earlier: list[Fields] = []
-    while True:
-        before = fields_of(entry[b"prevOpTime"])[b"ts"] if b"prevOpTime" in entry else _NO_TIME
-        if before == _NO_TIME:
-            return earlier[::-1]
-        data = history.entry(from_bson_value(before)) if history is not None else None
-        if data is None:
-            raise CommandError(
-                286,
-                "Oplog no longer has history necessary for $changeStream to observe operations from a committed "
-                "transaction.",
-                labels=("NonResumableChangeStreamError",),
-            )
-        entry = fields_of(data)
-        earlier.append(entry)
+def _link(link: Fields, entry: Fields, session: Session | None, first: int) -> Iterator[list[UnwoundOperation]]:
+    """The operations in one entry of a transaction, of which `first` come before it; `entry` completes it."""
+    array = fields_of(link[b"o"])[b"applyOps"]
+    position = from_bson_value(link[b"ts"])
+    piece: list[UnwoundOperation] = []
+    for index, (_, _, start, end) in enumerate(iter_elements(array)):
+        operation = _operation(fields_of(array[start:end]), entry)
+        operation.index = first + index
+        operation.session = session
+        operation.image_position = position
+        operation.image_index = index
+        if operation.head is not None or operation.command_namespace:
+            piece.append(operation)
+        if len(piece) == PIECE_COUNT:
+            yield piece
+            piece = []
+    yield piece
+
+
+def _count(link: Fields) -> int:
+    return sum(1 for _ in iter_elements(fields_of(link[b"o"])[b"applyOps"]))
+
+
+def _find_earlier(entry: Fields, history: EntryLookup | None, earlier: list[Position]) -> Iterator[None]:
+    """Put the positions of the transaction's entries before this one into `earlier`, the newest first. Yields now and
+    then."""
+    before = fields_of(entry[b"prevOpTime"])[b"ts"] if b"prevOpTime" in entry else _NO_TIME
+    while before != _NO_TIME:
+        position = from_bson_value(before)
+        earlier.append(position)
+        data = _read(position, history)
+        element = find_element(data, b"prevOpTime")
+        before = _NO_TIME if element is None else fields_of(data[element[1] : element[2]])[b"ts"]
+        if len(earlier) % 16 == 0:
+            yield
+
+
+def _read(position: Position, history: EntryLookup | None) -> bytes:
+    """An earlier entry of a transaction. Raises 286 where the oplog no longer has it."""
+    data = None if history is None else history.entry(position)
+    if data is None:
+        raise CommandError(
+            286,
+            "Oplog no longer has history necessary for $changeStream to observe operations from a committed "
+            "transaction.",
+            labels=("NonResumableChangeStreamError",),
+        )
+    return data
 
 
 def _operation(item: Fields, entry: Fields) -> UnwoundOperation:

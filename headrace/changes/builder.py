@@ -10,7 +10,7 @@ conditions do: it is a filter over the drafts, and the fast path is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from headrace import limits
 from headrace.changes import command_events, document_events, split, view_events
@@ -68,7 +68,14 @@ class EventBuilder:
         an event cannot be built (280, 47, 10334, 286, and whatever the client's expressions raise):
         `IncompleteEvents` when other events of the same entry come before it.
         """
-        operations = entry.operations(self._history)
+        return self._build(entry.operations(self._history), guard)
+
+    def build_in_pieces(self, entry: DecodedEntry, guard: ResumeGuard | None = None) -> Iterator[list[Event]]:
+        """As `build`, the events of some operations at a time; what `build` raises ends it."""
+        for operations in entry.pieces(self._history):
+            yield self._build(operations, guard)
+
+    def _build(self, operations: Iterable[Operation], guard: ResumeGuard | None) -> list[Event]:
         events: list[Event] = []
         try:
             if guard is None or guard.settled:

@@ -6,14 +6,18 @@ with it for the next stream.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
-from headrace.changes.apply_ops import EntryLookup, unwound
+from headrace.changes.apply_ops import EntryLookup, unwound, unwound_in_pieces
 from headrace.changes.operation import Operation
 from headrace.changes.slicing import sliced
 from headrace.values.bson import decode, find_element
 from headrace.values.position import Position, from_bson_value
 
+_COMMAND: Final = b"\x02op\0\x02\0\0\0c\0"
+_HEAD_BYTES: Final = 512
+"""Within these an entry has its `op`, behind what names the session."""
 __all__ = ["DecodedEntry", "EntryLookup"]
 
 
@@ -52,6 +56,15 @@ class DecodedEntry:
             else:
                 self._operations = unwound(self.data, history)
         return self._operations
+
+    @property
+    def may_be_long(self) -> bool:
+        """Whether it may have very many operations, which were not unwound yet: a transaction's last entry may."""
+        return self._operations is None and self.data.find(_COMMAND, 0, _HEAD_BYTES) > 0
+
+    def pieces(self, history: EntryLookup | None = None) -> Iterator[Sequence[Operation]]:
+        """As `operations`, some at a time, which are not stored."""
+        return iter((self._operations,)) if self._operations is not None else unwound_in_pieces(self.data, history)
 
     def forget(self) -> None:
         """Drop everything but the raw entry; it is derived again when asked for."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum
+from itertools import chain
 from typing import Any, Final, Protocol
 
 from headrace import limits
@@ -75,6 +76,7 @@ class ChangeCursor:
         "_guard",
         "_index",
         "_read_from",
+        "_rest",
         "_spec",
         "_token",
         "_token_time",
@@ -125,6 +127,7 @@ class ChangeCursor:
         self.state = CursorState.BEHIND
         self._guard = ResumeGuard(spec) if spec.resume is not None else None
         last = source.store.last_position
+        self._rest: tuple[int, Iterator[Event | CommandError | None]] | None = None  # of the entry at this position
         self._token = spec.first_token(last + 1)
         self._token_time = int(decode(self._token)["_data"][2:18], 16)
         self._after = ""  # no event with this token or an earlier one is returned
@@ -168,6 +171,7 @@ class ChangeCursor:
 
     def _catch_up(self) -> None:
         """Everything committed was read: from here on events come from the feed."""
+        self._rest = None
         self._feed = self._feeds.join(self._spec.share_key, self._builder, self.key)
         self._index = self._feed.end
         self.state = CursorState.LIVE
@@ -229,22 +233,27 @@ class ChangeCursor:
         size, seen = 0, 0
         until_ms = self._clock_ms() + limits.SCAN_MS_MAX
         for position, raw in self._entries(view):
-            events, failure = self._built(raw)
-            for event in events:
-                if event.token <= self._after:
+            items = self._items_of(position, raw)
+            for item in items:
+                if item is None:  # a piece of a long entry is done
+                    if self._clock_ms() > until_ms:
+                        self._retain(position, items)
+                        return Batch(documents, self._token)
                     continue
-                size += len(event.document) if event.document is not None else 0
-                if documents and (size > limits.BATCH_BYTES_MAX or len(documents) == count_max):
+                if isinstance(item, CommandError):
                     self._read_from = position
+                    if documents:
+                        return Batch(documents, self._token)
+                    raise item
+                if item.token <= self._after:
+                    continue
+                size += len(item.document) if item.document is not None else 0
+                if documents and (size > limits.BATCH_BYTES_MAX or len(documents) == count_max):
+                    self._retain(position, chain((item,), items))
                     return Batch(documents, self._token)
-                self._hand_out(event, documents)
-                if event.closes:
+                self._hand_out(item, documents)
+                if item.closes:
                     return Batch(documents, self._token)
-            if failure is not None:
-                self._read_from = position
-                if documents:
-                    return Batch(documents, self._token)
-                raise failure
             self._read_from = position + 1
             if self._guard is not None and self._guard.settled:
                 self._guard = None
@@ -258,14 +267,37 @@ class ChangeCursor:
         self._reached_end(view)
         return Batch(documents, self._token)
 
-    def _built(self, raw: bytes) -> tuple[list[Event], CommandError | None]:
-        """The events of an entry, and the error that comes after them if not all of them can be built."""
+    def _items_of(self, position: int, raw: bytes) -> Iterator[Event | CommandError | None]:
+        """The events of an entry, and an error behind them if not all of them can be built. Those of a long entry are
+        built piece by piece, with None behind each, and go on where the last batch ended."""
+        rest, self._rest = self._rest, None
+        if rest is not None and rest[0] == position:
+            return rest[1]
+        entry = DecodedEntry(raw)
+        if entry.may_be_long:
+            return self._built_in_pieces(entry)
         try:
-            return self._builder.build(DecodedEntry(raw), self._guard), None
+            return iter(self._builder.build(entry, self._guard))
         except IncompleteEvents as error:
-            return error.events, error
+            return iter((*error.events, error))
         except CommandError as error:
-            return [], error
+            return iter((error,))
+
+    def _built_in_pieces(self, entry: DecodedEntry) -> Iterator[Event | CommandError | None]:
+        try:
+            for events in self._builder.build_in_pieces(entry, self._guard):
+                yield from events
+                yield None
+        except IncompleteEvents as error:
+            yield from error.events
+            yield error
+        except CommandError as error:
+            yield error
+
+    def _retain(self, position: int, items: Iterator[Event | CommandError | None]) -> None:
+        """The next batch begins in the middle of an entry."""
+        self._read_from = position
+        self._rest = position, items
 
     def _entries(self, view: View) -> Iterator[tuple[int, bytes]]:
         """Entries from the stream's position on, only those of namespaces in its scope."""

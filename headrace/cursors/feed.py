@@ -8,12 +8,13 @@ An event that cannot be built (too large, its image missing) is in the feed as t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from headrace import limits
+from headrace.changes.entry import DecodedEntry
 from headrace.changes.event import Event, IncompleteEvents
 from headrace.changes.stream import mark_document
 from headrace.cursors.batch import Batch
@@ -33,8 +34,8 @@ class Feed:
     """Built events, numbered from the feed's birth, of one `EventBuilder`."""
 
     __slots__ = (
-        "_account", "_batches", "_bytes", "_channel", "_channels", "_feeds", "_items", "_read", "builder", "end",
-        "start", "users",
+        "_account", "_batches", "_bytes", "_channel", "_channels", "_feeds", "_items", "_pieces", "_read", "builder",
+        "end", "start", "users",
     )  # fmt: skip
 
     def __init__(self, builder: EventBuilder, channels: Channels, key: str, feeds: Feeds) -> None:
@@ -45,6 +46,7 @@ class Feed:
         self._read = self._channel.end  # sequence number of the next entry to read from the channel
         self._items: list[Item] = []
         self._bytes = 0
+        self._pieces: Iterator[list[Event]] | None = None  # what is left of the entry at `_read`, if it is a long one
         self._account: Account | None = None  # opened when there is something to count
         self._batches: dict[tuple[int, int, int], Batch] = {}  # returned lately, by (first, count, position)
         self.start = 0
@@ -68,24 +70,22 @@ class Feed:
             self._forget()
             return True
         self._batches.clear()
-        build = self.builder.build
         entries = channel.since(self._read)
-        clock_ms = None if len(entries) == 1 else clock_ms
+        if len(entries) == 1 and not entries[0][1].may_be_long:
+            clock_ms = None
         until_ms = inf if clock_ms is None else clock_ms() + limits.FEED_MS_MAX
+        is_over = False
         for _, entry in entries:
-            items: Sequence[Item]
-            try:
-                items = build(entry)
-            except IncompleteEvents as error:
-                items = [*error.events, error]
-            except CommandError as error:
-                items = [error]
-            self._read += 1
-            for item in items:
-                self._items.append(item)
-                self._bytes += _size(item)
-            self.end += len(items)
-            if clock_ms is not None and clock_ms() > until_ms:
+            while not is_over:
+                items = self._built(entry)
+                self._items += items
+                self._bytes += sum(map(_size, items))
+                self.end += len(items)
+                is_over = clock_ms is not None and clock_ms() > until_ms
+                if self._pieces is None:
+                    self._read += 1
+                    break
+            if is_over:
                 break
         if len(self._items) > 2 * limits.FEED_EVENT_COUNT_MAX or self._bytes > limits.FEED_BYTES_MAX:
             self._shorten()
@@ -93,6 +93,24 @@ class Feed:
         if abs(self._bytes - counted) > limits.COUNTED_STEP_BYTES:
             self._count()
         return self._read == channel.end
+
+    def _built(self, entry: DecodedEntry) -> Sequence[Item]:
+        """The events of an entry; of a long one the next ones, with `_pieces` set until there are no more."""
+        try:
+            if self._pieces is None:
+                if not entry.may_be_long:
+                    return self.builder.build(entry)
+                self._pieces = self.builder.build_in_pieces(entry)
+            events = next(self._pieces, None)
+            if events is None:
+                self._pieces = None
+            return events or ()
+        except IncompleteEvents as error:
+            self._pieces = None
+            return [*error.events, error]
+        except CommandError as error:
+            self._pieces = None
+            return [error]
 
     def _count(self) -> None:
         if self._account is None:
@@ -113,6 +131,7 @@ class Feed:
     def _forget(self) -> None:
         """The channel dropped entries that were not read, or memory is needed: all watchers go back to the oplog."""
         self._items.clear()
+        self._pieces = None
         self._bytes = 0
         self._count()
         self._read = self._channel.end
@@ -160,7 +179,9 @@ class Feed:
         batch = Batch(documents, last.token_document)
         batch.end, batch.last, batch.closes = self.start + at, last, last.closes
         following = items[at] if at < len(items) else None
-        entry_is_over = following is None or (type(following) is Event and following.cluster_time > last.cluster_time)
+        entry_is_over = (following is None and self._pieces is None) or (
+            type(following) is Event and following.cluster_time > last.cluster_time
+        )
         batch.read_from = last.cluster_time + entry_is_over
         if (
             batch.end == self.end

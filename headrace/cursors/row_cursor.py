@@ -11,10 +11,13 @@ from typing import Final
 
 from headrace import limits
 from headrace.changes.builder import EventBuilder
+from headrace.changes.entry import DecodedEntry
+from headrace.changes.event import Event, IncompleteEvents
 from headrace.changes.row_collector import Entry, ReadBounds, RowCollector
 from headrace.changes.stream import StreamSpec
 from headrace.cursors.change_cursor import ChangeCursor, ViewSource, check_read
 from headrace.cursors.feed import Feeds
+from headrace.errors import CommandError
 from headrace.values.arrow import RowColumns
 from headrace.values.bson import encode
 from headrace.values.position import LAST
@@ -104,6 +107,15 @@ class RowCursor(ChangeCursor):
         elif failure is not None and not self.moved:
             raise failure
         return not (past or failure or self._taker.full)
+
+    def _built(self, raw: bytes) -> tuple[list[Event], CommandError | None]:
+        """The events of an entry, and the error that comes after them if not all of them can be built."""
+        try:
+            return self._builder.build(DecodedEntry(raw), self._guard), None
+        except IncompleteEvents as error:
+            return error.events, error
+        except CommandError as error:
+            return [], error
 
     def _is_late(self, position: int) -> bool:
         self._looked_at += _LOOK + 1
