@@ -170,9 +170,11 @@ class ChangeCursor:
     # Caught up.
 
     def _catch_up(self) -> None:
-        """Everything committed was read: from here on events come from the feed."""
+        """Everything committed was read: from here on events come from the feed, unless that lags behind."""
         self._rest = None
-        self._feed = self._feeds.join(self._spec.share_key, self._builder, self.key)
+        self._feed = self._feeds.join(self._spec.share_key, self._builder, self.key, self._clock_ms)
+        if self._feed is None:
+            return
         self._index = self._feed.end
         self.state = CursorState.LIVE
 

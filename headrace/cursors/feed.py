@@ -216,13 +216,15 @@ class Feeds:
         self._mark: tuple[int, bytes, str] = (-1, b"", "")
         self._feeds: dict[bytes, Feed] = {}
 
-    def join(self, share_key: bytes, builder: EventBuilder, key: str) -> Feed:
-        """The feed of these streams, up to date, made for its first user."""
+    def join(self, share_key: bytes, builder: EventBuilder, key: str, clock_ms: Callable[[], float]) -> Feed | None:
+        """The feed of these streams, made for its first user; None where it is not up to date, and there is no time to
+        build what it lacks."""
         feed = self._feeds.get(share_key)
         if feed is None:
             feed = self._feeds[share_key] = Feed(builder, self._channels, key, self)
+        elif not feed.pull(clock_ms):
+            return None
         feed.users += 1
-        feed.pull()
         return feed
 
     def builder(self, share_key: bytes) -> EventBuilder | None:
