@@ -74,6 +74,15 @@ def is_uri(word: str) -> bool:
     return _URI.match(word) is not None
 
 
+def split_words(words: Sequence[str], count_max: int) -> tuple[str, list[str]]:
+    """The connection string that arguments begin with, or the default, and the others. Raises Failed for too many."""
+    given = list(words)
+    uri = given.pop(0) if given and is_uri(given[0]) else DEFAULT_URI
+    if len(given) > count_max:
+        raise Failed(f"too many arguments: {given[count_max]!r}", 2)
+    return uri, given
+
+
 def uri_argument(word: str) -> str:
     """An argument that must be a connection string. Raises ArgumentTypeError."""
     if not is_uri(word):

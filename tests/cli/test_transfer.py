@@ -185,7 +185,8 @@ def test_what_is_no_document_is_said_with_its_line(
         (["export", "shop.c", "--format", "csv"], "name them with --fields"),
         (["import", "nosuch"], "is no folder"),
         (["import", "shop", "c.json"], "names no collection"),
-        (["import", "a", "b", "c"], "give a file and its collection"),
+        (["import", "a", "b", "c"], "too many arguments"),
+        (["import"], "give a file and its collection"),
         (["import", "shop.c", "nosuch.json"], "nosuch.json cannot be read"),
     ],
 )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.cli.arguments import DEFAULT_URI, add_command, add_json, is_uri
+from headrace.cli.arguments import DEFAULT_URI, add_command, add_json, split_words
 
 if TYPE_CHECKING:
     from headrace.cli.tail.following import Follow
@@ -86,17 +86,13 @@ def fields_of(text: str | None) -> list[tuple[str, ...]]:
 
 def follow_of(arguments: argparse.Namespace) -> Follow:
     """What to follow and from where. Raises Failed for words that say neither."""
-    from headrace.cli.arguments import Failed
     from headrace.cli.connection import split_namespace
     from headrace.cli.tail.following import Follow
     from headrace.cli.tail.start import json_object, start_of
     from headrace.cli.tail.state import StateFile
 
-    given = list(arguments.words)
-    uri = given.pop(0) if given and is_uri(given[0]) else DEFAULT_URI
-    namespace = given.pop(0) if given else ""
-    if given:
-        raise Failed(f"too many arguments: {given[0]!r}", 2)
+    uri, given = split_words(arguments.words, 1)
+    namespace = given[0] if given else ""
     database, collection = split_namespace(namespace)
     pipeline = [{"$match": json_object(arguments.filter, "--filter")}] if arguments.filter else []
     state = None if arguments.state is None else StateFile(arguments.state, namespace)

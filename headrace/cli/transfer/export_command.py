@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from headrace.cli.arguments import DEFAULT_URI, Failed, add_command, is_uri
+from headrace.cli.arguments import DEFAULT_URI, Failed, add_command, split_words
 
 if TYPE_CHECKING:
     from headrace.cli.connection import Client
@@ -58,11 +58,8 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     from headrace.cli.connection import connected, split_namespace
 
-    given = list(arguments.words)
-    uri = given.pop(0) if given and is_uri(given[0]) else DEFAULT_URI
-    database, collection = split_namespace(given.pop(0) if given else "")
-    if given:
-        raise Failed(f"too many arguments: {given[0]!r}", 2)
+    uri, given = split_words(arguments.words, 1)
+    database, collection = split_namespace(given[0] if given else "")
     with connected(uri) as client:
         if collection:
             count = _export(client, database, collection, arguments)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from headrace.cli.arguments import DEFAULT_URI, Failed, add_command, is_uri
+from headrace.cli.arguments import DEFAULT_URI, Failed, add_command, split_words
 from headrace.cli.transfer.export_command import FORMATS
 
 if TYPE_CHECKING:
@@ -67,9 +67,8 @@ class _Result:
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     from headrace.cli.connection import connected, split_namespace
 
-    given = list(arguments.words)
-    uri = given.pop(0) if is_uri(given[0]) else DEFAULT_URI
-    if len(given) not in (1, 2):
+    uri, given = split_words(arguments.words, 2)
+    if not given:
         raise Failed("give a file and its collection, or the folder of a dump", 2)
     path = Path(given.pop())
     result = _Result()
