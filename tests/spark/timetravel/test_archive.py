@@ -117,7 +117,7 @@ def losing(events: list[Row], rows_before_loss: int) -> Callable[..., Iterator[p
             return
         for row in [row for row in events if row["token"] > start.text][:rows_before_loss]:
             yield pa.RecordBatch.from_pylist([{"token": row["token"]}])
-        raise PositionLost("pruned")
+        raise PositionLost("pruned", pruned=True)
 
     return read
 
