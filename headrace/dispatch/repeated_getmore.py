@@ -81,19 +81,23 @@ def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | Non
 def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
     """What a change stream's getMore is answered where its feed has all that is needed; None: run the command.
 
-    That is so for a cursor that is behind or gone, for an error, while fail points are set, and behind a wait during
-    which the user may have lost a privilege.
+    That is so for a cursor that is behind or gone, for an error, while fail points are set, and behind a wait where
+    the user may have lost a privilege meanwhile.
     """
     cursor: ChangeCursor = request.cursor
     if engine.cursors.peek(cursor.id) is not cursor or engine.fail_points.active:
         return None
-    if engine.authorizes and request.wait_until_ms is not None:
+    if engine.authorizes and request.wait_until_ms is not None and not _is_owner(engine, request):
         return None
     try:
         batch = cursor.next_from_feed(cursor.repeated_getmore.count_max)
     except AnsweredError:
         return None  # which the command meets again
     return None if batch is None else answer(engine, request, batch)
+
+
+def _is_owner(engine: Engine, request: Request) -> bool:
+    return engine.access.still_owns(request.client, engine.cursors.owners.get(request.cursor.id))
 
 
 def answer(engine: Engine, request: Request, batch: Batch) -> bytes | Wait:
