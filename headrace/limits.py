@@ -19,6 +19,7 @@ NESTING_MAX: Final = 180  # a document a client stores; MongoDB reserves 20 of i
 NAMESPACE_BYTES_MAX: Final = 255  # "database.collection"
 DATABASE_NAME_BYTES_MAX: Final = 63
 INDEX_COUNT_MAX: Final = 64  # indexes of a collection
+INDEX_FIELD_COUNT_MAX: Final = 32  # fields of an index: MongoDB's
 VIOLATION_COUNT_MAX: Final = 1000  # keys with several documents that collMod names: far from 16 MiB
 WILDCARD_ARRAYS_MAX: Final = 200  # paths of a wildcard index that are known to have had arrays; beyond: any path may
 ARRAY_PADDING_MAX: Final = 1_500_000  # the largest index past the end of an array that an update may set

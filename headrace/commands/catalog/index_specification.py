@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from headrace import limits
 from headrace.dispatch.arguments import Field, Fields, FieldType, boolean, document, string, without_effect
 from headrace.dispatch.generic_arguments import COLLATION
 from headrace.errors import CommandError
@@ -54,7 +55,6 @@ SPECIFICATION: Final = Fields(
 )  # fmt: skip
 _KNOWN: Final = frozenset(SPECIFICATION.by_name)
 _OF_ID: Final = frozenset({"collation", "hidden", "key", "name", "ns", "v"})
-_FIELD_COUNT_MAX: Final = 32
 _SECONDS_MAX: Final = 2**31 - 1
 _PARTIAL_DEPTH_MAX: Final = 4
 _PARTIAL_KINDS: Final = frozenset({
@@ -166,8 +166,8 @@ def _check_version(spec: dict[str, Any]) -> None:
 def _check_key(key: dict[str, Any]) -> None:
     if not key:
         raise CommandError(67, "Index keys cannot be an empty object.")
-    if len(key) > _FIELD_COUNT_MAX:
-        raise CommandError(13103, f"Index key pattern has {len(key)} fields, more than {_FIELD_COUNT_MAX}")
+    if len(key) > limits.INDEX_FIELD_COUNT_MAX:
+        raise CommandError(13103, f"Index key pattern has {len(key)} fields, more than {limits.INDEX_FIELD_COUNT_MAX}")
     for path, kind in key.items():
         _check_value(kind)
         if not path or path.startswith(".") or path.endswith(".") or ".." in path:

@@ -199,6 +199,8 @@ def _shown(
 
 def covering(projection: dict[str, Any]) -> tuple[str, ...] | None:
     """The fields that are all a projection shows; None where it does anything else than to include some by name."""
+    if len(projection) > limits.INDEX_FIELD_COUNT_MAX + 1:  # no index has so many
+        return None
     fields = [name for name in projection if name != "_id"]
     if not fields or any(name.startswith("$") or "." in name for name in fields):
         return None
