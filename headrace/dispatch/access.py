@@ -43,7 +43,7 @@ _MEMO_COUNT_MAX: Final = 4096  # of what was granted to a connection: collection
 class Grants:
     """What a connection may do: what its user's roles came to in one generation."""
 
-    __slots__ = ("allowed", "document", "generation", "known", "name", "resolved")
+    __slots__ = ("allowed", "document", "generation", "known", "name", "owned", "resolved")
 
     def __init__(self, name: UserName, document: dict[str, Any], resolved: Resolved, generation: int) -> None:
         self.name = name
@@ -52,6 +52,8 @@ class Grants:
         self.generation = generation
         self.allowed: set[tuple[str, frozenset[str]]] = set()
         """What was asked for and granted already."""
+        self.owned: CursorOwner | None = None
+        """Of the cursor that it was last found to own."""
         self.known: dict[tuple[Needs, str, str, Hashable], tuple[Privilege, ...]] = {}
         """The same by requirement, database, collection and variant, where a requirement asks for nothing else."""
 
@@ -282,13 +284,13 @@ class Access:
     def still_owns(self, client: ClientInfo, owner: CursorOwner | None) -> bool:
         """Whether a client may go on reading a cursor, as far as can be said without a look at its user."""
         grants: Grants | None = client.grants
-        return (
-            grants is not None
-            and owner is not None
-            and grants.generation == self.generation
-            and grants.name == owner.name
-            and owner.required <= grants.allowed
-        )
+        if grants is None or owner is None or grants.generation != self.generation:
+            return False
+        if grants.owned is not owner:
+            if grants.name != owner.name or not owner.required <= grants.allowed:
+                return False
+            grants.owned = owner
+        return True
 
     def may_still(self, owner: CursorOwner, users: dict[UserName, Privileges | None]) -> bool:
         """Whether the user of a cursor is there and might open it now. `users`: their privileges, None of one that is
