@@ -30,6 +30,7 @@ from bson import json_util
 from headrace import limits
 from headrace.clock import Clock
 from headrace.dispatch.access import ROLES, USERS, AccessEvent, Grants
+from headrace.dispatch.namespaces import namespaces_of, target
 from headrace.dispatch.options import AuditOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.errors import CommandError
@@ -84,13 +85,12 @@ class Audit:
 
     def wrote(self, request: Request, answer: bytes) -> None:
         """Log that users or roles were changed by other commands than theirs."""
-        namespaces = {str(decode(raw).get("ns")) for raw in request.sequences.get("nsInfo", ())}
-        namespaces |= {str(item.get("ns")) for item in request.body.get("nsInfo") or ()}
-        namespaces.add(f"admin.{request.body[request.name]}")
-        if decode(answer).get("ok") == 1.0:
-            for namespace in sorted(namespaces & {USERS, ROLES}):
-                details = {"ns": namespace, "operation": request.name}
-                self._of_client("directAuthMutation", request.client, details, 0)
+        if decode(answer).get("ok") != 1.0:
+            return
+        namespaces = namespaces_of(request) if request.name == "bulkWrite" else [target(request)]
+        for namespace in sorted({USERS, ROLES}.intersection(namespaces)):
+            details = {"ns": namespace, "operation": request.name}
+            self._of_client("directAuthMutation", request.client, details, 0)
 
     def rotate(self) -> None:
         """Begin a new file, behind the events that have come; raises OSError where the old one cannot be renamed."""

@@ -165,6 +165,21 @@ def test_a_refusal_names_the_command_and_no_documents(tmp_path: Path, monkeypatc
     assert CANARY not in path.read_text()
 
 
+def test_a_write_that_names_no_namespace_harms_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    operation = {"insert": 0, "document": {"_id": "admin.x"}}
+    with headrace.Server(audit=AuditOptions(path=path)) as server, RawClient(server.address) as client:
+        for namespaces, code in ((["x"], 14), ([5], 14), ([{"ns": 5}], 14), ([{}], 40414), (5, 14)):
+            body = {"bulkWrite": 1, "ops": [operation], "nsInfo": namespaces}
+            assert client.ask(body, "admin")["code"] == code
+        for name in ("insert", "update", "delete", "findAndModify"):
+            assert client.ask({name: 5}, "admin")["ok"] == 0
+        body["nsInfo"] = [{"ns": "shop.orders"}, {"ns": "admin.system.roles"}]
+        assert client.ask(body, "admin")["ok"] == 1
+    direct = [event["param"] for event in events(path) if event["atype"] == "directAuthMutation"]
+    assert direct == [{"ns": "admin.system.roles", "operation": "bulkWrite"}]
+
+
 def test_a_filter_chooses_events(tmp_path: Path) -> None:
     path = tmp_path / "audit"
     chosen = '{"atype": {"$in": ["dropCollection", "createCollection"]}, "param.ns": {"$regex": "^shop"}}'
