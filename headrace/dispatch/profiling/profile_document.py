@@ -149,6 +149,7 @@ def _command(request: Request) -> dict[str, Any]:
 
 
 def _statements(request: Request) -> list[dict[str, Any]]:
+    """What is listed as the command's statements, but for what is none, which the command has refused."""
     field = _STATEMENTS.get(request.name)
     if field is None:
         return []
@@ -156,7 +157,8 @@ def _statements(request: Request) -> list[dict[str, Any]]:
     if raw is not None:
         return [decode(item) for item in raw[: limits.PROFILE_STATEMENT_COUNT_MAX]]
     listed = request.body.get(field)
-    return listed[: limits.PROFILE_STATEMENT_COUNT_MAX] if isinstance(listed, list) else []
+    first = listed[: limits.PROFILE_STATEMENT_COUNT_MAX] if isinstance(listed, list) else ()
+    return [item for item in first if isinstance(item, dict)]
 
 
 def _by_id(request: Request) -> bool:

@@ -22,7 +22,7 @@ from headrace.dispatch.context import CommandContext
 from headrace.dispatch.profiling.profile_document import profile_document
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
-from headrace.errors import AnsweredError
+from headrace.errors import AnsweredError, CommandError
 from headrace.turns import TURN_SECONDS, current_turn
 from headrace.values.bson import encode
 
@@ -37,6 +37,13 @@ class Profile:
     filter: dict[str, Any] | None = None
     matches: Callable[[dict[str, Any]], bool] | None = None
     """The filter, parsed: it stands for `slow_ms` and `sample_rate`."""
+
+    def selects(self, document: dict[str, Any]) -> bool:
+        """Whether a command is one of the filter's; one that the filter fails on is not, and does not fail for it."""
+        try:
+            return self.matches is None or self.matches(document)
+        except CommandError:
+            return False
 
 
 OFF: Final = Profile(0)
@@ -120,5 +127,5 @@ class Profiler:
         elif not profile.level:
             return
         document = profile_document(context.engine, request, duration_ms, answer, context.pause_count)
-        if profile.level == 2 or profile.matches is None or profile.matches(document):
+        if profile.level == 2 or profile.selects(document):
             context.engine.shell.profiled(f"{request.db}.{COLLECTION}", encode(document))

@@ -11,6 +11,7 @@ from bson import Int64
 from pymongo.errors import OperationFailure
 
 import headrace
+from tests.server.raw import RawClient
 
 Client = pymongo.MongoClient[dict[str, Any]]
 
@@ -94,6 +95,26 @@ def test_errors_are_recorded(client: Client) -> None:
     document = last(client)
     assert (document["ok"], document["errCode"], document["errName"]) == (0, 2, "BadValue")
     assert document["errMsg"] == "unknown operator: $none"
+
+
+def test_statements_that_are_none_are_refused_as_without_a_profile(client: Client) -> None:
+    client.t.command("profile", 2)
+    host, port = client.address or ("", 0)
+    with RawClient(f"{host}:{port}") as raw:
+        for name, field in (("update", "updates"), ("delete", "deletes")):
+            for listed in ([5], [{"q": {"_id": 1}}, 5], 5):
+                assert raw.ask({name: "c", field: listed})["code"] in (14, 40414)
+                assert last(client)["errCode"] in (14, 40414)
+
+
+def test_a_filter_that_fails_on_a_command_does_not_match_it(client: Client) -> None:
+    client.t.command("profile", 1, filter={"$expr": {"$divide": [1, "$nreturned"]}})
+    client.t.c.insert_one({"_id": "new"})
+    assert client.t.c.find_one({"_id": "none"}) is None
+    assert client.t.c.find_one({"_id": "new"}) == {"_id": "new"}
+    with pytest.raises(OperationFailure, match=r"unknown operator: \$none"):
+        client.t.c.find_one({"a": {"$none": 1}})
+    assert [item["command"]["filter"] for item in profiled(client) if item["op"] == "query"] == [{"_id": "new"}]
 
 
 def test_level_one_records_what_is_slow_or_matches_the_filter(client: Client) -> None:
