@@ -22,6 +22,7 @@ class _Host:
     """What the jobs see of the store (`server.background.JobHost`)."""
 
     def __init__(self, local: LocalEngine) -> None:
+        self._local = local
         self.store = local.store
         self.engine = local.engine
         self.writer = self.scheduler = self
@@ -30,6 +31,15 @@ class _Host:
     def add_job(self, run: Callable[[WriteTransaction], object]) -> Generator[Any, None, None]:
         """Hand a write to whoever drives the job."""
         yield run
+
+    async def store_profiles(self) -> None:
+        """Store what the profiler has measured. What cannot be stored is dropped: nobody's command fails for it."""
+        if not self._local.profiles:
+            return
+        from headrace.store.profiles import store_profiles
+
+        waiting, self._local.profiles = self._local.profiles, []
+        await self.add_job(lambda txn: store_profiles(txn, waiting))
 
     def free_large(self) -> None:
         """Nothing: the thread whose command made a large container frees it behind its next one."""
@@ -71,6 +81,7 @@ class Jobs:
 
     def __init__(self, local: LocalEngine) -> None:
         self._local = local
+        self._host = _Host(local)
         self._background: Background | None = None
         self._preparing = threading.Lock()
         self._ended = threading.Event()
@@ -99,7 +110,7 @@ class Jobs:
             if monotonic() >= due:
                 due = monotonic() + 1
                 self._local.close_forgotten()
-                for job in self._jobs().jobs():
+                for job in (*self._jobs().jobs(), self._host.store_profiles):
                     if job not in running:
                         running[job] = _Job(self._local, job())
             for job in list(running):
@@ -121,7 +132,7 @@ class Jobs:
             if self._background is None:
                 from headrace.server.background import Background
 
-                background = Background(_Host(self._local))
+                background = Background(self._host)
                 self._local.enter()
                 try:
                     background.prepare()

@@ -92,6 +92,8 @@ class LocalEngine:
         """Why nothing can be done any more; None: it is open."""
         self.paused: dict[Request, Turn] = {}
         """The commands that have paused and go on in their own threads."""
+        self.profiles: list[tuple[str, bytes | None]] = []
+        """What the profiler has measured: documents by their collection, which a job stores (`jobs.py`)."""
         self._waiting: set[int] = set()  # threads that wait for the lock
         self._forgotten: deque[int] = deque()  # cursors that nothing refers to any more
         self._callers = threading.local()

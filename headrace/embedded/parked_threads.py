@@ -1,7 +1,7 @@
 """Threads whose command returned `Wait`: each sleeps until its scope is committed to, or until its time is up.
 
 The shell of an embedded engine (`dispatch.shell.Shell`). While the store is served, what the engine asks of its shell
-goes to the server's as well, whose clients wait there.
+goes to the server's as well, whose clients wait there; only what the profiler measures is always the store's to keep.
 
 Rule: all but the sleep itself happens under the engine's lock, so that no wake-up is missed.
 """
@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from headrace import limits
 from headrace.clock import monotonic
 from headrace.dispatch.request import ClientInfo, Request
-from headrace.dispatch.shell import NoShell
+from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
 from headrace.errors import Interrupted
 from headrace.store.store import Committed
-from headrace.turns import Turn
+from headrace.turns import Turn, Work
 
 if TYPE_CHECKING:
     from headrace.embedded.local_engine import Caller, LocalEngine
+
+_NO_SHELL: Final = NoShell()
 
 
 class ParkedThread:
@@ -106,31 +109,40 @@ class ParkedThreads(NoShell):
         return None
 
     @property
+    def _server(self) -> Shell:
+        """The server's shell, while the store is served."""
+        return self._local.core or _NO_SHELL
+
+    @property
     def log_lines(self) -> Sequence[str]:  # type: ignore[override]
-        core = self._local.core
-        return () if core is None else core.log_lines
+        return self._server.log_lines
 
     @property
     def startup_warnings(self) -> Sequence[str]:  # type: ignore[override]
-        core = self._local.core
-        return () if core is None else core.startup_warnings
+        return self._server.startup_warnings
 
     def rotate_certificates(self, message: str | None = None) -> None:
-        if self._local.core is not None:
-            self._local.core.rotate_certificates(message)
+        self._server.rotate_certificates(message)
+
+    def rotate_logs(self, log: str | None = None) -> None:
+        self._server.rotate_logs(log)
 
     def client_introduced(self, client: ClientInfo) -> None:
-        if self._local.core is not None:
-            self._local.core.client_introduced(client)
+        self._server.client_introduced(client)
 
     def has_paused(self, request: Request, turn: Turn) -> None:
-        if self._local.core is not None:
-            self._local.core.has_paused(request, turn)
+        self._server.has_paused(request, turn)
+
+    def slow(self, request: Request, duration_ms: float, work: Work | None, answer: Any) -> None:
+        self._server.slow(request, duration_ms, work, answer)
+
+    def profiled(self, namespace: str, document: bytes | None) -> None:
+        if len(self._local.profiles) < limits.PROFILE_QUEUE_COUNT_MAX:
+            self._local.profiles.append((namespace, document))
 
     def waiting_requests(self) -> Sequence[Request]:
         parked = [parked.request for waiting in self._parked.values() for parked in waiting]
-        core = self._local.core
-        return [*parked, *self._local.paused, *(() if core is None else core.waiting_requests())]
+        return [*parked, *self._local.paused, *self._server.waiting_requests()]
 
     def interrupt(self, connection_id: int) -> None:
         error = Interrupted(11601, "operation was interrupted")
@@ -142,18 +154,15 @@ class ParkedThreads(NoShell):
         for request, turn in self._local.paused.items():
             if request.client.connection_id == connection_id:
                 turn.interruption = error
-        if self._local.core is not None:
-            self._local.core.interrupt(connection_id)
+        self._server.interrupt(connection_id)
 
     def wake(self, key: str) -> None:
         _wake(self._parked.get(key, {}))
-        if self._local.core is not None:
-            self._local.core.wake(key)
+        self._server.wake(key)
 
     def cursor_killed(self, cursor: Any) -> None:
         _wake(self._parked.get(cursor.key, {}))
-        if self._local.core is not None:
-            self._local.core.cursor_killed(cursor)
+        self._server.cursor_killed(cursor)
 
 
 def _wake(waiting: dict[ParkedThread, None]) -> None:

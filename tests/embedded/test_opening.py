@@ -251,6 +251,35 @@ def test_background_jobs_expire_documents() -> None:
         assert stream.next(timeout=60).document_id == 1
 
 
+def profiled(store: Any, name: str) -> list[Any]:
+    """The profiler's documents of a command, once there are some."""
+    while not (documents := list(store.shop["system.profile"].find({"op": name}))):
+        threading.Event().wait(0.01)
+    return documents
+
+
+@pytest.mark.long
+def test_what_the_profiler_measures_is_stored() -> None:
+    with headrace.open() as store:
+        store.shop.command("profile", 2)
+        store.shop.orders.insert_one({"_id": 1})
+        assert profiled(store, "insert")[0]["ns"] == "shop.orders"
+        with store.serve() as served, MongoClient[Any](served.uri) as client:
+            client.shop.orders.delete_one({"_id": 1})
+            assert profiled(store, "remove")[0]["ns"] == "shop.orders"
+        store.shop.command("profile", 0)
+        assert store.shop["system.profile"].options()["capped"]
+
+
+def test_slow_commands_are_logged_while_the_store_is_served() -> None:
+    with headrace.open() as store, store.serve(), pytest.MonkeyPatch.context() as patch:
+        slow: list[str] = []
+        patch.setattr("headrace.server.logs.slow_operation", lambda request, *_: slow.append(request.name))
+        store.shop.command("profile", 0, slowms=0)
+        store.shop.orders.insert_one({"_id": 1})
+        assert "insert" in slow
+
+
 def test_a_forgotten_cursor_is_closed() -> None:
     with headrace.open() as store:
         orders = store.shop.orders
