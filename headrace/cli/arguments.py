@@ -90,6 +90,13 @@ def uri_argument(word: str) -> str:
     return word
 
 
+def positive(word: str) -> int:
+    """An argument that must be a whole number of at least 1. Raises ArgumentTypeError."""
+    if not word.isdecimal() or not int(word):
+        raise argparse.ArgumentTypeError(f"{word!r} is no whole number of at least 1")
+    return int(word)
+
+
 class CommandParser(argparse.ArgumentParser):
     """Takes arguments and options in any order, also where an argument may be left out."""
 

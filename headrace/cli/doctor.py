@@ -11,13 +11,10 @@ import os
 import platform
 import resource
 import shutil
-import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,6 +92,8 @@ def examined(path: Path) -> Iterator[Finding]:
 
 
 def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(name)
     except PackageNotFoundError:
@@ -142,6 +141,9 @@ def _disk(path: Path) -> Iterator[Finding]:
 
 def fsync_ms(path: Path, clock: Callable[[], float] = time.perf_counter) -> float:
     """The median time of a write of 4 KiB and its fdatasync, in milliseconds. Raises OSError."""
+    import statistics
+    import tempfile
+
     times = []
     sync = getattr(os, "fdatasync", os.fsync)
     with tempfile.TemporaryFile(dir=path, buffering=0) as file:

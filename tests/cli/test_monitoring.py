@@ -92,6 +92,13 @@ def test_top_repeats_it(server: headrace.Server, client: Any, capsys: pytest.Cap
     assert capsys.readouterr().out.count("streams      0 open\n") == 2
 
 
+@pytest.mark.parametrize("words", [["--interval", "abc"], ["--interval", "0"], ["--count", "0"]])
+def test_a_number_that_is_none_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["top", *words])
+    assert ended.value.code == 2 and f"{words[1]!r} is no " in capsys.readouterr().err
+
+
 def test_rates_are_what_counters_grew_by_in_a_second() -> None:
     def sample(at: float, insert: int, commits: int, writes: int) -> ServerSample:
         counters = {"opcounters": {"insert": insert}, "metrics": {"commits": {"total": commits, "writes": writes}}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -41,9 +42,12 @@ def add_interval(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 
 def _seconds(word: str) -> float:
-    seconds = float(word)
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = math.nan
     if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError("it must be from 0.1 to 3600")
+        raise argparse.ArgumentTypeError(f"{word!r} is no number of seconds from 0.1 to 3600")
     return seconds
 
 

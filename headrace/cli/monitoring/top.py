@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from headrace.cli.arguments import add_command, add_json, add_uri
+from headrace.cli.arguments import add_command, add_json, add_uri, positive
 from headrace.cli.monitoring.status import Status, add_interval, sample
 
 _CLEAR: Final = "\x1b[H\x1b[J"
@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
     parser = add_command(commands, "top", _run, "show what a server does, live", about, examples)
     add_uri(parser)
     add_interval(parser, "show it again behind so many seconds")
-    parser.add_argument("--count", metavar="N", type=int, help="end behind so many times")
+    parser.add_argument("--count", metavar="N", type=positive, help="end behind so many times")
     add_json(parser, "print each as a line of JSON")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.cli.arguments import DEFAULT_URI, add_command, add_json, split_words
+from headrace.cli.arguments import DEFAULT_URI, add_command, add_json, positive, split_words
 
 if TYPE_CHECKING:
     from headrace.cli.tail.following import Follow
@@ -50,20 +50,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--showExpandedEvents", action="store_true", help="also events such as createIndexes and modify"
     )
-    parser.add_argument("--count", metavar="N", type=_positive, help="end behind so many events")
+    parser.add_argument("--count", metavar="N", type=positive, help="end behind so many events")
     add_json(parser, "print each event as a line of Extended JSON")
     parser.add_argument(
         "--exec", dest="program", metavar="COMMAND",
         help="run a command of the shell for each event, which gets the event as JSON on its standard input; where it "
         "fails, tail ends, and the event is not done",
     )  # fmt: skip
-
-
-def _positive(word: str) -> int:
-    number = int(word)
-    if number < 1:
-        raise argparse.ArgumentTypeError("it must be at least 1")
-    return number
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:

@@ -24,7 +24,10 @@ def start_of(word: str | None) -> dict[str, Any]:
     if word == EARLIEST:
         return {EARLIEST: True}
     if word.startswith("{"):
-        return {"startAfter": json_object(word, "--from")}
+        token = json_object(word, "--from")
+        if "_data" not in token:
+            raise Failed(f"--from is no resume token, which has a field _data: {word}", 2)
+        return {"startAfter": token}
     if _TOKEN.match(word):
         return {"startAfter": {"_data": word}}
     return {"startAtOperationTime": Timestamp(seconds_of(word), 0)}

@@ -34,6 +34,10 @@ class StateFile:
             token = json_util.loads(json.dumps(state["resumeToken"]))
             namespace = state["namespace"]
         except FileNotFoundError:
+            if not os.access(self.path.parent, os.W_OK):
+                raise Failed(
+                    f"the position cannot be stored in {self.path.parent}: no such folder, or no right"
+                ) from None
             return None
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise Failed(f"{self.path} is no state of `headrace tail`: {error}") from None

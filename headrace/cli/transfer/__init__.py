@@ -1,1 +1,7 @@
 """`headrace export` and `import`: collections to files and back, as JSON lines, CSV, or BSON as mongodump writes it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FORMATS: Final = ("bson", "csv", "json")

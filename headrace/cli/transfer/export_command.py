@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from headrace.cli.arguments import DEFAULT_URI, Failed, add_command, split_words
+from headrace.cli.arguments import DEFAULT_URI, Failed, add_command, positive, split_words
+from headrace.cli.transfer import FORMATS
 
 if TYPE_CHECKING:
     from headrace.cli.connection import Client
 
-FORMATS: Final = ("bson", "csv", "json")
 _INTERNAL: Final = frozenset({"admin", "config", "local"})
 _DESCRIPTION: Final = (
     "Write a collection to a file or to the standard output: a document on each line in Extended JSON, CSV, or BSON. "
@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--query", metavar="JSON", help="only the documents that match")
     parser.add_argument("--fields", metavar="A,B.C", help="only these fields; of CSV, the columns")
     parser.add_argument("--sort", metavar="JSON", help="the order, such as '{\"at\": -1}'")
-    parser.add_argument("--limit", metavar="N", type=int, default=0, help="so many documents at most")
+    parser.add_argument("--limit", metavar="N", type=positive, default=0, help="so many documents at most")
     parser.add_argument(
         "--canonical",
         action="store_true",
@@ -91,7 +91,7 @@ def _export(client: Client, database: str, collection: str, arguments: argparse.
     cursor = source.find(
         json_object(arguments.query, "--query") if arguments.query else {},
         fields or None,
-        limit=max(arguments.limit, 0),
+        limit=arguments.limit,
     )
     if arguments.sort:
         cursor = cursor.sort(list(json_object(arguments.sort, "--sort").items()))

@@ -22,8 +22,8 @@ from bson.raw_bson import RawBSONDocument
 
 from headrace.cli.arguments import Failed
 from headrace.cli.terminal import one_line
+from headrace.cli.transfer import FORMATS
 
-FORMATS: Final = ("bson", "csv", "json")
 _SUFFIXES: Final = {".bson": "bson", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _JSON: Final = JSONOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO, tz_aware=True)
 """Dates outside of Python's years stay what they are."""
@@ -45,6 +45,14 @@ def format_of(path: Path | None, given: str | None) -> str:
 # Writing.
 
 
+def value_at(document: Mapping[str, Any], path: str) -> Any:
+    """The value at a path through documents; None where there is none."""
+    value: Any = document
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
 def writer_of(kind: str, file: IO[bytes], fields: Sequence[str], canonical: bool) -> Callable[[RawBSONDocument], None]:
     """What writes one document after the other into a file. Raises Failed for CSV without fields."""
     if kind == "bson":
@@ -55,7 +63,7 @@ def writer_of(kind: str, file: IO[bytes], fields: Sequence[str], canonical: bool
         raise Failed("CSV has a column for each field: name them with --fields", 2)
     rows = csv.writer(_Encoder(file))
     rows.writerow(fields)
-    return lambda document: _write_row(rows, [_cell(_at(document, field)) for field in fields])
+    return lambda document: _write_row(rows, [_cell(value_at(document, field)) for field in fields])
 
 
 def _write(file: IO[bytes], data: bytes) -> None:
@@ -77,15 +85,6 @@ class _Encoder:
         self._file.write(text.encode())
 
 
-def _at(document: Mapping[str, Any], field: str) -> Any:
-    value: Any = document
-    for name in field.split("."):
-        if not isinstance(value, Mapping) or name not in value:
-            return None
-        value = value[name]
-    return value
-
-
 def _cell(value: Any) -> str:
     """A value as a cell: text as it is, dates in ISO 8601, documents and arrays as JSON; nothing for null."""
     if value is None:
@@ -102,7 +101,7 @@ def _cell(value: Any) -> str:
 # Reading.
 
 
-def documents_of(kind: str, file: IO[bytes], name: str, has_types: bool) -> Iterator[Mapping[str, Any]]:
+def documents_of(kind: str, file: IO[bytes], name: str, has_types: bool) -> Iterator[RawBSONDocument]:
     """The documents of a file. Raises Failed, with the line or byte, for what is none."""
     if kind == "bson":
         return _bson_documents(file, name)
@@ -124,7 +123,7 @@ def _bson_documents(file: IO[bytes], name: str) -> Iterator[RawBSONDocument]:
         at += size
 
 
-def _json_documents(file: IO[bytes], name: str) -> Iterator[Mapping[str, Any]]:
+def _json_documents(file: IO[bytes], name: str) -> Iterator[RawBSONDocument]:
     for number, line in enumerate(file, 1):
         text = line.strip()
         if number == 1 and text.startswith(b"["):
@@ -136,23 +135,29 @@ def _json_documents(file: IO[bytes], name: str) -> Iterator[Mapping[str, Any]]:
             document = json_util.loads(text.decode(), json_options=_JSON)
         except (TypeError, ValueError, bson.errors.BSONError) as error:
             raise Failed(f"{name}:{number}: no Extended JSON: {error}") from None
-        if not isinstance(document, dict):
-            raise Failed(f"{name}:{number}: no JSON object")
-        yield document
+        yield _encoded(document, f"{name}:{number}:")
 
 
-def _json_array(text: bytes, name: str) -> Iterator[Mapping[str, Any]]:
+def _json_array(text: bytes, name: str) -> Iterator[RawBSONDocument]:
     try:
         documents = json_util.loads(text.decode(), json_options=_JSON)
     except (TypeError, ValueError, bson.errors.BSONError) as error:
         raise Failed(f"{name}: no array in Extended JSON: {error}") from None
     for number, document in enumerate(documents, 1):
-        if not isinstance(document, dict):
-            raise Failed(f"{name}: element {number} of the array is no JSON object")
-        yield document
+        yield _encoded(document, f"{name}: element {number} of the array is")
 
 
-def _csv_documents(file: IO[bytes], name: str, has_types: bool) -> Iterator[Mapping[str, Any]]:
+def _encoded(document: Any, source: str) -> RawBSONDocument:
+    """A document as BSON. Raises Failed, a sentence that begins with `source`, for what is none or BSON cannot hold."""
+    if not isinstance(document, dict):
+        raise Failed(f"{source} no JSON object")
+    try:
+        return RawBSONDocument(bson.encode(document))
+    except (bson.errors.BSONError, OverflowError, UnicodeEncodeError) as error:
+        raise Failed(f"{source} no BSON: {error}") from None
+
+
+def _csv_documents(file: IO[bytes], name: str, has_types: bool) -> Iterator[RawBSONDocument]:
     rows = csv.reader(line.decode("utf-8" if index else "utf-8-sig") for index, line in enumerate(file))
     try:
         yield from _rows(rows, name, has_types)
@@ -160,7 +165,7 @@ def _csv_documents(file: IO[bytes], name: str, has_types: bool) -> Iterator[Mapp
         raise Failed(f"{name}:{rows.line_num + 1}: no CSV in UTF-8: {error}") from None
 
 
-def _rows(rows: Any, name: str, has_types: bool) -> Iterator[Mapping[str, Any]]:
+def _rows(rows: Any, name: str, has_types: bool) -> Iterator[RawBSONDocument]:
     header = next(rows, None)
     if header is None:
         return
@@ -177,7 +182,7 @@ def _rows(rows: Any, name: str, has_types: bool) -> Iterator[Mapping[str, Any]]:
             except (ArithmeticError, TypeError, ValueError, bson.errors.BSONError) as error:
                 raise Failed(f"{name}:{rows.line_num}: {'.'.join(path)}: {error}") from None
             _put(document, path, value)
-        yield document
+        yield _encoded(document, f"{name}:{rows.line_num}:")
 
 
 def _column(title: str, has_types: bool, name: str) -> tuple[list[str], Callable[[str], Any]]:

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from headrace.cli.arguments import DEFAULT_URI, Failed, add_command, split_words
-from headrace.cli.transfer.export_command import FORMATS
+from headrace.cli.transfer import FORMATS
 
 if TYPE_CHECKING:
     from headrace.cli.connection import Client
@@ -72,20 +72,25 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         raise Failed("give a file and its collection, or the folder of a dump", 2)
     path = Path(given.pop())
     result = _Result()
-    with connected(uri) as client:
-        if given:
-            database, collection = split_namespace(given[0])
-            if not collection:
-                raise Failed(f"{given[0]!r} names no collection: DB.COLLECTION", 2)
-            _import_file(client, database, collection, path, arguments, result)
-        elif path.is_dir():
-            _restore(client, path, arguments, result)
-        else:
-            raise Failed(f"{path} is no folder: for a file, name its collection as DB.COLLECTION", 2)
-    for text in result.errors:
-        print(f"headrace: {text}", file=sys.stderr)
-    refused = f", {result.refused} refused" if result.refused else ""
-    print(f"{result.stored} documents{refused}")
+    database, collection = split_namespace(given[0] if given else "")
+    if given and not collection:
+        raise Failed(f"{given[0]!r} names no collection: DB.COLLECTION", 2)
+    if bool(given) == path.is_dir():
+        raise Failed(
+            f"{path} is a folder, whose collections have their names: leave out {given[0]}" if given
+            else f"{path} is no folder: for a file, name its collection as DB.COLLECTION", 2,
+        )  # fmt: skip
+    try:
+        with connected(uri) as client:
+            if given:
+                _import_file(client, database, collection, path, arguments, result)
+            else:
+                _restore(client, path, arguments, result)
+    finally:  # what is stored stays, also where the file is bad in its middle
+        for text in result.errors:
+            print(f"headrace: {text}", file=sys.stderr)
+        refused = f", {result.refused} refused" if result.refused else ""
+        print(f"{result.stored} documents{refused}")
     return 1 if result.refused else 0
 
 
@@ -111,6 +116,8 @@ def _store(target: Any, documents: Iterator[Mapping[str, Any]], keys: Sequence[s
     from pymongo import InsertOne, ReplaceOne
     from pymongo.errors import BulkWriteError
 
+    from headrace.cli.transfer.formats import value_at
+
     batch: list[Any] = []
 
     def write() -> None:
@@ -127,7 +134,7 @@ def _store(target: Any, documents: Iterator[Mapping[str, Any]], keys: Sequence[s
     try:
         for document in documents:
             if keys:
-                batch.append(ReplaceOne({key: _value(document, key) for key in keys}, document, upsert=True))
+                batch.append(ReplaceOne({key: value_at(document, key) for key in keys}, document, upsert=True))
             else:
                 batch.append(InsertOne(document))
             if len(batch) == BATCH_COUNT:
@@ -135,13 +142,6 @@ def _store(target: Any, documents: Iterator[Mapping[str, Any]], keys: Sequence[s
     finally:
         if batch:
             write()
-
-
-def _value(document: Mapping[str, Any], path: str) -> Any:
-    value: Any = document
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
 
 
 def _restore(client: Client, folder: Path, arguments: argparse.Namespace, result: _Result) -> None:
@@ -154,7 +154,10 @@ def _restore(client: Client, folder: Path, arguments: argparse.Namespace, result
             if path.suffix == ".json" and path.with_name(f"{name}.bson").exists():
                 continue
             metadata = _metadata(path.with_name(f"{name}.metadata.json"))
-            target = client.get_database(unquote(database.name)), metadata.get("collectionName", unquote(name))
+            target = (
+                client.get_database(unquote(database.resolve().name)),
+                metadata.get("collectionName", unquote(name)),
+            )
             if metadata.get("type") == "view":
                 views.append((*target, metadata))
                 continue
