@@ -113,9 +113,13 @@ AWAIT_MS_MAX: Final = 2**31 - 1
 # Change streams.
 CHANNEL_ENTRY_COUNT_MAX: Final = 8192  # entries of a scope stored for watchers that are caught up
 CHANNEL_BYTES_MAX: Final = 32 * 1024 * 1024
+CHANNEL_ENTRY_BYTES: Final = 1024  # counted for an entry besides its BSON: what was parsed of it, its events' heads
 COUNTED_STEP_BYTES: Final = 256 * 1024  # by which a channel or a feed grows before its account follows
 FEED_EVENT_COUNT_MAX: Final = 8192  # built events stored for watchers of one shape
 FEED_BYTES_MAX: Final = 64 * 1024 * 1024  # and their bytes, up to twice what stays when the oldest are dropped
+FEED_MS: Final = (
+    10_000  # how long entries and events are stored in any case, up to twice; slower watchers read the oplog
+)
 SCAN_ENTRY_COUNT_MAX: Final = 20_000  # entries one getMore may look at before it answers, so that others get a turn
 SCAN_MS_MAX: Final = 15.0  # and how long: a slice of time short enough not to be noticed
 FEED_MS_MAX: Final = 5.0  # how long events are built at once for streams that are caught up

@@ -148,7 +148,7 @@ class ChangeCursor:
 
     def unread_since(self, last_position: int) -> int | None:
         """The position of the oldest entry that may hold an unread event; None where everything is read."""
-        if self._feed is not None:
+        if self._feed is not None and self._index >= self._feed.start:
             return self._feed.position_at(self._index)
         return self._read_from if self._read_from <= last_position else None
 

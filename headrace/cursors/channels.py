@@ -4,13 +4,14 @@ A channel exists as long as a feed listens to it. At a commit each channel of th
 once for all (`DecodedEntry`), so that it is parsed once.
 
 Rule: a channel holds every entry of its scope from `start` on. When it is full it drops its oldest entries and
-`start` moves; a feed that had not read them goes back to the oplog.
+`start` moves, and likewise after some seconds; a feed that had not read them goes back to the oplog.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from headrace import limits
 from headrace.changes.entry import DecodedEntry
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
     from headrace.store.store import Committed
 
 
+_PIECE_COUNT: Final = 1024  # entries that are freed at once: a millisecond
+
+
 class Channel:
     """Entries of one scope; sequence numbers count them from the channel's birth."""
 
-    __slots__ = ("_account", "_bytes", "_entries", "_memory", "end", "key", "listeners", "start")
+    __slots__ = ("_account", "_aged", "_bytes", "_entries", "_memory", "end", "key", "listeners", "start")
 
     def __init__(self, key: str, memory: Memory) -> None:
         self.key = key
@@ -34,17 +38,33 @@ class Channel:
         self.end = 0  # sequence number of the next one
         self._entries: deque[tuple[int, DecodedEntry]] = deque()
         self._bytes = 0
+        self._aged = 0  # sequence number up to which entries were there at the last `forget_aged`
 
     def append(self, position: int, entry: DecodedEntry) -> None:
         """Add an entry, and drop the oldest above the limits."""
         self._entries.append((position, entry))
-        self._bytes += len(entry.data)
+        self._bytes += len(entry.data) + limits.CHANNEL_ENTRY_BYTES
         self.end += 1
         while len(self._entries) > limits.CHANNEL_ENTRY_COUNT_MAX or self._bytes > limits.CHANNEL_BYTES_MAX:
             if len(self._entries) == 1:
                 return
-            self._bytes -= len(self._entries.popleft()[1].data)
-            self.start += 1
+            self._drop_oldest()
+        self._count_if_changed()
+
+    def forget_aged(self) -> Iterator[None]:
+        """Drop the entries that were there at the last call, a piece before each `next`."""
+        aged, self._aged = self._aged, self.end
+        while self.start < aged and self._entries:
+            self._drop_oldest()
+            if not self.start % _PIECE_COUNT:
+                yield
+        self._count_if_changed()
+
+    def _drop_oldest(self) -> None:
+        self._bytes -= len(self._entries.popleft()[1].data) + limits.CHANNEL_ENTRY_BYTES
+        self.start += 1
+
+    def _count_if_changed(self) -> None:
         counted = 0 if self._account is None else self._account.bytes
         if abs(self._bytes - counted) > limits.COUNTED_STEP_BYTES:
             self._count()
@@ -112,6 +132,12 @@ class Channels:
         if not channel.listeners:
             channel.close()
             del self._live[channel.key]
+
+    def forget_aged(self) -> Iterator[None]:
+        """Drop the entries that were there at the last call, a piece before each `next`."""
+        for channel in list(self._live.values()):
+            yield from channel.forget_aged()
+            yield
 
     def publish(self, committed: Committed) -> None:
         """A listener of the store: give a commit's entries to the channels they belong to."""

@@ -1,7 +1,8 @@
 """A feed: the events of one shape, built once for all watchers that are caught up.
 
 Rule: a feed holds every event of its stream from sequence number `start` on. A watcher whose position is before
-`start`, because it was too slow or the channel overflowed, goes back to the oplog.
+`start`, because it was too slow or the channel overflowed, goes back to the oplog. So memory is held for seconds
+(`forget_aged`), however many streams were left open and however long nobody reads them.
 
 An event that cannot be built (too large, its image missing) is in the feed as the error, at its sequence number.
 """
@@ -34,8 +35,8 @@ class Feed:
     """Built events, numbered from the feed's birth, of one `EventBuilder`."""
 
     __slots__ = (
-        "_account", "_batches", "_bytes", "_channel", "_channels", "_feeds", "_items", "_pieces", "_read", "builder",
-        "end", "start", "users",
+        "_account", "_aged", "_batches", "_bytes", "_channel", "_channels", "_feeds", "_items", "_pieces", "_read",
+        "builder", "end", "start", "users",
     )  # fmt: skip
 
     def __init__(self, builder: EventBuilder, channels: Channels, key: str, feeds: Feeds) -> None:
@@ -49,6 +50,7 @@ class Feed:
         self._pieces: Iterator[list[Event]] | None = None  # what is left of the entry at `_read`, if it is a long one
         self._account: Account | None = None  # opened when there is something to count
         self._batches: dict[tuple[int, int, int], Batch] = {}  # returned lately, by (first, count, position)
+        self._aged = 0  # number up to which items were there at the last `forget_aged`
         self.start = 0
         self.end = 0
         self.users = 0
@@ -89,10 +91,23 @@ class Feed:
                 break
         if len(self._items) > 2 * limits.FEED_EVENT_COUNT_MAX or self._bytes > limits.FEED_BYTES_MAX:
             self._shorten()
+        self._count_if_changed()
+        return self._read == channel.end
+
+    def forget_aged(self) -> None:
+        """Drop the items that were there at the last call, and what was not built of entries that are gone."""
+        aged, self._aged = self._aged, self.end
+        if self._read < self._channel.start:
+            self._forget()
+        elif self.start < aged:
+            self._drop(aged - self.start)
+            self._batches.clear()
+        self._count_if_changed()
+
+    def _count_if_changed(self) -> None:
         counted = 0 if self._account is None else self._account.bytes
         if abs(self._bytes - counted) > limits.COUNTED_STEP_BYTES:
             self._count()
-        return self._read == channel.end
 
     def _built(self, entry: DecodedEntry) -> Sequence[Item]:
         """The events of an entry; of a long one the next ones, with `_pieces` set until there are no more."""
@@ -120,13 +135,18 @@ class Feed:
 
     def _shorten(self) -> None:
         """Drop the oldest events, down to half of what may be held: seldom, since it moves all that stay."""
-        items, drop = self._items, 0
+        items, drop, size = self._items, 0, self._bytes
         bytes_max = limits.FEED_BYTES_MAX // 2
-        while len(items) - drop > limits.FEED_EVENT_COUNT_MAX or (self._bytes > bytes_max and drop < len(items) - 1):
-            self._bytes -= _size(items[drop])
+        while len(items) - drop > limits.FEED_EVENT_COUNT_MAX or (size > bytes_max and drop < len(items) - 1):
+            size -= _size(items[drop])
             drop += 1
-        del items[:drop]
-        self.start += drop
+        self._drop(drop)
+
+    def _drop(self, count: int) -> None:
+        """Drop so many of the oldest."""
+        self._bytes -= sum(map(_size, self._items[:count]))
+        del self._items[:count]
+        self.start += count
 
     def _forget(self) -> None:
         """The channel dropped entries that were not read, or memory is needed: all watchers go back to the oplog."""
@@ -241,6 +261,13 @@ class Feeds:
         if self._mark[0] != position:
             self._mark = (position, mark_document(position), high_water_mark(position))
         return self._mark[1], self._mark[2]
+
+    def forget_aged(self) -> Iterator[None]:
+        """Drop the entries and events that were there at the last call, a piece before each `next`."""
+        yield from self._channels.forget_aged()
+        for feed in list(self._feeds.values()):
+            feed.forget_aged()
+            yield
 
     def leave(self, share_key: bytes, feed: Feed) -> None:
         """A watcher is gone; the last one takes the feed with it."""

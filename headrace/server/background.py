@@ -101,6 +101,7 @@ class Background:
         self._retention_clock = RetentionClock(core.engine.clock, core.store.last_wall_ms)
         self._aged = AgedScan()
         self._noop_due_ms = 0.0
+        self._aged_due_ms = 0.0
         self._session_at = b""  # where the scan of the sessions continues
 
     def prepare(self) -> None:
@@ -122,7 +123,8 @@ class Background:
     def jobs(self) -> list[Callable[[], Coroutine[Any, Any, object]]]:
         """What is to be done once a second."""
         return [
-            self._release, self._undo, self._noop, self.prune, self._expire, self._collect, self.build, self.ttl.tick,
+            self._release, self._forget_aged, self._undo, self._noop, self.prune, self._expire, self._collect,
+            self.build, self.ttl.tick,
         ]  # fmt: skip
 
     async def _run(self, job: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -146,6 +148,15 @@ class Background:
         self._core.scheduler.free_large()
         engine.cursors.remove_idle(engine.clock.monotonic_ms())
         transactions.retire(engine, engine.clock.monotonic_ms())
+
+    async def _forget_aged(self) -> None:
+        """Entries and events that watchers have had the time to read."""
+        engine = self._core.engine
+        now_ms = engine.clock.monotonic_ms()
+        if now_ms >= self._aged_due_ms:
+            self._aged_due_ms = now_ms + limits.FEED_MS
+            for _ in engine.feeds.forget_aged():
+                await let_others_run()
 
     async def _undo(self) -> None:
         """Undo the commits that failed behind their first pieces, a piece at a time."""

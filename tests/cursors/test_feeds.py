@@ -75,6 +75,8 @@ def test_watchers_that_read_at_random_miss_nothing(server: DrivenServer, monkeyp
         made += count
         for cursor, _, received in chance.sample(watchers, chance.randint(0, 4)):
             received += read(server, cursor, **chance.choice(({}, {"batchSize": 1}, {"batchSize": 3})))
+        if chance.random() < 0.2:
+            age(server)
     for cursor, is_even, received in watchers:
         while batch := read(server, cursor):
             received += batch
@@ -119,3 +121,64 @@ def test_a_slow_watcher_goes_on_where_just_the_entry_of_its_last_event_is_pruned
         assert reply["code"] == 286
     else:
         assert read(server, slow) == list(range(1, 9))
+
+
+def age(server: DrivenServer) -> None:
+    for _ in server.engine.feeds.forget_aged():
+        pass
+
+
+def held(server: DrivenServer) -> int:
+    """How many events and entries are stored for streams."""
+    feeds, channels = server.engine.feeds._feeds.values(), server.engine.channels._live.values()
+    return sum(len(feed._items) for feed in feeds) + sum(len(channel._entries) for channel in channels)
+
+
+def test_what_was_there_at_two_rounds_is_forgotten_and_nobody_misses_anything(server: DrivenServer) -> None:
+    fast, slow, left = opened(server), opened(server), opened(server, {"$match": {"operationType": "insert"}})
+    insert(server, 1, 2, 3)
+    assert read(server, fast) == [1, 2, 3]
+    assert read(server, slow, batchSize=1) == [1]
+    age(server)
+    insert(server, 4)
+    assert read(server, fast) == [4]
+    assert held(server) == 8  # the second feed was not read
+    age(server)
+    assert held(server) == 2
+    assert read(server, fast) == []
+    insert(server, 5)
+    assert read(server, fast) == [5]
+    assert read(server, slow, batchSize=1) == [2]
+    assert read(server, left, batchSize=2) == [1, 2]
+    age(server)
+    age(server)
+    assert held(server) == 0
+    assert read(server, slow) == [3, 4, 5]
+    assert read(server, left) == [3, 4, 5]
+    assert read(server, fast) == []
+
+
+def test_memory_of_aged_entries_and_events_is_given_back(server: DrivenServer) -> None:
+    watcher = opened(server)
+    for first in range(0, 3000, 1000):
+        insert(server, *range(first, first + 1000))
+    assert len(read(server, watcher, batchSize=3000)) == 3000
+    before = server.store.memory.used
+    assert before > 3000 * (limits.CHANNEL_ENTRY_BYTES + 512)
+    age(server)
+    age(server)
+    assert server.store.memory.used < before - 3000 * (limits.CHANNEL_ENTRY_BYTES + 512)
+
+
+def test_what_a_stream_has_not_read_is_known_after_its_events_are_forgotten(server: DrivenServer) -> None:
+    watcher, fast = opened(server), opened(server)
+    insert(server, 1)
+    first = server.store.last_position
+    insert(server, 2)
+    assert read(server, fast) == [1, 2]
+    cursor = server.engine.cursors.peek(watcher)
+    assert cursor.unread_since(server.store.last_position) == first
+    age(server)
+    age(server)
+    assert cursor.unread_since(server.store.last_position) <= first
+    assert server.engine.cursors.peek(fast).unread_since(server.store.last_position) is None
