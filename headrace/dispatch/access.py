@@ -38,12 +38,13 @@ AccessEvent = tuple[str, ClientInfo, dict[str, Any], int]
 
 
 _MEMO_COUNT_MAX: Final = 4096  # of what was granted to a connection: collections times actions
+_RESOLVED_COUNT_MAX: Final = 256  # lists of roles whose privileges connections share: 16 KiB for those of root
 
 
 class Grants:
     """What a connection may do: what its user's roles came to in one generation."""
 
-    __slots__ = ("allowed", "document", "generation", "known", "name", "owned", "resolved")
+    __slots__ = ("allowed", "document", "generation", "known", "name", "resolved")
 
     def __init__(self, name: UserName, document: dict[str, Any], resolved: Resolved, generation: int) -> None:
         self.name = name
@@ -52,8 +53,6 @@ class Grants:
         self.generation = generation
         self.allowed: set[tuple[str, frozenset[str]]] = set()
         """What was asked for and granted already."""
-        self.owned: CursorOwner | None = None
-        """Of the cursor that it was last found to own."""
         self.known: dict[tuple[Needs, str, str, Hashable], tuple[Privilege, ...]] = {}
         """The same by requirement, database, collection and variant, where a requirement asks for nothing else."""
 
@@ -106,6 +105,8 @@ class Access:
         """Called when users or roles may have changed."""
         self._has_users: bool | None = None
         self._secret: bytes | None = None
+        self._resolved: dict[tuple[RoleName, ...], Resolved] = {}
+        """What roles come to in this generation, for all connections of the users that have them."""
         self._count = {"received": 0, "successful": 0}
         self.counts: dict[str, dict[str, dict[str, int]]] = {}
         """By mechanism, then `authenticate` or `speculativeAuthenticate`: logins `received` and `successful`."""
@@ -122,6 +123,7 @@ class Access:
         """Users or roles may have changed: look each up again."""
         self.generation += 1
         self._has_users = None
+        self._resolved.clear()
         self.changed()
 
     def note(self, what: str, client: ClientInfo, details: dict[str, Any], code: int = 0) -> None:
@@ -210,11 +212,20 @@ class Access:
         self._set(client, self._granted(name, document, client))
 
     def _granted(self, name: UserName, document: dict[str, Any], client: ClientInfo) -> Grants:
-        resolved = resolve(roles_of(document), self.role)
+        resolved = self._resolve(document)
         lists = (document.get("authenticationRestrictions") or [], *resolved.restrictions)
         if any(lists) and not restrictions.permitted(lists, *addresses(client)):
             raise CommandError(18, "Authentication failed.")
         return Grants(name, document, resolved, self.generation)
+
+    def _resolve(self, document: dict[str, Any]) -> Resolved:
+        roles = tuple(roles_of(document))
+        resolved = self._resolved.get(roles)
+        if resolved is None:
+            if len(self._resolved) >= _RESOLVED_COUNT_MAX:
+                self._resolved.clear()
+            resolved = self._resolved[roles] = resolve(roles, self.role)
+        return resolved
 
     def note_logout(self, client: ClientInfo, name: UserName, reason: str) -> None:
         """Tell the listeners that a connection is nobody's any more."""
@@ -286,18 +297,14 @@ class Access:
         grants: Grants | None = client.grants
         if grants is None or owner is None or grants.generation != self.generation:
             return False
-        if grants.owned is not owner:
-            if grants.name != owner.name or not owner.required <= grants.allowed:
-                return False
-            grants.owned = owner
-        return True
+        return grants.name == owner.name and owner.required <= grants.allowed
 
     def may_still(self, owner: CursorOwner, users: dict[UserName, Privileges | None]) -> bool:
         """Whether the user of a cursor is there and might open it now. `users`: their privileges, None of one that is
         gone, which this adds to."""
         if owner.name not in users:
             document = self.user(owner.name)
-            users[owner.name] = None if document is None else resolve(roles_of(document), self.role).privileges
+            users[owner.name] = None if document is None else self._resolve(document).privileges
         privileges = users[owner.name]
         return privileges is not None and all(allowed(privileges, *wanted) for wanted in owner.required)
 

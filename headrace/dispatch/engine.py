@@ -121,8 +121,11 @@ class Engine:
         """Users or roles have changed: whoever might not open a cursor any more waits for it no longer."""
         users: dict[Any, Any] = {}
         for cursor_id, owner in list(self.cursors.owners.items()):
+            cursor = self.cursors.peek(cursor_id)
+            if cursor.is_change_stream and cursor.repeated_getmore is not None:
+                cursor.repeated_getmore.grants = repeated_getmore.CHANGED
             if not self.access.may_still(owner, users):
-                self.shell.cursor_killed(self.cursors.peek(cursor_id))
+                self.shell.cursor_killed(cursor)
             if users[owner.name] is None:
                 self.cursors.remove(cursor_id)
 

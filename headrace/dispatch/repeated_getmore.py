@@ -6,13 +6,16 @@
 Rule: a getMore is the same as the one before if it has the same bytes but for what is in `$clusterTime`, which
 drivers send back and the server ignores. Its offset is known, since all bytes before it are the same.
 
+It is recognised only of the connection, and with the grants, of the one that was checked; a commit that changes users
+or roles makes all of them `CHANGED`. So a user's stream costs no more than one without users.
+
 Where the stream is caught up its feed has the answer (`from_feed`), and no command is run for it.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cursors.batch import Batch
 from headrace.dispatch import reply
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 BEGIN: Final = b"\x12getMore\x00"
 """The first bytes of the body after its size."""
+CHANGED: Final = object()
+"""In place of the grants of a getMore that must be checked again."""
 _CURSOR_ID = Struct("<q").unpack_from
 _SIZE = Struct("<i").unpack_from
 _INT64 = Struct("<q").pack
@@ -35,15 +40,17 @@ _INT64 = Struct("<q").pack
 class RepeatedGetMore:
     """The last getMore of a cursor, parsed."""
 
-    __slots__ = ("count_max", "db", "head", "tail", "wait_ms")
+    __slots__ = ("count_max", "db", "grants", "head", "tail", "wait_ms")
 
-    def __init__(self, request: Request, count_max: int, wait_ms: float) -> None:
+    def __init__(self, request: Request, count_max: int, wait_ms: float, grants: Any = None) -> None:
         body = request.raw
         self.db = request.db
         self.count_max = count_max
         """Events that a batch holds at most."""
         self.wait_ms = wait_ms
         """How long it waits for the first."""
+        self.grants = grants
+        """What its user may do, by which it was checked; None: nobody's. `CHANGED`: it must be checked again."""
         self.head = body[4:]
         self.tail: bytes | None = None
         element = find_element(body, b"$clusterTime")
@@ -69,9 +76,7 @@ def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | Non
     if cursor is None or not cursor.is_change_stream:
         return None
     repeated = cursor.repeated_getmore
-    if repeated is None or not repeated.is_repeated_by(body):
-        return None
-    if engine.authorizes and not engine.access.still_owns(client, engine.cursors.owners.get(cursor.id)):
+    if repeated is None or repeated.grants is not client.grants or not repeated.is_repeated_by(body):
         return None
     request = UnreadRequest("getMore", repeated.db, body, client)
     request.cursor = cursor
@@ -81,23 +86,20 @@ def recognised(engine: Engine, body: bytes, client: ClientInfo) -> Request | Non
 def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
     """What a change stream's getMore is answered where its feed has all that is needed; None: run the command.
 
-    That is so for a cursor that is behind or gone, for an error, while fail points are set, and behind a wait where
-    the user may have lost a privilege meanwhile.
+    That is so for a cursor that is behind or gone, for an error, while fail points are set, and where the user may have
+    lost a privilege since the getMore was recognised.
     """
     cursor: ChangeCursor = request.cursor
     if engine.cursors.peek(cursor.id) is not cursor or engine.fail_points.active:
         return None
-    if engine.authorizes and request.wait_until_ms is not None and not _is_owner(engine, request):
+    repeated = cursor.repeated_getmore
+    if repeated.grants is not request.client.grants:
         return None
     try:
-        batch = cursor.next_from_feed(cursor.repeated_getmore.count_max)
+        batch = cursor.next_from_feed(repeated.count_max)
     except AnsweredError:
         return None  # which the command meets again
     return None if batch is None else answer(engine, request, batch)
-
-
-def _is_owner(engine: Engine, request: Request) -> bool:
-    return engine.access.still_owns(request.client, engine.cursors.owners.get(request.cursor.id))
 
 
 def answer(engine: Engine, request: Request, batch: Batch) -> bytes | Wait:

@@ -12,6 +12,7 @@ from bson import Binary, Int64
 from headrace.dispatch.request import ClientInfo
 from headrace.dispatch.wait import Wait
 from headrace.testing.driven import DrivenServer
+from headrace.values.bson import decode
 from tests.users import Users, shop_users
 
 SHOP = {"createRole": "clerk", "privileges": [], "roles": []}
@@ -292,6 +293,22 @@ def test_a_repeated_getmore_is_its_user_s(users: Users) -> None:
     assert repeated_getmore.recognised(engine, raw, reader) is None
     users.answer("reader", "shop", {"connectionStatus": 1})  # which looks the user up again
     assert repeated_getmore.recognised(engine, raw, reader) is None
+
+
+def test_a_getmore_that_was_recognised_is_checked_again_where_users_have_changed(users: Users) -> None:
+    from headrace.dispatch import repeated_getmore
+
+    engine, reader = users.server.engine, users.connection("reader")
+    for roles, code in ([{"role": "readWrite", "db": "shop"}], None), ([], 13):
+        cursor = users.run("reader", "shop", _watch())["cursor"]["id"]
+        body = {"getMore": Int64(cursor), "collection": "orders"}
+        users.answer("reader", "shop", body)
+        request = repeated_getmore.recognised(engine, users.server.request("shop", body).raw, reader)
+        assert request is not None
+        users.run("root", "admin", {"updateUser": "reader", "roles": roles})
+        assert repeated_getmore.from_feed(engine, request) is None
+        answer = engine.run_stream(engine.commands["getMore"], request)
+        assert (decode(answer)["code"] if isinstance(answer, bytes) else None) == code
 
 
 def test_a_session_is_its_user_s(users: Users) -> None:

@@ -13,7 +13,7 @@ from headrace.dispatch.arguments import Field, Fields, string, without_effect
 from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BATCH_SIZE, MAX_TIME_MS, QUERY_STATS
-from headrace.dispatch.repeated_getmore import RepeatedGetMore, answer
+from headrace.dispatch.repeated_getmore import CHANGED, RepeatedGetMore, answer
 from headrace.dispatch.request import Request
 from headrace.dispatch.transaction_statements import check_cursor
 from headrace.dispatch.wait import Wait
@@ -34,7 +34,7 @@ FIELDS: Final = Fields(
 def run(context: CommandContext, request: Request) -> bytes | Wait:
     """getMore: the next batch, or a `Wait` where the cursor awaits data. Raises 43 for an unknown cursor, 237 for a
     killed one."""
-    if request.wait_until_ms is not None and context.engine.authorizes:
+    if context.engine.authorizes and (request.wait_until_ms is not None or request.cursor is not None):
         _require_again(context, request)
     if request.cursor is not None and context.cursors.peek(request.cursor.id) is request.cursor:
         return _changes(context, request, request.cursor)
@@ -49,7 +49,9 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
     if context.engine.fail_points.active:
         _check_out(context, request, cursor_id)
     if cursor.is_change_stream:
-        cursor.repeated_getmore = RepeatedGetMore(request, size or UNBOUNDED, _await_ms(body))
+        cursor.repeated_getmore = RepeatedGetMore(
+            request, size or UNBOUNDED, _await_ms(body), _grants(context, request)
+        )
         request.cursor = cursor
         with uninterrupted():  # a getMore that repeats this one does not run in a turn
             return _changes(context, request, cursor)
@@ -66,8 +68,16 @@ def run(context: CommandContext, request: Request) -> bytes | Wait:
     )
 
 
+def _grants(context: CommandContext, request: Request) -> Any:
+    """By what the getMore was checked; `CHANGED` where that has changed since."""
+    grants = request.client.grants
+    if grants is None or not context.engine.authorizes or grants.generation == context.engine.access.generation:
+        return grants
+    return CHANGED
+
+
 def _require_again(context: CommandContext, request: Request) -> None:
-    """Raise 13 where the user has lost, while it waited, what opening the cursor required."""
+    """Raise 13 where the user has lost, since the getMore came, what opening the cursor required."""
     access, cursor = context.engine.access, request.cursor
     owner = None if cursor is None else context.cursors.owners.get(cursor.id)
     if not access.still_owns(request.client, owner):
