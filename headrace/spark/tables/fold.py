@@ -10,6 +10,13 @@ key is 1.
 A new snapshot does not empty a mirror: whoever reads it meanwhile finds each document, at the latest as it was before.
 The snapshot's rows replace those of their keys, and when it is complete the rows that are older than its beginning go:
 what is left of them was not in the collection any more.
+
+Events may come between the chunks of a snapshot, if no chunk is read before the events that are folded before it: a
+snapshot of one of several collections. An event of a key whose chunk was not read yet is folded like any other: an
+insert or a replacement makes the row, a delete removes it, and the chunk's row, which is newer, takes its place. An
+update that finds no row of this snapshot changes nothing: either the chunk's row has it, or the document is gone before
+its chunk is read. So early events, those up to the snapshot's end, never need a row and never take one of before the
+snapshot as theirs.
 """
 
 from __future__ import annotations
@@ -49,7 +56,8 @@ class MirrorState:
 
     Every event up to `token` is in. Up to `snapshot_token`, where the snapshot ended, an update may find no row.
     `batch` is the last batch of the query `query`. While a snapshot comes in over the rows of before, `begun` is the
-    token at which it began: older rows do not count any more.
+    token at which it began: older rows do not count any more. The last snapshot of all began at `snapshot_began`;
+    without a `snapshot_token` it is not complete.
     """
 
     token: str = ""
@@ -59,6 +67,16 @@ class MirrorState:
     begun: str = ""
     owner: str = ""
     """Whose the table is (`table_owner.py`); empty if a program without a job made it."""
+    snapshot_began: str = ""
+
+    @property
+    def in_snapshot(self) -> bool:
+        """Whether a snapshot has begun and is not complete."""
+        return bool(self.snapshot_began) and not self.snapshot_token
+
+    def is_early(self, token: str) -> bool:
+        """Whether an event at `token` may be of a document that the snapshot did not find, or will find later."""
+        return self.in_snapshot or token <= self.snapshot_token
 
     def has(self, query: str, batch: int) -> bool:
         """Whether this batch of this query is committed."""
@@ -85,8 +103,13 @@ class MirrorChanges:
 
 
 def document_keys(rows: Iterable[Row]) -> set[str]:
-    """The keys of all documents that the rows are about."""
-    return {key_of(row) for row in rows if row.operationType in DOCUMENT_OPERATIONS}
+    """The keys of all documents that the rows are about, those before a replacement and after it."""
+    keys: set[str] = set()
+    for row in rows:
+        if row.operationType in DOCUMENT_OPERATIONS:
+            key = key_of(row)
+            keys |= {key, same_document_key(row.fullDocument, key)} if row.fullDocument else {key}
+    return keys
 
 
 def keys_to_read(rows: Iterable[Row]) -> set[str]:
@@ -183,7 +206,7 @@ class _Folding:
             self._changed.clear()
             self._stale_before = token
         begun = "" if self._clear else self._stale_before
-        self._state = replace(self._state, token=token, snapshot_token="", begun=begun)
+        self._state = replace(self._state, token=token, snapshot_token="", begun=begun, snapshot_began=token)
 
     def _event(self, row: Row) -> None:
         if row.operationType in INVALIDATING:
@@ -201,9 +224,11 @@ class _Folding:
             self._changed[identity] = _Changed(key, None, row.token)
         elif row.fullDocument is not None:
             self._changed[identity] = _Changed(same_document_key(row.fullDocument, key), row.fullDocument, row.token)
+        elif self._state.is_early(row.token) and before.token < self._state.snapshot_began:
+            self._absolute = False
         elif before.document is not None:
             self._changed[identity] = _Changed(before.key, self._updated(before.document, row), row.token)
-        elif row.token <= self._state.snapshot_token:
+        elif self._state.is_early(row.token):
             self._absolute = False
         else:
             raise MirrorDiverged(f"the mirror has no document {key}, which was updated at {row.token}")

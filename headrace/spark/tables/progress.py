@@ -53,6 +53,11 @@ class Progress:
     owner: str = ""
     """Whose the table is (`table_owner.py`); empty if a program without a job made it."""
 
+    @property
+    def in_snapshot(self) -> bool:
+        """Whether a snapshot has begun and is not complete."""
+        return bool(self.begun) and not self.ended
+
     def has(self, query: str, batch: int) -> bool:
         """Whether this batch of this query is committed."""
         return self.query == query and batch <= self.batch

@@ -5,6 +5,9 @@ at any token that the history covers, the versions with `token` <= it < `until` 
 
 After a new snapshot (a lost checkpoint) what happened between is not known: a document that is another one now, or
 gone, ends with `endedBy` = `snapshot`; an unchanged one continues.
+
+Events may come between the chunks of a snapshot, by the rule in `fold.py`. From the snapshot's end on the history is
+exact; before it, a version may begin at its chunk and not at its event.
 """
 
 from __future__ import annotations
@@ -127,6 +130,8 @@ class VersionChanges:
         version = self._current(key)
         if version and row.token <= version.confirmed:
             return
+        if row.fullDocument is None and row.operationType != "delete" and self._is_early(row, version):
+            return
         document = self._document(row, version)
         if version and document != version.document:
             self._end(version, row.token, row.operationType or "")
@@ -135,7 +140,20 @@ class VersionChanges:
             self._put(replace(version, confirmed=row.token))
             return
         if document is not None:
-            self._begin(same_document_key(document, key), document, row)
+            name = same_document_key(document, key)
+            after = self._current(name) if name != key else None
+            if after and after.confirmed >= row.token:
+                return  # a chunk has shown the document under its new key already
+            if after:
+                self._end(after, row.token, row.operationType or "")
+            self._begin(name, document, row)
+
+    def _is_early(self, row: Row, version: DocumentVersion | None) -> bool:
+        """Whether the update is of a document that the snapshot did not find, or has not read yet."""
+        progress = self.progress
+        if row.token > progress.ended and not progress.in_snapshot:
+            return False
+        return version is None or version.confirmed < progress.begun
 
     def _document(self, row: Row, version: DocumentVersion | None) -> str | None:
         if row.operationType == "delete":
@@ -143,8 +161,6 @@ class VersionChanges:
         if row.fullDocument is not None:
             return row.fullDocument
         if version is None:
-            if row.token <= self.progress.ended:
-                return None
             raise MirrorDiverged(f"the history has no document {key_of(row)}, which was updated at {row.token}")
         try:
             return dumps(apply_update(loads(version.document), loads(row.updateDescription or "{}")))

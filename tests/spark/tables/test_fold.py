@@ -102,10 +102,10 @@ def test_when_the_collection_goes_so_do_its_rows(kind: str) -> None:
 def test_a_new_snapshot_replaces_what_was_there_and_never_empties_it() -> None:
     mirror = {dumps(key): MirrorRow(dumps({"_id": key, "old": True}), "1") for key in (7, 8, 9)}
     state = applied(mirror, [event("5", SNAPSHOT_BEGIN)], MirrorState("4", "2"))
-    assert state == MirrorState("5", begun="5") and len(mirror) == 3
+    assert state == MirrorState("5", begun="5", snapshot_began="5") and len(mirror) == 3
     state = applied(mirror, [event("6", SNAPSHOT, 8, fullDocument={"_id": 8})], state)
     assert len(mirror) == 3
-    assert applied(mirror, [event("7", SNAPSHOT_END)], state) == MirrorState("5", "7")
+    assert applied(mirror, [event("7", SNAPSHOT_END)], state) == MirrorState("5", "7", snapshot_began="5")
     assert mirror == {dumps(8): MirrorRow(dumps({"_id": 8}), "6")}
 
 
@@ -113,7 +113,8 @@ def test_a_complete_snapshot_and_its_events_in_one_batch_replace_all_rows() -> N
     mirror = {dumps(key): MirrorRow(dumps({"_id": key, "old": True}), "1") for key in (7, 8, 9)}
     rows = [event("5", SNAPSHOT_BEGIN), event("6", SNAPSHOT, 8, fullDocument={"_id": 8})]
     state = applied(mirror, [*rows, event("7", SNAPSHOT_END), updated("8", 8, n=1)], MirrorState("4", "2"))
-    assert (mirror, state) == ({dumps(8): MirrorRow(dumps({"_id": 8, "n": 1}), "8")}, MirrorState("8", "7"))
+    assert mirror == {dumps(8): MirrorRow(dumps({"_id": 8, "n": 1}), "8")}
+    assert state == MirrorState("8", "7", snapshot_began="5")
 
 
 def test_a_snapshot_of_a_server_that_is_behind_the_mirror_begins_with_nothing() -> None:
@@ -122,7 +123,7 @@ def test_a_snapshot_of_a_server_that_is_behind_the_mirror_begins_with_nothing() 
         mirror, [event("5", SNAPSHOT_BEGIN), event("6", SNAPSHOT, 8, fullDocument={"_id": 8})], MirrorState("9")
     )
     assert set(mirror) == {dumps(8)}
-    assert applied(mirror, [event("7", SNAPSHOT_END)], state) == MirrorState("5", "7")
+    assert applied(mirror, [event("7", SNAPSHOT_END)], state) == MirrorState("5", "7", snapshot_began="5")
 
 
 def test_a_sharded_collections_key_is_its_id() -> None:
