@@ -1,0 +1,317 @@
+"""The types of typed columns, and their text: Spark's DDL with `objectId`, `uuid` and `as`.
+
+    bigint                            a long, stored as one
+    int as bigint                     what was an int when the column was made, stored as a long since others came
+    decimal(38,2)                     a decimal; objectId and uuid are stored as text
+    struct<city: string, `zip code`: string -> zip_code>
+    array<double>   map<string, int>  (keys of a map are strings)
+    rest                              no column: the value stays in the rest
+
+Rule: the BSON type before `as` never changes once a row has it. A value of another type that the column can store has
+its own type in the row's shape, and one of this type has none; so a column widens without a change to what its rows
+mean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+NAMES: Final = {
+    "bigint": "bigint", "binary": "binary", "bool": "boolean", "boolean": "boolean", "byte": "tinyint",
+    "dec": "decimal", "decimal": "decimal", "double": "double", "float": "float", "int": "int", "integer": "int",
+    "long": "bigint", "numeric": "decimal", "objectid": "objectId", "real": "float", "short": "smallint",
+    "smallint": "smallint", "string": "string", "timestamp": "timestamp", "tinyint": "tinyint", "uuid": "uuid",
+    "varchar": "string",
+}  # fmt: skip
+"""The types by each of their names, in lower case."""
+NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+_TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|(->)|([<>(),:])|([^\s`<>(),:]+))")
+
+
+class SchemaError(ValueError):
+    """A schema's text is none, or what it says cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A type's name, as in `NAMES`, with precision and scale if it is a decimal."""
+
+    name: str
+    precision: int = 0
+    scale: int = 0
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision},{self.scale})" if self.name == "decimal" else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class LeafType:
+    """A column of values: `natural` says which BSON type they have, unless the row's shape says another one."""
+
+    natural: Primitive
+    stored: Primitive
+
+    def __str__(self) -> str:
+        return str(self.natural) if self.stored == stored_as(self.natural) else f"{self.natural} as {self.stored}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOf:
+    """An array, whose items have one type."""
+
+    item: ColumnType
+
+    def __str__(self) -> str:
+        return f"array<{self.item}>"
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """An object with open-ended names, whose values have one type."""
+
+    value: ColumnType
+
+    def __str__(self) -> str:
+        return f"map<string, {self.value}>"
+
+
+@dataclass(frozen=True, slots=True)
+class StructField:
+    """A field: where it is in the document that the struct stands for, its column's name, and its type; None: `rest`.
+
+    `path` has one name, but for a flattened field of a table, which has those on the way to it.
+    """
+
+    path: tuple[str, ...]
+    column: str
+    type: ColumnType | None
+
+
+@dataclass(frozen=True, slots=True)
+class StructOf:
+    """An object with known names; the type of a table's documents, too."""
+
+    fields: tuple[StructField, ...]
+
+    def __str__(self) -> str:
+        return "struct<" + ", ".join(map(_nested_text, self.fields)) + ">"
+
+
+ColumnType = LeafType | ArrayOf | MapOf | StructOf
+
+
+def leaf(name: str, precision: int = 38, scale: int = 0) -> LeafType:
+    """The type of that name, as it is stored at first."""
+    natural = Primitive(name, precision, scale) if name == "decimal" else Primitive(name)
+    return LeafType(natural, stored_as(natural))
+
+
+def stored_as(natural: Primitive) -> Primitive:
+    """How values of a type are stored at first."""
+    return Primitive("string") if natural.name in {"objectId", "uuid"} else natural
+
+
+def leaf_count(kind: ColumnType | None) -> int:
+    """The number of values that a type has in a row."""
+    if isinstance(kind, StructOf):
+        return sum(leaf_count(field.type) for field in kind.fields)
+    if isinstance(kind, ArrayOf):
+        return leaf_count(kind.item)
+    return leaf_count(kind.value) if isinstance(kind, MapOf) else int(kind is not None)
+
+
+def parse_type(text: str) -> ColumnType:
+    """The type that the text describes. Raises SchemaError."""
+    parser = _SchemaParser(text)
+    kind = parser.type()
+    parser.end()
+    if kind is None:
+        raise SchemaError(f"{text!r} is no type of a column")
+    return kind
+
+
+def parse_fields(text: str) -> tuple[StructField, ...]:
+    """The fields that a text in the way of Spark's DDL names: `_id STRING, address.city STRING -> city`."""
+    parser = _SchemaParser(text)
+    fields = parser.fields("")
+    parser.end()
+    return fields
+
+
+def path_text(path: tuple[str, ...]) -> str:
+    """A path with dots; names that hold something else than letters and digits in backticks."""
+    return ".".join(map(_quoted, path))
+
+
+def parse_path(text: str) -> tuple[str, ...]:
+    """The path that the text names: names with dots between them. Raises SchemaError."""
+    parser = _SchemaParser(text)
+    path = parser.path()
+    parser.end()
+    return path
+
+
+def field_text(field: StructField, column: str) -> str:
+    """The field as a line of a schema; `column` is the name that it has if the line does not say one."""
+    renamed = "" if field.column == column or field.type is None else f" -> {_quoted(field.column)}"
+    return f"{path_text(field.path)} {'rest' if field.type is None else field.type}{renamed}"
+
+
+def _nested_text(field: StructField) -> str:
+    renamed = "" if field.column == field.path[0] or field.type is None else f" -> {_quoted(field.column)}"
+    return f"{_quoted(field.path[0])}: {'rest' if field.type is None else field.type}{renamed}"
+
+
+def _quoted(name: str) -> str:
+    if re.fullmatch(r"\w[\w-]*", name):
+        return name
+    return "`" + name.replace("\\", "\\\\").replace("`", "``").replace("\n", "\\n").replace("\r", "\\r") + "`"
+
+
+def _unquoted(text: str) -> str:
+    escapes = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}
+    return re.sub(r"\\\\|\\n|\\r", lambda each: escapes[each.group()], text[1:-1].replace("``", "`"))
+
+
+class _SchemaParser:
+    """Reads tokens from the left, one ahead."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = _tokens(text)
+        self._next = next(self._tokens, "")
+
+    def fields(self, closing: str) -> tuple[StructField, ...]:
+        """Fields with commas between them, up to `closing`."""
+        fields = []
+        while self._next != closing:
+            path = self.path() if not closing else (self._name(),)
+            if self._next == ":":
+                self._take()
+            kind = self.type()
+            column = "_".join(path)
+            if self._next == "->":
+                self._take()
+                column = self._name()
+            fields.append(StructField(path, column, kind))
+            if self._next == ",":
+                self._take()
+            elif self._next != closing:
+                raise self._wrong("a comma")
+        return tuple(fields)
+
+    def path(self) -> tuple[str, ...]:
+        """Names with dots between them."""
+        names: list[str] = []
+        more = True
+        while more:
+            token = self._take()
+            if token.startswith("`"):
+                names.append(_unquoted(token))
+                more = self._next.startswith(".")
+                if more and self._next == ".":
+                    self._take()
+                elif more:
+                    self._next = self._next[1:]
+                continue
+            more = token.endswith(".")
+            names += token.removesuffix(".").split(".")
+            if not re.match(r"[\w$-]", token):
+                raise self._wrong("a name")
+        return tuple(names)
+
+    def type(self) -> ColumnType | None:
+        """A type; None for `rest`."""
+        name = self._take().lower()
+        if name == "rest":
+            return None
+        if name in {"array", "map", "struct"}:
+            return self._nested(name)
+        natural = self._primitive(name)
+        stored = stored_as(natural)
+        if self._next.lower() == "as":
+            self._take()
+            stored = self._primitive(self._take().lower())
+        return LeafType(natural, stored)
+
+    def end(self) -> None:
+        """Raises SchemaError if there is more."""
+        if self._next:
+            raise self._wrong("the end")
+
+    def _nested(self, name: str) -> ColumnType:
+        self._expect("<")
+        kind: ColumnType
+        if name == "struct":
+            kind = StructOf(self.fields(">"))
+            if not any(field.type for field in kind.fields):
+                raise SchemaError(f"{self._text!r}: a struct has one field at least")
+        else:
+            if name == "map":
+                if self._primitive(self._take().lower()).name != "string":
+                    raise SchemaError(f"{self._text!r}: the keys of a map are strings")
+                self._expect(",")
+            item = self.type()
+            if item is None:
+                raise SchemaError(f"{self._text!r}: items have a type")
+            kind = MapOf(item) if name == "map" else ArrayOf(item)
+        self._expect(">")
+        return kind
+
+    def _primitive(self, name: str) -> Primitive:
+        known = NAMES.get(name)
+        if known is None:
+            raise SchemaError(f"{self._text!r}: {name!r} is no type that a value of BSON has")
+        numbers = [10, 0] if known == "decimal" else []
+        if self._next == "(":
+            self._take()
+            numbers = [self._number()]
+            while self._next == ",":
+                self._take()
+                numbers.append(self._number())
+            self._expect(")")
+        if known != "decimal":
+            return Primitive(known)
+        precision, scale = numbers[0], numbers[1] if len(numbers) > 1 else 0
+        if not 0 < precision <= 38 or scale > precision:
+            raise SchemaError(f"{self._text!r}: decimal({precision},{scale}) is none")
+        return Primitive(known, precision, scale)
+
+    def _number(self) -> int:
+        token = self._take()
+        if not token.isascii() or not token.isdigit():
+            raise self._wrong("a number")
+        return int(token)
+
+    def _name(self) -> str:
+        token = self._take()
+        if not token or token in "<>(),:" or token == "->":
+            raise self._wrong("a name")
+        return _unquoted(token) if token.startswith("`") else token
+
+    def _expect(self, token: str) -> None:
+        if self._next != token:
+            raise self._wrong(repr(token))
+        self._take()
+
+    def _take(self) -> str:
+        token, self._next = self._next, next(self._tokens, "")
+        if not token:
+            raise self._wrong("more")
+        return token
+
+    def _wrong(self, wanted: str) -> SchemaError:
+        return SchemaError(f"{self._text!r} is no schema: {wanted} was expected before {self._next or 'its end'!r}")
+
+
+def _tokens(text: str) -> Iterator[str]:
+    at = 0
+    while at < len(text.rstrip()):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise SchemaError(f"{text!r} is no schema: a backtick is missing")
+        yield next(group for group in match.groups() if group)
+        at = match.end()

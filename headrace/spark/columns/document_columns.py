@@ -1,0 +1,272 @@
+"""A document as the values of typed columns, a rest and a shape, and the same document out of them.
+
+    columns   what fits a column, by the column's name
+    rest      fields without a column, and values that do not fit theirs, at their paths
+    shape     what these do not say: {"t": {name: note}, "o": [names]}; nothing if the document is as the schema says
+
+The notes in `t` are the BSON types that are not the natural ones of their columns (`stored_values.py`), `null`, for
+arrays and objects the shapes of what is in them ("*" for all items of an array). `o` is the order of the fields, where
+it is another than: first those that are in columns, in the order of the schema, then those of the rest in its order.
+
+Rule: what a row means does not depend on columns that were added after it. A column that is null says nothing; a column
+that a schema gains comes last.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from headrace.spark.columns.column_types import ArrayOf, ColumnType, LeafType, MapOf, StructField, StructOf
+from headrace.spark.columns.stored_values import natural_note, note_of, restored, storing
+from headrace.values.bson import MISSING
+
+Values = dict[str, Any]
+Shape = dict[str, Any]
+Note = str | Shape | None
+
+NULL_NOTE: Final = "null"
+_EVERY: Final = "*"
+
+
+class _FieldColumns(Protocol):
+    """What becomes of one field, in the columns of the struct or the table that it is in."""
+
+    def put(self, value: Any, into: Values) -> tuple[Any, Note]:
+        """Stores the value; returns its rest, MISSING if there is none, and its note."""
+
+    def get(self, values: Values, rest: Any, note: Any) -> Any:
+        """The value out of the columns and the part of the rest that is merged into it; MISSING if they say nothing."""
+
+
+class DocumentColumns:
+    """The two functions for documents of a schema."""
+
+    def __init__(self, schema: StructOf) -> None:
+        self._members = _ObjectColumns(schema.fields)
+
+    def split(self, document: dict[str, Any]) -> tuple[Values, dict[str, Any] | None, Shape | None]:
+        """The values of the columns, the rest and the shape."""
+        values: Values = {}
+        rest, shape, _ = self._members.split(document, values)
+        return values, None if rest is MISSING else rest, shape
+
+    def joined(self, values: Values, rest: dict[str, Any] | None, shape: Shape | None) -> dict[str, Any]:
+        """The document that `split` made these of, by this schema or one that this one has grown out of."""
+        return self._members.joined(values, rest or {}, shape or {})
+
+
+class _ObjectColumns:
+    """The fields of an object with known names: a struct, a table's documents, or a group of flattened columns."""
+
+    def __init__(self, fields: tuple[StructField, ...], depth: int = 0) -> None:
+        self._members: dict[str, _FieldColumns] = {}
+        groups: dict[str, list[StructField]] = {}
+        for field in fields:
+            name = field.path[depth]
+            if field.type is None:
+                continue
+            if len(field.path) == depth + 1:
+                self._members[name] = _column(field.column, field.type)
+            elif name not in self._members:
+                # The fields of a group may be far apart in the schema.
+                groups[name] = [each for each in fields if each.path[: depth + 1] == field.path[: depth + 1]]
+                self._members[name] = _FlattenedObject(_ObjectColumns(tuple(groups[name]), depth + 1))
+
+    def split(self, document: dict[str, Any], into: Values) -> tuple[Any, Shape | None, bool]:
+        """The rest and the shape of the document, and whether the columns say anything of it."""
+        rest: dict[str, Any] = {}
+        notes: dict[str, Any] = {}
+        put = set()
+        members = self._members
+        for name, value in document.items():
+            member = members.get(name)
+            if member is None:
+                rest[name] = value
+                continue
+            left, note = member.put(value, into)
+            if left is not value:
+                put.add(name)
+            if left is not MISSING:
+                rest[name] = left
+            if note is not None:
+                notes[name] = note
+        order = [name for name in members if name in put]
+        order += [name for name in rest if name not in put]
+        shape: Shape = {"t": notes} if notes else {}
+        if order != list(document):
+            shape["o"] = list(document)
+        return rest or MISSING, shape or None, bool(put)
+
+    def joined(self, values: Values, rest: dict[str, Any], shape: Shape) -> dict[str, Any]:
+        """The document."""
+        return _complete(self.placed(values, rest, shape), rest, shape)
+
+    def placed(self, values: Values, rest: dict[str, Any], shape: Shape) -> dict[str, Any]:
+        """The fields of which the columns say something, with what the rest adds to them."""
+        notes = shape.get("t", {})
+        document = {}
+        for name, member in self._members.items():
+            value = member.get(values, rest.get(name, MISSING), notes.get(name))
+            if value is not MISSING:
+                document[name] = value
+        return document
+
+
+def _complete(document: dict[str, Any], rest: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    for name, value in rest.items():
+        document.setdefault(name, value)
+    return {name: document[name] for name in shape["o"]} if "o" in shape else document
+
+
+class _FlattenedObject:
+    """An object whose fields are columns of the table, or of groups: it has no column that says that it is there."""
+
+    def __init__(self, members: _ObjectColumns) -> None:
+        self._members = members
+
+    def put(self, value: Any, into: Values) -> tuple[Any, Note]:
+        if type(value) is not dict:
+            return value, None
+        rest, shape, put = self._members.split(value, into)
+        return (rest, shape) if put else (value, None)
+
+    def get(self, values: Values, rest: Any, note: Any) -> Any:
+        merged, shape = rest if type(rest) is dict else {}, note or {}
+        document = self._members.placed(values, merged, shape)
+        return _complete(document, merged, shape) if document else MISSING
+
+
+class _LeafColumn:
+    def __init__(self, column: str, kind: LeafType) -> None:
+        self._column, self._stored = column, kind.stored
+        self._store = storing(kind)
+        self._natural = natural_note(kind.natural)
+
+    def put(self, value: Any, into: Values) -> tuple[Any, Note]:
+        if value is None:
+            return MISSING, NULL_NOTE
+        held = self._store(value)
+        if held is MISSING:
+            return value, None
+        into[self._column] = held
+        note = note_of(value)
+        return MISSING, None if note == self._natural else note
+
+    def get(self, values: Values, rest: Any, note: Any) -> Any:
+        held = values.get(self._column)
+        if held is None:
+            return None if note == NULL_NOTE else MISSING
+        return restored(held, note or self._natural, self._stored)
+
+
+class _StructColumn:
+    def __init__(self, column: str, kind: StructOf) -> None:
+        self._column, self._members = column, _ObjectColumns(kind.fields)
+
+    def put(self, value: Any, into: Values) -> tuple[Any, Note]:
+        if value is None:
+            return MISSING, NULL_NOTE
+        if type(value) is not dict:
+            return value, None
+        mine: Values = {}
+        into[self._column] = mine
+        rest, shape, _ = self._members.split(value, mine)
+        return rest, shape
+
+    def get(self, values: Values, rest: Any, note: Any) -> Any:
+        held = values.get(self._column)
+        if held is None:
+            return None if note == NULL_NOTE else MISSING
+        return self._members.joined(held, {} if rest is MISSING else rest, note or {})
+
+
+class _ArrayColumn:
+    """An array fits if each of its items does, without a rest."""
+
+    def __init__(self, column: str, kind: ArrayOf) -> None:
+        self._column, self._item = column, _column("", kind.item)
+
+    def put(self, value: Any, into: Values) -> tuple[Any, Note]:
+        if value is None:
+            return MISSING, NULL_NOTE
+        if type(value) is not list:
+            return value, None
+        held: list[Any] = []
+        notes: dict[str, Note] = {}
+        for number, item in enumerate(value):
+            if item is None:
+                held.append(None)
+                continue
+            one: Values = {}
+            left, note = self._item.put(item, one)
+            if left is not MISSING:
+                return value, None
+            held.append(one[""])
+            if note is not None:
+                notes[str(number)] = note
+        into[self._column] = held
+        if len(notes) == len(held) > 1 and all(note == notes["0"] for note in notes.values()):
+            notes = {_EVERY: notes["0"]}
+        return MISSING, {"t": notes} if notes else None
+
+    def get(self, values: Values, rest: Any, note: Any) -> Any:
+        held = values.get(self._column)
+        if held is None:
+            return None if note == NULL_NOTE else MISSING
+        notes = note["t"] if note else {}
+        every = notes.get(_EVERY)
+        return [
+            None if item is None else self._item.get({"": item}, MISSING, notes.get(str(number), every))
+            for number, item in enumerate(held)
+        ]
+
+
+class _MapColumn:
+    """An object with any names: what fits by name and value, in the object's order, and the rest of it."""
+
+    def __init__(self, column: str, kind: MapOf) -> None:
+        self._column, self._value = column, _column("", kind.value)
+
+    def put(self, value: Any, into: Values) -> tuple[Any, Note]:
+        if value is None:
+            return MISSING, NULL_NOTE
+        if type(value) is not dict:
+            return value, None
+        entries: list[tuple[str, Any]] = []
+        rest: dict[str, Any] = {}
+        notes: dict[str, Note] = {}
+        for name, item in value.items():
+            one: Values = {"": None}
+            left, note = (MISSING, None) if item is None else self._value.put(item, one)
+            if left is not MISSING:
+                rest[name] = item
+                continue
+            entries.append((name, one[""]))
+            if note is not None:
+                notes[name] = note
+        into[self._column] = entries
+        shape: Shape = {"t": notes} if notes else {}
+        if [*(name for name, _ in entries), *rest] != list(value):
+            shape["o"] = list(value)
+        return rest or MISSING, shape or None
+
+    def get(self, values: Values, rest: Any, note: Any) -> Any:
+        held = values.get(self._column)
+        if held is None:
+            return None if note == NULL_NOTE else MISSING
+        shape = note or {}
+        notes = shape.get("t", {})
+        document = {
+            name: None if item is None else self._value.get({"": item}, MISSING, notes.get(name)) for name, item in held
+        }
+        if rest is not MISSING:
+            document |= rest
+        return {name: document[name] for name in shape["o"]} if "o" in shape else document
+
+
+def _column(column: str, kind: ColumnType) -> _FieldColumns:
+    if isinstance(kind, LeafType):
+        return _LeafColumn(column, kind)
+    if isinstance(kind, StructOf):
+        return _StructColumn(column, kind)
+    return _ArrayColumn(column, kind) if isinstance(kind, ArrayOf) else _MapColumn(column, kind)
