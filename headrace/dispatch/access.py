@@ -242,6 +242,7 @@ class Access:
         if not command.requires.login or self.grants(request.client) is not None:
             return
         if not (request.client.is_on_this_machine and not self.has_users):
+            self.note("authCheck", request.client, _checked(command, request), 13)
             raise CommandError(13, f"Command {command.name} requires authentication")
 
     def require_privileges(self, engine: Engine, command: Command, request: Request) -> None:

@@ -27,8 +27,10 @@ class Shell(Protocol):
     def rotate_certificates(self, message: str | None = None) -> None:
         """Read the TLS certificates again, for connections to come; `message` goes into the log. Raises 140."""
 
-    def rotate_logs(self, log: str | None = None) -> None:
-        """Begin new files of the log `server` or `audit`, None: of both. No effect where none is written. Raises 37."""
+    def rotate_logs(self, log: str | None = None, client: ClientInfo | None = None) -> None:
+        """Begin new files of the log `server` or `audit`, None: of both. No effect where none is written. Raises 37.
+
+        `client`: who has asked for it; None: a signal."""
 
     def client_introduced(self, client: ClientInfo) -> None:
         """A client has said in its first hello who it is."""
@@ -65,7 +67,7 @@ class NoShell:
     def rotate_certificates(self, message: str | None = None) -> None:
         pass
 
-    def rotate_logs(self, log: str | None = None) -> None:
+    def rotate_logs(self, log: str | None = None, client: ClientInfo | None = None) -> None:
         pass
 
     def client_introduced(self, client: ClientInfo) -> None:

@@ -124,8 +124,8 @@ class ParkedThreads(NoShell):
     def rotate_certificates(self, message: str | None = None) -> None:
         self._server.rotate_certificates(message)
 
-    def rotate_logs(self, log: str | None = None) -> None:
-        self._server.rotate_logs(log)
+    def rotate_logs(self, log: str | None = None, client: ClientInfo | None = None) -> None:
+        self._server.rotate_logs(log, client)
 
     def client_introduced(self, client: ClientInfo) -> None:
         self._server.client_introduced(client)

@@ -16,11 +16,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import queue
 import threading
 import uuid
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,7 @@ from headrace.dispatch.options import AuditOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
 from headrace.errors import CommandError
 from headrace.query.match import parse_filter
+from headrace.server.audit_events import NOT_THERE, events
 from headrace.server.failures import RepeatedLine
 from headrace.server.log.files import name_aside
 from headrace.store.write_transaction import CatalogChange
@@ -59,46 +61,73 @@ class Audit:
         self._destination = _destination(options)
         self._queue: queue.Queue[str | Callable[[], None] | None] = queue.Queue(limits.AUDIT_EVENT_COUNT_MAX)
         self._dropped = RepeatedLine()
+        self.databases: set[str] = set()
+        """Those that there are: a collection in another one makes it."""
         self._process = uuid.uuid4()
         self._thread = threading.Thread(target=self._run, name="headrace-audit", daemon=True)
         self._thread.start()
 
-    def system(self, action: str, details: dict[str, Any]) -> None:
-        """Log what the server does by itself: its start and its end."""
+    def system(self, action: str, details: dict[str, Any], code: int = 0) -> None:
+        """Log what the server does by itself: its start and its end, the rest of an index build."""
         nobody = {"isSystemUser": True}
-        self._log(action, nobody, nobody, None, self._process, details, 0)
+        self._log(action, nobody, nobody, None, self._process, details, code)
 
     def access(self, event: AccessEvent) -> None:
         """Log a login, a refusal, or a change of users and roles: a listener of `Access`."""
         action, client, details, code = event
         self._of_client(action, client, details, code)
 
-    def changed(self, request: Request, changes: list[CatalogChange]) -> None:
-        """Log what a request has done to collections, views and indexes, which is committed."""
+    def introduced(self, client: ClientInfo) -> None:
+        """Log who a client says it is."""
+        details = {"localEndpoint": _local(client), "clientMetadata": client.metadata}
+        self._of_client("clientMetadata", client, details, 0)
+
+    def changed(self, request: Request | None, changes: list[CatalogChange]) -> None:
+        """Log what a request, None: the server by itself, has done to collections, views and indexes, which is
+        committed."""
         for database, command in changes:
-            for action, details in _events(database, command):
-                self._of_client(action, request.client, details, 0)
+            for action, details, code in events(database, command, self.databases):
+                if request is None:
+                    self.system(action, details, code)
+                else:
+                    self._of_client(action, request.client, details, code)
 
     def wants(self, request: Request) -> bool:
         """Whether a write is one that `wrote` may log."""
-        return request.db == "admin" and request.name in _WRITES
+        return request.name == "drop" or (request.db == "admin" and request.name in _WRITES)
 
     def wrote(self, request: Request, answer: bytes) -> None:
-        """Log that users or roles were changed by other commands than theirs."""
-        if decode(answer).get("ok") != 1.0:
+        """Log that users or roles were changed by other commands than theirs, and drops of what is not there."""
+        reply = decode(answer)
+        if reply.get("ok") != 1.0:
+            return
+        if request.name == "drop":
+            if "ns" not in reply:
+                self._of_client("dropCollection", request.client, {"ns": target(request)}, NOT_THERE)
             return
         namespaces = namespaces_of(request) if request.name == "bulkWrite" else [target(request)]
         for namespace in sorted({USERS, ROLES}.intersection(namespaces)):
             details = {"ns": namespace, "operation": request.name}
             self._of_client("directAuthMutation", request.client, details, 0)
 
-    def rotate(self) -> None:
-        """Begin a new file, behind the events that have come; raises OSError where the old one cannot be renamed."""
+    def rotate(self, client: ClientInfo | None = None) -> None:
+        """Begin a new file, behind the events that have come; raises OSError where the old one cannot be renamed.
+
+        `client`: who has asked for it; None: a signal."""
         try:
-            self._destination.rename()
+            renamed = self._destination.rename()
             self._queue.put_nowait(self._destination.reopen)
         except queue.Full:
             raise OSError("the audit log waits for what it is written to") from None
+        status = {"status": "OK", "rotatedLogPath": renamed, "errors": []}
+        details = {
+            "pid": os.getpid(), "osInfo": {"name": platform.system(), "version": platform.release()},
+            "logRotationStatus": status,
+        }  # fmt: skip
+        if client is None:
+            self.system("rotateLog", details)
+        else:
+            self._of_client("rotateLog", client, details, 0)
 
     def close(self) -> None:
         """Write what is left, for as long as the server may take to stop, and close."""
@@ -172,8 +201,9 @@ class _Destination:
     def __init__(self, write: Callable[[str], object]) -> None:
         self.write = write
 
-    def rename(self) -> None:
-        """Give the file of the moment another name; whoever writes goes on in it until `reopen`."""
+    def rename(self) -> str:
+        """Give the file of the moment another name, and return that; whoever writes goes on in it until `reopen`."""
+        return ""
 
     def reopen(self) -> None:
         """Begin a new file."""
@@ -196,9 +226,8 @@ class _File(_Destination):
             os.fchmod(file, 0o600)
         return file
 
-    def rename(self) -> None:
-        if self._path.is_file():
-            self._path.rename(name_aside(self._path))
+    def rename(self) -> str:
+        return str(self._path.rename(name_aside(self._path))) if self._path.is_file() else ""
 
     def reopen(self) -> None:
         old, self._file = self._file, self._open()
@@ -227,40 +256,6 @@ def _write_all(file: int, line: str) -> None:
     data = line.encode()
     while data:
         data = data[os.write(file, data) :]
-
-
-def _events(database: str, command: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Action and details of the events of one change of the catalog."""
-    name, value = next(iter(command.items()))
-    namespace = f"{database}.{value}"
-    about = {"ns": namespace, "viewOn": f"{database}.{command['viewOn']}"} if "viewOn" in command else {"ns": namespace}
-    if name in ("startIndexBuild", "commitIndexBuild"):
-        for spec in command["indexes"]:
-            yield "createIndex", _index(namespace, spec, _BUILD_STATES[name])
-    elif name == "createIndexes":
-        yield "createIndex", _index(namespace, command, _BUILD_STATES["commitIndexBuild"])
-    elif name == "dropIndexes":
-        yield "dropIndex", {"ns": namespace, "indexName": command["index"]}
-    elif name == "dropDatabase":
-        yield "dropDatabase", {"ns": database}
-    elif name == "renameCollection":
-        if "dropTarget" in command:
-            yield "dropCollection", {"ns": command["to"]}
-        yield "renameCollection", {"old": value, "new": command["to"]}
-    elif name in _ACTIONS:
-        yield _ACTIONS[name], about
-
-
-_ACTIONS: Final = {"collMod": "collMod", "create": "createCollection", "drop": "dropCollection"}
-_BUILD_STATES: Final = {"commitIndexBuild": "IndexBuildSucceeded", "startIndexBuild": "IndexBuildStarted"}
-
-
-def _index(namespace: str, spec: dict[str, Any], state: str) -> dict[str, Any]:
-    """Of the specification the key and what says of which kind the index is: the filter of a partial one has values."""
-    shown = {
-        name: spec[name] for name in ("v", "key", "name", "unique", "sparse", "expireAfterSeconds") if name in spec
-    }
-    return {"ns": namespace, "indexName": spec["name"], "indexSpec": shown, "indexBuildState": state}
 
 
 def _local(client: ClientInfo) -> dict[str, Any]:

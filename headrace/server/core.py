@@ -15,6 +15,7 @@ from headrace import limits
 from headrace.clock import Clock, SystemClock, monotonic
 from headrace.commands.server_info.parameters import first_parameters
 from headrace.commands.table import commands_for
+from headrace.commands.users import logging_in
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import UNIX_SOCKET, ClientInfo, Request
@@ -142,7 +143,10 @@ class Core:
             self._warn(make_directory_private(self.options.dbpath))
         self._warn_of_clock()
         if self.audit is not None:
-            self.audit.system("startup", {"startupOptions": {"argv": list(self.options.argv)}})
+            self.audit.databases = set(self.store.catalog.databases())
+            parameters = [{"_id": name, **value} for name, value in self.store.cluster_parameters.items()]
+            options = {"argv": list(self.options.argv)}
+            self.audit.system("startup", {"startupOptions": options, "initialClusterServerParameters": parameters})
         if self.hosted is None:
             self.background.start(self.loop)
         self._watch()
@@ -271,6 +275,8 @@ class Core:
 
     def client_introduced(self, client: ClientInfo) -> None:
         logs.client_metadata(client, unprotected=self._is_unprotected)
+        if self.audit is not None:
+            self.audit.introduced(client)
 
     def has_paused(self, request: Request, turn: Turn) -> None:
         if turn.paused_at is not None:
@@ -294,13 +300,13 @@ class Core:
             raise CommandError(140, f"the certificates are not replaced: {error}") from None
         LOG.info("Successfully rotated the certificates%s", "" if message is None else f": {printable(message)}")
 
-    def rotate_logs(self, log: str | None = None) -> None:
+    def rotate_logs(self, log: str | None = None, client: ClientInfo | None = None) -> None:
         try:
             if log != "audit" and self._rotate_log is not None:
                 LOG.info("Log rotation initiated")
                 self._rotate_log()
             if log != "server" and self.audit is not None:
-                self.audit.rotate()
+                self.audit.rotate(client)
         except OSError as error:
             LOG.error("the log is not rotated: %s", printable(error))
             raise CommandError(37, f"Failed to rotate the log: {error}") from None
@@ -350,6 +356,7 @@ class Core:
         self.peers.discard(peer)
         self.engine.connections_open -= 1
         logs.connection_ended(peer.client, len(self.peers))
+        logging_in.abandon(self.engine, peer.client)
         grants = peer.client.grants
         if grants is not None:
             reason = "Implicit logout due to client connection closure"

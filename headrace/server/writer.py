@@ -64,12 +64,12 @@ class WriteGroup:
     jobs_run: int = 0
     has_resumed: bool = False
     """Whether `resumed` has had its turn, or has begun it."""
-    catalog_changes: list[tuple[Request, list[CatalogChange]]] = field(default_factory=list)
-    """What each request has done to the catalog."""
+    catalog_changes: list[tuple[Request | None, list[CatalogChange]]] = field(default_factory=list)
+    """What each request has done to the catalog; None: a job of the server's own."""
     txn: WriteTransaction = field(init=False)
 
-    def take_changes(self, request: Request) -> None:
-        """The changes of the catalog since the last call are this request's."""
+    def take_changes(self, request: Request | None) -> None:
+        """The changes of the catalog since the last call are this request's; None: the server's own."""
         self.catalog_changes.append((request, self.txn.catalog_changes))
         self.txn.catalog_changes = []
 
@@ -248,6 +248,8 @@ class Writer:
             for run, _ in group.jobs:
                 run(txn)
                 group.jobs_run += 1
+                if txn.catalog_changes:
+                    group.take_changes(None)
             if group.resumed is not None:
                 group.has_resumed = True
                 group.answers.append(self._core.scheduler.turns.resume(group.resumed.turn, txn))

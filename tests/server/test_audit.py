@@ -56,11 +56,16 @@ def test_the_events_of_a_server_have_mongodbs_shape(tmp_path: Path, monkeypatch:
         "reason": "Implicit logout due to client connection closure",
         "initialUsers": [{"user": "ann", "db": "admin"}], "updatedUsers": [],
     }  # fmt: skip
-    logged = [event for event in logged if event["atype"] != "logout" and "system." not in str(event["param"])]
+    about_clients = ("clientMetadata", "logout")
+    logged = [event for event in logged if event["atype"] not in about_clients and "system." not in str(event["param"])]
+    logged = [event for event in logged if event["param"].get("indexName") != "_id_"]
     assert [event["atype"] for event in logged] == [
-        "startup", "createUser", "authenticate", "createCollection", "createIndex", "createCollection", "dropIndex",
-        "renameCollection", "dropCollection", "dropCollection", "dropDatabase", "authenticate", "shutdown",
+        "startup", "createUser", "createDatabase", "authenticate", "createDatabase", "createCollection", "createIndex",
+        "createIndex", "createCollection", "dropIndex", "renameCollection", "dropCollection", "dropCollection",
+        "dropDatabase", "authenticate", "shutdown",
     ]  # fmt: skip
+    assert [logged.pop(2)["param"], logged.pop(3)["param"]] == [{"ns": "admin"}, {"ns": "shop"}]
+    assert logged.pop(4)["param"]["indexBuildState"] == "IndexBuildStarted"
     created = logged[3]
     assert list(created) == ["atype", "ts", "uuid", "local", "remote", "users", "roles", "param", "result"]
     assert created["users"] == [{"user": "ann", "db": "admin"}] and created["roles"] == [
@@ -81,8 +86,9 @@ def test_the_events_of_a_server_have_mongodbs_shape(tmp_path: Path, monkeypatch:
 
 
 def ddl(path: Path) -> list[tuple[str, str]]:
-    """Action and namespace of the changes of the catalog of `shop` and `other`."""
-    logged = [(event["atype"], event["param"].get("ns") or event["param"].get("new")) for event in events(path)]
+    """Action and namespace of the changes of the catalog of `shop` and `other`, but for the indexes of `_id`."""
+    logged = [event for event in events(path) if event["param"].get("indexName") != "_id_"]
+    logged = [(event["atype"], event["param"].get("ns") or event["param"].get("new")) for event in logged]
     return [(action, namespace) for action, namespace in logged if (namespace or "").startswith(("other", "shop"))]
 
 
@@ -98,7 +104,8 @@ def test_what_a_transaction_makes_is_logged_when_it_is_committed(tmp_path: Path)
                 shop.more.insert_one({"a": CANARY}, session=session)
                 ends()
     assert ddl(path) == [
-        ("createCollection", "shop.orders"), ("createIndex", "shop.orders"), ("createCollection", "shop.more"),
+        ("createDatabase", "shop"), ("createCollection", "shop.orders"), ("createIndex", "shop.orders"),
+        ("createIndex", "shop.orders"), ("createCollection", "shop.more"),
     ]  # fmt: skip
     assert CANARY not in path.read_text()
 
@@ -115,16 +122,94 @@ def test_collections_that_come_and_go_by_other_commands_are_logged(tmp_path: Pat
         shop.inserted.rename("merged", dropTarget=True)
         client.drop_database("shop")
     logged = ddl(path)
+    assert logged.pop(0) == ("createDatabase", "shop")
     assert logged[:6] == [
         ("createCollection", "shop.inserted"), ("createCollection", "shop.updated"),
         ("createCollection", "shop.changed"), ("createCollection", "shop.merged"),
         ("createIndex", "shop.inserted"), ("createIndex", "shop.inserted"),
     ]  # fmt: skip
-    states = [event["param"].get("indexBuildState") for event in events(path) if event["atype"] == "createIndex"]
+    states = [event["param"]["indexBuildState"] for event in events(path) if event["param"].get("indexName") == "by_n"]
     assert states == ["IndexBuildStarted", "IndexBuildSucceeded"]
     assert logged[6:8] == [("dropCollection", "shop.merged"), ("renameCollection", "shop.merged")]
     assert sorted(logged[8:11]) == [("dropCollection", f"shop.{name}") for name in ("changed", "merged", "updated")]
     assert logged[11:] == [("dropDatabase", "shop")]
+
+
+def test_databases_that_come_to_be_are_logged_once(tmp_path: Path) -> None:
+    path, data = tmp_path / "audit", tmp_path / "data"
+    with headrace.Server(data) as server, RawClient(server.address) as client:
+        assert client.ask({"create": "c"}, "before")["ok"] == 1
+    with headrace.Server(data, audit=AuditOptions(path=path)) as server, RawClient(server.address) as client:
+        for database in ("before", "shop"):
+            client.ask({"create": "first"}, database)
+            client.ask({"create": "second"}, database)
+        client.ask({"renameCollection": "shop.first", "to": "moved.first"}, "admin")
+        client.ask({"dropDatabase": 1}, "shop")
+        client.ask({"create": "first"}, "shop")
+    made = [event["param"]["ns"] for event in events(path) if event["atype"] == "createDatabase"]
+    assert made == ["shop", "moved", "shop"]
+
+
+def test_what_else_mongodb_records_is_logged(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    with headrace.Server(audit=AuditOptions(path=path)) as server, RawClient(server.address) as client:
+        driver = {"driver": {"name": "d", "version": "1"}, "os": {"type": "o"}, "platform": "p"}
+        for _ in range(2):
+            assert client.ask({"hello": 1, "client": driver}, "admin")["ok"] == 1
+        wanted = {"changeStreamOptions": {"preAndPostImages": {"expireAfterSeconds": 60}}}
+        assert client.ask({"setClusterParameter": wanted}, "admin")["ok"] == 1
+        assert client.ask({"getClusterParameter": "*"}, "admin")["ok"] == 1
+        assert client.ask({"drop": "nothing"}, "shop")["ok"] == 1
+        assert client.ask({"logRotate": "audit"}, "admin")["ok"] == 1
+        assert client.ask({"logApplicationMessage": "hello"}, "admin")["ok"] == 1
+        port = int(server.address.rpartition(":")[2])
+    (before,) = tmp_path.glob("audit.*")
+    logged = {event["atype"]: (event["param"], event["result"]) for event in [*events(before), *events(path)]}
+    assert [event["atype"] for event in events(before)].count("clientMetadata") == 1
+    endpoint = {"ip": "127.0.0.1", "port": port}
+    assert logged["clientMetadata"] == ({"localEndpoint": endpoint, "clientMetadata": driver}, 0)
+    was, after = (
+        {"_id": "changeStreamOptions", "preAndPostImages": {"expireAfterSeconds": value}} for value in ("off", 60)
+    )
+    change = ({"originalClusterServerParameter": was, "updatedClusterServerParameter": after}, 0)
+    assert logged["setClusterParameter"] == logged["updateCachedClusterServerParameter"] == change
+    assert logged["getClusterParameter"] == ({"requestedClusterServerParameters": ["changeStreamOptions"]}, 0)
+    assert logged["dropCollection"] == ({"ns": "shop.nothing"}, 26)
+    assert events(path)[0]["atype"] == "rotateLog"
+    assert logged["rotateLog"][0]["logRotationStatus"]["rotatedLogPath"] == str(before)
+    assert logged["applicationMessage"] == ({"msg": "hello"}, 0)
+
+
+def test_an_index_that_cannot_be_built_is_logged_as_aborted(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    with headrace.Server(audit=AuditOptions(path=path)) as server, RawClient(server.address) as client:
+        client.ask({"insert": "c", "documents": [{"_id": 1, "a": 1}, {"_id": 2, "a": 1}]}, "shop")
+        unique = {"key": {"a": 1}, "name": "by_a", "unique": True}
+        assert client.ask({"createIndexes": "c", "indexes": [unique]}, "shop")["code"] == 11000
+    built = [event for event in events(path) if event["param"].get("indexName") == "by_a"]
+    assert [(event["param"]["indexBuildState"], event["result"]) for event in built] == [
+        ("IndexBuildStarted", 0), ("IndexBuildAborted", 276),
+    ]  # fmt: skip
+
+
+def test_logins_that_are_given_up_and_strangers_are_logged(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    users: dict[str, Any] = {"ann": {"pwd": "x", "roles": []}}
+    with (
+        headrace.Server(audit=AuditOptions(path=path), users=users) as server,
+        RawClient(server.address) as client,
+    ):
+        assert client.ask({"find": "c", "filter": {"a": CANARY}}, "shop")["code"] == 13
+        for name in ("ann", "eve"):
+            start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": f"n,,n={name},r=abc".encode()}
+            assert client.ask(start, "admin")["ok"] == 1
+    logged = [(event["atype"], event["param"], event["result"]) for event in events(path) if event["result"]]
+    assert logged == [
+        ("authCheck", {"command": "find", "ns": "shop.c", "args": {"find": "c", "$db": "shop"}}, 13),
+        ("authenticate", {"user": "ann", "db": "admin", "mechanism": "SCRAM-SHA-256"}, 337),
+        ("authenticate", {"user": "eve", "db": "admin", "mechanism": "SCRAM-SHA-256"}, 337),
+    ]
+    assert CANARY not in path.read_text()
 
 
 def test_a_refusal_names_the_command_and_no_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def rotate_log(context: CommandContext, request: Request) -> dict[str, Any]:
     which = request.body["logRotate"]
     if isinstance(which, str) and which not in ("audit", "server"):
         raise CommandError(2, f"Unknown log type '{which}': server or audit, or 1 for both")
-    context.engine.shell.rotate_logs(which if isinstance(which, str) else None)
+    context.engine.shell.rotate_logs(which if isinstance(which, str) else None, request.client)
     return {}
 
 

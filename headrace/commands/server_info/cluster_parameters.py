@@ -62,15 +62,18 @@ def set_cluster_parameter(context: CommandContext, request: Request) -> dict[str
     if expire is None:
         raise CommandError(2, f"Expected '{_FIELD}' to be set, and in it 'expireAfterSeconds'")
     position = context.store.log_noop(context.txn, "setClusterParameter")
+    images = {"preAndPostImages": {"expireAfterSeconds": expire}}
+    before, after = _shown(context), {"_id": PARAMETER, **images}
+    context.txn.catalog_changes.append(("admin", {"setClusterParameter": before, "to": after}))
     context.store.set_cluster_parameter(
-        context.txn,
-        PARAMETER,
-        {
-            "clusterParameterTime": to_timestamp(position),
-            "preAndPostImages": {"expireAfterSeconds": expire},
-        },
+        context.txn, PARAMETER, {"clusterParameterTime": to_timestamp(position), **images}
     )
     return {}
+
+
+def _shown(context: CommandContext) -> dict[str, Any]:
+    stored = context.store.cluster_parameters.get(PARAMETER)
+    return {"_id": PARAMETER, **(stored or {"preAndPostImages": {"expireAfterSeconds": "off"}})}
 
 
 def get_cluster_parameter(context: CommandContext, request: Request) -> dict[str, Any]:
@@ -84,9 +87,9 @@ def get_cluster_parameter(context: CommandContext, request: Request) -> dict[str
     for name in names:
         if name != PARAMETER:
             raise CommandError(72, f"Unknown server parameter: {name}")
-    stored = context.store.cluster_parameters.get(PARAMETER)
-    shown = {"_id": PARAMETER, **(stored or {"preAndPostImages": {"expireAfterSeconds": "off"}})}
-    return {"clusterParameters": [shown]}
+    asked = {"requestedClusterServerParameters": names}
+    context.engine.access.note("getClusterParameter", request.client, asked)
+    return {"clusterParameters": [_shown(context)]}
 
 
 COMMANDS: Final = (

@@ -7,7 +7,7 @@ not, and is answered after a delay, in which its connection can try no other pas
 from __future__ import annotations
 
 import secrets
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary
 
@@ -23,6 +23,9 @@ from headrace.dispatch.requirement import ANYONE
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 
+if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
+
 X509: Final = "MONGODB-X509"
 MECHANISM: Final = string("mechanism", required=True)
 OPTIONS: Final = document("options")
@@ -32,6 +35,8 @@ USER: Final = string("user")
 
 _NAMES: Final = frozenset({*HASHES, X509, "GSSAPI", "MONGODB-AWS", "MONGODB-CR", "MONGODB-OIDC", "PLAIN"})
 """Of mechanisms, those that there are not here, too."""
+ABANDONED: Final = 337
+"""MongoDB's AuthenticationAbandoned: a login was begun, and another one instead, or the client has gone."""
 _KINDS: Final = ("authenticate", "speculativeAuthenticate")
 
 
@@ -61,7 +66,7 @@ def begin(
     """Begin a login. Raises 18, and 334 for a mechanism that is not there."""
     access, client = context.engine.access, request.client
     mechanism, kind = body.get("mechanism"), _KINDS[speculative]
-    client.conversation = None
+    abandon(context.engine, client)
     if mechanism == X509:
         return _with_certificate(context, client, None, kind)
     if type(mechanism) is not str or mechanism not in HASHES or db == EXTERNAL:
@@ -146,6 +151,15 @@ def _with_certificate(context: CommandContext, client: ClientInfo, subject: str 
     return {"dbname": EXTERNAL, "user": named}
 
 
+def abandon(engine: Engine, client: ClientInfo) -> None:
+    """A login that has begun on a connection will not be ended."""
+    conversation: Conversation | None = client.conversation
+    client.conversation = None
+    if conversation is not None and not conversation.proven:
+        details = _details(conversation.name, conversation.mechanism)
+        engine.access.note("authenticate", client, details, ABANDONED)
+
+
 def _details(name: UserName, mechanism: str) -> dict[str, Any]:
     return {"user": name.user, "db": name.db, "mechanism": mechanism}
 
@@ -162,7 +176,7 @@ def _delayed(context: CommandContext, request: Request, run: Any) -> dict[str, A
     """Answer at once what succeeds, and with a delay what fails; then the connection has forgotten its login."""
     if isinstance(request.prepared, CommandError):
         raise request.prepared
-    attempted = request.client.conversation
+    attempted = request.client.conversation if request.name == "saslContinue" else None
     try:
         return run()  # type: ignore[no-any-return]
     except CommandError as error:
@@ -175,7 +189,7 @@ def _delayed(context: CommandContext, request: Request, run: Any) -> dict[str, A
 
 def logout(context: CommandContext, request: Request) -> dict[str, Any]:
     """logout: the connection is nobody any more, if its user is one of this database."""
-    request.client.conversation = None
+    abandon(context.engine, request.client)
     context.engine.access.log_out(request.client, request.db)
     return {}
 
