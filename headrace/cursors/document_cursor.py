@@ -6,7 +6,7 @@ transaction stays open between batches. A `DocumentCursor` cuts any iterator of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from headrace import limits
@@ -110,8 +110,8 @@ class DocumentCursor:
     """Batches of raw documents from an iterator."""
 
     __slots__ = (
-        "_documents", "_held", "_left", "account", "awaits", "context", "exhausted", "id", "in_use", "key",
-        "left_ms", "namespace", "no_timeout", "read_ahead_bytes", "record", "session", "tails", "used_ms",
+        "_documents", "_held", "_left", "account", "awaits", "command_bytes", "context", "exhausted", "id", "in_use",
+        "key", "left_ms", "namespace", "no_timeout", "read_ahead_bytes", "record", "session", "tails", "used_ms",
     )  # fmt: skip
 
     is_change_stream = False
@@ -130,7 +130,8 @@ class DocumentCursor:
         self.account: Account | None = None
         self.record: Any = None  # see `registry.CursorRecord`
         self.read_ahead_bytes = 0
-        """About what its scan has read and not returned, as the registry counts it."""
+        """About what it holds, as the registry counts it; see `held_bytes`."""
+        self.command_bytes = 0  # about what its parsed filter and stages take
         self.no_timeout = no_timeout
         self.exhausted = False
         self.left_ms: float | None = None  # of its command's maxTimeMS, for all the batches to come
@@ -153,6 +154,17 @@ class DocumentCursor:
             self._left -= len(batch)
             self.exhausted = self.exhausted or self._left == 0
         return batch
+
+    def held_bytes(self, batch: Sequence[bytes]) -> int:
+        """About what it holds behind this batch: what its scan has read and not returned, where documents are as large
+        as those returned, and one that was too large for the batch."""
+        size = self.command_bytes
+        if self._held is not None:
+            size += 2 * len(self._held)  # its scan has it, too, or made it of one as large
+        if batch:
+            average = sum(map(len, batch)) // len(batch)
+            size += min(average * limits.VIEW_CHUNK_COUNT, max(average, limits.VIEW_CHUNK_BYTES))
+        return size
 
     def _take(self, count_max: int | None) -> list[bytes]:
         batch: list[bytes] = []

@@ -95,6 +95,12 @@ class Cursors:
         account.add(limits.CURSOR_BYTES + cursor.read_ahead_bytes)
         return int(cursor.id)
 
+    def count_read_ahead(self, cursor: OpenCursor, size: int) -> None:
+        """A cursor holds `size` bytes now. Where memory is short, cursors are killed: it may be this one."""
+        more, cursor.read_ahead_bytes = size - cursor.read_ahead_bytes, size
+        if more and cursor.account is not None:
+            cursor.account.add(more)
+
     def _make_room(self, name: str) -> None:
         """Kill cursors of a client, the oldest first, until a tenth of the memory is free."""
         account, memory = self._accounts[name], self._memory

@@ -39,10 +39,8 @@ def open_cursor(
     cursor = DocumentCursor(namespace, documents, context, no_timeout=no_timeout, limit=limit)
     batch = cursor.next_batch(limits.FIRST_BATCH_COUNT if size is None else size)
     keep = not (cursor.exhausted or single_batch)
-    if keep and batch:
-        average = sum(map(len, batch)) // len(batch)
-        cursor.read_ahead_bytes = min(average * limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_BYTES)
-    cursor.read_ahead_bytes += held_of(request)
+    cursor.command_bytes = held_of(request)
+    cursor.read_ahead_bytes = cursor.held_bytes(batch)
     cursor_id = register(context, request, cursor, batch) if keep else 0
     context.outlives_command = keep
     if keep and context.memory is not None:

@@ -110,6 +110,30 @@ def test_a_client_with_too_many_cursors_loses_the_oldest(server: DrivenServer) -
     assert server.engine.memory.used == 0
 
 
+def test_a_document_that_was_too_large_for_a_batch_counts_until_it_is_returned() -> None:
+    with DrivenServer() as server:
+        for number in range(3):
+            server.must("t", {"insert": "c", "documents": [{"_id": number, "b": Binary(bytes(9 * 1024**2))}]})
+        cursor = server.must("t", {"find": "c", "filter": {}})["cursor"]
+        assert len(cursor["firstBatch"]) == 1
+        assert 18 * 1024**2 < server.engine.memory.used < 30 * 1024**2
+        more = {"getMore": Int64(cursor["id"]), "collection": "c"}
+        server.must("t", more)
+        assert server.engine.memory.used > 18 * 1024**2 or not server.must("t", more)["cursor"]["id"]
+        server.run("t", {"killCursors": "c", "cursors": [cursor["id"]]})
+        assert server.engine.memory.used == 0
+
+
+def test_what_a_cursor_has_read_ahead_is_counted_as_documents_grow() -> None:
+    with DrivenServer() as server:
+        small = [{"_id": number} for number in range(200)]
+        server.must("t", {"insert": "c", "documents": [*small, *({"b": Binary(bytes(50_000))} for _ in range(200))]})
+        cursor = server.must("t", {"find": "c", "batchSize": 10})["cursor"]["id"]
+        at_first = server.engine.memory.used
+        server.must("t", {"getMore": Int64(cursor), "collection": "c", "batchSize": 250})
+        assert server.engine.memory.used > at_first + limits.VIEW_CHUNK_BYTES // 2
+
+
 def test_operations_are_refused_and_idle_sorted_cursors_closed(server: DrivenServer) -> None:
     sort = {"find": "c", "sort": {"b": 1}, "batchSize": 1}
     ids = [server.run("t", sort)["cursor"]["id"] for _ in range(20)]

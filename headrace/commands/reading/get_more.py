@@ -102,6 +102,7 @@ def _documents(context: CommandContext, cursor: DocumentCursor, count_max: int |
     finally:
         cursor.in_use = False
         reader.pause()
+    context.cursors.count_read_ahead(cursor, cursor.held_bytes(batch))
     if context.cursors.peek(cursor.id) is not cursor:
         raise CommandError(237, f"cursor id {cursor.id} was killed while its next batch was read")
     cursor.record.count(len(batch))
