@@ -69,6 +69,7 @@ class Account:
         """Give everything back, for good."""
         if not self.closed:
             self.closed = True
+            self._release = None  # which may refer to what refers to this account
             self._memory.forget(self)
 
     def release(self) -> None:

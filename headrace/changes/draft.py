@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from struct import Struct
 from typing import Any
+from weakref import ref
 
 from headrace.changes.bson_elements import document_element, document_of
 from headrace.changes.full_document import ImageLookup, after_image, before_image
@@ -47,14 +48,14 @@ class Draft:
     """The event of one operation in one shape. Subclasses know `full` and `rest`."""
 
     __slots__ = (
-        "_core", "_core_fields", "_final", "_final_fields", "kind", "operation", "shape", "shared", "start", "token",
+        "_core", "_core_fields", "_final", "_final_fields", "_operation", "kind", "shape", "shared", "start", "token",
         "token_document",
     )  # fmt: skip
 
     def __init__(
         self, operation: Operation, shape: Shape, kind: str, start: bytes, token: str, token_document: bytes
     ) -> None:
-        self.operation = operation
+        self._operation = ref(operation)  # which refers to its drafts
         self.shape = shape
         self.kind = kind
         """The operationType."""
@@ -67,6 +68,13 @@ class Draft:
         self._core_fields: dict[str, Any] | None = None
         self._final: bytes | None = None
         self._final_fields: dict[str, Any] | None = None
+
+    @property
+    def operation(self) -> Operation:
+        """The operation, which whoever asks a draft for anything holds."""
+        operation = self._operation()
+        assert operation is not None
+        return operation
 
     def full(self) -> bytes:
         """The element `fullDocument` as far as the oplog has it, or nothing."""

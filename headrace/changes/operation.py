@@ -46,7 +46,8 @@ class Operation:
     """One change as the oplog records it. `head` is None for a command (`op: "c"`)."""
 
     __slots__ = (
-        "drafts", "events", "head", "image_position", "o", "o2", "position", "seen_header", "ts", "uuid", "wall",
+        "__weakref__", "drafts", "events", "head", "image_position", "o", "o2", "position", "seen_header", "ts", "uuid",
+        "wall",
     )  # fmt: skip
 
     index: int = 0

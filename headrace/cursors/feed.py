@@ -122,10 +122,10 @@ class Feed:
             return events or ()
         except IncompleteEvents as error:
             self._pieces = None
-            return [*error.events, error]
+            return [*error.events, _renewed(error)]
         except CommandError as error:
             self._pieces = None
-            return [error]
+            return [_renewed(error)]
 
     def _count(self) -> None:
         if self._account is None:
@@ -182,7 +182,7 @@ class Feed:
         at = first - self.start
         failed = items[at]
         if isinstance(failed, CommandError):
-            raise failed
+            raise _renewed(failed)
         documents: list[bytes] = []
         size, last = 0, failed
         for item in items[at:]:
@@ -217,6 +217,11 @@ class Feed:
         self._channels.leave(self._channel)
         if self._account is not None:
             self._account.close()
+
+
+def _renewed(error: CommandError) -> CommandError:
+    """An error without its traceback, whose frames refer to the feed: together they would wait for the collector."""
+    return CommandError(error.code, error.message, labels=error.labels, extra=error.extra)
 
 
 def _size(item: Item) -> int:

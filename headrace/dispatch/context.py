@@ -189,6 +189,7 @@ class CommandContext:
         """The command has returned: end its read transaction."""
         self._view = None
         self._closed = True
+        self.save_progress = None
         if self.session is not None and self.pause_count:
             self.engine.return_session(self.session)
         if self.memory is not None and not self.outlives_command:

@@ -84,6 +84,7 @@ class OperationMemory:
 
     def close(self) -> None:
         """The operation has ended: give back what its account has left."""
+        self._count = None  # the context's, which refers to this: together they would wait for the collector
         if self.account is not None:
             self.account.close()
 
