@@ -65,18 +65,34 @@ LOOKUP_TABLE_KEYS: Final = {
 _PATH: Final = FileKey("required", "folder of the table, or an object store URL")
 _WRITERS: Final = FileKey("tasks", "`tasks`: Spark's tasks write the files; `driver`: rows go through the driver")
 
+_TYPED: Final = {
+    "cluster": FileKey("[]", "columns by which compaction sorts the rows (Z-order)"),
+    "evolve": FileKey(
+        "widen, or none for a given schema",
+        "`none`, `add` (new fields become columns), `widen` (and numbers widen), `text` (and numbers become text)",
+    ),
+    "flatten": FileKey("false", "`true`, or paths of objects whose fields are columns: `address.city`, `address_city`"),
+    "partition": FileKey("[]", "partitions: `day(created)`, also `year`, `month`, `hour`, or a value: `country`"),
+    "rename": FileKey("{}", 'names of columns by path: `{"address.city" = "city"}`'),
+    "schema": FileKey("documents as text", "`infer`, or the typed columns as DDL: `_id STRING, address.city STRING`"),
+    "schema_file": FileKey("the table's path and `.columns`", "with `infer`: the file with the columns, to be edited"),
+}
+
 SINK_KEYS: Final = {
-    "changes": {
+    "changes": _TYPED
+    | {
         "path": _PATH,
         "policy": FileKey("follow", "on drop or rename: `follow` writes the event as a row, `fail` stops before it"),
         "writers": _WRITERS,
     },
     "documents": {"path": _PATH, "table": FileKey("delta", "`delta`, or `parquet` (in a folder only)")},
-    "history": {
+    "history": _TYPED
+    | {
         "path": _PATH,
         "policy": FileKey("follow", "on drop or rename: `follow` ends all versions, `keep` does not, `fail` stops"),
     },
-    "mirror": {
+    "mirror": _TYPED
+    | {
         "buckets": FileKey("0", "partitions of a Delta table by a hash of the key; fixed when the table is created"),
         "path": FileKey("required, unless in a catalog", "folder of the table, or an object store URL"),
         "policy": FileKey("follow", "on drop or rename: `follow` empties the table, `keep` does not, `fail` stops"),

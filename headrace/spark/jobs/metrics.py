@@ -21,6 +21,7 @@ _EXPORTED: Final = (
     ("lag_events", "gauge", "Events that the server has and the job has not committed; a lower bound at the maximum."),
     ("lag_seconds", "gauge", "Age of the first of these events, by the server's clock."),
     ("position_seconds", "gauge", "Cluster time of the committed position."),
+    ("rest_values_total", "counter", "Values that typed tables have in `_rest`, written by this process."),
     ("rows_per_second", "gauge", "Rows of the last micro-batch by the time it took."),
     ("rows_total", "counter", "Rows read by this process."),
     ("running", "gauge", "1 while the job runs."),
@@ -39,6 +40,7 @@ class JobMetrics:
     lag_seconds: float | None = None
     position: str = ""
     position_seconds: int | None = None
+    rest_values_total: int = 0
     rows_per_second: float | None = None
     rows_total: int = 0
     running: int = 0
@@ -53,6 +55,11 @@ class JobMetrics:
             self.rows_total += rows
             self.rows_per_second = rows / seconds if seconds > 0 else 0.0
 
+    def committed(self, rest_count: int) -> None:
+        """Counts the values that a sink's commit has put into the rest of a typed table."""
+        with self.lock:
+            self.rest_values_total += rest_count
+
     def line(self) -> str:
         """One line for a person."""
         with self.lock:
@@ -60,6 +67,7 @@ class JobMetrics:
                 return f"{self.job}: {self.phase}"
             behind = "" if self.lag_events is None else f", {self.lag_events} events ({self.lag_seconds:.0f} s) behind"
             rate = f"{self.rows_total} rows, {self.rows_per_second or 0:.0f} rows/s"
+            rate += f", {self.rest_values_total} values in _rest" if self.rest_values_total else ""
             position = f" at {self.position}" if self.position else ""
             return f"{self.job}: batch {self.batch}, {rate}{behind}, {self.phase}{position}"
 

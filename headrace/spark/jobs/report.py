@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.spark.tables.history_table import HistoryTable
+    from headrace.spark.tables.typed.typed_history import TypedHistory
 
 _POLICIES: Final = {
     "fail": "a drop or a rename stops the job",
@@ -125,7 +126,7 @@ class _ComparedTable:
 class _CurrentVersions:
     """A history's current versions as a mirror's table, for reading only."""
 
-    def __init__(self, history: HistoryTable) -> None:
+    def __init__(self, history: HistoryTable | TypedHistory) -> None:
         self._history = history
 
     def state(self) -> MirrorState:

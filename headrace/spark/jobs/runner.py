@@ -24,9 +24,10 @@ from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
 from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.start_checks import CheckedJob, begin, note_begun
+from headrace.spark.jobs.typed_sinks import set_validators
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
-from headrace.spark.sinks.contract import FOLDED_COLUMNS
+from headrace.spark.sinks.contract import FOLDED_COLUMNS, BatchReport
 from headrace.spark.sinks.foreach_batch import Listener, for_each_batch, wait_for_sinks
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.query_id import query_id
@@ -139,10 +140,11 @@ class _Run:
         for options, opened in zip(job.sinks, sinks, strict=True):
             if options.kind != "own":
                 opened.owner = self._checked.owner_of(options)  # type: ignore[attr-defined]
+        set_validators(sinks, parse_options(self._options))
         self._logs = [sink for sink in sinks if isinstance(sink, LogSink)]
         for log in self._logs:
             log.source = stream_fingerprint(parse_options(self._options), job.stages)
-        writer = rows.writeStream.foreachBatch(self._gated(for_each_batch(*sinks, listener=self._batch_listener)))
+        writer = rows.writeStream.foreachBatch(self._gated(for_each_batch(*sinks, listener=self._committed)))
         writer = writer.option("checkpointLocation", str(job.checkpoint)).queryName(job.name)
         self._query = writer.trigger(**job.trigger).start()
         self._query_id = str(self._query.id)
@@ -194,6 +196,11 @@ class _Run:
                     raise
 
         return call
+
+    def _committed(self, report: BatchReport) -> None:
+        self._metrics.committed(report.rest_count)
+        if self._batch_listener:
+            self._batch_listener(report)
 
     def _note(self, frame: DataFrame, number: int) -> None:
         """Records in the logs how far a quiet stream has come without rows, or their position would leave the oplog."""

@@ -274,10 +274,12 @@ def _check_format(sink: SinkOptions) -> None:
 
 
 _FITS: Final[dict[str, Callable[[set[str]], bool]]] = {
-    "changes": lambda columns: "token" in columns and not columns & {"document", "until"},
+    "changes": lambda columns: "token" in columns and not columns & {"_key", "document", "until"},
     "documents": lambda columns: "document" in columns and not columns & {"_id", "until"},
-    "history": lambda columns: {"_id", "document", "until"} <= columns,
-    "mirror": lambda columns: {"_id", "document"} <= columns and "until" not in columns,
+    "history": lambda columns: {"_id", "document", "until"} <= columns or {"_key", "_until"} <= columns,
+    "mirror": lambda columns: (
+        ({"_id", "document"} <= columns and "until" not in columns) or ("_key" in columns and "_until" not in columns)
+    ),
 }
 """Whether a Delta table with these columns can be that of the sink."""
 

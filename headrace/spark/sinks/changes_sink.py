@@ -12,8 +12,22 @@ from pathlib import Path
 
 from headrace.spark.sinks.log_sink import LogSink, checked_writers
 from headrace.spark.tables.delta_log import DeltaLog
+from headrace.spark.tables.typed.table_schema import TypedOptions
 
 
-def changes_sink(path: str | Path, *, policy: str = "follow", writers: str = "tasks") -> LogSink:
-    """The sink whose table is at `path`; created by its first batch. For `writers` see `log_sink.checked_writers`."""
-    return LogSink(DeltaLog(path), policy, shared=checked_writers(writers) == "tasks")
+def changes_sink(
+    path: str | Path, *, policy: str = "follow", writers: str = "tasks", typed: TypedOptions | None = None
+) -> LogSink:
+    """The sink whose table is at `path`; created by its first batch. For `writers` see `log_sink.checked_writers`.
+
+    A table with typed columns is written by the driver.
+    """
+    shared = checked_writers(writers) == "tasks"
+    return LogSink(DeltaLog(path), policy, shared=shared) if typed is None else typed_sink(path, policy, typed)
+
+
+def typed_sink(path: str | Path, policy: str, typed: TypedOptions) -> LogSink:
+    """The sink whose table has the documents as typed columns."""
+    from headrace.spark.tables.typed.typed_log import TypedLog
+
+    return LogSink(TypedLog(path, typed), policy, shared=False)

@@ -69,7 +69,8 @@ class MicroBatch:
 class BatchReport:
     """A committed batch: its rows, how many of them are new events, and the token that the sink has reached.
 
-    `first_event_ms` is when the first event was written, `committed_ms` when the batch was committed.
+    `first_event_ms` is when the first event was written, `committed_ms` when the batch was committed. `rest_count` are
+    values that have no column of a typed table.
     """
 
     batch: int
@@ -78,6 +79,7 @@ class BatchReport:
     token: str
     first_event_ms: int | None
     committed_ms: int
+    rest_count: int = 0
 
 
 class SinkPosition(Protocol):

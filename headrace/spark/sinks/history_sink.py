@@ -15,14 +15,16 @@ from headrace.spark.tables.fold import document_keys
 from headrace.spark.tables.history_table import HistoryTable
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_owner import TableOwner, check_owner
+from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
+from headrace.spark.tables.typed.typed_history import TypedHistory
 from headrace.spark.tables.versions import VersionChanges
 
 
 class HistorySink:
     """See `contract.Sink`."""
 
-    def __init__(self, path: str | Path, *, policy: str = "follow") -> None:
-        self.table = HistoryTable(path)
+    def __init__(self, path: str | Path, *, policy: str = "follow", typed: TypedOptions | None = None) -> None:
+        self.table: HistoryTable | TypedHistory = HistoryTable(path) if typed is None else TypedHistory(path, typed)
         self._policy = checked_policy(policy)
         self.owner: TableOwner | None = None
 
@@ -35,6 +37,7 @@ class HistorySink:
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
         rows = batch.rows_of_one_server()
+        rest_before = rest_count_of(self.table)
         versions = VersionChanges(before, self.table.current(document_keys(rows)), self.table.current, self._policy)
         for row in rows:
             versions.take(row)
@@ -42,5 +45,6 @@ class HistorySink:
         after = replace(after, owner=self.owner.text() if self.owner else after.owner)
         self.table.commit(list(versions.changed.values()), after)
         return BatchReport(
-            batch.number, len(rows), versions.event_count, after.token, batch.first_event_ms(), SystemClock().now_ms()
-        )
+            batch.number, len(rows), versions.event_count, after.token, batch.first_event_ms(), SystemClock().now_ms(),
+            rest_count_of(self.table) - rest_before,
+        )  # fmt: skip

@@ -26,6 +26,7 @@ from headrace.spark.tables.event_log import EventLog, NotingLog, SharedLog
 from headrace.spark.tables.progress import Progress, Sieve, may_be_present
 from headrace.spark.tables.staged_files import read_staged, remove_files, staged_prefix
 from headrace.spark.tables.table_owner import TableOwner, check_owner
+from headrace.spark.tables.typed.table_schema import rest_count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,8 +72,10 @@ class LogSink:
             stats = batch_stats(new)
         self._check(stats)
         after = self._named(replace(after, query=batch.query, batch=batch.number))
+        rest_before = rest_count_of(self.log)
         self.log.append(new, after)
-        return self._report(after, batch.table.num_rows, count, batch.first_event_ms())
+        report = self._report(after, batch.table.num_rows, count, batch.first_event_ms())
+        return report and replace(report, rest_count=rest_count_of(self.log) - rest_before)
 
     def apply_frame(self, frame: DataFrame, query: str, number: int) -> BatchReport | None:
         """As `apply`, but tasks write the rows, and the driver commits their files. Raises FilesNotShared."""

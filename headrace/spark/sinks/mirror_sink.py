@@ -22,15 +22,23 @@ from headrace.spark.tables.drop_policy import CollectionGone, checked_policy
 from headrace.spark.tables.fold import INVALIDATING, MirrorState, fold, keys_to_read
 from headrace.spark.tables.mirror_table import MirrorTable, open_mirror_table
 from headrace.spark.tables.table_owner import TableOwner, check_owner
+from headrace.spark.tables.typed.table_schema import TypedOptions, rest_count_of
+from headrace.spark.tables.typed.typed_mirror import TypedMirror
 
 _UNBOUNDED: Final = 1 << 62
 
 
-def mirror_sink(path: str | Path, *, kind: str = "delta", buckets: int = 0, policy: str = "follow") -> MirrorSink:
+def mirror_sink(
+    path: str | Path, *, kind: str = "delta", buckets: int = 0, policy: str = "follow",
+    typed: TypedOptions | None = None,
+) -> MirrorSink:  # fmt: skip
     """The sink whose table is at `path`; created by its first batch. For `buckets` see `delta_mirror.DeltaMirror`.
 
     A kind with a dot names a table in one of Spark's catalogs, see `tables/catalog_mirror.py`; `path` is then empty.
+    A table with typed columns is a Delta table with a path.
     """
+    if typed is not None:
+        return MirrorSink(TypedMirror(path, typed, buckets), policy)
     if "." not in kind:
         return MirrorSink(open_mirror_table(path, kind, buckets=buckets), policy)
     from headrace.spark.session import get_session
@@ -59,9 +67,13 @@ class MirrorSink:
         if state.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
         rows = batch.rows_of_one_server()
+        before = rest_count_of(self.table)
         count = self.apply_rows(rows, batch.query, batch.number)
         token = self.table.state().token
-        return BatchReport(batch.number, len(rows), count, token, batch.first_event_ms(), SystemClock().now_ms())
+        return BatchReport(
+            batch.number, len(rows), count, token, batch.first_event_ms(), SystemClock().now_ms(),
+            rest_count_of(self.table) - before,
+        )  # fmt: skip
 
     def apply_rows(self, rows: list[Row], query: str, batch: int) -> int:
         """Commits rows, in order, as (the last of) batch `batch` of `query`; the number of events that were new."""

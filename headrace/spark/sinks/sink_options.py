@@ -8,11 +8,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.spark.columns.column_types import SchemaError
 from headrace.spark.errors import redacted
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.log_sink import checked_writers
+from headrace.spark.sinks.typed_options import TYPED_OPTIONS, schema_file, typed_options
 from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.table_location import LocationError, TableLocation, local_folder, location_of, resolved_path
+from headrace.spark.tables.typed.table_schema import INFER
 
 
 class SinkError(ValueError):
@@ -33,10 +36,11 @@ class SinkKind:
     takes: str = "events"
 
 
-def _changes(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
+def _changes(path: str, policy: str = "follow", writers: str = "tasks", **typed: Any) -> Sink:
     from headrace.spark.sinks.changes_sink import changes_sink
+    from headrace.spark.sinks.typed_options import typed_options
 
-    return changes_sink(path, policy=policy, writers=writers)
+    return changes_sink(path, policy=policy, writers=writers, typed=typed_options(typed, path))
 
 
 def _documents(path: str, table: str = "delta") -> Sink:
@@ -45,16 +49,18 @@ def _documents(path: str, table: str = "delta") -> Sink:
     return documents_sink(path, table=table)
 
 
-def _history(path: str, policy: str = "follow") -> Sink:
+def _history(path: str, policy: str = "follow", **typed: Any) -> Sink:
     from headrace.spark.sinks.history_sink import HistorySink
+    from headrace.spark.sinks.typed_options import typed_options
 
-    return HistorySink(path, policy=policy)
+    return HistorySink(path, policy=policy, typed=typed_options(typed, path))
 
 
-def _mirror(path: str = "", table: str = "delta", buckets: int = 0, policy: str = "follow") -> Sink:
+def _mirror(path: str = "", table: str = "delta", buckets: int = 0, policy: str = "follow", **typed: Any) -> Sink:
     from headrace.spark.sinks.mirror_sink import mirror_sink
+    from headrace.spark.sinks.typed_options import typed_options
 
-    return mirror_sink(path, kind=table, buckets=buckets, policy=policy)
+    return mirror_sink(path, kind=table, buckets=buckets, policy=policy, typed=typed_options(typed, path))
 
 
 def _mongodb(uri: str, database: str | None = None, collection: str | None = None, policy: str = "follow") -> Sink:
@@ -81,10 +87,10 @@ def _parquet(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
 TABLES: Final = ("delta", "parquet")
 _PLAIN: Final = frozenset({"path", "policy"})
 KINDS: Final[dict[str, SinkKind]] = {
-    "changes": SinkKind(_changes, _PLAIN | {"writers"}, "path", folds=False),
+    "changes": SinkKind(_changes, _PLAIN | TYPED_OPTIONS | {"writers"}, "path", folds=False),
     "documents": SinkKind(_documents, frozenset({"path", "table"}), "path", folds=False, takes="documents"),
-    "history": SinkKind(_history, _PLAIN, "path"),
-    "mirror": SinkKind(_mirror, _PLAIN | {"buckets", "table"}, "path"),
+    "history": SinkKind(_history, _PLAIN | TYPED_OPTIONS, "path"),
+    "mirror": SinkKind(_mirror, _PLAIN | TYPED_OPTIONS | {"buckets", "table"}, "path"),
     "mongodb": SinkKind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
     "own": SinkKind(_custom, frozenset(), "factory", folds=False, takes="both"),
     "parquet": SinkKind(_parquet, _PLAIN | {"writers"}, "path", folds=False),
@@ -162,7 +168,21 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
             raise SinkError(str(error)) from None
     if "path" in options and "path" in kind.options:
         options["path"] = _checked_path(options, name, folder)
+    if options.keys() & TYPED_OPTIONS & kind.options:
+        _check_typed(name, options, folder)
     return SinkOptions(name, options)
+
+
+def _check_typed(name: str, options: dict[str, Any], folder: Path) -> None:
+    """Raises SinkError for options of typed columns that are wrong; fills in where their file is."""
+    if options.get("table", "delta") != "delta":
+        raise SinkError(f"the sink {name!r} has typed columns in a Delta table with a path only")
+    if options.get("schema") == INFER or "schema_file" in options:
+        options["schema_file"] = schema_file(options, options["path"], folder)
+    try:
+        typed_options(options, options["path"])
+    except SchemaError as error:
+        raise SinkError(f"the sink {name!r}: {error}") from None
 
 
 def _checked_path(options: Mapping[str, Any], name: str, folder: Path) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.spark.sinks.sink_options import KINDS, parse_sink
+from headrace.spark.sinks.typed_options import TYPED_OPTIONS
 from tests.spark.support.generated_changes import batches, generated_changes
 
 PAGES = Path(__file__).resolve().parents[3] / "docs" / "sinks"
@@ -26,7 +27,8 @@ def blocks(kind: str, language: str) -> list[str]:
 def test_each_kind_has_a_page_whose_options_are_those_of_the_sink(kind: str, tmp_path: Path) -> None:
     first, *others = [given for block in blocks(kind, "toml") for given in tomllib.loads(block)["sink"]]
     assert {parse_sink(given, tmp_path).kind for given in (first, *others)} == {kind}
-    assert KINDS[kind].options <= first.keys()
+    assert KINDS[kind].options - TYPED_OPTIONS <= first.keys()
+    assert KINDS[kind].options <= {name for given in (first, *others) for name in given}
 
 
 def test_the_custom_sink_counts_each_event_once(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ import headrace.spark.tables.delta_files
 import headrace.spark.tables.delta_log
 import headrace.spark.tables.delta_mirror
 import headrace.spark.tables.history_table
+import headrace.spark.tables.typed.typed_delta
+import headrace.spark.tables.typed.typed_log
+from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END, Row
 from headrace.spark.sinks.changes_sink import changes_sink
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink
@@ -38,6 +41,7 @@ from headrace.spark.tables.mirror_table import NotAMirror
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.staged_files import StagingWriter
 from headrace.spark.tables.table_location import TableLocation
+from headrace.spark.tables.typed.table_schema import TypedOptions
 from tests.spark.support.crashes import Crash, crashing
 from tests.spark.support.generated_changes import GeneratedChanges, batches, generated_changes
 from tests.spark.support.local_frame import LocalFrame
@@ -59,6 +63,8 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (headrace.spark.tables.delta_log, "write_deltalake"),
     (headrace.spark.tables.delta_files, "create_table_with_add_actions"),
     (headrace.spark.tables.history_table, "write_deltalake"),
+    (headrace.spark.tables.typed.typed_delta, "write_deltalake"),
+    (headrace.spark.tables.typed.typed_log, "write_deltalake"),
     (TableLocation, "remove_file"),
     (StagingWriter, "close"),
     (StagingWriter, "write"),
@@ -90,8 +96,8 @@ class Target:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.folder = kind, folder
-        self.is_log = kind in {"changes", "changes by tasks", "once", "parquet", "parquet by tasks"}
-        self.history = kind == "history"
+        self.is_log = kind in {"changes", "changes by tasks", "changes typed", "once", "parquet", "parquet by tasks"}
+        self.history = kind.startswith("history")
 
     @property
     def path(self) -> str | Path:
@@ -111,6 +117,13 @@ class Target:
                 return OnceSink(self._keep, self.folder / "notes.json")
             case "history":
                 return HistorySink(self.path, policy=policy)
+            case "changes typed":
+                return changes_sink(self.path, policy=policy, typed=TypedOptions())
+            case "history typed":
+                return HistorySink(self.path, policy=policy, typed=TypedOptions())
+            case "mirror typed":
+                options = TypedOptions(file=f"{self.path}.columns", rules=ColumnRules("text"))
+                return mirror_sink(self.path, policy=policy, typed=options)
             case "mirror parquet":
                 return mirror_sink(self.path, kind="parquet", policy=policy)
             case "mirror buckets":
@@ -188,10 +201,13 @@ class StoreTarget(Target):
 KINDS = [
     "changes",
     "changes by tasks",
+    "changes typed",
     "history",
+    "history typed",
     "mirror buckets",
     "mirror delta",
     "mirror parquet",
+    "mirror typed",
     "mongodb",
     "once",
     "parquet",

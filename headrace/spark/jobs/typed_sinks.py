@@ -1,0 +1,42 @@
+"""What a job gives its sinks with typed columns: the validator of the collection, from which a schema is inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pymongo.errors import PyMongoError
+
+from headrace.spark.mongodb.mongodb_stream import client_of
+from headrace.spark.mongodb.source_options import SourceOptions
+from headrace.spark.sinks.contract import Sink
+from headrace.spark.tables.typed.table_schema import TableSchema
+
+_JSON_SCHEMA: Final = "$jsonSchema"
+
+
+def set_validators(sinks: list[Sink], options: SourceOptions) -> None:
+    """Tells each sink that infers a schema what the collection's validator says, if the source has one collection."""
+    schemas = [schema for sink in sinks if (schema := schema_of_sink(sink)) is not None]
+    if schemas and options.database and options.collection:
+        validator = _validator(options, options.database, options.collection)
+        for schema in schemas:
+            schema.validator = validator
+
+
+def schema_of_sink(sink: Sink) -> TableSchema | None:
+    """The schema of the sink's table; None if it has no typed columns."""
+    table = getattr(sink, "table", None) or getattr(sink, "log", None)
+    schema = getattr(table, "schema", None)
+    return schema if isinstance(schema, TableSchema) else None
+
+
+def _validator(options: SourceOptions, database: str, collection: str) -> Mapping[str, Any]:
+    """The collection's `$jsonSchema`; empty if it has none, or may not be read: documents say the rest."""
+    try:
+        listed = list(client_of(options.uri)[database].list_collections(filter={"name": collection}))
+    except PyMongoError:
+        return {}
+    validator = listed[0].get("options", {}).get("validator", {}) if listed else {}
+    schema = validator.get(_JSON_SCHEMA, {})
+    return schema if isinstance(schema, Mapping) else {}

@@ -1,0 +1,68 @@
+"""The options of a sink whose table has typed columns: `schema`, and how it is made and grows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.spark.columns.column_types import SchemaError, parse_path
+from headrace.spark.columns.infer import EVOLUTIONS, ColumnRules
+from headrace.spark.columns.schema_text import parse_schema
+from headrace.spark.tables.table_location import is_url
+from headrace.spark.tables.typed.partition_columns import parse_partition
+from headrace.spark.tables.typed.table_schema import INFER, TypedOptions
+
+TYPED_OPTIONS: Final = frozenset({"cluster", "evolve", "flatten", "partition", "rename", "schema", "schema_file"})
+
+
+def typed_options(options: Mapping[str, Any], path: str) -> TypedOptions | None:
+    """The options, of a table at `path`; None if it has no typed columns. Raises SchemaError."""
+    given = {name: value for name, value in options.items() if name in TYPED_OPTIONS}
+    if not given:
+        return None
+    if not isinstance(given.get("schema"), str) or not given["schema"].strip():
+        raise SchemaError(f"{', '.join(sorted(given))}: a table with typed columns needs schema = 'infer', or a schema")
+    schema = str(given["schema"]).strip()
+    file = str(given.get("schema_file", "" if is_url(path) or schema != INFER else f"{path}.columns"))
+    evolve = str(given.get("evolve", "widen" if schema == INFER else "none"))
+    if evolve not in EVOLUTIONS:
+        raise SchemaError(f"evolve is one of {', '.join(EVOLUTIONS)}, not {evolve!r}")
+    rename = given.get("rename", {})
+    if not isinstance(rename, Mapping) or not all(isinstance(name, str) and name for name in rename.values()):
+        raise SchemaError("rename is a table: the names of columns by paths")
+    rules = ColumnRules(evolve, _flattened(given.get("flatten", False)), _by_path(rename))
+    partitions = tuple(parse_partition(each) for each in _texts(given, "partition"))
+    parsed = TypedOptions(schema, file, rules, partitions, _texts(given, "cluster"))
+    if schema != INFER:
+        parse_schema(schema, parsed.rules.reserved)
+    return parsed
+
+
+def schema_file(options: Mapping[str, Any], path: str, folder: Path) -> str:
+    """The path of the schema's file as a job's file in `folder` means it; a table in an object store has one there."""
+    if "schema_file" in options:
+        return str(folder / str(options["schema_file"]))
+    return str(folder / f"{path.partition('://')[2].replace('/', '-')}.columns" if is_url(path) else f"{path}.columns")
+
+
+def _flattened(given: Any) -> frozenset[tuple[str, ...]] | None:
+    if given is True:
+        return None
+    if given is False:
+        return frozenset()
+    paths = [parse_path(each) for each in ([given] if isinstance(given, str) else given)]
+    # The way to a flattened object is flattened, too.
+    return frozenset(path[: depth + 1] for path in paths for depth in range(len(path)))
+
+
+def _by_path(rename: Mapping[str, str]) -> dict[tuple[str, ...], str]:
+    return {parse_path(path): name for path, name in rename.items()}
+
+
+def _texts(given: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = given.get(name, [])
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(each, str) and each for each in texts):
+        raise SchemaError(f"{name} is a text, or an array of texts")
+    return tuple(texts)

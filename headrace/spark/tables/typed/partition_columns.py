@@ -1,0 +1,78 @@
+"""Partition columns of typed tables: `day(created)`, `month(at)`, or a value as it is, `country`.
+
+Each is a column of its own, `day_created` or `partition_country`, made from the document; null where it has no such
+value.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+from bson import Int64, ObjectId
+from bson.datetime_ms import DatetimeMS
+
+from headrace.spark.columns.column_names import column_name
+from headrace.spark.columns.column_types import SchemaError, parse_path
+
+_FORMATS: Final = {"hour": "%Y-%m-%dT%H", "month": "%Y-%m"}
+_UNITS: Final = ("day", "hour", "month", "year")
+_TRANSFORM: Final = re.compile(r"\s*(\w+)\s*\((.*)\)\s*")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_VALUE: Final = "partition"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionColumn:
+    """A partition column: the path of its value, and a unit of time or `partition` for the value as text."""
+
+    unit: str
+    path: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The column's name."""
+        return column_name((self.unit, *self.path), ())
+
+    @property
+    def type(self) -> pa.DataType:
+        """The column's type."""
+        return {"day": pa.date32(), "year": pa.int32()}.get(self.unit, pa.string())
+
+    def value(self, document: dict[str, Any]) -> Any:
+        """The column's value for a document."""
+        value: Any = document
+        for name in self.path:
+            value = value.get(name) if type(value) is dict else None
+        return self._text(value) if self.unit == _VALUE else self._time(value)
+
+    def _time(self, value: Any) -> Any:
+        if type(value) is ObjectId:
+            moment = value.generation_time
+        elif type(value) is DatetimeMS:
+            try:
+                moment = _EPOCH + timedelta(milliseconds=int(value))
+            except OverflowError:
+                return None
+        else:
+            return None
+        if self.unit in _FORMATS:
+            return moment.strftime(_FORMATS[self.unit])
+        return moment.date() if self.unit == "day" else moment.year
+
+    @staticmethod
+    def _text(value: Any) -> str | None:
+        return str(value) if type(value) in (str, int, Int64, bool, ObjectId) and value != "" else None
+
+
+def parse_partition(text: str) -> PartitionColumn:
+    """The partition column that the text names. Raises SchemaError."""
+    match = _TRANSFORM.fullmatch(text)
+    if match is None:
+        return PartitionColumn(_VALUE, parse_path(text))
+    if match[1] not in _UNITS:
+        raise SchemaError(f"{text!r}: a partition is by {', '.join(_UNITS)}, or by a value")
+    return PartitionColumn(match[1], parse_path(match[2]))

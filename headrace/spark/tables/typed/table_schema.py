@@ -1,0 +1,187 @@
+"""The schema of one typed table: where it comes from, how the documents of a batch change it, the file that people
+edit.
+
+The schema that the rows have is stored in each commit, with them. The file next to it is written after a commit in
+which the schema has changed; edited, it holds from the next start on, and the first commit makes the table so.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace import limits
+from headrace.spark.columns.column_arrays import ArrowColumns, rest_count
+from headrace.spark.columns.column_types import ArrayOf, ColumnType, SchemaError, StructField, StructOf
+from headrace.spark.columns.infer import ColumnRules, grown, infer_schema, merged, validator_schema
+from headrace.spark.columns.schema_text import file_text, is_edited, parse_schema, schema_text
+from headrace.spark.tables.durable_files import replace_file
+from headrace.spark.tables.typed.partition_columns import PartitionColumn
+
+INFER: Final = "infer"
+COLUMNS_KEY: Final = "headrace.columns"
+"""Of the commit's metadata: the schema of all rows, as text."""
+_RESERVED: Final = frozenset(
+    "_bucket _confirmed _current _ended _endedby _key _operationtype _rest _shape _since _token _until".split()
+)
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TypedOptions:
+    """What a job says of a typed table. `schema` is `infer` or a schema's text, `file` where people edit it, if
+    anywhere.
+
+    `cluster` are columns by which a compaction sorts.
+    """
+
+    schema: str = INFER
+    file: str = ""
+    rules: ColumnRules = field(default_factory=ColumnRules)
+    partitions: tuple[PartitionColumn, ...] = ()
+    cluster: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        reserved = _RESERVED | {each.name.lower() for each in self.partitions}
+        object.__setattr__(self, "rules", replace(self.rules, reserved=reserved))
+
+
+class SchemaChange(enum.Enum):
+    """What a commit does to the schema of the rows that there are."""
+
+    NONE = "none"
+    ADDED = "added"
+    """New columns, which are null in the rows that there are."""
+    NESTED = "nested"
+    """New fields within columns, which are null in the rows that there are."""
+    REWRITTEN = "rewritten"
+
+
+@dataclass(frozen=True, slots=True)
+class TypedRows:
+    """The documents of a commit as columns, the schema that the table then has, and what that changes."""
+
+    columns: ArrowColumns
+    arrays: list[pa.Array]
+    change: SchemaChange
+    rest_count: int
+
+
+class TableSchema:
+    """See the module. One for each table that is written."""
+
+    def __init__(self, options: TypedOptions, title: str) -> None:
+        self.options = options
+        self.validator: Mapping[str, Any] = {}
+        """The collection's `$jsonSchema`, if the caller knows one."""
+        self.rest_count = 0
+        """Values that went to the rest, since this object was made."""
+        self._title = title
+        self._file = Path(options.file) if options.file else None
+        self._edited = self._read_file()
+        self._given = None if options.schema == INFER else parse_schema(options.schema, options.rules.reserved)
+        self._parsed: tuple[str, StructOf] = ("", StructOf(()))
+
+    def of(self, text: str) -> StructOf:
+        """The schema that a commit has as text."""
+        if self._parsed[0] != text:
+            self._parsed = (text, parse_schema(text, self.options.rules.reserved))
+        return self._parsed[1]
+
+    def planned(self, stored: StructOf, documents: list[Document]) -> TypedRows:
+        """The documents as columns of the schema that the table has had, and of what they add to it."""
+        schema = self._wished(stored, documents)
+        columns = ArrowColumns(schema)
+        arrays, rests = columns.split(documents)
+        for rest in rests:
+            schema = grown(schema, rest, self.options.rules)
+        if schema is not columns.schema:
+            columns = ArrowColumns(schema)
+            arrays, rests = columns.split(documents)
+        return TypedRows(columns, arrays, change_of(stored, schema), rest_count(rests))
+
+    def committed(self, rows: TypedRows) -> None:
+        """What is planned is in the table: writes the file if that has changed, or is not there."""
+        self.rest_count += rows.rest_count
+        self._edited = self._given = None
+        if self._file is not None and (rows.change is not SchemaChange.NONE or not self._file.exists()):
+            text = file_text(rows.columns.schema, self._title)
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._file, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def _read_file(self) -> StructOf | None:
+        """The schema in the file, if somebody has edited it. Raises SchemaError."""
+        if self._file is None or not self._file.exists():
+            return None
+        text = self._file.read_text(encoding="utf-8")
+        try:
+            return parse_schema(text, self.options.rules.reserved) if is_edited(text) else None
+        except SchemaError as error:
+            raise SchemaError(f"{self._file}: {error}") from None
+
+    def _wished(self, stored: StructOf, documents: list[Document]) -> StructOf:
+        rules = self.options.rules
+        if self._edited is not None:
+            return _in_order(stored, self._edited)
+        if self._given is not None:
+            named = {each.path for each in self._given.fields}
+            more = [each for each in stored.fields if each.path not in named]
+            return _in_order(stored, StructOf((*self._given.fields, *more)))
+        if stored.fields or self.options.schema != INFER:
+            return stored
+        wide = replace(rules, evolve="widen")
+        described = validator_schema(self.validator, wide)
+        sample = infer_schema(islice(documents, limits.TYPED_SAMPLE_COUNT_MAX), rules)
+        return merged(described, sample, replace(rules, evolve="add")) if described.fields else sample
+
+
+def rest_count_of(table: object) -> int:
+    """The values that a table's writer has put into the rest so far; 0 for a table without typed columns."""
+    schema = getattr(table, "schema", None)
+    return schema.rest_count if isinstance(schema, TableSchema) else 0
+
+
+def change_of(stored: StructOf, schema: StructOf) -> SchemaChange:
+    """What rows of one schema must become to be rows of another one."""
+    if stored == schema:
+        return SchemaChange.NONE
+    if not _extends(stored, schema):
+        return SchemaChange.REWRITTEN
+    by_path = {each.path: each.type for each in schema.fields}
+    same = all(each.type is None or each.type == by_path[each.path] for each in stored.fields)
+    return SchemaChange.ADDED if same else SchemaChange.NESTED
+
+
+def commit_metadata(schema: StructOf) -> dict[str, str]:
+    """What a commit's metadata has of the schema."""
+    return {COLUMNS_KEY: schema_text(schema)}
+
+
+def _in_order(stored: StructOf, wished: StructOf) -> StructOf:
+    """The wished fields: first those that there are, in their order."""
+    by_path = {each.path: each for each in wished.fields}
+    there = [by_path[each.path] for each in stored.fields if each.path in by_path]
+    paths = {each.path for each in there}
+    return StructOf((*there, *(each for each in wished.fields if each.path not in paths)))
+
+
+def _extends(old: ColumnType | None, new: ColumnType | None) -> bool:
+    """Whether columns of the new type hold what is in those of the old one; what they have more is null there."""
+    if isinstance(old, ArrayOf) and isinstance(new, ArrayOf):
+        return _extends(old.item, new.item)
+    if not (isinstance(old, StructOf) and isinstance(new, StructOf)):
+        return old is None or old == new
+    by_path: dict[tuple[str, ...], StructField] = {each.path: each for each in new.fields}
+    for each in old.fields:
+        other = by_path.get(each.path)
+        if each.type is not None and (
+            other is None or other.column != each.column or other.type is None or not _extends(each.type, other.type)
+        ):
+            return False
+    return True

@@ -1,0 +1,135 @@
+"""A history as a Delta table of typed columns: `history_table.HistoryTable`'s columns, with `_` before their names.
+
+_key, _token, _until          the key; from this token on, up to this one exclusive; null: still true
+_since, _ended                the times inside these tokens, to the second
+_operationType, _endedBy, _confirmed, _current
+                              as in a history with documents; `_current` partitions the table
+…, _rest, _shape              the document (`columns/`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable
+
+from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.tables.delta_commits import commit_properties
+from headrace.spark.tables.history_table import SCHEMA, table_of
+from headrace.spark.tables.mirror_table import STATE_KEY
+from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.table_location import location_of
+from headrace.spark.tables.typed.table_schema import SchemaChange, TableSchema, TypedOptions, TypedRows, commit_metadata
+from headrace.spark.tables.typed.typed_delta import TypedDelta
+from headrace.spark.tables.versions import DocumentVersion
+
+COMPACT_COMMITS: Final = 100
+_NAMES: Final = [name for name in SCHEMA.names if name not in {"_id", "document"}]
+_BASE: Final = pa.schema(
+    [
+        pa.field("_key", pa.string(), nullable=False),
+        *(SCHEMA.field(name).with_name(f"_{name}").with_nullable(name != "token") for name in _NAMES),
+    ]
+)
+_CURRENT: Final = [("_current", "=", "true")]
+_SAME: Final = "target._current = true and target._key = new._key and target._token = new._token"
+
+
+class TypedHistory:
+    """See `history_table.HistoryTable`."""
+
+    def __init__(self, path: str | Path, options: TypedOptions) -> None:
+        location = location_of(path)
+        self.schema = TableSchema(options, f"The columns of the history {location}.")
+        self._delta = TypedDelta(location, self.schema, _BASE, ["_current"])
+
+    def __str__(self) -> str:
+        return str(self._delta.location)
+
+    def progress(self) -> Progress:
+        """As last committed; `Progress()` if there is no table yet. Raises NotAMirror."""
+        table = self._delta.now()
+        return Progress() if table is None else Progress.of(str(self._delta.commit_of(table)[STATE_KEY]))
+
+    def current(self, keys: Iterable[str] | None = None) -> dict[str, DocumentVersion]:
+        """The versions that are still valid, by key: all of them, or those of `keys`."""
+        wanted = None if keys is None else pa.array(list(keys), pa.large_string())
+        table = None if wanted is not None and not len(wanted) else self._delta.now()
+        files = table.file_uris(file_pruning_predicate=_CURRENT) if table is not None else []
+        if table is None or not files:
+            return {}
+        condition = None if wanted is None else ds.field("_key").cast(pa.large_string()).isin(wanted)
+        names = ["_id", "document", "token", "operationType", "confirmed"]
+        rows = self._read(table, files, condition).select(names).to_pylist()
+        return {row["_id"]: DocumentVersion(*(row[name] for name in names)) for row in rows}
+
+    def commit(self, changed: list[DocumentVersion], progress: Progress) -> None:
+        """Writes new and changed versions and stores the progress: both, durably, or neither."""
+        table = self._delta.now()
+        documents = [loads(version.document) for version in changed]
+        typed = self.schema.planned(self._delta.stored_schema(table), documents)
+        others = commit_metadata(typed.columns.schema)
+        properties = commit_properties(progress.text(), progress.query, progress.batch, others)
+        plain = table_of(changed)
+        base = [plain.column(name).combine_chunks() for name in ("_id", *_NAMES)]
+        rows = self._delta.rows(base, documents, typed)
+        if table is None:
+            self._delta.write(rows, properties)
+        elif typed.change is SchemaChange.REWRITTEN:
+            self._rewrite(table, changed, rows, typed, properties)
+        elif not changed:
+            self._delta.note(table, properties)
+        else:
+            self._merge(self._delta.extend(table, typed, rows.schema), rows, properties)
+        self.schema.committed(typed)
+
+    def read(self) -> pa.Table:
+        """All versions, in no order, with their documents as text."""
+        table = self._delta.now()
+        assert table is not None
+        past = table.file_uris(file_pruning_predicate=[("_current", "=", "false")])
+        now = table.file_uris(file_pruning_predicate=_CURRENT)
+        rows = [self._read(table, files, None, current=files is now) for files in (past, now) if files]
+        return pa.concat_tables(rows) if rows else SCHEMA.empty_table()
+
+    def _read(self, table: DeltaTable, files: list[str], condition: Any, *, current: bool = True) -> pa.Table:
+        """Versions with their documents as text. The partition column is in no file."""
+        columns = self._delta.columns(table)
+        dataset = self._delta.location.dataset(table, files, self._delta.arrow(columns))
+        pieces = []
+        for batch in dataset.to_batches(filter=condition):
+            rows = pa.Table.from_batches([batch])
+            documents = pa.array([dumps(document) for document in columns.joined(rows)], pa.string())
+            base = {name: rows.column(f"_{name}") for name in _NAMES}
+            base |= {"_id": rows.column("_key"), "document": documents}
+            base["current"] = pa.array([current] * rows.num_rows, pa.bool_())
+            pieces.append(pa.table([base[name] for name in SCHEMA.names], schema=SCHEMA))
+        return pa.concat_tables(pieces) if pieces else SCHEMA.empty_table()
+
+    def _merge(self, table: DeltaTable, rows: pa.Table, properties: CommitProperties) -> None:
+        merging = table.merge(rows, _SAME, "new", "target", merge_schema=True, commit_properties=properties)
+        merging.when_matched_update_all().when_not_matched_insert_all().execute()
+        if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
+            self._delta.compact(table, properties)
+
+    def _rewrite(
+        self, table: DeltaTable, changed: list[DocumentVersion], rows: pa.Table, typed: TypedRows,
+        properties: CommitProperties,
+    ) -> None:  # fmt: skip
+        replaced = {(version.key, version.token) for version in changed}
+
+        def remaining(old: pa.Table) -> pa.Table:
+            keys, tokens, ends = (old.column(name).to_pylist() for name in ("_key", "_token", "_until"))
+            stays = [
+                end is not None or (key, token) not in replaced
+                for key, token, end in zip(keys, tokens, ends, strict=True)
+            ]
+            current = pa.array([end is None for end in ends], pa.bool_())
+            at = old.schema.get_field_index("_current")
+            return old.set_column(at, _BASE.field("_current"), current).filter(pa.array(stays, pa.bool_()))
+
+        self._delta.rewrite(table, remaining, rows, typed.columns, properties)
