@@ -6,7 +6,8 @@
 A well-behaved client inserts, and watches what it inserts through a change stream that it resumes now and then: each of
 its events must come once, in order. An ill-behaved one runs an attack of `attacks/` for a second or two. Prints the
 memory of each minute, how each attack was answered, and what went wrong; the exit status is 1 where an event was
-missed, where the memory has grown over the last two thirds of the time, or where the server has ended.
+missed, where the memory has grown over the last two thirds of the time, or where the server has ended. Cursors that
+attackers leave stay for ten minutes: in a shorter soak memory grows to its end, and is printed, but not judged.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ ATTACK_SECONDS = 1.5
 PROCESSES = 8
 SAMPLE_SECONDS = 5.0
 GROWTH_MIB_MAX = 64.0
+CURSOR_SECONDS = 600.0
+"""How long a cursor stays that nobody reads, and with it what it holds."""
 OPLOG_MIB = 4096
 """Room for what attackers insert while a well-behaved client is between two getMores."""
 _TOO_MUCH = ("connections opened", "watchers", "unread", "nobody reads", "sent slowly")
@@ -199,8 +202,12 @@ def _watch_memory(target: Target, ends: float) -> list[float]:
         if time.monotonic() - minute >= 60:
             minute = time.monotonic()
             recent = memory[-int(60 / SAMPLE_SECONDS) :]
-            print(f"{min(recent):.0f} to {max(recent):.0f} MiB, median {statistics.median(recent):.0f}", flush=True)
             cleaner = Attacker(target.address, float("inf"))
+            counted = cleaner.ask({"serverStatus": 1}, "admin").get("mem", {}).get("countedBytes", 0) / 1024**2
+            print(
+                f"{min(recent):.0f} to {max(recent):.0f} MiB, median {statistics.median(recent):.0f};"
+                f" {counted:.0f} are counted now", flush=True,
+            )  # fmt: skip
             for name in ("large", "made", "many", "merged", "t", "w", "victims", "validated", "r"):
                 cleaner.ask({"drop": name}, DATABASE)
             cleaner.close()
@@ -208,7 +215,7 @@ def _watch_memory(target: Target, ends: float) -> list[float]:
 
 
 def _growth(memory: list[float]) -> list[str]:
-    """Whether the least memory of the last third is more than that of the second."""
+    """Whether the least memory of the last third is more than that of the second, once cursors go as they come."""
     third = len(memory) // 3
     if not third:
         return []
@@ -216,6 +223,8 @@ def _growth(memory: list[float]) -> list[str]:
     print(f"memory, least and median: {min(second):.0f}, {statistics.median(second):.0f} MiB in the second third,")
     print(f"                          {min(last):.0f}, {statistics.median(last):.0f} MiB in the last")
     grown = min(last) - min(second)
+    if third * SAMPLE_SECONDS < CURSOR_SECONDS * 0.9:  # a sample takes longer where the machine is busy
+        return []
     return [f"memory has grown by {grown:.0f} MiB"] if grown > GROWTH_MIB_MAX else []
 
 
