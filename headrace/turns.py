@@ -45,6 +45,7 @@ HELD_DEPTH: Final = 6
 """How far from its frames it is looked for what a failed command held."""
 HELD_COUNT_MAX: Final = 1000
 """Values that are looked at for it at each of these steps."""
+_CONTAINERS: Final = frozenset({dict, list, tuple})
 _ITERATORS: Final = frozenset({
     GeneratorType, MethodWrapperType, chain, enumerate, filter, islice, map, zip, type(iter([])),
 })  # fmt: skip
@@ -321,21 +322,44 @@ def free(containers: list[list[Any] | dict[Any, Any]]) -> None:
             raise
 
 
-def _empty(container: list[Any] | dict[Any, Any]) -> None:
+def _empty(container: list[Any] | dict[Any, Any], depth: int = HELD_DEPTH) -> None:
+    """Empty a container, and the large ones in it, so many levels deep."""
     count = 1  # more, as long as that is quick: elements may be large, too
     while container:
         begun = monotonic()
-        if type(container) is list:
+        if isinstance(container, list):
+            taken = container[-count:]
             del container[-count:]
         else:
-            for name in list(islice(container, count)):
-                del container[name]
+            pairs = [container.popitem() for _ in range(min(count, len(container)))]  # which does not hash the key anew
+            taken = [value for _, value in pairs] if count > 1 else [*pairs.pop()]
+            del pairs
+        if count > 1:
+            taken = _large(taken) if type(taken[0]) in _CONTAINERS else []
+        if taken and depth:
+            _empty_inside(taken, depth - 1)
+        del taken
         seconds = monotonic() - begun
         tick()
-        if seconds < TURN_SECONDS / 8:
-            count = min(count * 2, PIECE_COUNT)
-        elif seconds > TURN_SECONDS / 2:
+        if seconds > TURN_SECONDS / 2:
             count = max(count // 4, 1)
+        elif seconds < TURN_SECONDS / 8 and len(container) >= TICK_COUNT:
+            count = min(count * 2, PIECE_COUNT)
+
+
+def _large(items: list[Any]) -> list[Any]:
+    return [item for item in items if type(item) in _CONTAINERS and len(item) >= LARGE_COUNT]
+
+
+def _empty_inside(items: list[Any], depth: int) -> None:
+    """Empty what nothing else refers to. A tuple is copied for it, which is quick."""
+    while items:
+        item = items.pop()
+        kind = type(item)
+        if kind in _CONTAINERS and item and getrefcount(item) == 2:  # this name, and the argument
+            inner = list(item) if kind is tuple else item
+            del item
+            _empty(inner, depth)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 from weakref import ref
 
 import pytest
@@ -174,6 +175,40 @@ def test_what_an_interrupted_command_held_is_freed_in_pieces() -> None:
         turn = turns.resume(turn)
     assert turn == "ended" and Element.alive == 0
     assert len(set(left)) >= 5 and not turns.large
+
+
+@pytest.mark.parametrize("where", ["array of a document", "key of a group", "document in a group", "behind short ones"])
+def test_large_containers_inside_are_freed_in_pieces_too(where: str) -> None:
+    class Element:
+        alive = 0
+
+        def __init__(self) -> None:
+            Element.alive += 1
+
+        def __del__(self) -> None:
+            Element.alive -= 1
+
+    def made() -> Any:
+        elements = [Element() for _ in range(LARGE_COUNT)]
+        if where == "array of a document":
+            return {"_id": 1, "a": {"b": elements}, "c": 2}
+        if where == "key of a group":
+            return {(2, tuple(elements)): (elements[0], [1])}
+        if where == "document in a group":
+            return {1: ({"a": elements}, [1])}
+        return [elements, *([n] for n in range(5000))]
+
+    def command() -> str:
+        freed_in_pieces(made(), LARGE_COUNT)
+        return "done"
+
+    turns = Turns(seconds=0.0)
+    turn, left = turns.run(command), []
+    while isinstance(turn, Turn):
+        left.append(Element.alive)
+        turn = turns.resume(turn)
+    assert turn == "done" and Element.alive == 0 and not turns.large
+    assert len(set(left)) >= 8
 
 
 def test_what_is_freed_in_pieces_is_freed_in_small_ones_where_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:

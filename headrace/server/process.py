@@ -3,7 +3,8 @@
     imports    modules that commands import when they are first needed are imported behind the start, one at a time
     garbage    what is there by then, and what has survived a pass, is left out of the collector's passes (`gc.freeze`),
                so that a pass costs what is new: some 10 ms for 100,000 objects. One runs when no command has paused, or
-               that many objects are new, or once a minute. Cycles of old objects go with a pass over everything, which
+               that many objects are new, or once a minute; where far more are, of commands that run, they are left out
+               without a pass, which would take too long. Cycles of old objects go with a pass over everything, which
                runs when the server has been quiet, ten minutes after the last at the earliest, or after an hour
     memory     what is freed stays with the process until nothing has run for some seconds: pages that the system gives
                anew are faulted in one by one, which takes 9 ms for 16 MB; to copy so much takes 1 ms
@@ -56,6 +57,9 @@ async def tend(core: Core) -> None:
         await asyncio.sleep(limits.COLLECTION_SECONDS)
         is_quiet = not core.scheduler.requests() and not core.writer.requests()
         passes = gc.get_count()[2]  # of the collector over younger objects, each some thousands
+        if not is_quiet and passes > limits.COLLECTION_PASS_COUNT_LONG:
+            gc.freeze()
+            passes = 0
         is_due = passes > limits.COLLECTION_PASS_COUNT_MAX or monotonic() - collected > limits.COLLECTION_SECONDS_MAX
         if passes and (is_quiet or is_due):
             since = monotonic() - thawed

@@ -18,7 +18,7 @@ from headrace.query.update.leaf_node import NO_OP, Appended, ApplyParams, FieldR
 from headrace.query.update.message_text import element_text, value_text
 from headrace.query.update.rename import RenameNode
 from headrace.query.update.update_tree import UpdateArrayNode, UpdateObjectNode
-from headrace.turns import gathered, ticking
+from headrace.turns import freed_in_pieces, gathered, ticking
 from headrace.values.bson import MISSING
 from headrace.values.order import equal
 
@@ -120,9 +120,9 @@ class Walk:
 
     def _elements(self, node: UpdateArrayNode, array: list[Any], path: FieldRef) -> bool:
         """Apply to the matching elements. If several match, the diff has the one that changed or the complete array."""
-        matching = [
-            (index, child) for index, child in enumerate(map(node.matching, ticking(array))) if child is not None
-        ]
+        matching = freed_in_pieces(
+            [(index, child) for index, child in enumerate(map(node.matching, ticking(array))) if child is not None]
+        )
         if len(matching) == 1:
             index, child = matching[0]
             return self._existing(child, array, index, array[index], path)

@@ -60,6 +60,7 @@ def fill(txn: WriteTransaction, build: IndexBuild, count_max: int = limits.VIEW_
         raise build.failure
     _check_formats(txn, build)
     piece, size = [], 0
+    count_max = max(1, min(count_max, limits.BUILD_ENTRY_COUNT // len(build.indexes)))
     for item in islice(txn.scan(build.collection, after=build.after or None), count_max):
         piece.append(item)
         size += len(item[1])
