@@ -92,6 +92,18 @@ class CountingView(View):
         self._examined.keys += count
         return count, last
 
+    def id_keys(
+        self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for item in super().id_keys(collection, low, high, backward=backward):
+            self._examined.keys += 1
+            yield item
+
+    def count_ids(self, collection: Collection, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
+        count, last = super().count_ids(collection, low, high, count_max)
+        self._examined.keys += count
+        return count, last
+
     def fetch(self, collection: Collection, index: Index, record: bytes) -> bytes:
         self._examined.documents += 1
         return super().fetch(collection, index, record)
@@ -111,6 +123,9 @@ def read_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
         return {"stage": "EOF"}
     if plan.kind is ReadKind.IDHACK:
         return {"stage": "IDHACK"}
+    if plan.kind is ReadKind.IDS and plan.covered is not None:
+        scan = _by_id(spec, "backward" if plan.backward else "forward")["inputStage"]
+        return {"stage": "PROJECTION_COVERED", "transformBy": {"_id": 1}, "inputStage": scan}
     if plan.kind is ReadKind.IDS:
         return _by_id(spec, "backward" if plan.backward else "forward")
     if plan.choice.access is None:
@@ -144,6 +159,8 @@ def counting_stage(plan: ReadPlan | None, spec: dict[str, Any]) -> Stage:
     access = None if plan is None else plan.choice.access
     if isinstance(access, IndexAccess) and access.is_exact:
         below = below["inputStage"] | {"stage": "COUNT_SCAN"}
+    elif access is None and plan is not None and plan.finder.id_ranges is not None:
+        below = _by_id(spec, "forward")["inputStage"] | {"stage": "COUNT_SCAN"}
     return {"stage": "COUNT", "inputStage": below}
 
 

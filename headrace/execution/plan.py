@@ -15,6 +15,7 @@ from headrace import limits
 from headrace.cursors.index_scan import check_index, plan_summary, walk_keys
 from headrace.errors import CommandError
 from headrace.execution.planner.choice import NO_INDEX, Choice, choose, distinct_access, key_count
+from headrace.execution.planner.id_ranges import IdRange, id_ranges
 from headrace.execution.planner.index_access import IndexAccess
 from headrace.execution.planner.key_range import IndexRange, ends_of
 from headrace.execution.planner.query import ANY_ORDER, Order, Query, Shape, shape_of
@@ -251,6 +252,16 @@ class Finder:
                 last = after[2:] if after[:2] == prefix else None
             for key, record in walk_keys(view, branch.index, branch.ranges, backward=branch.backward, after=last):
                 yield prefix + key, record, view.fetch(collection, branch.index, record)
+
+    @property
+    def id_ranges(self) -> list[IdRange] | None:
+        """The ranges of keys of `_id` that say all of the filter, where no other index is asked for."""
+        if self._id_key is not None or self._between is not None:
+            return None
+        if self._hint and ((hint := hinted_index(self._collection, self._hint)) is None or hint.name != "_id_"):
+            return None
+        node = None if self.predicate is None else self.predicate.node
+        return id_ranges(self._collection, node, self._collation)
 
     @property
     def id_range(self) -> tuple[bytes, bytes] | None:

@@ -16,14 +16,16 @@ from itertools import chain
 from typing import Final
 
 from headrace.cursors.document_cursor import IdScan, Scan
+from headrace.cursors.id_key_scan import IdKeyScan, Reader
 from headrace.cursors.index_scan import IndexScan, SeenRecords
 from headrace.dispatch.context import CommandContext
 from headrace.execution.command_memory import memory_of
 from headrace.execution.plan import Finder
 from headrace.execution.planner.choice import NO_INDEX, Choice
 from headrace.execution.planner.collated_bounds import has_order_of
+from headrace.execution.planner.id_ranges import IdRange
 from headrace.execution.planner.index_access import IndexAccess
-from headrace.execution.planner.key_values import key_values
+from headrace.execution.planner.key_values import key_values, value_at
 from headrace.execution.planner.plan_cache import CachedPlan
 from headrace.execution.planner.query import Order
 from headrace.execution.planner.several_accesses import Access, OrAccess
@@ -31,7 +33,7 @@ from headrace.execution.planner.trial import RESULT_COUNT
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_keys import descends
 from headrace.store.view import View, id_bounds
-from headrace.values.bson import decode, encode_in_order
+from headrace.values.bson import decode, encode, encode_in_order
 
 MERGED_COUNT: Final = 16
 """Documents that each of several merged scans reads at first."""
@@ -60,6 +62,8 @@ class ReadPlan:
     choice: Choice = NO_INDEX
     covered: tuple[str, ...] | None = None
     """The fields that are read from keys, in their order; None: documents are fetched."""
+    id_ranges: list[IdRange] | None = None
+    """Where it is covered by the keys of `_id`: those."""
     scans: list[IndexScan] = field(default_factory=list)
     """Of the branches, while it is executed."""
 
@@ -70,7 +74,7 @@ def plan_read(view: View, collection: Collection, finder: Finder, order: Order, 
         return ReadPlan(ReadKind.IDHACK, collection, finder, order, is_sorted=True)
     direction = finder.id_direction(view, order)
     if direction is not None:
-        return ReadPlan(ReadKind.IDS, collection, finder, order, direction < 0, is_sorted=True)
+        return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order, direction < 0, is_sorted=True))
     choice = NO_INDEX if backward else finder.choice(view, order)
     if choice.access is not None:
         plan = ReadPlan(ReadKind.INDEX, collection, finder, order, choice=choice)
@@ -79,8 +83,17 @@ def plan_read(view: View, collection: Collection, finder: Finder, order: Order, 
             plan.covered = _covered(choice.access, order.fields)
         return plan
     if finder.has_id_keys or (finder.id_range is not None and not backward):
-        return ReadPlan(ReadKind.IDS, collection, finder, order)
+        return _by_ids(ReadPlan(ReadKind.IDS, collection, finder, order))
     return ReadPlan(ReadKind.COLLECTION, collection, finder, order, backward)
+
+
+def _by_ids(plan: ReadPlan) -> ReadPlan:
+    """The plan, covered by the keys of `_id` where these are enough."""
+    order = plan.order
+    if order.fields == ("_id",) and (plan.is_sorted or not order.is_asked):
+        plan.id_ranges = plan.finder.id_ranges
+        plan.covered = None if plan.id_ranges is None else order.fields
+    return plan
 
 
 def _covered(access: Access, fields: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -107,6 +120,9 @@ def read(context: CommandContext, plan: ReadPlan) -> Iterator[bytes]:
         return matches if plan.choice.entry is None else _watched(matches, plan, plan.choice.entry)
     if plan.kind is ReadKind.COLLECTION:
         return finder.narrowed(lambda: Scan(current, collection, backward=plan.backward))
+    if plan.id_ranges is not None:
+        ranges, reader = plan.id_ranges, _id_reader(collection)
+        return IdKeyScan(current, collection, ranges, reader, backward=plan.backward, wanted=wanted)
     if finder.has_id_keys and not plan.is_sorted:
         candidates = [raw for _, _, raw in finder.candidates(context.view)]
         finder.note_examined(len(candidates))
@@ -131,7 +147,7 @@ def by_index(context: CommandContext, plan: ReadPlan, wanted: int | None) -> Ite
 
 def index_scans(
     context: CommandContext, collection: Collection, access: Access, wanted: int | None,
-    reader: Callable[[View, bytes, bytes], tuple[bytes, bool]] | None = None,
+    reader: Reader | None = None,
 ) -> list[IndexScan]:  # fmt: skip
     """A scan for each branch, which together return each document once."""
     seen = SeenRecords(memory_of(context, {}).add) if access.may_repeat else None
@@ -144,9 +160,7 @@ def index_scans(
     ]  # fmt: skip
 
 
-def _key_reader(
-    collection: Collection, index: Index, fields: tuple[str, ...]
-) -> Callable[[View, bytes, bytes], tuple[bytes, bool]]:
+def _key_reader(collection: Collection, index: Index, fields: tuple[str, ...]) -> Reader:
     """What makes a document of some fields, and says whether it was fetched for that: the key alone may not tell."""
     pattern = index.spec["key"]
     names = list(pattern)
@@ -159,6 +173,19 @@ def _key_reader(
             return encode_in_order({name: values[position] for name, position in positions}), False
         document = decode(view.fetch(collection, index, record))
         return encode_in_order({name: document[name] for name in fields if name in document}), True
+
+    return reader
+
+
+def _id_reader(collection: Collection) -> Reader:
+    """As `_key_reader`, of a key of `_id`."""
+    index = collection.indexes[0]
+
+    def reader(view: View, key: bytes, record: bytes) -> tuple[bytes, bool]:
+        read = value_at(key, 0)
+        if read is not None:
+            return encode({"_id": read[0]}), False
+        return encode({"_id": decode(view.fetch(collection, index, record))["_id"]}), True
 
     return reader
 

@@ -210,6 +210,34 @@ class View:
                 if document is not None:
                     yield id_key, record, document
 
+    def id_keys(
+        self, collection: Collection, low: bytes, high: bytes, *, backward: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """(id key, record) from `low`, inclusive, to `high`, exclusive, or backward; keys are those of `scan_ids`."""
+        prefix = collection.number_key
+        first, end = prefix + low, prefix + high
+        with self.kv.cursor(self.tables["ids"]) as cursor:
+            if backward:
+                if not _seek_before(cursor, end):
+                    return
+                for key, record in cursor.iterprev(keys=True, values=True):
+                    if key < first:
+                        return
+                    yield key[4:], record
+                return
+            if not cursor.set_range(first):
+                return
+            for key, record in cursor.iternext(keys=True, values=True):
+                if key >= end:
+                    return
+                yield key[4:], record
+
+    def count_ids(self, collection: Collection, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
+        """As `count_keys`, of the keys of `_id`."""
+        prefix = collection.number_key
+        count, last = self._count("ids", prefix + low, prefix + high, count_max)
+        return count, last[4:]
+
     def index_keys(
         self, index: Index, low: bytes, high: bytes, *, backward: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
@@ -242,8 +270,11 @@ class View:
 
     def count_keys(self, index: Index, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
         """(count, the last key) of at most so many keys from `low`, inclusive, to `high`, exclusive."""
+        return self._count("indexes", low, high, count_max)
+
+    def _count(self, table: str, low: bytes, high: bytes, count_max: int) -> tuple[int, bytes]:
         count, last = 0, low
-        with self.kv.cursor(self.tables["indexes"]) as cursor:
+        with self.kv.cursor(self.tables[table]) as cursor:
             if cursor.set_range(low):
                 for key in islice(cursor.iternext(values=False), count_max):
                     if key >= high:

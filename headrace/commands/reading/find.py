@@ -202,11 +202,11 @@ def covering(projection: dict[str, Any]) -> tuple[str, ...] | None:
     if len(projection) > limits.INDEX_FIELD_COUNT_MAX + 1:  # no index has so many
         return None
     fields = [name for name in projection if name != "_id"]
-    if not fields or any(name.startswith("$") or "." in name for name in fields):
+    if any(name.startswith("$") or "." in name for name in fields):
         return None
     if not all(type(value) in (bool, float, int, Int64) for value in projection.values()):
         return None
-    if not all(projection[name] for name in fields):
+    if not all(projection[name] for name in fields) or not (fields or projection.get("_id")):
         return None
     return (*fields, "_id") if projection.get("_id", True) else tuple(fields)
 

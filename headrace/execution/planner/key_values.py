@@ -25,7 +25,7 @@ def key_values(key: bytes, descending: Sequence[bool]) -> list[Any] | None:
     for down in descending:
         if down and inverted is None:
             inverted = key.translate(INVERTED)
-        read = _value(inverted if down and inverted is not None else key, at)
+        read = value_at(inverted if down and inverted is not None else key, at)
         if read is None:
             return None
         value, at = read
@@ -33,8 +33,8 @@ def key_values(key: bytes, descending: Sequence[bool]) -> list[Any] | None:
     return values
 
 
-def _value(key: bytes, at: int) -> tuple[Any, int] | None:
-    """(value, where the next begins)."""
+def value_at(key: bytes, at: int) -> tuple[Any, int] | None:
+    """(value, where the next begins); None where the key does not say what it is."""
     kind = key[at]
     at += 1
     if kind == 0x3C:

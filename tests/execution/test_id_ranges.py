@@ -1,0 +1,123 @@
+"""What the keys of `_id` say is what the documents do: counts, and queries for nothing but the `_id`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from bson import Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.testing.clock import FakeClock
+from headrace.testing.driven import DrivenServer
+from headrace.values.order import hash_key
+
+
+def first_batch(at: DrivenServer, command: dict[str, Any]) -> list[dict[str, Any]]:
+    """The first batch."""
+    batch: list[dict[str, Any]] = at.must("t", command)["cursor"]["firstBatch"]
+    return batch
+
+
+ids = (
+    st.integers(-3, 3)
+    | st.sampled_from([
+        0.0, 1.5, -0.0, float("inf"), float("nan"), Int64(2), Decimal128("1.5"), Decimal128("7"), None, True, False,
+        "", "a", "a\0", "a\0b", "ab", "b", b"", b"ab", {}, {"a": 1}, {"a": 1, "b": None}, MinKey(), MaxKey(),
+        ObjectId("0" * 24), ObjectId("5" * 24), ObjectId("f" * 24), Timestamp(0, 1), Timestamp(5, 1),
+        datetime(1960, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC),
+    ])
+)  # fmt: skip
+operators = st.sampled_from(["$eq", "$gt", "$gte", "$lt", "$lte", "$ne"])
+conditions = st.one_of(
+    st.dictionaries(operators, ids, min_size=1, max_size=2),
+    st.builds(lambda values: {"$in": values}, st.lists(ids, max_size=4)),
+    st.builds(lambda values: {"$nin": values}, st.lists(ids, max_size=3)),
+    st.sampled_from([{"$exists": True}, {"$type": "string"}, {"$type": "number"}, {"$mod": [2, 0]}, Regex("^a")]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ids, max_size=12), st.lists(conditions, min_size=1, max_size=4), st.booleans())
+def test_keys_of_ids_say_what_documents_do(values: list[Any], asked: list[Any], backward: bool) -> None:
+    with DrivenServer(clock=FakeClock()) as at:
+        for value in values:
+            reply = at.run("t", {"insert": "c", "documents": [{"_id": value}]})
+            if isinstance(reply, dict) and reply["n"]:
+                at.must("t", {"insert": "plain", "documents": [{"v": value}]})
+        sort = -1 if backward else 1
+        for condition in asked:
+            plain = first_batch(at, {"find": "plain", "filter": {"v": condition}, "sort": {"v": sort}})
+            expected = [item["v"] for item in plain]
+            for more in ({}, {"sort": {"_id": sort}}):
+                got = [item["_id"] for item in first_batch(at, {"find": "c", "filter": {"_id": condition},
+                                                          "projection": {"_id": 1}, **more})]  # fmt: skip
+                seen = [[str(type(value)) + str(hash_key(value, None)) for value in side] for side in (got, expected)]
+                assert seen[0] == seen[1] if more else sorted(seen[0]) == sorted(seen[1]), condition
+            assert at.must("t", {"count": "c", "query": {"_id": condition}})["n"] == len(expected), condition
+
+
+@pytest.fixture
+def at() -> Iterator[DrivenServer]:
+    with DrivenServer(clock=FakeClock()) as server:
+        server.must("t", {"insert": "c", "documents": [{"_id": f"k{number:04}", "a": number} for number in range(500)]})
+        server.must("t", {"insert": "n", "documents": [{"_id": number} for number in range(50)]})
+        yield server
+
+
+def explained(at: DrivenServer, command: dict[str, Any]) -> tuple[list[str], int, int]:
+    """The stages from below, keys and documents examined."""
+    reply = at.must("t", {"explain": command, "verbosity": "executionStats"})
+    stage, names = reply["queryPlanner"]["winningPlan"], []
+    while stage is not None:
+        names.append(stage["stage"])
+        stage = stage.get("inputStage")
+    stats = reply["executionStats"]
+    return names[::-1], stats["totalKeysExamined"], stats["totalDocsExamined"]
+
+
+def test_a_range_of_ids_is_counted_without_documents(at: DrivenServer) -> None:
+    wanted = {"_id": {"$gte": "k0100", "$lt": "k0400"}}
+    assert at.must("t", {"count": "c", "query": wanted})["n"] == 300
+    assert explained(at, {"count": "c", "query": wanted}) == (["COUNT_SCAN", "COUNT"], 300, 0)
+    several = {"_id": {"$in": ["k0001", "k0002", "none"]}}
+    assert explained(at, {"count": "c", "query": several}) == (["COUNT_SCAN", "COUNT"], 2, 0)
+    pipeline = [{"$match": wanted}, {"$count": "n"}]
+    assert first_batch(at, {"aggregate": "c", "pipeline": pipeline, "cursor": {}}) == [{"n": 300}]
+    other = {"_id": {"$gte": "k0100"}, "a": 1}
+    assert explained(at, {"count": "c", "query": other})[2] >= 400
+
+
+def test_a_query_for_ids_alone_is_covered_by_their_keys(at: DrivenServer) -> None:
+    command: dict[str, Any] = {"find": "c", "filter": {"_id": {"$gt": "k0490"}}, "projection": {"_id": 1}}
+    assert explained(at, command) == (["IXSCAN", "PROJECTION_COVERED"], 9, 0)
+    assert first_batch(at, command) == [{"_id": f"k{number:04}"} for number in range(491, 500)]
+    last: dict[str, Any] = {"find": "c", "sort": {"_id": -1}, "limit": 2, "projection": {"_id": 1}}
+    assert first_batch(at, last) == [{"_id": "k0499"}, {"_id": "k0498"}]
+    assert explained(at, last)[0][:2] == ["IXSCAN", "PROJECTION_COVERED"]
+    assert len(first_batch(at, {**command, "filter": {}, "sort": {"_id": 1}, "batchSize": 1000})) == 500
+    assert explained(at, {**command, "projection": {"a": 1}})[2] >= 9
+
+
+def test_a_number_is_read_from_its_document(at: DrivenServer) -> None:
+    """5 and 5.0 have one key."""
+    command = {"find": "n", "filter": {"_id": {"$gte": 40}}, "projection": {"_id": 1}}
+    assert explained(at, command) == (["IXSCAN", "PROJECTION_COVERED"], 10, 10)
+    assert first_batch(at, command)[0] == {"_id": 40}
+
+
+def test_ids_whose_keys_are_cut_are_read(at: DrivenServer) -> None:
+    long = "k0450" + "x" * 2000
+    at.must("t", {"insert": "c", "documents": [{"_id": long}]})
+    command = {"find": "c", "filter": {"_id": {"$gt": "k0450", "$lt": "k0452"}}, "projection": {"_id": 1}}
+    assert [item["_id"] for item in first_batch(at, command)] == [long, "k0451"]
+    assert at.must("t", {"count": "c", "query": command["filter"]})["n"] == 2
+
+
+def test_ids_of_a_collation_are_read(at: DrivenServer) -> None:
+    at.must("t", {"create": "folded", "collation": {"locale": "en", "strength": 2}})
+    at.must("t", {"insert": "folded", "documents": [{"_id": "A"}, {"_id": "b"}]})
+    assert at.must("t", {"count": "folded", "query": {"_id": {"$gte": "a", "$lt": "b"}}})["n"] == 1
