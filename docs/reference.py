@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from headrace.cli.main import build_parser
 from headrace.demo.__main__ import main as demo
-from headrace.spark.jobs.file_table import JOB_KEYS, LOOKUP_TABLE_KEYS, SINK_KEYS, FileKey
+from headrace.spark.jobs.file_table import JOB_KEYS, LOOKUP_TABLE_KEYS, SINK_KEYS, UPKEEP_KEYS, FileKey
 from headrace.spark.mirror import main as mirror
 from headrace.spark.source.option_table import GROUPS, SOURCE_OPTIONS
 
@@ -119,6 +119,8 @@ def job_file() -> str:
     for kind, options in SINK_KEYS.items():
         about = f"\nSee [the sink `{kind}`](../sinks/{kind}.md).\n"
         sections.append(f'\n## [[sink]] of kind = "{kind}"\n{about}' + keys(options))
+    about = "\nOf a sink with a Delta table, see [upkeep of tables](../spark/tables-upkeep.md).\n"
+    sections.append(f"\n## [sink.upkeep]\n{about}" + keys(UPKEEP_KEYS))
     return head + "".join(sections)
 
 

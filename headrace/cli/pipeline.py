@@ -44,6 +44,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
         "--once", action="store_true", help="process what is there and end, whatever the file's trigger says"
     )
     add("status", _status, "show whether the job runs, its position and its lag")
+    add("upkeep", _upkeep, "join small files of its tables, and remove what is old; a job that runs does it itself")
     add("verify", _verify, "compare each sink with the source; the exit status is 1 if one differs")
 
 
@@ -119,6 +120,19 @@ def _reset(job: Job, arguments: argparse.Namespace) -> int:
     except JobRunning as error:
         return _fail(str(error), EXIT_RUNNING)
     _say(f"removed {', '.join(removed)}" if removed else "nothing to remove")
+    return 0
+
+
+def _upkeep(job: Job, arguments: argparse.Namespace) -> int:
+    from headrace.spark.jobs.job_upkeep import upkeep_by_hand
+    from headrace.spark.jobs.runner import JobRunning
+
+    try:
+        reports = upkeep_by_hand(job)
+    except JobRunning as error:
+        return _fail(str(error), EXIT_RUNNING)
+    for report in reports:
+        _say(str(report))
     return 0
 
 

@@ -63,6 +63,7 @@ LOOKUP_TABLE_KEYS: Final = {
 """Of each table under `[pipeline.tables]`; `format` or `path` is needed."""
 
 _PATH: Final = FileKey("required", "folder of the table, or an object store URL")
+_UPKEEP: Final = FileKey("defaults", "upkeep of the Delta table: a table, see below, or `false` for none")
 _WRITERS: Final = FileKey("tasks", "`tasks`: Spark's tasks write the files; `driver`: rows go through the driver")
 
 _TYPED: Final = {
@@ -83,13 +84,19 @@ SINK_KEYS: Final = {
     | {
         "path": _PATH,
         "policy": FileKey("follow", "on drop or rename: `follow` writes the event as a row, `fail` stops before it"),
+        "upkeep": _UPKEEP,
         "writers": _WRITERS,
     },
-    "documents": {"path": _PATH, "table": FileKey("delta", "`delta`, or `parquet` (in a folder only)")},
+    "documents": {
+        "path": _PATH,
+        "table": FileKey("delta", "`delta`, or `parquet` (in a folder only)"),
+        "upkeep": _UPKEEP,
+    },
     "history": _TYPED
     | {
         "path": _PATH,
         "policy": FileKey("follow", "on drop or rename: `follow` ends all versions, `keep` does not, `fail` stops"),
+        "upkeep": _UPKEEP,
     },
     "mirror": _TYPED
     | {
@@ -99,6 +106,7 @@ SINK_KEYS: Final = {
         "table": FileKey(
             "delta", "`delta`, `parquet` (one file, in a folder only), or a table's name in a Spark catalog"
         ),
+        "upkeep": _UPKEEP,
     },
     "mongodb": {
         "collection": FileKey("the source's, or each row's", "the target collection"),
@@ -114,3 +122,12 @@ SINK_KEYS: Final = {
     },
 }
 """By kind of sink, besides `kind`."""
+
+UPKEEP_KEYS: Final = {
+    "commits": FileKey("2000", "versions that the log describes at least, for readers and time travel"),
+    "every": FileKey("10 minutes", "the least time between two times that it is done"),
+    "keep": FileKey("for ever", 'how long events, or versions that have ended, stay, such as `"30 days"`'),
+    "retain": FileKey("1 day", "how long files of old versions stay, in whole hours"),
+    "target": FileKey("128 MB", "size of the files that small ones are joined to"),
+}
+"""Of each `[sink.upkeep]`; `keep` is of the sinks `changes` and `history`."""

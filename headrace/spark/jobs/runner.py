@@ -22,6 +22,7 @@ from headrace.clock import SystemClock
 from headrace.spark.jobs.checkpoint import planned_end
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
+from headrace.spark.jobs.job_upkeep import JobUpkeep
 from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.start_checks import CheckedJob, begin, note_begun
 from headrace.spark.jobs.typed_sinks import set_validators
@@ -89,6 +90,7 @@ def _run_once(
         while running.has_more:
             running.start(session)
             running.watch(report)
+        running.tidy(report)
     except _no_answer() as error:
         if running.failure is error:
             raise
@@ -116,6 +118,7 @@ class _Run:
         self._batch_listener = listener
         self._metrics = metrics
         self._stop = stop
+        self._upkeep = JobUpkeep(job)
         self._writing = threading.Lock()
         self.failure: Exception | None = None
         """What a sink raised."""
@@ -160,6 +163,8 @@ class _Run:
                     self._listener.measure(self._options)
                     report(self._metrics.line())
                     due = clock.monotonic_ms() + self._job.report_seconds * 1000
+                if self._upkeep.is_due:
+                    self._upkeep.run_due(report, self._stop, self._writing)
             self._end()
             # Spark calls its listeners asynchronously, and the last batch is to be counted.
             self._listener.ended.wait(limits.LISTENER_SECONDS_MAX)
@@ -174,6 +179,11 @@ class _Run:
         from headrace.spark.source.admission import took_all
 
         return self._job.every is None and not self._stop.is_set() and not took_all(self._query)
+
+    def tidy(self, report: ReportLine) -> None:
+        """The upkeep of a job that ends when it has caught up: it may never run for as long as is between two times."""
+        if self._job.every is None and not self._stop.is_set():
+            self._upkeep.run_all(report, self._stop)
 
     def settle(self) -> None:
         """Waits for the sink that is writing: the job's lock is not released before it has finished."""

@@ -2,8 +2,6 @@
 
 Every event once, in commits of one batch each; `ORDER BY token` is the order in which they happened.
 A drop, a rename, an invalidate: recorded as the rows they are; with the policy `fail` the job stops before them.
-
-What it does not do: remove old rows. Delete by `clusterTime` with `DeltaTable.delete`, then `vacuum`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from headrace.spark.sinks.typed_options import TYPED_OPTIONS, schema_file, typed
 from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.table_location import LocationError, TableLocation, local_folder, location_of, resolved_path
 from headrace.spark.tables.typed.table_schema import INFER
+from headrace.spark.upkeep.upkeep_options import UpkeepError, UpkeepOptions, parse_upkeep
 
 
 class SinkError(ValueError):
@@ -87,10 +88,10 @@ def _parquet(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
 TABLES: Final = ("delta", "parquet")
 _PLAIN: Final = frozenset({"path", "policy"})
 KINDS: Final[dict[str, SinkKind]] = {
-    "changes": SinkKind(_changes, _PLAIN | TYPED_OPTIONS | {"writers"}, "path", folds=False),
-    "documents": SinkKind(_documents, frozenset({"path", "table"}), "path", folds=False, takes="documents"),
-    "history": SinkKind(_history, _PLAIN | TYPED_OPTIONS, "path"),
-    "mirror": SinkKind(_mirror, _PLAIN | TYPED_OPTIONS | {"buckets", "table"}, "path"),
+    "changes": SinkKind(_changes, _PLAIN | TYPED_OPTIONS | {"upkeep", "writers"}, "path", folds=False),
+    "documents": SinkKind(_documents, frozenset({"path", "table", "upkeep"}), "path", folds=False, takes="documents"),
+    "history": SinkKind(_history, _PLAIN | TYPED_OPTIONS | {"upkeep"}, "path"),
+    "mirror": SinkKind(_mirror, _PLAIN | TYPED_OPTIONS | {"buckets", "table", "upkeep"}, "path"),
     "mongodb": SinkKind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
     "own": SinkKind(_custom, frozenset(), "factory", folds=False, takes="both"),
     "parquet": SinkKind(_parquet, _PLAIN | {"writers"}, "path", folds=False),
@@ -103,6 +104,8 @@ class SinkOptions:
 
     kind: str
     options: Mapping[str, Any] = field(repr=False)
+    upkeep: UpkeepOptions | None = None
+    """Of its Delta table; None for none."""
 
     @property
     def folds(self) -> bool:
@@ -144,6 +147,7 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
     if name not in KINDS:
         raise SinkError(f"a sink's kind is one of {', '.join(KINDS)}, not {name!r}")
     kind = KINDS[name]
+    upkeep = options.pop("upkeep", None) if "upkeep" in kind.options else None
     in_catalog = SinkOptions(name, options).in_catalog
     if in_catalog and options.keys() & {"buckets", "path"}:
         raise SinkError(
@@ -170,7 +174,19 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
         options["path"] = _checked_path(options, name, folder)
     if options.keys() & TYPED_OPTIONS & kind.options:
         _check_typed(name, options, folder)
-    return SinkOptions(name, options)
+    return SinkOptions(name, options, _upkeep(name, options, upkeep, in_catalog))
+
+
+def _upkeep(name: str, options: Mapping[str, Any], given: Any, in_catalog: bool) -> UpkeepOptions | None:
+    """The upkeep of the sink's table, which is Delta's in a path; by default there is some."""
+    if "upkeep" not in KINDS[name].options or in_catalog or options.get("table") == "parquet":
+        if given:
+            raise SinkError(f"the sink {name!r}: upkeep is for Delta tables in a path")
+        return None
+    try:
+        return parse_upkeep(True if given is None else given, name)
+    except UpkeepError as error:
+        raise SinkError(f"the sink {name!r}: {error}") from None
 
 
 def _check_typed(name: str, options: dict[str, Any], folder: Path) -> None:

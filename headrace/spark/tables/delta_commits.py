@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 
+from headrace import limits
 from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
 from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import location_of
+
+# So many commits add about as many small files, which are then joined; and those that come of it, less often.
+COMPACT_COMMITS: Final = 100
+_COMPACT_ALL_COMMITS: Final = 2500
+
+
+def compact_small_files(table: DeltaTable, properties: CommitProperties) -> None:
+    """Joins small files in a commit with these properties, each hundredth commit."""
+    following = table.version() + 1
+    if following % COMPACT_COMMITS == 0:
+        target = None if following % _COMPACT_ALL_COMMITS == 0 else limits.COMPACT_BYTES
+        table.optimize.compact(target_size=target, commit_properties=properties)
 
 
 def commit_properties(text: str, query: str, batch: int, others: Mapping[str, str] | None = None) -> CommitProperties:

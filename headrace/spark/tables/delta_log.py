@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
-from headrace.spark.tables.delta_commits import commit_properties, progress_of
+from headrace.spark.tables.delta_commits import commit_properties, compact_small_files, progress_of
 from headrace.spark.tables.delta_files import add_files, files_between, fits
 from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.progress import IDENTITY, Progress, RowIdentity
 from headrace.spark.tables.staged_files import StagedFile
 from headrace.spark.tables.table_location import location_of
-
-# So many commits add about as many small files, which are then compacted.
-COMPACT_COMMITS: Final = 100
 
 
 class DeltaLog:
@@ -41,7 +37,7 @@ class DeltaLog:
         # A later release, or another option of the source, may bring columns that the table has not yet.
         into = self._open_table.now() or self.location.url
         write_deltalake(into, rows, mode="append", schema_mode="merge", commit_properties=properties)
-        self._compact(properties)
+        compact_small_files(self._table(), properties)
 
     def note(self, progress: Progress) -> None:
         table = self._table()
@@ -56,7 +52,7 @@ class DeltaLog:
     def append_files(self, files: Sequence[StagedFile], schema: pa.Schema, progress: Progress) -> None:
         properties = commit_properties(progress.text(), progress.query, progress.batch)
         add_files(self._open_table, files, schema, properties)
-        self._compact(properties)
+        compact_small_files(self._table(), properties)
 
     def snapshot_rows(self, since: str) -> Collection[RowIdentity]:
         table = self._open_table.now()
@@ -84,8 +80,3 @@ class DeltaLog:
 
     def _table(self) -> DeltaTable:
         return self._open_table.now() or DeltaTable(self.location.url)
-
-    def _compact(self, properties: CommitProperties) -> None:
-        table = self._table()
-        if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
-            table.optimize.compact(commit_properties=properties)

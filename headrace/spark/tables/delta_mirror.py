@@ -3,7 +3,7 @@
 A large table (from some million rows on) is partitioned into buckets by a hash of the key: a batch then reads and
 rewrites only files of the buckets that it touches. The column `bucket` has no other meaning.
 
-What it does not do: remove old files. They are the table's history; `DeltaTable.vacuum` removes them.
+Old files are the table's history; a job's upkeep removes them (`upkeep/`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.spark.rows.tokens import Token
-from headrace.spark.tables.delta_commits import commit_properties, progress_of
+from headrace.spark.tables.delta_commits import commit_properties, compact_small_files, progress_of
 from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.table_location import location_of
@@ -42,7 +42,6 @@ SCHEMA: Final = pa.schema(
         pa.field("current", pa.bool_(), nullable=False),
     ]
 )
-COMPACT_COMMITS: Final = 100
 _CURRENT: Final = [("current", "=", "true")]
 _SAME: Final = "target.current = true and target._id = new._id and target.token = new.token"
 
@@ -91,8 +90,7 @@ class HistoryTable:
             return
         merging = table.merge(rows, _SAME, "new", "target", commit_properties=properties)
         merging.when_matched_update_all().when_not_matched_insert_all().execute()
-        if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
-            table.optimize.compact(commit_properties=properties)
+        compact_small_files(table, properties)
 
     def read(self) -> pa.Table:
         """All versions, in no order."""

@@ -52,6 +52,8 @@ class Progress:
     source: str = ""
     owner: str = ""
     """Whose the table is (`table_owner.py`); empty if a program without a job made it."""
+    removed: str = ""
+    """Rows with tokens before this one were removed as too old; empty if none were."""
 
     @property
     def in_snapshot(self) -> bool:

@@ -47,10 +47,10 @@ def compare_log(log: EventLog, options: SourceOptions) -> LogComparison:
     """Compares the range on both sides. Raises PositionLost if the server no longer has all of it."""
     progress, table = log.progress(), log.read()
     if not options.others:
-        return _compared(table, progress, options)
+        return _compared(table, progress, options, progress.removed)
     named = [(server_name(one.uri), one) for one in options.servers]
     each = [
-        _compared(table.filter(pc.equal(table[SERVER], name)), progress.of_server(name), one)
+        _compared(table.filter(pc.equal(table[SERVER], name)), progress.of_server(name), one, progress.removed)
         for name, one in named
         if progress.of_server(name).token
     ]
@@ -63,11 +63,11 @@ def compare_log(log: EventLog, options: SourceOptions) -> LogComparison:
     )
 
 
-def _compared(table: pa.Table, progress: Progress, options: SourceOptions) -> LogComparison:
-    """Of one server."""
+def _compared(table: pa.Table, progress: Progress, options: SourceOptions, removed: str) -> LogComparison:
+    """Of one server; rows before `removed` are no longer in the log."""
     kinds, tokens = (column.to_pylist() for column in table.select(["operationType", "token"]).columns)
     events = sorted(token for kind, token in zip(kinds, tokens, strict=True) if kind not in _SNAPSHOTS)
-    start = progress.begun or (events[0] if events else progress.token)
+    start = max(progress.begun or (events[0] if events else progress.token), removed)
     row_tokens = [token for token in events if token > start]
     server_tokens = [
         event["_id"]["_data"] for event in MongoDBStream(options).read(Token(start), Token(progress.token))

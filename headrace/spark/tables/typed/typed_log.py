@@ -18,8 +18,8 @@ from headrace.spark.columns.column_arrays import REST, SHAPE, ArrowColumns
 from headrace.spark.columns.column_types import StructOf
 from headrace.spark.rows.events import TYPED_COLUMNS
 from headrace.spark.rows.extjson import dumps, loads
-from headrace.spark.tables.delta_commits import commit_properties, newest_commit
-from headrace.spark.tables.delta_log import COMPACT_COMMITS, DeltaLog
+from headrace.spark.tables.delta_commits import commit_properties, compact_small_files, newest_commit
+from headrace.spark.tables.delta_log import DeltaLog
 from headrace.spark.tables.mirror_table import NotAMirror
 from headrace.spark.tables.progress import Progress
 from headrace.spark.tables.typed.table_schema import (
@@ -59,7 +59,7 @@ class TypedLog(DeltaLog):
         else:
             write_deltalake(table, new, mode="append", schema_mode="merge", commit_properties=properties)
         self.schema.committed(typed)
-        self._compact(properties)
+        compact_small_files(self._table(), properties)
 
     def note(self, progress: Progress) -> None:
         table = self._table()
@@ -141,11 +141,6 @@ class TypedLog(DeltaLog):
             table, reader, mode="overwrite", schema_mode="overwrite", partition_by=partitions,
             commit_properties=properties,
         )  # fmt: skip
-
-    def _compact(self, properties: CommitProperties) -> None:
-        table = self._table()
-        if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
-            table.optimize.compact(commit_properties=properties)
 
 
 def _texts(rows: pa.Table, name: str) -> list[str | None]:

@@ -1,0 +1,65 @@
+"""The upkeep of a job's tables: while it runs, between two batches, and by hand (`headrace pipeline upkeep`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from headrace.clock import SystemClock
+from headrace.spark.errors import error_line
+from headrace.spark.jobs.job_file import Job
+from headrace.spark.upkeep.delta_upkeep import DeltaUpkeep, UpkeepReport
+
+
+class JobUpkeep:
+    """Of all tables of a job. What fails is reported and tried again: no batch depends on it."""
+
+    def __init__(self, job: Job) -> None:
+        self._clock = SystemClock()
+        self._name = job.name
+        self._tables = [
+            DeltaUpkeep(sink.location, sink.kind, sink.upkeep) for sink in job.sinks if sink.location and sink.upkeep
+        ]
+        self._due = [self._next(table) for table in self._tables]
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for that of a table."""
+        return bool(self._due) and min(self._due) <= self._clock.monotonic_ms()
+
+    def run_due(self, report: Callable[[str], None], stop: threading.Event, writing: threading.Lock) -> None:
+        """Runs that of the tables whose time has come, each while no batch is being written."""
+        for number, table in enumerate(self._tables):
+            if self._due[number] <= self._clock.monotonic_ms() and not stop.is_set():
+                with writing:
+                    self._run(table, report, stop)
+                self._due[number] = self._next(table)
+
+    def run_all(self, report: Callable[[str], None], stop: threading.Event) -> None:
+        """Runs that of all tables, at the end of a job that has caught up."""
+        for table in self._tables:
+            self._run(table, report, stop)
+
+    def _run(self, table: DeltaUpkeep, report: Callable[[str], None], stop: threading.Event) -> None:
+        try:
+            result = table.run(stop=stop.is_set)
+        except Exception as error:
+            report(f"{self._name}: upkeep failed, and will be tried again: {error_line(error)}")
+            return
+        if result.did_something:
+            report(f"{self._name}: {result}")
+
+    def _next(self, table: DeltaUpkeep) -> float:
+        return self._clock.monotonic_ms() + table.options.every_seconds * 1000
+
+
+def upkeep_by_hand(job: Job) -> list[UpkeepReport]:
+    """Does all that there is to do, however long it takes. Raises JobRunning: a job does it itself."""
+    from headrace.spark.jobs.runner import job_lock
+
+    with job_lock(job):
+        return [
+            DeltaUpkeep(sink.location, sink.kind, sink.upkeep).run(thorough=True)
+            for sink in job.sinks
+            if sink.location and sink.upkeep
+        ]

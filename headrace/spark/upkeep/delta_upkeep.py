@@ -1,0 +1,219 @@
+"""Upkeep of one Delta table: rows past their time, small files, files of old versions, the log, its statistics.
+
+What must hold: each step is one commit, or removes only what no reader of the last versions needs, so that a process
+may end anywhere; and each commit carries the position of the one before, so that the table's sink goes on behind it as
+if nothing had been. It is run by the table's one writer, between two batches.
+
+Why the log is cut by the number of its commits: each commit and each look at the table list the log's folder. At a
+batch a second that would be 86,400 files a day, and a second of CPU for each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable
+
+from headrace import limits
+from headrace.clock import SystemClock
+from headrace.spark.tables.delta_commits import newest_commit
+from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
+from headrace.spark.tables.open_table import OpenDeltaTable
+from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.table_location import TableLocation
+from headrace.spark.upkeep.log_files import cut_of, remove_log_before
+from headrace.spark.upkeep.upkeep_options import UpkeepOptions
+
+_STATISTICS: Final = {
+    "changes": ("token", "clusterTime"),
+    "documents": ("token", "clusterTime", "window"),
+    "history": ("_id", "token", "until", "since", "ended"),
+    "mirror": ("_id", "token"),
+}
+"""The columns by which readers pass over files. By default each commit has the bounds of all, of documents as well."""
+_STATISTICS_KEY: Final = "delta.dataSkippingStatsColumns"
+_TOMBSTONES_KEY: Final = "delta.deletedFileRetentionDuration"
+_HOUR: Final = 3600
+_DAY: Final = 86_400
+
+
+@dataclass(slots=True)
+class UpkeepReport:
+    """What was done to a table."""
+
+    table: str
+    removed_rows: int = 0
+    compacted_files: int = 0
+    vacuumed_files: int = 0
+    log_files: int = 0
+    skipped_bytes: int = 0
+    """Of small files that are too many for the time between two batches."""
+    ms: int = 0
+
+    @property
+    def did_something(self) -> bool:
+        """Whether there was anything to do, or to say."""
+        return any(getattr(self, each.name) for each in fields(self) if each.name not in {"ms", "table"})
+
+    def __str__(self) -> str:
+        said = (
+            (self.removed_rows, "old rows deleted"),
+            (self.compacted_files, "small files joined"),
+            (self.vacuumed_files, "old files removed"),
+            (self.log_files, "files of the log removed"),
+        )
+        done = [f"{count} {what}" for count, what in said if count]
+        if self.skipped_bytes:
+            done.append(f"{self.skipped_bytes >> 20} MiB of small files left: run `headrace pipeline upkeep`")
+        return f"upkeep of {self.table}: {', '.join(done) or 'nothing to do'} ({self.ms / 1000:.1f} s)"
+
+
+class DeltaUpkeep:
+    """Of the table that a sink of this kind has at the location; there may be none yet."""
+
+    def __init__(self, location: TableLocation, kind: str, options: UpkeepOptions) -> None:
+        self.options = options
+        self._kind = kind
+        self._open_table = OpenDeltaTable(location)
+        self._ran = False
+
+    def run(
+        self, *, stop: Callable[[], bool] = lambda: False, thorough: bool = False, now_ms: int | None = None
+    ) -> UpkeepReport:
+        """Does what there is to do, step by step until `stop`; `thorough` however long a step takes.
+
+        Raises NotAMirror for a table that this program did not make.
+        """
+        clock = SystemClock()
+        begun = clock.monotonic_ms()
+        now = clock.now_ms() if now_ms is None else now_ms
+        report = UpkeepReport(str(self._open_table.location))
+        for step in self._steps(report, now // 1000, thorough):
+            if stop():
+                break
+            step()
+        report.ms = round(clock.monotonic_ms() - begun)
+        return report
+
+    def _steps(self, report: UpkeepReport, now_s: int, thorough: bool) -> Iterator[Callable[[], None]]:
+        if self._open_table.now() is None:
+            return
+        yield self._set_properties
+        if self.options.keep_seconds is not None:
+            yield lambda: self._remove_rows(report, now_s)
+        yield lambda: self._compact(report, thorough)
+        yield lambda: self._vacuum(report, thorough)
+        yield lambda: self._cut_log(report, now_s)
+
+    def _table(self) -> DeltaTable:
+        table = self._open_table.now()
+        assert table is not None
+        return table
+
+    def _set_properties(self) -> None:
+        table = self._table()
+        there = table.metadata().configuration
+        # A file that was removed stays listed for longer than it is retained, or nobody would know that it is to go.
+        seconds = self.options.retain_seconds + 2 * self.options.every_seconds + _DAY
+        wanted = {_TOMBSTONES_KEY: f"interval {seconds} seconds"}
+        names = {field.name for field in table.schema().fields}
+        # Typed columns are what people filter by.
+        if _STATISTICS_KEY not in there and names & {"document", "fullDocument"}:
+            wanted[_STATISTICS_KEY] = ",".join(name for name in _STATISTICS[self._kind] if name in names)
+        if any(there.get(name) != value for name, value in wanted.items()):
+            table.alter.set_table_properties(wanted, commit_properties=_carried(table))
+
+    def _remove_rows(self, report: UpkeepReport, now_s: int) -> None:
+        """Deletes rows older than `keep`, once there are some that are older by a tenth, or a day, more."""
+        keep = self.options.keep_seconds
+        assert keep is not None
+        table = self._table()
+        column, condition = _time_column(table, self._kind)
+        cut, due = _token_of(now_s - keep), _token_of(now_s - keep - min(keep // 10, _DAY))
+        if not any(bound < due for bound in _least(table, column)):
+            return
+        predicate = f"{condition}{column} < '{cut}'"
+        metrics = table.delete(predicate, commit_properties=_carried(table, removed=cut))
+        report.removed_rows = int(metrics.get("num_deleted_rows") or 0)
+
+    def _compact(self, report: UpkeepReport, thorough: bool) -> None:
+        table = self._table()
+        target = self.options.target_bytes
+        small: dict[str, list[int]] = {}
+        for action in _actions(table):
+            # A file of three quarters of the target is as good as one of the target.
+            if action["size_bytes"] < target * 3 // 4:
+                small.setdefault(str(action.get("partition")), []).append(action["size_bytes"])
+        count = sum(len(sizes) for sizes in small.values() if len(sizes) > 1)
+        if count < limits.UPKEEP_SMALL_FILE_COUNT and not (thorough and count):
+            return
+        size = sum(map(sum, small.values()))
+        if size > limits.UPKEEP_BYTES_MAX and not thorough:
+            report.skipped_bytes = size
+            return
+        metrics = table.optimize.compact(target_size=target, commit_properties=_carried(table))
+        report.compacted_files = int(metrics["numFilesRemoved"])
+
+    def _vacuum(self, report: UpkeepReport, thorough: bool) -> None:
+        """Removes files of no version younger than `retain`. The first time also what the log does not know."""
+        table = self._table()
+        hours, full = self.options.retain_seconds // _HOUR, thorough or not self._ran
+        self._ran = True
+        if table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=full):
+            removed = table.vacuum(
+                hours, dry_run=False, enforce_retention_duration=False, full=full, commit_properties=_carried(table)
+            )
+            report.vacuumed_files = len(removed)
+
+    def _cut_log(self, report: UpkeepReport, now_s: int) -> None:
+        """Removes the log of versions that are older than `retain`, or before the last `commits`."""
+        table, location = self._table(), self._open_table.location
+        if table.version() < limits.UPKEEP_COMMIT_COUNT_MIN:
+            return
+        commit = newest_commit(table)
+        assert commit is not None
+        oldest = table.version() - self.options.commits
+        cut = cut_of(location, oldest, now_s - self.options.retain_seconds)
+        if cut is not None and cut <= int(commit["version"]):
+            report.log_files = remove_log_before(location, cut)
+
+
+def _carried(table: DeltaTable, *, removed: str = "") -> CommitProperties:
+    """The metadata of the newest commit of a sink, for the next; `removed` is the token before which rows go."""
+    commit = newest_commit(table)
+    if commit is None:
+        raise NotAMirror(f"the Delta table {table.table_uri} has no commit of this program")
+    metadata = {name: str(value) for name, value in commit.items() if name.partition(".")[0] == STATE_KEY}
+    if removed:
+        progress = Progress.of(metadata[STATE_KEY])
+        metadata[STATE_KEY] = replace(progress, removed=max(progress.removed, removed)).text()
+    return CommitProperties(custom_metadata=metadata)
+
+
+def _time_column(table: DeltaTable, kind: str) -> tuple[str, str]:
+    """The column with the token by which a row's age is known, and the condition of the rows that may go."""
+    if kind != "history":
+        return "token", ""
+    # The columns of a typed history are named apart from those of documents.
+    prefix = "_" if any(field.name == "_until" for field in table.schema().fields) else ""
+    return f"{prefix}until", f"{prefix}current = false and "
+
+
+def _token_of(seconds: int) -> str:
+    """What tokens of events before this time are less than."""
+    return f"82{max(seconds, 0):08X}"
+
+
+def _actions(table: DeltaTable) -> list[dict[str, Any]]:
+    actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=False)).to_pylist()
+    return actions
+
+
+def _least(table: DeltaTable, column: str) -> list[str]:
+    """The least values of the column in the files that say so."""
+    flat = pa.table(table.get_add_actions(flatten=True))
+    name = f"min.{column}"
+    return [value for value in flat[name].to_pylist() if value] if name in flat.column_names else []
