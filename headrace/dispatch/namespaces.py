@@ -61,17 +61,18 @@ def target(request: Request) -> str:
 
 def for_writing(context: CommandContext, namespace: str) -> None:
     """Refuse what no client may write: the oplog, the profiler's documents, and what only looks like a collection."""
-    _check_writable(namespace)
+    check_writable(namespace)
 
 
 def for_changing(namespace: str) -> None:
     """Refuse what no client may create, change or drop: as `for_writing`, but for the profiler's collections."""
     if not namespace.endswith(".system.profile"):
-        _check_writable(namespace)
+        check_writable(namespace)
 
 
 @lru_cache(4096)
-def _check_writable(namespace: str) -> None:
+def check_writable(namespace: str) -> None:
+    """As `for_writing`, for who has no context."""
     if namespace.endswith(".system.profile"):
         raise CommandError(73, f"cannot write to '{namespace}'")
     if "$" in namespace:

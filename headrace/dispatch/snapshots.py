@@ -42,8 +42,10 @@ class Snapshots:
         store.transactions.listeners.append(self._ended)
 
     def _committed(self, committed: Committed) -> None:
-        if any(topics for topics, _, _ in committed.runs):
-            self.changed_position = committed.last
+        for topics, _, _ in committed.runs:
+            if topics:
+                self.changed_position = committed.last
+                return
 
     def _ended(self, transaction: ClientTransaction) -> None:
         if self._held.get(transaction.number) is transaction:

@@ -28,12 +28,12 @@ class EmbeddedCollection(WritingCollection):
         self.name = name
         self._calls = calls
         self._db = database.name
-        self._plain_insert = {"insert": name, "$db": database.name}
+        self._namespace = f"{database.name}.{name}"
 
     @property
     def full_name(self) -> str:
         """`database.collection`."""
-        return f"{self._db}.{self.name}"
+        return self._namespace
 
     @property
     def codec_options(self) -> Any:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace import limits
+from headrace.commands.writing.insert import insert_plain
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
@@ -28,6 +29,7 @@ from headrace.store.write_transaction import WriteTransaction
 from headrace.turns import Turn
 
 if TYPE_CHECKING:
+    from headrace.dispatch.engine import Engine
     from headrace.embedded.local_engine import Caller, LocalEngine
 
 Job = Callable[[WriteTransaction], object]
@@ -41,7 +43,35 @@ class QueuedWrite:
     def __init__(self, command: Command, request: Request) -> None:
         self.command = command
         self.request = request
-        self.answer: bytes | Wait | None = None
+        self.answer: Any = None
+
+    def run(self, engine: Engine, txn: WriteTransaction) -> bytes | Wait:
+        """Its answer, which counts once `txn` is committed."""
+        return engine.run_write(self.command, self.request, txn)
+
+    def failed(self, local: LocalEngine, error: Exception) -> bytes:
+        """The answer to one that has failed inside the engine."""
+        return local.writes.failure(self.request, error)
+
+
+class QueuedInsert:
+    """One document to insert, without a command. The answer is whether it was: else the command has to be run."""
+
+    __slots__ = ("answer", "document", "is_sound", "namespace")
+
+    def __init__(self, namespace: str, document: bytes, is_sound: bool) -> None:
+        self.namespace = namespace
+        self.document = document
+        self.is_sound = is_sound
+        self.answer: Any = None
+
+    def run(self, engine: Engine, txn: WriteTransaction) -> bool:
+        """Insert it, if nothing about that is special."""
+        return insert_plain(engine, txn, self.namespace, self.document, is_sound=self.is_sound)
+
+    def failed(self, local: LocalEngine, error: Exception) -> bool:
+        """The command fails alike, and says so."""
+        return False
 
 
 class WriteGate:
@@ -81,13 +111,15 @@ class LocalWrites:
 
     def __init__(self, local: LocalEngine) -> None:
         self._local = local
-        self._queue: deque[QueuedWrite] = deque()
+        self._queue: deque[QueuedWrite | QueuedInsert] = deque()
         self.gate = WriteGate()
 
     def execute(self, caller: Caller, command: Command, request: Request, *, pauses: bool) -> bytes:
         """The reply to a write, which is on disk; of one that must wait, when it has."""
         while True:
-            answer = self._in_turns(caller, command, request) if pauses else self._in_group(command, request)
+            answer = (
+                self._in_turns(caller, command, request) if pauses else self._in_group(QueuedWrite(command, request))
+            )
             if type(answer) is bytes:
                 return answer
             self._local.enter()
@@ -97,6 +129,12 @@ class LocalWrites:
                 return self._local.engine.failure(error, request)
             finally:
                 self._local.lock.release()
+
+    def insert(self, namespace: str, document: bytes, is_sound: bool) -> bool:
+        """Whether a document was inserted, and is on disk; if not, nothing has happened, and the command says why.
+
+        `is_sound`: it is known to decode."""
+        return self._in_group(QueuedInsert(namespace, document, is_sound))  # type: ignore[no-any-return]
 
     def run_job(self, job: Job) -> None:
         """Commit a write of the store's own. Raises what it raises."""
@@ -117,23 +155,28 @@ class LocalWrites:
 
     # Short writes.
 
-    def _in_group(self, command: Command, request: Request) -> bytes | Wait:
-        write = QueuedWrite(command, request)
-        self._queue.append(write)
+    def _in_group(self, write: QueuedWrite | QueuedInsert) -> Any:
+        """What became of a write, which may have been done together with others."""
+        queue = self._queue
+        queue.append(write)
         self._enter()
         try:
             while write.answer is None:
-                count = min(len(self._queue), limits.COMMIT_COMMAND_COUNT_MAX)
-                self._run([self._queue.popleft() for _ in range(count)])
+                count = min(len(queue), limits.COMMIT_COMMAND_COUNT_MAX)
+                self._run([queue.popleft()] if count == 1 else [queue.popleft() for _ in range(count)])
         finally:
             self.gate.leave()
         return write.answer
 
-    def _run(self, group: list[QueuedWrite]) -> None:
+    def _run(self, group: list[QueuedWrite | QueuedInsert]) -> None:
         """Run and commit a group; if a write fails inside, each alone, to find out whose fault it is."""
         engine = self._local.engine
+
+        def run(txn: WriteTransaction) -> list[Any]:
+            return [write.run(engine, txn) for write in group]
+
         try:
-            answers = self._commit(lambda txn: [engine.run_write(write.command, write.request, txn) for write in group])
+            answers = self._commit(run)
         except Exception as error:
             if self._local.unusable is not None:
                 raise
@@ -141,14 +184,15 @@ class LocalWrites:
                 for write in group:
                     self._run([write])
                 return
-            answers = [self._failed(group[0].request, error)]
+            answers = [group[0].failed(self._local, error)]
         except BaseException:
             self._queue.extendleft(reversed(group))  # of which other threads wait for theirs
             raise
         for write, answer in zip(group, answers):
             write.answer = answer
 
-    def _failed(self, request: Request, error: Exception) -> bytes:
+    def failure(self, request: Request, error: Exception) -> bytes:
+        """The answer to a write that has failed inside the engine."""
         log_failure(f"the write {request.name} failed inside the engine", error)
         self._local.enter()
         try:
@@ -228,7 +272,7 @@ class LocalWrites:
             except Exception as error:
                 if local.unusable is not None:
                     raise
-                return self._failed(request, error)
+                return self.failure(request, error)
             except BaseException:
                 self._give_up(caller, turn)
                 raise

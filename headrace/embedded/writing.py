@@ -11,7 +11,6 @@ from bson.raw_bson import RawBSONDocument
 from headrace.embedded.bulk import BulkStatements, in_batches
 from headrace.embedded.calls import Calls, options_of
 from headrace.embedded.errors_raised import check_write, raise_write_concern
-from headrace.values.bson import encode
 
 if TYPE_CHECKING:
     from pymongo.results import BulkWriteResult, DeleteResult, InsertManyResult, InsertOneResult, UpdateResult
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from headrace.embedded.session import EmbeddedSession
 
 
-_ONE_INSERTED: Final = encode({"n": 1, "ok": 1.0})[4:-1]
-"""How the reply to the insert of a document begins if nothing was wrong."""
+_SCALARS: Final = frozenset({bool, bytes, float, int, str, type(None), ObjectId})
+"""What is encoded to what decodes; a list or a document may hold a `RawBSONDocument`, whose bytes are anybody's."""
 
 
 class WritingCollection:
@@ -29,7 +28,7 @@ class WritingCollection:
     name: str
     _calls: Calls
     _db: str
-    _plain_insert: dict[str, Any]
+    _namespace: str
 
     # Inserts.
 
@@ -42,15 +41,18 @@ class WritingCollection:
 
         calls = self._calls
         identity = self._identified(document)
-        sequences = {"documents": [calls.encode(document)]}
-        if session is None and bypass_document_validation is None and comment is None and calls.write_concern is None:
-            body: dict[str, Any] = self._plain_insert.copy()
-            answer = calls.local.execute(self._db, "insert", body, b"", sequences)
-            if not answer.startswith(_ONE_INSERTED, 4):
-                check_write(calls.checked(answer))
-        else:
-            body = self._insert(bypass_document_validation, comment)
-            check_write(calls.write(self._db, body, session, sequences))
+        raw = calls.encode(document)
+        is_plain = session is None and bypass_document_validation is None and comment is None
+        if (
+            is_plain
+            and calls.write_concern is None
+            and calls.local.writes.insert(
+                self._namespace, raw, type(document) is dict and _SCALARS.issuperset(map(type, document.values()))
+            )
+        ):
+            return InsertOneResult(identity, True)
+        body = {"insert": self.name, **options_of(bypassDocumentValidation=bypass_document_validation, comment=comment)}
+        check_write(calls.write(self._db, body, session, {"documents": [raw]}))
         return InsertOneResult(identity, calls.acknowledged)
 
     def insert_many(
@@ -75,16 +77,14 @@ class WritingCollection:
     @staticmethod
     def _identified(document: Any) -> Any:
         """The `_id` of a document to insert, which it gets if it has none."""
-        if isinstance(document, RawBSONDocument):
-            return document.get("_id")
-        if not isinstance(document, MutableMapping):
-            raise TypeError(f"document must be a mapping, not {type(document).__name__}")
+        if type(document) is not dict:
+            if isinstance(document, RawBSONDocument):
+                return document.get("_id")
+            if not isinstance(document, MutableMapping):
+                raise TypeError(f"document must be a mapping, not {type(document).__name__}")
         if "_id" not in document:
             document["_id"] = ObjectId()
         return document["_id"]
-
-    def _insert(self, bypass: bool | None, comment: Any) -> dict[str, Any]:
-        return {"insert": self.name, **options_of(bypassDocumentValidation=bypass, comment=comment)}
 
     # Updates and deletes.
 

@@ -51,7 +51,10 @@ class Oplog:
         self, txn: WriteTransaction, collection: Collection, document: bytes, key: bytes, position: int,
         retryable: RetryableWrite | None,
     ) -> None:  # fmt: skip
-        entry = _entry(txn, collection.insert_head, document, key, position, retryable)
+        if retryable is None:
+            entry = entries.plain_entry(collection.insert_head, document, key, position, txn.entry_end)
+        else:
+            entry = _entry(txn, collection.insert_head, document, key, position, retryable)
         txn.staged.add(position, entry, collection.topics)
 
     def insert_many(

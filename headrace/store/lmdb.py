@@ -117,11 +117,11 @@ class LmdbEnvironment:
 
     def begin_read(self) -> Transaction:
         """A read transaction on the last commit; the caller ends it before it returns to the loop."""
-        return CheckedTransaction(self._begin(buffers=False), self.describe)
+        return CheckedTransaction(self._begin(None, None, False, False), self.describe)  # names cost 0.3 µs a call
 
     def begin_write(self) -> Transaction:
         """The write transaction. The caller sees to it that there is one at a time."""
-        return CheckedTransaction(self._begin(write=True, buffers=False), self.describe)
+        return CheckedTransaction(self._begin(None, None, True, False), self.describe)
 
     def begin_plain(self, *, write: bool = False) -> Transaction:
         """A transaction that shows values as they are stored, checksums included."""

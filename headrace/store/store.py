@@ -229,7 +229,9 @@ class Store:
             else:
                 with txn.kv.cursor(self.tables["oplog"]) as cursor:
                     cursor.putmulti(staged.entries, append=True)
-            for topics, first, last in self._joined(staged.runs):
+            joined = self._joined(staged.runs)
+            staged.last_run = joined[-1]
+            for topics, first, last in joined:
                 for topic in topics:
                     key = self.catalog.topic(txn.kv, topic).to_bytes(4, "big") + first.to_bytes(8, "big")
                     txn.kv.put(key, last.to_bytes(8, "big"), db=self.tables["runs"])
@@ -261,7 +263,7 @@ class Store:
         self.last_position = last
         self.last_wall_ms = txn.wall_ms
         first = int.from_bytes(staged.entries[0][0], "big")
-        self._last_run = self._joined(staged.runs)[-1]
+        self._last_run = staged.last_run
         committed = Committed(first, last, txn.wall_ms, staged.entries, staged.runs)
         for listener in self.listeners:
             listener(committed)

@@ -21,7 +21,6 @@ from headrace.store.identity import identified, identify, with_timestamps
 from headrace.store.indexes import index_entries
 from headrace.store.kv import Transaction
 from headrace.store.view import STORED, DocumentRecords, View, bounded_key
-from headrace.values import position as positions
 
 if TYPE_CHECKING:
     from headrace.store.client_transaction import ClientTransaction
@@ -54,18 +53,23 @@ class RetryableWrite:
 class StagedEntries:
     """Entries of one command or more that wait for the commit, and the runs they form."""
 
-    __slots__ = ("entries", "entry_bytes", "runs")
+    __slots__ = ("entries", "entry_bytes", "last_run", "runs")
 
     def __init__(self) -> None:
         self.entries: list[tuple[bytes, bytes]] = []  # (position key, entry), ascending
         self.entry_bytes = 0  # of all of them
         self.runs: list[tuple[tuple[str, ...], int, int]] = []  # (topics, first, last), ascending
+        self.last_run: tuple[tuple[str, ...], int, int] | None = None
+        """How the oplog ends with them; set by `Store.prepare`."""
 
     def add(self, position: int, entry: bytes, topics: tuple[str, ...]) -> None:
         """One more entry, of these topics."""
         self.entries.append((position.to_bytes(8, "big"), entry))
         self.entry_bytes += len(entry)
-        self.add_run(topics, position, position)
+        if self.runs:
+            self.add_run(topics, position, position)
+        else:
+            self.runs.append((topics, position, position))
 
     def add_many(self, first: int, entries: list[bytes], topics: tuple[str, ...]) -> None:
         """Entries of the same topics at the positions from `first` on."""
@@ -107,7 +111,11 @@ class WriteTransaction(View):
         records: DocumentRecords = STORED,
     ) -> None:  # fmt: skip
         """`catalog` and `changes` None: the store's catalog, and its oplog if it has one."""
-        super().__init__(store, kv, catalog=catalog, records=records)
+        self.store = store  # as `View` does: a call less in every write
+        self.kv = kv
+        self.catalog = catalog or store.catalog
+        self.tables = store.tables
+        self._records = records
         self._changes: ChangeLog = changes or (OPLOG if store.oplog_enabled else NO_LOG)
         self.staged = StagedEntries()
         self.admin_changed = False  # noted where there is no oplog
@@ -115,7 +123,7 @@ class WriteTransaction(View):
         """What has been done to collections, views and indexes, for the audit log."""
         self.clock_position = store.last_position
         self.wall_ms = store.clock.now_ms()
-        self._second = positions.position(self.wall_ms // 1000, 0)
+        self._second = self.wall_ms // 1000 << 32
         self.entry_end = entries.end(self.wall_ms)
         """What entries of this transaction end with."""
         self.commits: list[ClientTransaction] = []  # clients' transactions that this one commits
@@ -128,7 +136,7 @@ class WriteTransaction(View):
         Who reserves and then logs nothing gives them back: a position that a client has seen (operationTime, a
         high-water mark) but that is not in the oplog could be given out again after a restart, and be skipped.
         """
-        first = max(self._second, self.clock_position) + 1
+        first = (self._second if self._second > self.clock_position else self.clock_position) + 1
         self.clock_position = first + count - 1
         return first
 

@@ -13,6 +13,8 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from bson.errors import BSONError
+
 from headrace import limits
 from headrace.commands.requirements import writes
 from headrace.dispatch.arguments import Fields, array, raw_documents
@@ -20,7 +22,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.generic_arguments import BYPASS, COLLECTION_UUID, ENCRYPTION, ORDERED
 from headrace.dispatch.lock_waits import wait_until_unlocked
-from headrace.dispatch.namespaces import for_writing, refused, target
+from headrace.dispatch.namespaces import check_writable, for_writing, refused, target
 from headrace.dispatch.reply import write_errors
 from headrace.dispatch.request import Request
 from headrace.dispatch.retryable_writes import progress_of, retryable_of, statement_done
@@ -94,6 +96,33 @@ def _one(
 
 def _try(collection: Collection, document: bytes, txn: WriteTransaction) -> None:
     txn.insert(collection, document)
+
+
+def insert_plain(engine: Engine, txn: WriteTransaction, namespace: str, document: bytes, *, is_sound: bool) -> bool:
+    """As the command without options does for one document, in a program that needs no reply: `headrace.open`'s.
+
+    False, and nothing has happened: what is to be done or answered is for the command to say. `is_sound`: the document
+    is known to decode.
+    """
+    store = engine.store
+    collection = store.catalog.collections.get(namespace)
+    if (
+        collection is None or collection.checks_documents or collection.is_view or len(document) > limits.INSERT_BYTES
+        or engine.fail_points.active or engine.profiler.active or store.transactions.open or store.transactions.locks
+    ):  # fmt: skip
+        return False
+    try:
+        check_writable(namespace)
+        if not is_sound:
+            check_all((document,))
+        txn.insert(collection, document)
+    except (CommandError, BSONError, UnicodeDecodeError):
+        return False
+    metrics = engine.metrics
+    metrics[COMMAND.total] += 1
+    metrics["operations.insert"] += 1
+    metrics["document.inserted"] += 1
+    return True
 
 
 def check_documents(documents: list[bytes]) -> None:
