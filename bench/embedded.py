@@ -50,13 +50,13 @@ store.close()
 class Floor:
     """Three tables and nothing else."""
 
-    def __init__(self, path: str) -> None:
-        self.environment = lmdb.open(path, map_size=1 << 34, max_dbs=3, lock=False)
+    def __init__(self, path: str, *, sync: bool = True) -> None:
+        self.environment = lmdb.open(path, map_size=1 << 34, max_dbs=3, lock=False, sync=sync, metasync=sync)
         self.tables = [self.environment.open_db(name) for name in (b"documents", b"ids", b"oplog")]
         self.position = 0
 
     def insert(self) -> None:
-        """One document, durably."""
+        """One document."""
         document = bson.encode({"_id": bson.ObjectId(), **DOCUMENT})
         self.position += 1
         key = POSITION.pack(self.position)
@@ -96,15 +96,17 @@ def main() -> None:
     parser.add_argument("--path", help="a folder on the disk to measure; default: the system's temporary one")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.path) as folder:
-        floor = Floor(str(Path(folder) / "floor"))
-        with headrace.open(Path(folder) / "store") as store:
-            orders = store["shop"]["orders"]
+        floor, unsynced = Floor(str(Path(folder) / "floor")), Floor(str(Path(folder) / "unsynced"), sync=False)
+        with headrace.open(Path(folder) / "store") as store, headrace.open() as throw_away:
+            orders, gone_soon = store["shop"]["orders"], throw_away["shop"]["orders"]
             number = orders.insert_one(dict(DOCUMENT)).inserted_id
             stream, idle = store["shop"]["orders"].watch(), store["shop"]["other"].watch()
             figures = best(
                 {
                     "floor: three puts and a synced commit": floor.insert,
                     "insert_one, durable": lambda: orders.insert_one(dict(DOCUMENT)),
+                    "floor, not synced": unsynced.insert,
+                    "insert_one, not synced": lambda: gone_soon.insert_one(dict(DOCUMENT)),
                     "find_one by _id": lambda: orders.find_one({"_id": number}),
                     "insert_one and its event": lambda: (orders.insert_one(dict(DOCUMENT)), stream.next()),
                     "try_next, nothing new": idle.try_next,

@@ -14,13 +14,11 @@ found; and it refuses salts and extensions that MongoDB takes.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace import limits
+from headrace import hashing, limits
 from headrace.auth.saslprep import saslprep
 from headrace.errors import CommandError
 
@@ -63,7 +61,7 @@ class Credentials:
             iterations = int(document["iterationCount"])
         except (KeyError, TypeError, ValueError):
             return None
-        size = hashlib.new(HASHES[mechanism]).digest_size
+        size = len(hashing.digest(HASHES[mechanism]))
         if not salt or len(stored) != size or len(server) != size or iterations < 1:
             return None
         return cls(mechanism, salt, iterations, stored, server)
@@ -80,10 +78,12 @@ def derived_from_digest(digest: str, salt: bytes) -> Credentials:
 
 
 def _derived(mechanism: str, password: bytes, salt: bytes, iterations: int) -> Credentials:
+    from hashlib import pbkdf2_hmac  # late, as in `hashing`
+
     name = HASHES[mechanism]
-    salted = hashlib.pbkdf2_hmac(name, password, salt, iterations)
-    stored_key = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
-    return Credentials(mechanism, salt, iterations, stored_key, hmac.digest(salted, b"Server Key", name))
+    salted = pbkdf2_hmac(name, password, salt, iterations)
+    stored_key = hashing.digest(name, hashing.keyed(salted, b"Client Key", name))
+    return Credentials(mechanism, salt, iterations, stored_key, hashing.keyed(salted, b"Server Key", name))
 
 
 def prepared(mechanism: str, user: str, password: str) -> bytes:
@@ -98,14 +98,14 @@ def prepared(mechanism: str, user: str, password: str) -> bytes:
 
 def password_digest(user: str, password: str) -> str:
     """What SCRAM-SHA-1 has as password, as clients of old send it."""
-    return hashlib.md5(f"{user}:mongo:{password}".encode(), usedforsecurity=False).hexdigest()
+    return hashing.md5(f"{user}:mongo:{password}".encode()).hexdigest()
 
 
 def fake(mechanism: str, name: str, secret: bytes) -> Credentials:
     """Credentials for a user that does not exist: the same each time, so that nobody can tell, and of no password."""
-    size = hashlib.new(HASHES[mechanism]).digest_size
-    salt = hmac.digest(secret, f"{mechanism} {name}".encode(), "sha512")[: SALT_BYTES[mechanism]]
-    keys = hmac.digest(secret, f"{mechanism} keys {name}".encode(), "sha512")
+    size = len(hashing.digest(HASHES[mechanism]))
+    salt = hashing.keyed(secret, f"{mechanism} {name}".encode(), "sha512")[: SALT_BYTES[mechanism]]
+    keys = hashing.keyed(secret, f"{mechanism} keys {name}".encode(), "sha512")
     return Credentials(mechanism, salt, ITERATIONS[mechanism], keys[:size], keys[-size:])
 
 
@@ -178,13 +178,13 @@ class Exchange:
             raise failed()
         signed = f"{self._first.bare},{self.server_first},{without_proof}".encode()
         credentials, name = self._credentials, HASHES[self._credentials.mechanism]
-        signature = hmac.digest(credentials.stored_key, signed, name)
+        signature = hashing.keyed(credentials.stored_key, signed, name)
         if len(proof) != len(signature):
             raise failed()
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
-        if not hmac.compare_digest(hashlib.new(name, client_key).digest(), credentials.stored_key):
+        if not hashing.equal(hashing.digest(name, client_key), credentials.stored_key):
             raise failed()
-        return b"v=" + b64encode(hmac.digest(credentials.server_key, signed, name))
+        return b"v=" + b64encode(hashing.keyed(credentials.server_key, signed, name))
 
 
 def _text(value: bytes) -> str:

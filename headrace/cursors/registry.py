@@ -5,7 +5,7 @@ Source: MongoDB closes a cursor after ten minutes without a getMore; drivers kil
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -79,7 +79,7 @@ class Cursors:
 
         Where memory is short, cursors of whoever holds most are killed: it may be this one.
         """
-        cursor.id = secrets.randbits(62) + 1
+        cursor.id = (int.from_bytes(os.urandom(8), "big") >> 2) + 1
         cursor.session = session
         cursor.used_ms = record.created_ms = self._clock.monotonic_ms()
         cursor.record = record

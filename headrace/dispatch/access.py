@@ -6,7 +6,7 @@ commit there begins a new *generation*, and a connection looks its user up again
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -166,7 +166,7 @@ class Access:
         """What the salts of users that do not exist are made from; stored with the first user."""
         if self._secret is None:
             with self._store.reading() as view:
-                self._secret = view.kv.get(SECRET_KEY, db=view.tables["meta"]) or secrets.token_bytes(32)
+                self._secret = view.kv.get(SECRET_KEY, db=view.tables["meta"]) or os.urandom(32)
         return self._secret
 
     # Who a connection is.

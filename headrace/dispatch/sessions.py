@@ -6,7 +6,6 @@ Source: MongoDB's session checkout.
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary
@@ -16,6 +15,7 @@ from headrace.auth.names import UserName
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
+from headrace.hashing import sha256
 from headrace.values.bson import encode
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.dispatch.context import CommandContext
     from headrace.dispatch.engine import Engine
 
-NO_USER: Final = hashlib.sha256(b"").digest()
+NO_USER: Final = bytes.fromhex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")
 """`lsid.uid` of a server without users: the digest of an empty name."""
 
 
@@ -50,12 +50,14 @@ def session_id(request: Request) -> bytes | None:
 
 def session_key(identity: bytes, uid: bytes) -> bytes:
     """The 16 bytes under which a user's session is known: another user's of the same id is another session."""
-    return hashlib.blake2b(identity, key=uid, digest_size=16).digest()
+    from hashlib import blake2b  # late, as in `hashing`
+
+    return blake2b(identity, key=uid, digest_size=16).digest()
 
 
 def user_digest(name: UserName) -> bytes:
     """`lsid.uid` of a user's sessions, as MongoDB computes it."""
-    return hashlib.sha256(name.text.encode()).digest()
+    return sha256(name.text.encode())
 
 
 def lsid_of(request: Request) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -102,6 +102,6 @@ def remove(context: CommandContext, namespace: str, identity: str) -> bool:
 
 def new_id() -> bytes:
     """The 16 bytes of a new user's `userId`, a random UUID."""
-    raw = bytearray(secrets.token_bytes(16))
+    raw = bytearray(os.urandom(16))
     raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
     return bytes(raw)

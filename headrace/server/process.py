@@ -44,6 +44,8 @@ async def tend(core: Core) -> None:
     """Import what is left, then collect garbage from time to time; until it is cancelled."""
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
+    for name in ("hashlib", "hmac"):  # see `hashing`
+        importlib.import_module(name)
     for package in _PACKAGES:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)

@@ -14,13 +14,13 @@ All numbers are big-endian, so that keys sort as numbers do.
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace import limits
+from headrace.hashing import sha256
 from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.checksums.transaction import DamagedValue
 from headrace.store.kv import Cursor, Transaction
@@ -47,7 +47,7 @@ def bounded_key(prefix: bytes, key: bytes) -> bytes:
     """`prefix + key`, or where that is too long for LMDB a key that is as unique, but not as ordered."""
     if len(key) <= limits.KEY_BYTES_MAX:
         return prefix + key
-    return prefix + key[:KEY_CUT] + hashlib.sha256(key).digest()
+    return prefix + key[:KEY_CUT] + sha256(key)
 
 
 class DocumentRecords(Protocol):

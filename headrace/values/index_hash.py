@@ -12,12 +12,12 @@ Source: MongoDB's documentation of hashed indexes and `$toHashedIndexKey`, and w
 
 from __future__ import annotations
 
-from hashlib import md5
 from struct import Struct
 from typing import Any, Final
 
 from bson import Decimal128
 
+from headrace.hashing import md5
 from headrace.values.bson import encode, iter_elements
 
 _RANKS: Final = {
@@ -42,12 +42,10 @@ def hash_of_element(kind: int, value: bytes) -> int:
     """The hash of a raw BSON element."""
     pieces = [b"\0\0\0\0"]
     _add(pieces, kind, None, value)
-    return int.from_bytes(md5(b"".join(pieces), usedforsecurity=False).digest()[:8], "little", signed=True)
+    return int.from_bytes(md5(b"".join(pieces)).digest()[:8], "little", signed=True)
 
 
-NULL_HASH: Final = int.from_bytes(
-    md5(b"\0\0\0\0" + _rank(5), usedforsecurity=False).digest()[:8], "little", signed=True
-)
+NULL_HASH: Final = int.from_bytes(bytes.fromhex("f7b8810a025e7520"), "little", signed=True)
 """That of null, and of what is not there."""
 
 

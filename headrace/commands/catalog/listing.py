@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from shutil import disk_usage
 from typing import Any, Final
 
@@ -31,7 +30,8 @@ from headrace.store.catalog import Collection
 from headrace.turns import ticking
 from headrace.values.bson import encode
 
-OPLOG_UUID: Final = uuid.uuid5(uuid.NAMESPACE_URL, "headrace:local.oplog.rs").bytes
+OPLOG_UUID: Final = bytes.fromhex("d0678cd09d025541be3d15095bafbede")
+"""The UUID of version 5 of the URL `headrace:local.oplog.rs`."""
 
 AUTHORIZED_COLLECTIONS: Final = boolean("authorizedCollections")
 AUTHORIZED_DATABASES: Final = boolean("authorizedDatabases")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from hashlib import md5
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary, Int64
@@ -21,6 +20,7 @@ from headrace.dispatch.server_info import host_of
 from headrace.errors import CommandError
 from headrace.execution.integrity import inspect
 from headrace.execution.storage_stats import count_of
+from headrace.hashing import md5
 from headrace.store.catalog import Collection
 from headrace.store.view import id_bounds
 from headrace.turns import tick
@@ -150,7 +150,7 @@ def _hash(context: CommandContext, collection: Collection) -> str:
         scan = Scan(lambda: context.view, collection)
     else:
         scan = IdScan(lambda: context.view, collection, id_bounds(None, None))
-    digest = md5(usedforsecurity=False)
+    digest = md5()
     for raw in scan:
         digest.update(raw)
         tick()
@@ -158,7 +158,7 @@ def _hash(context: CommandContext, collection: Collection) -> str:
 
 
 def _joined(hashes: dict[str, str]) -> str:
-    digest = md5(usedforsecurity=False)
+    digest = md5()
     for item in hashes.values():
         digest.update(item.encode())
     return digest.hexdigest()

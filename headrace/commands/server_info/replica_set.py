@@ -6,7 +6,6 @@ term 1. What is written is on disk before it is acknowledged, so all of a member
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Any, Final
 
 from bson import Int64, ObjectId
@@ -19,6 +18,7 @@ from headrace.dispatch.request import Request
 from headrace.dispatch.requirement import on_cluster
 from headrace.dispatch.server_info import ELECTION_ID, host_of, op_time
 from headrace.errors import CommandError
+from headrace.hashing import sha256
 
 _PRIMARY: Final = 1
 COMMITMENT_STATUS: Final = boolean("commitmentStatus")
@@ -146,7 +146,7 @@ def _set_id(context: CommandContext) -> ObjectId:
     if context.store.history_id:
         return ObjectId(context.store.history_id)
     named = f"{context.engine.options.replica_set}\0{context.engine.options.dbpath.absolute()}"
-    return ObjectId(sha256(named.encode()).digest()[:12])
+    return ObjectId(sha256(named.encode())[:12])
 
 
 def initiate(context: CommandContext, request: Request) -> dict[str, Any]:

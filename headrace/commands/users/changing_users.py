@@ -6,7 +6,7 @@ takes some ten milliseconds, which others need not wait for.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -49,7 +49,7 @@ def derivation(request: Request) -> Callable[[], dict[str, Any]] | None:
     mechanisms = _mechanisms(request.body) or (SHA_1,) if digested else _mechanisms(request.body) or MECHANISMS
     if digested and mechanisms != (SHA_1,):
         raise CommandError(2, "Use of SCRAM-SHA-256 requires undigested passwords")
-    salts = {name: secrets.token_bytes(SALT_BYTES[name]) for name in mechanisms}
+    salts = {name: os.urandom(SALT_BYTES[name]) for name in mechanisms}
     return partial(derive_all, user_named(request), password, mechanisms, salts, digested=digested)
 
 

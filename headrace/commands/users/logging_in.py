@@ -6,7 +6,8 @@ not, and is answered after a delay, in which its connection can try no other pas
 
 from __future__ import annotations
 
-import secrets
+import os
+from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Binary
@@ -79,7 +80,7 @@ def begin(
         raise CommandError(18, "Authentication failed.")  # saslSupportedMechs of the same hello says why
     invented = fake(mechanism, name.id, access.secret)
     credentials = (None if stored is None else credentials_of(stored, mechanism)) or invented
-    exchange = Exchange(first, credentials, secrets.token_urlsafe(24))
+    exchange = Exchange(first, credentials, urlsafe_b64encode(os.urandom(24)).decode())
     skips = bool(OPTIONS.of(body).get("skipEmptyExchange"))
     client.conversation = Conversation(name, mechanism, exchange, kind=kind, skips_empty=skips)
     return {"conversationId": 1, "done": False, "payload": Binary(exchange.server_first.encode())}

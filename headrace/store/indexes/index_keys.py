@@ -14,12 +14,12 @@ same keys. Source: MongoDB's documentation of multikey indexes, and what its ser
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from headrace import limits
 from headrace.errors import CommandError
+from headrace.hashing import sha256
 from headrace.store.indexes.collated_keys import SortKey
 from headrace.store.indexes.field_keys import FieldKeys, field_keys
 from headrace.values.bson import MISSING, decode, find_element, iter_elements
@@ -327,7 +327,7 @@ class KeyMaker:
         """A key, which begins with the index's number, cut where it is too long for LMDB."""
         if len(key) <= _UNCUT_MAX:
             return key
-        return key[: CUT_BYTES + 4] + (hashlib.sha256(key[4:]).digest() if self._unique else b"")
+        return key[: CUT_BYTES + 4] + (sha256(key[4:]) if self._unique else b"")
 
     def _traits(self, document: dict[str, Any], rows: dict[bytes, Row]) -> Traits:
         traits = {path for names in self._paths for path in _array_paths(document, names)}
