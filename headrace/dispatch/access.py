@@ -82,7 +82,10 @@ class CursorOwner(NamedTuple):
     """That of the session that opened it."""
 
 
+PROGRAM: Final = UserName("__system", "local")
+"""Who owns the cursors of a program that has the store open: MongoDB's name for itself, which nobody can log in as."""
 _NOBODY: Final = UserName("", "")
+_OF_PROGRAM: Final = CursorOwner(PROGRAM, frozenset(), None)
 _LOCALHOST: Final = merged((
     ("admin.", frozenset({"createUser", "grantRole"})),
     ("$external.", frozenset({"createUser"})),
@@ -97,7 +100,7 @@ class Access:
     def __init__(self, store: Store, *, authorizes: bool = False) -> None:
         """`authorizes`: commands are for users; then a session belongs to its user."""
         self._store = store
-        self._authorizes = authorizes
+        self.authorizes = authorizes
         self.generation = 0
         self.listeners: list[Callable[[AccessEvent], None]] = []
         """Called for each login, successful or not, each logout, and each change of users and roles."""
@@ -188,7 +191,7 @@ class Access:
     def _set(self, client: ClientInfo, grants: Grants | None) -> None:
         client.grants = grants
         client.last_session = (None, b"")
-        client.uid = user_digest(grants.name) if self._authorizes and grants is not None else None
+        client.uid = user_digest(grants.name) if self.authorizes and grants is not None else None
 
     def log_in(self, client: ClientInfo, name: UserName) -> None:
         """The connection is this user from here on. Raises 18 where restrictions do not permit it, 5626701 and 5626702
@@ -288,6 +291,8 @@ class Access:
     def owner(self, request: Request) -> CursorOwner | None:
         """Whose the cursor is that a request opens; None where nobody is logged in."""
         grants: Grants | None = request.client.grants
+        if request.client.is_program:
+            return _OF_PROGRAM
         if grants is None:
             return None
         lsid = lsid_of(request) if type(request.body.get("lsid")) is dict else None
@@ -303,6 +308,9 @@ class Access:
     def may_still(self, owner: CursorOwner, users: dict[UserName, Privileges | None]) -> bool:
         """Whether the user of a cursor is there and might open it now. `users`: their privileges, None of one that is
         gone, which this adds to."""
+        if owner.name == PROGRAM:
+            users[PROGRAM] = {}
+            return True
         if owner.name not in users:
             document = self.user(owner.name)
             users[owner.name] = None if document is None else self._resolve(document).privileges

@@ -41,7 +41,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.profiling.profiler import Profiler
-from headrace.dispatch.request import Request
+from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.sessions import checked_out_key
 from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
@@ -81,7 +81,7 @@ class Engine:
         self.oplog_bytes_max: int | None = None  # in force; the server sets it, from the disk if no parameter does
         self.access = Access(store, authorizes=options.auth)
         self.authorizes = options.auth
-        """Whether commands are for users with the privileges that they require."""
+        """Whether commands are for users with the privileges that they require. See `restricts`."""
         self.access.changed = self._end_cursors
         self.memory = store.memory
         self.memory.bytes_max = options.memory_bytes_max or default_bytes_max()
@@ -106,7 +106,15 @@ class Engine:
         store.transactions.listeners.append(self._transaction_ended)
         store.transactions.wake_listeners.append(self.shell.wake)
 
+    def set_authorization(self, authorizes: bool) -> None:
+        """From now on commands are for users, or not, as `--auth` says at a server's start. No client is connected."""
+        self.authorizes = self.access.authorizes = authorizes
+
     # For commands.
+
+    def restricts(self, client: ClientInfo) -> bool:
+        """Whether a client may do what its user may do; else it may do everything."""
+        return self.authorizes and not client.is_program
 
     def end_sessions(self, sessions: list[bytes] | None) -> None:
         """Abort the transactions and close the cursors of sessions that ended (`lsid.id` of each); None: of all."""
@@ -154,7 +162,8 @@ class Engine:
         command = self.commands.get(request.name)
         if command is None:
             raise CommandError(59, f"no such command: '{request.name}'")
-        if self.authorizes:
+        restricts = self.authorizes and not request.client.is_program
+        if restricts:
             self.access.require_login(command, request)
         if command.admin_only and request.db != "admin":
             raise CommandError(13, f"{command.name} may only be run against the admin database.")
@@ -162,7 +171,7 @@ class Engine:
             raise CommandError(76, "not running with --replSet")
         body = request.body
         command.arguments.check(command.name, body)
-        if self.authorizes:
+        if restricts:
             self.access.require_privileges(self, command, request)
         if not body.keys().isdisjoint(generic_arguments.ACTED_UPON):
             command = self._as_asked(command, request, body)

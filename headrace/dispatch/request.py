@@ -52,6 +52,7 @@ class ClientInfo:
         "cut_off",
         "grants",
         "hello_done",
+        "is_program",
         "last_session",
         "local_address",
         "metadata",
@@ -84,6 +85,8 @@ class ClientInfo:
         """The login that has begun on this connection, see `commands/users/logging_in.py`."""
         self.grants: Any = None
         """What its user may do; None: nobody is logged in. Read through `Access.grants`."""
+        self.is_program = False
+        """Whether it is a thread of the program that has the store open: nobody asks it who it is."""
         self.cut_off = False
         """Set by a fail point: the connection ends instead of the next answer to a write."""
 

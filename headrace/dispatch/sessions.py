@@ -72,9 +72,9 @@ def lsid_document(request: Request) -> bytes:
 
 
 def owner_of(context: CommandContext, request: Request) -> CursorOwner | None:
-    """Whose the cursor is that a request opens; None on a server without authorization."""
+    """Whose the cursor is that a request opens; None of a client of a server without authorization."""
     engine = context.engine
-    return engine.access.owner(request) if engine.authorizes else None
+    return engine.access.owner(request) if engine.authorizes or request.client.is_program else None
 
 
 def checked_out_key(session: bytes) -> str:

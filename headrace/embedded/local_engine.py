@@ -142,6 +142,7 @@ class LocalEngine:
         except AttributeError:
             self.engine.connections_created += 1
             client = ClientInfo(self.engine.connections_created, UNIX_SOCKET, "embedded")
+            client.is_program = True
             caller = self._callers.caller = Caller(client)
         return caller
 

@@ -22,6 +22,7 @@ from headrace.embedded.jobs import Jobs
 from headrace.embedded.local_engine import LocalEngine
 
 if TYPE_CHECKING:
+    from headrace.dispatch.options import TlsOptions
     from headrace.embedded.change_stream import EmbeddedChangeStream
     from headrace.embedded.serving import ServedStore
     from headrace.embedded.session import EmbeddedSession
@@ -141,21 +142,32 @@ class EmbeddedStore:
             everything=True, **kwargs,
         )  # fmt: skip
 
-    def serve(self, port: int = 0, *, host: str = "127.0.0.1", **options: Any) -> ServedStore:
+    def serve(
+        self, port: int = 0, *, host: str | None = "127.0.0.1", users: Mapping[str, Mapping[str, Any]] | None = None,
+        tls: TlsOptions | str | os.PathLike[str] | None = None, **options: Any,
+    ) -> ServedStore:  # fmt: skip
         """Serve the same data to other processes while this one uses them: `with store.serve() as served: served.uri`.
 
         Args:
             port: The TCP port; 0 picks a free one.
-            host: The address to listen on; one that other machines reach needs `allow_unauthenticated`.
-            options: Fields of `ServerOptions`, such as `unix_socket_prefix`.
+            host: The address to listen on; one that other machines reach needs `users`, `auth` or
+                `allow_unauthenticated`. None for none, where `unix_socket_prefix` names a folder.
+            users: Users to create, by name in the database `admin`: each the fields of `createUser`, such as
+                `{"ann": {"pwd": "secret", "roles": ["read"]}}`. With them, clients must log in; the program itself is
+                asked for nothing. They stay in the store.
+            tls: `TlsOptions`, or the folder that `headrace tls dev` made: clients speak TLS then.
+            options: Fields of `ServerOptions`, such as `auth` and `unix_socket_prefix`.
 
         Raises:
             RuntimeError: It is served already.
+            TlsError: The certificates cannot be used.
+            UnprotectedAddress: Other machines would reach it, and nobody has to log in.
+            OperationFailure: A user cannot be created.
             OSError: The address cannot be bound.
         """
         from headrace.embedded.serving import ServedStore
 
-        return ServedStore(self._local, host, port, options)
+        return ServedStore(self._local, host, port, users, {**options, **({} if tls is None else {"tls": tls})})
 
     def prune(self, now_ms: int | None = None) -> int:
         """Prune the oplog to its limits as of `now_ms` (wall clock in ms; None: now); returns how many entries went."""

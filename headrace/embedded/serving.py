@@ -10,15 +10,23 @@ from __future__ import annotations
 import asyncio
 import selectors
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote_plus
+from typing import TYPE_CHECKING, Any, Final
 
+from pymongo.errors import OperationFailure
+
+from headrace.embedded.calls import Calls
 from headrace.server.core import Core, Hosted
+from headrace.server.uri import tls_options, uri_of
 
 if TYPE_CHECKING:
     from headrace.embedded.local_engine import LocalEngine
+
+
+Users = Mapping[str, Mapping[str, Any]]
+_USER_EXISTS: Final = 51003
 
 
 class _Selector(selectors.DefaultSelector):
@@ -54,10 +62,15 @@ class _Loop(asyncio.SelectorEventLoop):
 class ServedStore:
     """A store that is served; a context manager."""
 
-    def __init__(self, local: LocalEngine, host: str | None, port: int, options: dict[str, Any]) -> None:
+    def __init__(
+        self, local: LocalEngine, host: str | None, port: int, users: Users | None, options: dict[str, Any]
+    ) -> None:
         """Listen; raises what `EmbeddedStore.serve` does."""
         self._local = local
         bind_ips = () if host is None else (host,)
+        if users is not None:
+            options = {"auth": True, **options}
+        options["tls"] = tls_options(options.get("tls", local.options.tls))
         self.options = replace(local.options, bind_ips=bind_ips, port=port, **options)
         self._failure: BaseException | None = None
         self._core: Core | None = None
@@ -65,6 +78,8 @@ class ServedStore:
         with local.serving:
             if local.core is not None:
                 raise RuntimeError("the store is served already")
+            for name, fields in (users or {}).items():
+                self._create_user(name, fields)
             self._thread = threading.Thread(target=self._run, args=(ready,), name="headrace", daemon=True)
             self._thread.start()
             ready.wait()
@@ -80,12 +95,9 @@ class ServedStore:
 
     @property
     def uri(self) -> str:
-        """The connection string for any driver."""
+        """The connection string for any driver, without a user's name; with TLS it names the authorities."""
         assert self._core is not None
-        name = f"?replicaSet={self.options.replica_set}" if self.options.oplog else ""
-        if self.options.bind_ips:
-            return f"mongodb://{self.options.bind_ips[0]}:{self.port}/{name}"
-        return f"mongodb://{quote_plus(self._core.addresses[0])}/?directConnection=true"
+        return uri_of(self._core)
 
     def close(self) -> None:
         """Finish the writes that clients have sent, and close their connections. The store stays open."""
@@ -97,6 +109,16 @@ class ServedStore:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
 
+    def _create_user(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Create a user, or give the one that is there these fields."""
+        calls = Calls(self._local)
+        try:
+            calls.run("admin", {"createUser": name, **fields})
+        except OperationFailure as error:
+            if error.code != _USER_EXISTS:
+                raise
+            calls.run("admin", {"updateUser": name, **fields})
+
     def _run(self, ready: threading.Event) -> None:
         local = self._local
         try:
@@ -106,21 +128,23 @@ class ServedStore:
             ready.set()
             return
         options = local.engine.options
+        local.engine.options = self.options
+        local.engine.set_authorization(self.options.auth)
         try:
             self._loop = _Loop(local)
             try:
                 local.core = self._core = self._loop.run_until_complete(self._start())
                 local.served = self
-                local.engine.options = self.options
                 ready.set()
                 self._loop.run_forever()
             finally:
                 local.core = local.served = None
-                local.engine.options = options
                 self._loop.close()
         except BaseException as error:
             self._failure = error
         finally:
+            local.engine.options = options
+            local.engine.set_authorization(options.auth)
             local.lock.release()
             ready.set()
 

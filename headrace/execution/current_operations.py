@@ -11,7 +11,7 @@ from bson.datetime_ms import DatetimeMS
 
 from headrace import limits
 from headrace.cursors.change_cursor import ChangeCursor, CursorState
-from headrace.dispatch.access import CursorOwner
+from headrace.dispatch.access import PROGRAM, CursorOwner
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.request import ClientInfo, Request, shown_body
 from headrace.dispatch.server_info import host_of
@@ -27,7 +27,7 @@ _KINDS: Final = {"delete": "remove", "find": "query", "getMore": "getmore", "ins
 
 def operations(context: CommandContext, request: Request, spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The documents of `$currentOp`: `idleCursors` and `idleSessions` of `spec` decide what is included."""
-    everybody = not context.engine.authorizes or bool(spec.get("allUsers"))
+    everybody = not context.engine.restricts(request.client) or bool(spec.get("allUsers"))
     uid = request.client.uid
     yield _operation(context, request)
     used: set[int] = set()
@@ -136,10 +136,10 @@ def _idle_cursor(context: CommandContext, cursor: Any, owner: CursorOwner | None
         "type": "idleCursor", "host": host_of(context.engine, client), "ns": cursor.namespace,
         "client": client.address, **_application(client),
     }  # fmt: skip
-    if owner is not None:
+    if owner is not None and owner.name != PROGRAM:
         shown["effectiveUsers"] = [{"user": owner.name.user, "db": owner.name.db}]
     if cursor.session is not None:
-        shown["lsid"] = _lsid(cursor.session) if owner is None else owner.lsid
+        shown["lsid"] = _lsid(cursor.session) if owner is None or owner.lsid is None else owner.lsid
     return shown | _cursor(context, cursor)
 
 
@@ -210,7 +210,7 @@ def sessions(context: CommandContext, request: Request, spec: dict[str, Any]) ->
     if requesting is not None:
         used[requesting] = now_ms
         names[requesting] = lsid_of(request)
-    everybody = not context.engine.authorizes or bool(spec.get("allUsers"))
+    everybody = not context.engine.restricts(request.client) or bool(spec.get("allUsers"))
     for session, used_ms in used.items():
         lsid = names.get(session) or _stored_lsid(context, session) or _lsid(session)
         if everybody or lsid["uid"] == request.client.uid:

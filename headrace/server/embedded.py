@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote_plus
 
 from headrace.clock import Clock
 from headrace.commands.users.first_users import create_user
 from headrace.dispatch.options import ServerOptions, TlsOptions
 from headrace.server.core import Core
+from headrace.server.uri import host_and_port, tls_options, unix_socket, uri_of
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -31,13 +31,6 @@ def new_loop() -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
-
-
-def _tls_options(tls: TlsOptions | str | os.PathLike[str] | None) -> TlsOptions | None:
-    if tls is None or isinstance(tls, TlsOptions):
-        return tls
-    folder = Path(tls).absolute()
-    return TlsOptions(folder / "server.pem", ca_file=folder / "ca.pem", allow_connections_without_certificates=True)
 
 
 class Server:
@@ -81,7 +74,7 @@ class Server:
             bind_ips=() if host is None else (host,),
             port=port,
             oplog=oplog,
-            tls=_tls_options(tls),
+            tls=tls_options(tls),
             **options,
         )
         self._clock = clock
@@ -93,23 +86,17 @@ class Server:
     @property
     def address(self) -> str:
         """The address as `host:port`."""
-        return f"{self.options.bind_ips[0]}:{self._running.port}"
+        return host_and_port(self._running)
 
     @property
     def unix_socket(self) -> str:
         """The path of its Unix socket, where `unix_socket_prefix` asks for one."""
-        return next(address for address in self._running.addresses if address.startswith("/"))
+        return unix_socket(self._running)
 
     @property
     def uri(self) -> str:
         """The connection string for any driver; with TLS it names the authorities that the server trusts itself."""
-        words = [f"replicaSet={self.options.replica_set}"] if self.options.oplog else []
-        tls = self.options.tls
-        if tls is not None:
-            words.append("tls=true")
-            if tls.ca_file is not None:
-                words.append(f"tlsCAFile={quote_plus(str(tls.ca_file))}")
-        return f"mongodb://{self.address}/{'?' if words else ''}{'&'.join(words)}"
+        return uri_of(self._running)
 
     @property
     def failure(self) -> str | None:

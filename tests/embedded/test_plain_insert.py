@@ -65,7 +65,7 @@ def test_documents_are_as_the_command_stores_them(store: EmbeddedStore, plain: l
     assert plain == [True] * 4
     stored, other = list(store.shop.plain.find()), list(store.shop.other.find())
     assert all(list(one) == list(two) for one, two in zip(stored, other, strict=True))
-    stamps = [found.pop("ts", None) for found in stored], [found.pop("ts", None) for found in other]
+    stamps = [each.pop("ts", None) for each in stored], [each.pop("ts", None) for each in other]
     assert stamps[0][1] != Timestamp(0, 0) != stamps[1][1]
     assert stored == other
 
@@ -96,7 +96,7 @@ def test_what_is_special_about_a_collection_is_for_the_command(store: EmbeddedSt
     shop.create_collection("seen", viewOn="few", pipeline=[])
     for number in range(3):
         shop.few.insert_one({"_id": number})
-    assert [found["_id"] for found in shop.few.find()] == [1, 2]
+    assert [each["_id"] for each in shop.few.find()] == [1, 2]
     with pytest.raises(WriteError, match="Document failed validation"):
         shop.checked.insert_one({"n": "x"})
     with pytest.raises(OperationFailure, match="is a view"):

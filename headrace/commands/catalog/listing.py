@@ -64,7 +64,7 @@ def list_collections(context: CommandContext, request: Request) -> bytes:
         shown.append(_oplog(context))
     if any(item["type"] == "view" for item in ticking(shown)):
         shown.append(_system_views(database))
-    if context.engine.authorizes and AUTHORIZED_COLLECTIONS.of(request.body):
+    if context.engine.restricts(request.client) and AUTHORIZED_COLLECTIONS.of(request.body):
         privileges = _privileges(request)
         shown = [item for item in ticking(shown) if concern_collection(privileges, f"{database}.{item['name']}")]
     if spec:
@@ -104,7 +104,7 @@ def list_databases(context: CommandContext, request: Request) -> dict[str, Any]:
     names = set(context.view.catalog.databases()) | {"admin", "config"}
     if context.store.oplog_enabled:
         names.add("local")
-    if context.engine.authorizes and not _sees_all_databases(request):
+    if context.engine.restricts(request.client) and not _sees_all_databases(request):
         privileges = _privileges(request)
         names = {name for name in names if concern_database(privileges, name)}
     name_only = NAME_ONLY.of(request.body)

@@ -87,7 +87,7 @@ class Wanted:
 
 def run(context: CommandContext, request: Request) -> bytes | Wait:
     """headraceChanges: the next rows of the range, or a `Wait` for the first of them."""
-    if request.wait_until_ms is not None and context.engine.authorizes:
+    if request.wait_until_ms is not None and context.engine.restricts(request.client):
         context.engine.access.require_again(context.engine, COMMAND, request)
     wanted = _wanted(request)
     cursor = _open(context, request, wanted)

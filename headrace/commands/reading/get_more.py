@@ -78,6 +78,8 @@ def _grants(context: CommandContext, request: Request) -> Any:
 
 def _require_again(context: CommandContext, request: Request) -> None:
     """Raise 13 where the user has lost, since the getMore came, what opening the cursor required."""
+    if request.client.is_program:
+        return
     access, cursor = context.engine.access, request.cursor
     owner = None if cursor is None else context.cursors.owners.get(cursor.id)
     if not access.still_owns(request.client, owner):

@@ -52,7 +52,7 @@ def end(context: CommandContext, request: Request) -> dict[str, Any]:
     13 for another's `uid` else.
     """
     any_user = request.name == "killSessions" and _may_kill_any(request)
-    if request.client.uid is not None or not context.engine.authorizes:  # else nobody, who has none
+    if request.client.uid is not None or not context.engine.restricts(request.client):  # else nobody, who has none
         context.engine.end_sessions(_ids(request, _listed(request), any_user=any_user))
     return {}
 
