@@ -124,6 +124,7 @@ CODE_NAMES: dict[int, str] = {
     262: "ExceededTimeLimit",
     263: "OperationNotSupportedInTransaction",
     267: "PreparedTransactionInProgress",
+    278: "UnsatisfiableCommitQuorum",
     279: "ClientDisconnect",
     280: "ChangeStreamFatalError",
     286: "ChangeStreamHistoryLost",

@@ -6,22 +6,25 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace import limits
+from headrace.cursors.index_scan import IndexScan, SeenRecords
 from headrace.cursors.oplog_scan import OplogScan, pre_images, time_bounds
 from headrace.cursors.tailable_scan import Matching
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG, PRE_IMAGES
 from headrace.errors import CommandError
+from headrace.execution.command_memory import memory_of
 from headrace.execution.marked_documents import marked_documents
 from headrace.execution.plan import Finder
-from headrace.execution.planner.choice import equality_access, index_for_equality
+from headrace.execution.planner.choice import equality_ranges, index_for_equality
 from headrace.execution.planner.key_range import IndexRange
 from headrace.execution.planner.query import ANY_ORDER, Order
-from headrace.execution.read_plan import ReadPlan, index_scans, plan_read, read
+from headrace.execution.read_plan import ReadPlan, plan_read, read
 from headrace.execution.storage_stats import count_of
 from headrace.query.collation import Collation
 from headrace.query.match import parse_filter
 from headrace.query.stages.stage import EqualDocuments
 from headrace.store.catalog import Collection
+from headrace.store.indexes.index_keys import CUT_KEY
 from headrace.store.view import View
 from headrace.values.bson import decode
 from headrace.values.keystring import encode_value
@@ -97,10 +100,13 @@ def equal_documents(context: CommandContext, namespace: str, path: str) -> Equal
     if index is None:
         return None
 
+    current = lambda: context.view  # noqa: E731
+
     def find(values: list[Any]) -> Iterator[dict[str, Any]]:
-        access = equality_access(index, path, values)
         context.store.index_uses[index.number] += 1
-        return map(decode, index_scans(context, collection, access, None)[0])
+        seen = SeenRecords(memory_of(context, {}).add) if index.traits - {CUT_KEY} else None
+        ranges = equality_ranges(index, path, values)
+        return map(decode, IndexScan(current, collection, index, ranges, seen=seen))
 
     return EqualDocuments(find, count_of(context, collection))
 

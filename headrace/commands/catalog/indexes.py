@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from bson import Binary
+from bson import Binary, Decimal128
 
 from headrace import limits
 from headrace.commands.catalog.index_specification import checked, is_like, is_there, with_collation
@@ -14,6 +14,7 @@ from headrace.dispatch.arguments import (
     Field,
     Fields,
     FieldType,
+    any_type,
     array,
     boolean,
     without_effect,
@@ -29,6 +30,7 @@ from headrace.dispatch.wait import Wait
 from headrace.errors import CommandError
 from headrace.execution.batches import open_cursor
 from headrace.execution.index_builds import build_indexes
+from headrace.query.expressions.numbers import to_long
 from headrace.store import catalog_changes
 from headrace.store.catalog import Catalog, Collection, Index
 from headrace.store.indexes import index_builds
@@ -38,6 +40,7 @@ BUILD_INFO: Final = boolean("includeIndexBuildInfo")
 BUILD_UUIDS: Final = boolean("includeBuildUUIDs")
 IGNORE_UNKNOWN: Final = boolean("ignoreUnknownIndexOptions")
 INDEXES: Final = array("indexes", "object", required=True)
+_MEMBER_COUNT_MAX: Final = 50  # MongoDB's of a replica set
 INDEX: Final[Field[Any]] = Field("index", FieldType(("string", "object", "array")), None, required=True)
 
 
@@ -51,6 +54,7 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
     specs = [checked(spec, ignore_unknown=ignore) for spec in INDEXES.of(request.body)]
     if not specs:
         raise CommandError(2, "Must specify at least one index to create")
+    quorum = _commit_quorum(context, request.body)
     collection = writable(context, namespace)
     made_now = collection is None
     if collection is None:
@@ -68,12 +72,43 @@ def create(context: CommandContext, request: Request) -> dict[str, Any] | Wait:
         return wait
     if wanted:
         check_new_indexes(context, collection)
+        if next(context.view.records(collection), None) is not None:  # of an empty one, nobody votes
+            _check_satisfiable(quorum)
         build_indexes(context, collection, wanted)
         collection = context.txn.collection(namespace) or collection
     reply: dict[str, Any] = {"numIndexesBefore": before, "numIndexesAfter": len(collection.indexes)}
     if not wanted:
         return {**reply, "note": "all indexes already exist"}
-    return {"createdCollectionAutomatically": made_now, **reply, "commitQuorum": "votingMembers"}
+    return {"createdCollectionAutomatically": made_now, **reply, "commitQuorum": quorum}
+
+
+def _commit_quorum(context: CommandContext, body: dict[str, Any]) -> int | str:
+    """`commitQuorum`: a number of members, or a mode. Raises 9 for what is neither, 2 without an oplog."""
+    quorum = body.get("commitQuorum")
+    if quorum is None:
+        return "votingMembers"
+    if type(quorum) is str:
+        if not quorum:
+            raise CommandError(9, "commitQuorum can't be an empty string")
+    elif type(quorum) is bool or not isinstance(quorum, Decimal128 | float | int):
+        raise CommandError(9, "commitQuorum has to be a number or a string")
+    else:
+        quorum = to_long(quorum)
+        if not 0 <= quorum <= _MEMBER_COUNT_MAX:
+            text = f"commitQuorum has to be a non-negative number and not greater than {_MEMBER_COUNT_MAX}"
+            raise CommandError(9, text)
+        quorum = max(quorum, 1)
+    if not context.store.oplog_enabled:
+        raise CommandError(2, "Standalones can't specify commitQuorum")
+    return quorum  # type: ignore[no-any-return]
+
+
+def _check_satisfiable(quorum: int | str) -> None:
+    """Raise 278 for more members than one, 79 for a tag: there are none."""
+    if type(quorum) is int and quorum > 1:
+        raise CommandError(278, "Not enough data-bearing nodes to satisfy commit quorum")
+    if type(quorum) is str and quorum not in ("majority", "votingMembers"):
+        raise CommandError(79, f"No write concern mode named '{quorum}' found in replica set configuration")
 
 
 def _wait_for_builds(
@@ -179,9 +214,8 @@ def _named(collection: Collection, wanted: Any) -> Any:
 
 
 _CREATE: Final = Fields(
-    IGNORE_UNKNOWN, INDEXES, *without_effect("any", "commitQuorum"), *without_effect(
-        "bool", "isTimeseriesNamespace", "returnOnStart"
-    )
+    IGNORE_UNKNOWN, INDEXES, any_type("commitQuorum"),
+    *without_effect("bool", "isTimeseriesNamespace", "returnOnStart"),
 )  # fmt: skip
 _DROP: Final = Fields(INDEX, *COLLECTION_UUID, *without_effect("bool", "isTimeseriesNamespace"))
 _LIST: Final = Fields(BUILD_INFO, BUILD_UUIDS, CURSOR, *without_effect("bool", "isTimeseriesNamespace"))

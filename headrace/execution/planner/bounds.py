@@ -28,7 +28,7 @@ from headrace.values.order import NAN_KEY, number_key, regex_options
 
 _NUMBERS: Final = frozenset({Decimal128, Int64, float, int})
 _PLAIN: Final = _NUMBERS | {Binary, DatetimeMS, ObjectId, Timestamp, bool, bytes, str}
-_POINTS: Final = _PLAIN | {MaxKey, MinKey, dict, type(None)}
+POINTS: Final = _PLAIN | {MaxKey, MinKey, dict, type(None)}
 _EXACT: Final = _PLAIN | {type(None)}
 _RANGES: Final = frozenset({MatchType.GT, MatchType.GTE, MatchType.LT, MatchType.LTE})
 _LEADING_TEXT: Final = re.compile(r"\^([\w \-:/@,;=<>!\"'%&~`]+)([*?+{]?)", re.ASCII)
@@ -135,12 +135,12 @@ def _null(value: Any) -> bool | None:
 
 
 def _equal(value: Any) -> Intervals | None:
-    if type(value) in _POINTS:
+    if type(value) in POINTS:
         return [point(value)]
     if type(value) is not list:
         return None
     first = point(value[0]) if value else point([], _UNDEFINED)
-    if value and type(value[0]) not in _POINTS and type(value[0]) is not list:
+    if value and type(value[0]) not in POINTS and type(value[0]) is not list:
         return None
     return union([first, point(value)])
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.errors import CommandError
-from headrace.execution.planner.bounds import PathCondition, conditions_of, equality_condition
+from headrace.execution.planner.bounds import POINTS, PathCondition, conditions_of, equality_condition
 from headrace.execution.planner.collated_bounds import conditions_for, has_order_of
 from headrace.execution.planner.eligibility import follows, holds, is_safe
-from headrace.execution.planner.index_access import IndexAccess, index_access, ranges_of
+from headrace.execution.planner.index_access import IndexAccess, Range, index_access, ranges_of
 from headrace.execution.planner.index_filters import allowed_indexes
 from headrace.execution.planner.index_kinds import is_ordered, variants
 from headrace.execution.planner.key_range import range_access
@@ -35,7 +35,9 @@ from headrace.query.match.match_expression import And, LeafMatchExpression, Matc
 from headrace.query.sort import SortKey
 from headrace.store.catalog import Collection, Index
 from headrace.store.indexes.index_entries import key_maker
+from headrace.store.indexes.index_keys import CUT_BYTES, INVERTED, descends
 from headrace.store.view import View
+from headrace.values.keystring import encode_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,17 @@ def index_for_equality(collection: Collection, path: str) -> Index | None:
         and is_ordered(index) and has_order_of(index, None) and not any(name.isdigit() for name in path.split("."))
     ]  # fmt: skip
     return min(usable, key=lambda index: len(index.spec["key"]), default=None)
+
+
+def equality_ranges(index: Index, path: str, values: list[Any]) -> Sequence[Range]:
+    """The keys of the documents with one of the values at the first field of an index."""
+    if len(values) == 1 and type(values[0]) in POINTS:
+        piece = encode_value(values[0])
+        if len(piece) < CUT_BYTES:
+            kind = next(iter(index.spec["key"].values()))
+            start = index.number.to_bytes(4, "big") + (piece.translate(INVERTED) if descends(kind) else piece)
+            return ((start + b"\x01", start + b"\xff"),)
+    return equality_access(index, path, values).ranges
 
 
 def equality_access(index: Index, path: str, values: list[Any]) -> IndexAccess:

@@ -221,3 +221,30 @@ def test_what_collmod_cannot_make_of_an_index_is_refused(at: DrivenServer, index
     at.must("t", {"createIndexes": "d", "indexes": [*more, {"key": {"a": 1}, "name": "a"}]})
     reply = at.run("t", {"collMod": "d", "index": index})
     assert isinstance(reply, dict) and reply["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("quorum", "code"),
+    [
+        ("", 9), (True, 9), ({}, 9), (-1, 9), (51, 9), (2, 278), (7.5, 278), ("all", 79), ("rack", 79),
+    ],
+)  # fmt: skip
+def test_a_commit_quorum_that_one_member_cannot_give_is_refused(at: DrivenServer, quorum: Any, code: int) -> None:
+    at.must("t", {"insert": "q", "documents": [{"_id": 1}]})
+    command = {"createIndexes": "q", "indexes": [{"key": {"a": 1}, "name": "a"}], "commitQuorum": quorum}
+    reply = at.run("t", command)
+    assert isinstance(reply, dict) and reply["code"] == code
+    if code != 9:  # nobody votes on the indexes of an empty collection
+        assert at.must("t", {**command, "createIndexes": "empty"})["commitQuorum"] == (7 if quorum == 7.5 else quorum)
+
+
+def test_a_commit_quorum_is_answered(at: DrivenServer) -> None:
+    at.must("t", {"insert": "q", "documents": [{"_id": 1}]})
+    for number, (quorum, shown) in enumerate([(0, 1), (1, 1), ("majority", "majority")]):
+        index = {"key": {f"a{number}": 1}, "name": f"a{number}"}
+        reply = at.must("t", {"createIndexes": "q", "indexes": [index], "commitQuorum": quorum})
+        assert reply["commitQuorum"] == shown
+    with DrivenServer(clock=FakeClock(), oplog=False) as alone:
+        command = {"createIndexes": "q", "indexes": [index], "commitQuorum": 1}
+        refused = alone.run("t", command)
+        assert isinstance(refused, dict) and refused["code"] == 2
