@@ -20,6 +20,7 @@ class FileKey:
 JOB_KEYS: Final = {
     "": {
         "checkpoint": FileKey("required", "folder of Spark's checkpoint; relative paths are relative to the file"),
+        "mask": FileKey("nothing", "a table: values that are masked before anything is written, see below"),
         "metrics": FileKey("no metrics", "a table: metrics for Prometheus, see below"),
         "name": FileKey("the file's name", "the job's name in its output and metrics"),
         "pipeline": FileKey("events as they are", "a table: the job's stages, see below"),
@@ -28,6 +29,14 @@ JOB_KEYS: Final = {
         "source": FileKey("required", "a table: the options of the source"),
         "spark": FileKey("defaults", "a table: the Spark session to start, where there is none, see below"),
         "trigger": FileKey("as events arrive", "a table: when a micro-batch starts, see below"),
+    },
+    "mask": {
+        "hash": FileKey("[]", "paths of values replaced by their HMAC-SHA-256"),
+        "key": FileKey("none", "the key of `hash`: `env:NAME` or `file:PATH`"),
+        "null": FileKey("[]", "paths of values replaced by null"),
+        "omit": FileKey("[]", "paths of fields that are left out"),
+        "redact": FileKey("[]", 'paths of values replaced by `"***"`'),
+        "truncate": FileKey("{}", 'by path, how many characters of a string remain: `{"address.zip" = 2}`'),
     },
     "metrics": {
         "address": FileKey("127.0.0.1", "address to listen on"),
@@ -73,6 +82,7 @@ _TYPED: Final = {
         "`none`, `add` (new fields become columns), `widen` (and numbers widen), `text` (and numbers become text)",
     ),
     "flatten": FileKey("false", "`true`, or paths of objects whose fields are columns: `address.city`, `address_city`"),
+    "omit": FileKey("[]", "paths of fields that the table does not have"),
     "partition": FileKey("[]", "partitions: `day(created)`, also `year`, `month`, `hour`, or a value: `country`"),
     "rename": FileKey("{}", 'names of columns by path: `{"address.city" = "city"}`'),
     "schema": FileKey("documents as text", "`infer`, or the typed columns as DDL: `_id STRING, address.city STRING`"),

@@ -13,6 +13,9 @@
     tables.regions = {path = "regions"}  # for $lookup; format, document, options
     [trigger]                            # may be left out
     every = "1 second"                   # or: availableNow = true
+    [mask]                               # may be left out: see `masks/mask.py`
+    key = "env:MASK_KEY"
+    hash = ["customer.email"]
     [metrics]                            # may be left out: figures for Prometheus
     port = 9464
     [spark]                              # may be left out: the session, if the job has to start one
@@ -99,13 +102,15 @@ def read_job(path: Path) -> Job:
 def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
     """The job; raises JobError, OptionError, SinkError, or another ValueError that says what is wrong."""
     _check_names("", given)
-    for table in ("metrics", "pipeline", "spark", "trigger"):
+    for table in ("mask", "metrics", "pipeline", "spark", "trigger"):
         _check_names(table, given.get(table, {}))
     if "checkpoint" not in given or "source" not in given or not given.get("sink"):
         raise JobError("a job needs a checkpoint, a [source] and a [[sink]]")
     # As in Spark, the case of options' names does not matter.
     source = {key.lower(): _text(value) for key, value in given["source"].items()}
     source |= {key: resolved_path(path, folder) for key, path in source.items() if key in _PATHS}
+    if "mask" in given:
+        source["mask"] = json.dumps(_mask(given["mask"], folder))
     trigger, pipeline = given.get("trigger", {}), given.get("pipeline", {})
     job = Job(
         name=str(given.get("name", name)),
@@ -207,6 +212,12 @@ def _window(pipeline: Mapping[str, Any]) -> Window | None:
         return None
     date = {"date": pipeline["date"]} if "date" in pipeline else {}
     return Window(pipeline["window"], pipeline.get("slide"), delay=pipeline.get("delay"), **date)
+
+
+def _mask(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The source's option; a file with the key is in `folder`, unless its path is absolute."""
+    kind, sign, path = str(given.get("key", "")).partition(":")
+    return {**given, "key": f"file:{folder / path}"} if kind == "file" and sign else dict(given)
 
 
 def _metrics(given: Mapping[str, Any] | None) -> tuple[str, int] | None:

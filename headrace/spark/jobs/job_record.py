@@ -30,6 +30,8 @@ class JobRecord:
     histories: Mapping[str, str] = field(default_factory=dict)
     begun: tuple[str, ...] = ()
     snapshot: bool = False
+    mask: str = ""
+    """The fingerprint of the mask of what was read; empty if nothing was masked."""
 
 
 def read_record(checkpoint: Path) -> JobRecord | None:

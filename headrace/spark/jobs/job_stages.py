@@ -44,7 +44,8 @@ def server_stages(job: Job) -> tuple[Document, ...]:
     """
     if job.options.start.kind == "snapshot":
         return ()
-    allowed = {"$match"} if document_maker(job) else IN_STREAM
+    # What is masked is masked behind the server: a stage there could give it another name.
+    allowed = {"$match"} if document_maker(job) or "mask" in job.source else IN_STREAM
     return tuple(takewhile(lambda stage: next(iter(stage), "") in allowed, job.stages))
 
 

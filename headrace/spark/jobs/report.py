@@ -163,7 +163,9 @@ def verify_job(job: Job) -> Iterator[SinkVerification]:
             if table is None or not (options.database and options.collection):
                 yield SinkVerification(str(sink), None, "cannot be compared")
                 continue
-            comparison = compare(_ComparedTable(options.uri, options.database, options.collection, table))
+            compared = _ComparedTable(options.uri, options.database, options.collection, table)
+            masks = [mask for mask in (options.mask, getattr(opened, "omit", None)) if mask]
+            comparison = compare(compared, masks)
         yield SinkVerification(str(sink), comparison.equal, str(comparison))
 
 

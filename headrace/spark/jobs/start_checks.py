@@ -111,6 +111,7 @@ def check_job(job: Job) -> CheckedJob:
             f"says {namespace or 'the whole deployment'}: give the job a checkpoint and tables of its own, or begin "
             "again with `headrace pipeline reset --data`"
         )
+    record = _with_mask(job, record)
     checked = CheckedJob(job, record, checkpoint, sinks)
     for state in sinks:
         check_owner(getattr(state.position, "owner", ""), checked.owner_of(state.sink), state.sink)
@@ -128,6 +129,17 @@ def check_job(job: Job) -> CheckedJob:
             _check_order(checked, histories)
     begun = {_name(state.sink) for state in sinks if state.exists} | set(record.begun)
     return replace(checked, record=replace(checked.record, begun=tuple(sorted(begun))))
+
+
+def _with_mask(job: Job, record: JobRecord) -> JobRecord:
+    """The record with the job's mask. Raises NotOurTable if a copy of the collection was masked in another way."""
+    mask = job.options.mask.fingerprint if job.options.mask else ""
+    if record.begun and record.mask != mask and job.folds:
+        raise NotOurTable(
+            "the job's mask, or its key, is another one than that of its tables: begin again with "
+            "`headrace pipeline reset --data`"
+        )
+    return replace(record, mask=mask)
 
 
 def problems(job: Job) -> list[str]:
@@ -204,8 +216,8 @@ def _begin_again(job: Job, error: Exception) -> CheckedJob:
     options = job.options
     namespace = ".".join(name for name in (options.database, options.collection) if name)
     job_id = record.job if record else _job_id(job, _sink_states(job))
-    begun = record.begun if record else ()
-    write_record(job.checkpoint, JobRecord(job_id, namespace, {}, begun, snapshot=True))
+    begun, mask = (record.begun, record.mask) if record else ((), "")
+    write_record(job.checkpoint, JobRecord(job_id, namespace, {}, begun, snapshot=True, mask=mask))
     return check_job(job)
 
 

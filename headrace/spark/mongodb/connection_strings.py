@@ -36,6 +36,16 @@ def resolved(uri: str) -> str:
     return checked(uri, "the option 'uri'")
 
 
+def resolved_secret(reference: str) -> str:
+    """The key that `env:NAME` or `file:PATH` stands for. Raises OptionError, which does not have it."""
+    kind, _, name = reference.partition(":")
+    if kind == "file":
+        return _first_line(Path(name), "a key")
+    if not (value := os.environ.get(name, "").strip()):
+        raise OptionError(f"the environment variable {name}, which is to hold a key, is not set")
+    return value
+
+
 def checked(uri: str, source: str) -> str:
     """The connection string, if it is one. Raises OptionError, which has nothing of one that may hold a password."""
     if not _SCHEMES.match(uri):
@@ -51,7 +61,7 @@ def checked(uri: str, source: str) -> str:
     return uri
 
 
-def _first_line(path: Path) -> str:
+def _first_line(path: Path, what: str = "a connection string") -> str:
     try:
         status = path.stat()
         allowed = stat.S_IRGRP if status.st_uid == 0 else 0
@@ -59,5 +69,5 @@ def _first_line(path: Path) -> str:
             raise OptionError(f"permissions on {path} are too open: chmod 600 {path}")
         lines = path.read_text("utf-8").strip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"{path}, which is to hold a connection string, cannot be read: {error}") from None
+        raise OptionError(f"{path}, which is to hold {what}, cannot be read: {error}") from None
     return lines[0].strip() if lines else ""

@@ -9,6 +9,7 @@ from typing import Any
 from bson import Timestamp
 from pymongo.uri_parser import parse_uri
 
+from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.tokens import Token
 
 
@@ -40,6 +41,8 @@ class SourceOptions:
     documents: str = "extjson"
     document_schema: str = ""
     columns: tuple[str, ...] = ()
+    mask: Mask | None = field(default=None, repr=False)
+    """What masks the rows; it has the key."""
     partitions: int = 1
     transport: str = "auto"
     archive: str = ""

@@ -11,7 +11,7 @@ A sink recognizes the first by query and number, the second by the token, and st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from headrace.spark.rows.events import SERVER, Row
@@ -19,6 +19,8 @@ from headrace.spark.rows.events import SERVER, Row
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from headrace.spark.masks.mask import Mask
 
 _ROW_COLUMNS: Final = (
     "token", "operationType", "database", "collection", "documentKey", "fullDocument", "updateDescription", "other",
@@ -40,6 +42,14 @@ class MicroBatch:
     query: str
     number: int
     table: pa.Table
+
+    def masked(self, mask: Mask | None) -> MicroBatch:
+        """The batch without what the mask masks; None: as it is."""
+        if mask is None:
+            return self
+        from headrace.spark.masks.masked_columns import masked_texts
+
+        return replace(self, table=masked_texts(self.table, mask))
 
     def rows(self) -> list[Row]:
         """The rows in the order of their tokens, without the times; columns that the batch lacks are None."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.clock import SystemClock
+from headrace.spark.masks.mask import Mask
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
 from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.fold import document_keys
@@ -27,6 +28,8 @@ class HistorySink:
         self.table: HistoryTable | TypedHistory = HistoryTable(path) if typed is None else TypedHistory(path, typed)
         self._policy = checked_policy(policy)
         self.owner: TableOwner | None = None
+        self.omit: Mask | None = None
+        """The fields that the table does not have."""
 
     def position(self) -> Progress:
         return self.table.progress()
@@ -36,7 +39,7 @@ class HistorySink:
         check_owner(before.owner, self.owner, self.table)
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
-        rows = batch.rows_of_one_server()
+        rows = batch.masked(self.omit).rows_of_one_server()
         rest_before = rest_count_of(self.table)
         versions = VersionChanges(before, self.table.current(document_keys(rows)), self.table.current, self._policy)
         for row in rows:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from headrace.clock import SystemClock
+from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import SERVER
 from headrace.spark.sinks.contract import BatchReport, MicroBatch, take_rows
 from headrace.spark.sinks.stage_files import schema_of, stage
@@ -55,6 +56,8 @@ class LogSink:
         self.source = ""
         """Which stream the rows are of (`mongodb/stream_fingerprint.py`), if the caller knows it."""
         self.owner: TableOwner | None = None
+        self.omit: Mask | None = None
+        """The fields that the table does not have; rows then go through the driver."""
 
     def position(self) -> Progress:
         return self.log.progress()
@@ -63,6 +66,7 @@ class LogSink:
         before = self._before()
         if before.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
+        batch = batch.masked(self.omit)
         of_servers = SERVER in batch.table.column_names
         rows = (batch.table if of_servers else without_seen_events(batch.table, before.token)).sort_by("token")
         stats = batch_stats(rows)
@@ -84,7 +88,7 @@ class LogSink:
         if before.has(query, number):
             return None
         location, prefix, schema = self.log.location, staged_prefix(query, number), schema_of(frame)
-        if SERVER in schema.names or not self.log.takes(schema):
+        if SERVER in schema.names or self.omit or not self.log.takes(schema):
             return self.apply(MicroBatch(query, number, frame.toArrow()))
         staged = stage(frame, location, prefix, schema, before.token)
         after = progress_after(before, staged.stats)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.clock import SystemClock
+from headrace.spark.masks.mask import Mask
 from headrace.spark.rows.events import Row
 from headrace.spark.rows.tokens import TIME_END
 from headrace.spark.sinks.contract import BatchReport, MicroBatch
@@ -57,6 +58,8 @@ class MirrorSink:
         self._policy = checked_policy(policy)
         self._rows_max = rows_max
         self.owner: TableOwner | None = None
+        self.omit: Mask | None = None
+        """The fields that the table does not have."""
 
     def position(self) -> MirrorState:
         return self.table.state()
@@ -66,7 +69,7 @@ class MirrorSink:
         check_owner(state.owner, self.owner, self.table)
         if state.has(batch.query, batch.number) or not batch.table.num_rows:
             return None
-        rows = batch.rows_of_one_server()
+        rows = batch.masked(self.omit).rows_of_one_server()
         before = rest_count_of(self.table)
         count = self.apply_rows(rows, batch.query, batch.number)
         token = self.table.state().token

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from headrace.spark.columns.column_types import SchemaError
 from headrace.spark.errors import redacted
+from headrace.spark.masks.mask import omitting
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.log_sink import checked_writers
 from headrace.spark.sinks.typed_options import TYPED_OPTIONS, schema_file, typed_options
@@ -37,11 +38,13 @@ class SinkKind:
     takes: str = "events"
 
 
-def _changes(path: str, policy: str = "follow", writers: str = "tasks", **typed: Any) -> Sink:
+def _changes(path: str, policy: str = "follow", writers: str = "tasks", omit: Any = (), **typed: Any) -> Sink:
     from headrace.spark.sinks.changes_sink import changes_sink
     from headrace.spark.sinks.typed_options import typed_options
 
-    return changes_sink(path, policy=policy, writers=writers, typed=typed_options(typed, path))
+    sink = changes_sink(path, policy=policy, writers=writers, typed=typed_options(typed, path))
+    sink.omit = omitting(list(omit))
+    return sink
 
 
 def _documents(path: str, table: str = "delta") -> Sink:
@@ -50,18 +53,24 @@ def _documents(path: str, table: str = "delta") -> Sink:
     return documents_sink(path, table=table)
 
 
-def _history(path: str, policy: str = "follow", **typed: Any) -> Sink:
+def _history(path: str, policy: str = "follow", omit: Any = (), **typed: Any) -> Sink:
     from headrace.spark.sinks.history_sink import HistorySink
     from headrace.spark.sinks.typed_options import typed_options
 
-    return HistorySink(path, policy=policy, typed=typed_options(typed, path))
+    sink = HistorySink(path, policy=policy, typed=typed_options(typed, path))
+    sink.omit = omitting(list(omit))
+    return sink
 
 
-def _mirror(path: str = "", table: str = "delta", buckets: int = 0, policy: str = "follow", **typed: Any) -> Sink:
+def _mirror(
+    path: str = "", table: str = "delta", buckets: int = 0, policy: str = "follow", omit: Any = (), **typed: Any
+) -> Sink:
     from headrace.spark.sinks.mirror_sink import mirror_sink
     from headrace.spark.sinks.typed_options import typed_options
 
-    return mirror_sink(path, kind=table, buckets=buckets, policy=policy, typed=typed_options(typed, path))
+    sink = mirror_sink(path, kind=table, buckets=buckets, policy=policy, typed=typed_options(typed, path))
+    sink.omit = omitting(list(omit))
+    return sink
 
 
 def _mongodb(uri: str, database: str | None = None, collection: str | None = None, policy: str = "follow") -> Sink:
@@ -88,10 +97,10 @@ def _parquet(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
 TABLES: Final = ("delta", "parquet")
 _PLAIN: Final = frozenset({"path", "policy"})
 KINDS: Final[dict[str, SinkKind]] = {
-    "changes": SinkKind(_changes, _PLAIN | TYPED_OPTIONS | {"upkeep", "writers"}, "path", folds=False),
+    "changes": SinkKind(_changes, _PLAIN | TYPED_OPTIONS | {"omit", "upkeep", "writers"}, "path", folds=False),
     "documents": SinkKind(_documents, frozenset({"path", "table", "upkeep"}), "path", folds=False, takes="documents"),
-    "history": SinkKind(_history, _PLAIN | TYPED_OPTIONS | {"upkeep"}, "path"),
-    "mirror": SinkKind(_mirror, _PLAIN | TYPED_OPTIONS | {"buckets", "table", "upkeep"}, "path"),
+    "history": SinkKind(_history, _PLAIN | TYPED_OPTIONS | {"omit", "upkeep"}, "path"),
+    "mirror": SinkKind(_mirror, _PLAIN | TYPED_OPTIONS | {"buckets", "omit", "table", "upkeep"}, "path"),
     "mongodb": SinkKind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
     "own": SinkKind(_custom, frozenset(), "factory", folds=False, takes="both"),
     "parquet": SinkKind(_parquet, _PLAIN | {"writers"}, "path", folds=False),
@@ -170,6 +179,11 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
             checked_writers(options["writers"])
         except ValueError as error:
             raise SinkError(str(error)) from None
+    if "omit" in options and "omit" in kind.options:
+        try:
+            omitting(list(options["omit"]))
+        except ValueError as error:
+            raise SinkError(f"the sink {name!r}: {error}") from None
     if "path" in options and "path" in kind.options:
         options["path"] = _checked_path(options, name, folder)
     if options.keys() & TYPED_OPTIONS & kind.options:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from headrace.spark.errors import OptionError
+from headrace.spark.masks.masked_columns import masked_bson
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.server_history import check_history
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
@@ -65,8 +66,9 @@ class _PartitionReader:
             batches = read_merged(self.options, partition, shaper.columns)
         else:
             batches = read_partition(self.options, partition, shaper.columns)
+        mask = self.options.mask
         for batch in batches:
-            yield shaper.shape(batch)
+            yield shaper.shape(masked_bson(batch, mask) if mask else batch)
         # What was read is of one history if the server still has it now.
         check_history(self.options)
 

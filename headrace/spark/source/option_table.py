@@ -60,6 +60,9 @@ SOURCE_OPTIONS: Final = {
     "idleAdvanceMs": SourceOption(
         SIZES, "60000", "how often the position of a quiet stream advances, at the cost of an empty micro-batch"
     ),
+    "mask": SourceOption(
+        ROWS, "", "what is masked before anything is written, as JSON: the keys of `[mask]` in a job's file"
+    ),
     "maxBytesPerTrigger": SourceOption(
         SIZES, "no limit",
         "at most this many bytes of events (as BSON) in a micro-batch; at least one event; transactions are not split",

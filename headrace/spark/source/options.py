@@ -13,7 +13,8 @@ from bson import Timestamp
 
 from headrace.errors import CommandError
 from headrace.spark.errors import OptionError
-from headrace.spark.mongodb.connection_strings import resolved
+from headrace.spark.masks.mask import parse_mask
+from headrace.spark.mongodb.connection_strings import resolved, resolved_secret
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.pipelines.reader import split_stages
 from headrace.spark.pipelines.refusals import StageRefused
@@ -37,7 +38,11 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     pipeline, reader = _pipeline(options.get("pipeline", "[]"))
     if "archive" in options and (uris[1:] or any("$changeStreamSplitLargeEvent" in stage for stage in pipeline)):
         raise OptionError("the option 'archive' is for one server, and not for events that are split")
+    mask = parse_mask(options.get("mask", ""), resolved_secret)
+    if mask:
+        _check_masked(options, pipeline, reader)
     return SourceOptions(
+        mask=mask,
         uri=uris[0],
         others=uris[1:],
         database=options.get("database"),
@@ -65,6 +70,16 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         await_ms=_count(options, "awaitMs") or 250,
         idle_advance_ms=_count(options, "idleAdvanceMs") or 60_000,
     )
+
+
+def _check_masked(options: Mapping[str, str], pipeline: Any, reader: Any) -> None:
+    """Raises OptionError for options by which values would be read that no path names any more."""
+    if reader or any("$match" not in stage for stage in pipeline):
+        raise OptionError("the option 'mask' allows no stages in 'pipeline' but $match: they could move what is masked")
+    if "archive" in options or "asof" in options:
+        raise OptionError(
+            "the option 'mask' goes with neither 'archive' nor 'asOf': what is archived is masked already"
+        )
 
 
 def _uris(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -14,12 +14,13 @@ Limit: the table's documents are in memory, once where both sides are equal.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 
 from headrace import limits
+from headrace.spark.masks.mask import Mask
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.mongodb.update_descriptions import description_option
@@ -112,11 +113,12 @@ class MirrorComparison:
         return f"{self.unequal_count} unequal of {self.row_count} rows and {self.document_count} documents: {listed}"
 
 
-def compare(mirror: MirroredCollection) -> MirrorComparison:
+def compare(mirror: MirroredCollection, masks: Sequence[Mask] = ()) -> MirrorComparison:
     """Compares at the server's present; two documents are equal when their BSON is, type by type.
 
     A mirror that is behind is compared as it will be when it has caught up, unless a drop or a rename lies between:
     raises CollectionUnstable then, and when it is written to all the time; NotAMirror if nothing was mirrored yet.
+    `masks` are those of the mirror's documents: the collection's are masked in the same way.
     """
     described = description_option(mirror.uri, mirror.database, mirror.collection)
     options = SourceOptions(mirror.uri, mirror.database, mirror.collection)
@@ -130,9 +132,9 @@ def compare(mirror: MirroredCollection) -> MirrorComparison:
             # A commit came in between: the rows may be of another token than the state.
             continue
         rows = stored_rows(table)
-        documents, bounds = _collection(Snapshot(options), rows)
+        documents, bounds = _collection(Snapshot(options), rows, masks)
         end = feed.end_at(feed.now())
-        events = [_row(event) for event in feed.read(Token(state.token), end)]
+        events = [_row(_masked_event(event, masks)) for event in feed.read(Token(state.token), end)]
         if not any(row.operationType in INVALIDATING for row in events):
             left = _advanced(rows, events, MirrorState(state.token, state.snapshot_token))
             right = _advanced(documents, events, MirrorState(snapshot_token=end.text))
@@ -143,7 +145,9 @@ def compare(mirror: MirroredCollection) -> MirrorComparison:
     )
 
 
-def _collection(snapshot: Snapshot, rows: Mapping[str, MirrorRow]) -> tuple[dict[str, MirrorRow], list[str]]:
+def _collection(
+    snapshot: Snapshot, rows: Mapping[str, MirrorRow], masks: Sequence[Mask]
+) -> tuple[dict[str, MirrorRow], list[str]]:
     """The documents, each at its token, and the last keys of the ranges. Equal texts share memory."""
     documents: dict[str, MirrorRow] = {}
     bounds: list[str] = []
@@ -151,7 +155,10 @@ def _collection(snapshot: Snapshot, rows: Mapping[str, MirrorRow]) -> tuple[dict
     while chunk := snapshot.next_chunk(after, RANGE_ROWS):
         after = chunk.upto
         before = len(documents)
-        for token, document in _documents(snapshot, chunk):
+        for token, unmasked in _documents(snapshot, chunk):
+            document = unmasked
+            for mask in masks:
+                document = mask.document(document)
             key, text = dumps(document["_id"]), dumps(document)
             same = rows.get(key)
             documents[key] = MirrorRow(same.document if same and same.document == text else text, token)
@@ -160,6 +167,12 @@ def _collection(snapshot: Snapshot, rows: Mapping[str, MirrorRow]) -> tuple[dict
             bounds.append(dumps(loads(chunk.upto)["_id"]))
             since = 0
     return documents, bounds
+
+
+def _masked_event(event: Document, masks: Sequence[Mask]) -> Document:
+    for mask in masks:
+        event = mask.event(event)
+    return event
 
 
 def _documents(snapshot: Snapshot, chunk: Chunk) -> Iterator[tuple[str, Document]]:

@@ -1,0 +1,285 @@
+"""Masks: values of named paths hashed, redacted, cut or taken out of events before anything is written.
+
+A rule names a path and masks every value at or below it: objects and arrays remain, each value inside is masked by
+itself. Paths go through arrays, as MongoDB's do: `items.card` is the field of each item. So masking and updating can be
+done in either order: the masked update of a masked document is the masked document.
+
+    hash       HMAC-SHA-256 of the value by the job's key, as 64 digits; values that MongoDB calls equal have one hash
+    null       null
+    omit       the field is left out
+    redact     "***"
+    truncate   the first characters of a string; anything else is null
+
+A null is left as it is. A name that is a number may be an index, and one with dots a path: both are masked as either.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final
+
+from headrace.spark.columns.column_types import SchemaError, parse_path
+from headrace.spark.rows.extjson import dumps
+from headrace.spark.rows.key_identity import key_identity
+
+ACTIONS: Final = ("hash", "null", "omit", "redact", "truncate")
+REDACTED: Final = "***"
+_KEY_LENGTH_MIN: Final = 16
+_OPTION_NAMES: Final = frozenset({*ACTIONS, "key"})
+
+Document = dict[str, Any]
+Action = Callable[[Any], Any]
+
+
+class MaskError(ValueError):
+    """A mask that cannot be; the message has nothing of its key."""
+
+
+class _Omitted:
+    """What stands for a value that is left out."""
+
+
+_OMITTED: Final = _Omitted()
+
+
+@dataclass(slots=True)
+class _MaskNode:
+    """A name on the way to masked values; `action` masks all that is here."""
+
+    names: dict[str, _MaskNode] = field(default_factory=dict)
+    action: Action | None = None
+
+
+class Mask:
+    """The rules of a job. It has the key: no text is made of it."""
+
+    def __init__(self, rules: Mapping[tuple[str, ...], Action], fingerprint: str = "") -> None:
+        self.fingerprint = fingerprint
+        """By which another mask, or another key, is known; it says nothing of the key."""
+        self._root = _MaskNode()
+        for path, action in rules.items():
+            node = self._root
+            for name in ".".join(path).split("."):
+                node = node.names.setdefault(name, _MaskNode())
+            node.action = action
+
+    def __repr__(self) -> str:
+        return "Mask(...)"
+
+    def document(self, document: Document) -> Document:
+        """The document, or a document key, with its values masked."""
+        masked: Document = _walk(document, self._root)
+        return masked
+
+    def update(self, description: Document) -> Document:
+        """An `updateDescription`, or the oplog's diff (`$v: 2`), with its values masked."""
+        if "$v" in description:
+            return {**description, "diff": _diff(description.get("diff", {}), self._root)}
+        masked = dict(description)
+        if "updatedFields" in masked:
+            masked["updatedFields"] = _fields(masked["updatedFields"] or {}, self._root)
+        if "removedFields" in masked:
+            masked["removedFields"] = [path for path in masked["removedFields"] or [] if not self._omits(path)]
+        if "truncatedArrays" in masked:
+            masked["truncatedArrays"] = [each for each in masked["truncatedArrays"] if not self._omits(each["field"])]
+        if "disambiguatedPaths" in masked:
+            paths = masked["disambiguatedPaths"] or {}
+            masked["disambiguatedPaths"] = {path: steps for path, steps in paths.items() if not self._omits(path)}
+        return masked
+
+    def event(self, event: Document) -> Document:
+        """A change event, or what a row of the source is made of, with its documents masked."""
+        masked = dict(event)
+        for name, function in self.columns.items():
+            if isinstance(masked.get(name), dict):
+                masked[name] = function(masked[name])
+        return masked
+
+    @property
+    def columns(self) -> dict[str, Callable[[Document], Document]]:
+        """What masks each part of an event that holds documents, by its name."""
+        documents = ("documentKey", "fullDocument", "fullDocumentBeforeChange")
+        updates = ("rawUpdateDescription", "updateDescription")
+        return dict.fromkeys(documents, self.document) | dict.fromkeys(updates, self.update)
+
+    def _omits(self, path: str) -> bool:
+        node = _at(self._root, path)
+        return node.action is _omit if node else False
+
+
+def parse_mask(text: str, secret: Callable[[str], str]) -> Mask | None:
+    """The mask that an option describes as JSON; None if it masks nothing. `secret` gives the key by its reference.
+
+    Raises MaskError.
+    """
+    given = _parsed(text)
+    rules: dict[tuple[str, ...], Action] = {}
+    for name in ACTIONS:
+        paths = given.get(name, {} if name == "truncate" else [])
+        if not isinstance(paths, Mapping if name == "truncate" else list):
+            raise MaskError(
+                f"mask: {name} is {'a table of lengths by paths' if name == 'truncate' else 'an array of paths'}"
+            )
+        for path in paths:
+            steps = _path(path)
+            if steps in rules:
+                raise MaskError(f"mask: {path} is masked twice")
+            if steps[0] == "_id" and name != "hash":
+                raise MaskError(f"mask: {path} is in the key of a document, which can be hashed only")
+            rules[steps] = _omit if name == "omit" else _REPLACING.get(name) or _truncating(path, paths)
+    described = json.dumps({name: given[name] for name in sorted(given.keys() - {"key"})})
+    if given.get("hash"):
+        hashing = _hashing(given, secret)
+        rules |= {steps: hashing for path in given["hash"] if (steps := _path(path))}
+        described += str(hashing(described))
+    return Mask(rules, sha256(described.encode()).hexdigest()[:16]) if rules else None
+
+
+def omitting(paths: list[str]) -> Mask | None:
+    """The mask that leaves out these paths. Raises MaskError."""
+    return parse_mask(json.dumps({"omit": paths}), lambda _: "") if paths else None
+
+
+def _parsed(text: str) -> Mapping[str, Any]:
+    try:
+        given = json.loads(text or "{}")
+    except ValueError:
+        raise MaskError("mask: this is no JSON") from None
+    if not isinstance(given, dict):
+        raise MaskError("mask: this is no document")
+    if unknown := sorted(given.keys() - _OPTION_NAMES):
+        raise MaskError(f"mask: there is no {unknown[0]!r}; there are {', '.join(sorted(_OPTION_NAMES))}")
+    return given
+
+
+def _path(path: Any) -> tuple[str, ...]:
+    try:
+        return parse_path(path if isinstance(path, str) else "")
+    except SchemaError as error:
+        raise MaskError(f"mask: {path!r} is no path: {error}") from None
+
+
+def _hashing(given: Mapping[str, Any], secret: Callable[[str], str]) -> Action:
+    reference = given.get("key")
+    if not isinstance(reference, str) or reference.partition(":")[0] not in {"env", "file"}:
+        raise MaskError("mask: hash needs key = 'env:NAME' or 'file:PATH', which hold the key")
+    key = secret(reference).encode()
+    if len(key) < _KEY_LENGTH_MIN:
+        raise MaskError(f"mask: the key in {reference} is shorter than {_KEY_LENGTH_MIN} characters: it can be guessed")
+    return _Hashing(key)
+
+
+class _Hashing:
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def __call__(self, value: Any) -> str:
+        return hmac.digest(self._key, key_identity(dumps(value)).encode(), "sha256").hex()
+
+
+class _Truncating:
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __call__(self, value: Any) -> Any:
+        return value[: self._length] if type(value) is str else None
+
+
+def _truncating(path: str, lengths: Any) -> Action:
+    length = lengths[path] if isinstance(lengths, Mapping) else None
+    if type(length) is not int or length < 0:
+        raise MaskError(f"mask: truncate has the number of characters that remain of {path}")
+    return _Truncating(length)
+
+
+def _omit(_: Any) -> Any:
+    return _OMITTED
+
+
+def _null(_: Any) -> None:
+    return None
+
+
+def _redact(_: Any) -> str:
+    return REDACTED
+
+
+_REPLACING: Final[dict[str, Action]] = {"hash": _redact, "null": _null, "redact": _redact}
+"""`hash` gets its function with the key."""
+
+
+def _at(node: _MaskNode, name: str) -> _MaskNode | None:
+    """The node that the name, or the path, leads to; None where nothing is masked at or below it."""
+    if node.action is not None:
+        return node
+    for step in name.split("."):
+        if step in node.names:
+            node = node.names[step]
+        elif not step.isdigit():
+            return None
+        if node.action is not None:
+            return node
+    return node
+
+
+def _walk(value: Any, node: _MaskNode) -> Any:
+    if node.action is not None:
+        return _masked(value, node.action)
+    if type(value) is list:
+        return [_walk(item, node) for item in value]
+    return _fields(value, node) if type(value) is dict else value
+
+
+def _fields(document: Document, node: _MaskNode) -> Document:
+    """The fields, whose names may be paths, with what the node masks of them."""
+    masked: Document = {}
+    for name, value in document.items():
+        below = _at(node, name)
+        if below is None:
+            masked[name] = value
+        elif below.action is not _omit:
+            masked[name] = _walk(value, below)
+    return masked
+
+
+def _masked(value: Any, action: Action) -> Any:
+    if value is None:
+        return None
+    if type(value) is list:
+        return [_masked(item, action) for item in value]
+    return {name: _masked(item, action) for name, item in value.items()} if type(value) is dict else action(value)
+
+
+def _diff(diff: Document, node: _MaskNode) -> Document:
+    """A diff of the object or the array at the node."""
+    if diff.get("a") is True:
+        return _array_diff(diff, node)
+    masked: Document = {}
+    for section, content in diff.items():
+        if section in {"i", "u"}:
+            masked[section] = _fields(content, node)
+        elif section == "d":
+            masked[section] = {name: each for name, each in content.items() if not _is_omitted(_at(node, name))}
+        elif not _is_omitted(below := _at(node, section[1:])):
+            masked[section] = content if below is None else _diff(content, below)
+    return {section: content for section, content in masked.items() if content or section not in {"d", "i", "u"}}
+
+
+def _array_diff(diff: Document, node: _MaskNode) -> Document:
+    masked: Document = {}
+    for section, content in diff.items():
+        if section[:1] == "u" and section[1:].isdigit():
+            masked[section] = _walk(content, node)
+        elif section[:1] == "s" and section[1:].isdigit():
+            masked[section] = _diff(content, node)
+        else:
+            masked[section] = content
+    return masked
+
+
+def _is_omitted(node: _MaskNode | None) -> bool:
+    return node is not None and node.action is _omit
