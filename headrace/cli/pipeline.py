@@ -37,6 +37,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
 
     add("check", _check, "say what is wrong with the job, one line each, without running it; the exit status is 1 then")
     add("explain", _explain, "show which stage runs where, without connecting")
+    add("replay", _replay, "give the sinks again what they have refused, from the job's dead letters")
     reset = add("reset", _reset, "remove the checkpoint, so that the next run begins at startingPosition")
     reset.add_argument("--data", action="store_true", help="also remove the tables of its sinks")
     run = add("run", _run, "run the job until SIGTERM or SIGINT, then finish the current batch")
@@ -109,6 +110,19 @@ def _explain(job: Job, arguments: argparse.Namespace) -> int:
 
     for line in explain_lines(job):
         _say(line)
+    return 0
+
+
+def _replay(job: Job, arguments: argparse.Namespace) -> int:
+    from headrace.spark.jobs.dead_letter_jobs import replay
+    from headrace.spark.jobs.runner import JobRunning, job_lock
+
+    try:
+        with job_lock(job):
+            for line in replay(job):
+                _say(line)
+    except JobRunning as error:
+        return _fail(str(error), EXIT_RUNNING)
     return 0
 
 

@@ -20,6 +20,11 @@ class FileKey:
 JOB_KEYS: Final = {
     "": {
         "checkpoint": FileKey("required", "folder of Spark's checkpoint; relative paths are relative to the file"),
+        "deadletter": FileKey("none", 'with `errors = "deadletter"`: path or URL of the table for refused rows'),
+        "deadletter_max": FileKey("1000", "how many rows may be refused until the job stops"),
+        "errors": FileKey(
+            "stop", "what a row that a sink refuses does: `stop` the job, or go to the `deadletter` table"
+        ),
         "mask": FileKey("nothing", "a table: values that are masked before anything is written, see below"),
         "metrics": FileKey("no metrics", "a table: metrics for Prometheus, see below"),
         "name": FileKey("the file's name", "the job's name in its output and metrics"),

@@ -43,10 +43,13 @@ from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.sinks.sink_options import SinkError, SinkOptions, parse_sink
 from headrace.spark.source.options import parse_options
-from headrace.spark.tables.table_location import resolved_path
+from headrace.spark.tables.table_location import location_of, resolved_path
 
 # The options of the source that are paths.
 _PATHS: Final = frozenset({"archive", "path"})
+
+
+ERRORS: Final = ("stop", "deadletter")
 
 
 class JobError(ValueError):
@@ -67,6 +70,9 @@ class Job:
     delay: str | None = None
     every: str | None = "0 seconds"
     """None: the job processes what is there and ends."""
+    deadletter: str = ""
+    """Where rows go that a sink refuses; empty: such a row stops the job."""
+    deadletter_max: int = 1000
     report_seconds: float = 5.0
     metrics: tuple[str, int] | None = None
     spark: Mapping[str, Any] = field(default_factory=dict)
@@ -121,6 +127,8 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
         tables=checked_lookup_tables(pipeline.get("tables", {}), folder),
         window=_window(pipeline),
         delay=pipeline.get("delay"),
+        deadletter=_deadletter(given, folder),
+        deadletter_max=int(given.get("deadletter_max", 1000)),
         every=None if trigger.get("availableNow") else str(trigger.get("every", "0 seconds")),
         report_seconds=float(given.get("report_seconds", 5.0)),
         metrics=_metrics(given.get("metrics")),
@@ -167,6 +175,8 @@ def _check_targets(job: Job) -> None:
         for other, other_path in paths[:number]:
             if path.startswith(other_path) or other_path.startswith(path):
                 raise SinkError(f"the sinks {other} and {sink} have one path: give each its own")
+        if job.deadletter and f"{location_of(job.deadletter)}/".startswith(path):
+            raise SinkError(f"the dead letters and the sink {sink} have one path: give them one of their own")
     targets = [
         tuple(sink.options.get(name) for name in ("uri", "database", "collection", "table"))
         for sink in job.sinks
@@ -212,6 +222,16 @@ def _window(pipeline: Mapping[str, Any]) -> Window | None:
         return None
     date = {"date": pipeline["date"]} if "date" in pipeline else {}
     return Window(pipeline["window"], pipeline.get("slide"), delay=pipeline.get("delay"), **date)
+
+
+def _deadletter(given: Mapping[str, Any], folder: Path) -> str:
+    """The path of the table of dead letters; empty if a refused row stops the job."""
+    errors = given.get("errors", "stop")
+    if errors not in ERRORS:
+        raise JobError(f"errors is one of {', '.join(ERRORS)}, not {errors!r}")
+    if (errors == "stop") != ("deadletter" not in given):
+        raise JobError("errors = 'deadletter' and deadletter, the path of a table, go together")
+    return resolved_path(str(given["deadletter"]), folder) if errors != "stop" else ""
 
 
 def _mask(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:

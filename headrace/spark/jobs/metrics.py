@@ -18,6 +18,7 @@ _EXPORTED: Final = (
     ("batch", "gauge", "Number of the last micro-batch."),
     ("batch_seconds", "gauge", "Time that the last micro-batch took."),
     ("batches_total", "counter", "Micro-batches ended by this process."),
+    ("dead_letters_total", "counter", "Rows that sinks have refused, written to the dead letters by this process."),
     ("lag_events", "gauge", "Events that the server has and the job has not committed; a lower bound at the maximum."),
     ("lag_seconds", "gauge", "Age of the first of these events, by the server's clock."),
     ("position_seconds", "gauge", "Cluster time of the committed position."),
@@ -36,6 +37,7 @@ class JobMetrics:
     batch: int | None = None
     batch_seconds: float | None = None
     batches_total: int = 0
+    dead_letters_total: int = 0
     lag_events: int | None = None
     lag_seconds: float | None = None
     position: str = ""
@@ -55,10 +57,11 @@ class JobMetrics:
             self.rows_total += rows
             self.rows_per_second = rows / seconds if seconds > 0 else 0.0
 
-    def committed(self, rest_count: int) -> None:
-        """Counts the values that a sink's commit has put into the rest of a typed table."""
+    def committed(self, rest_count: int, dead_letter_count: int) -> None:
+        """Counts what a sink's commit has put into the rest of a typed table, and the rows that it has refused."""
         with self.lock:
             self.rest_values_total += rest_count
+            self.dead_letters_total += dead_letter_count
 
     def line(self) -> str:
         """One line for a person."""
@@ -68,6 +71,7 @@ class JobMetrics:
             behind = "" if self.lag_events is None else f", {self.lag_events} events ({self.lag_seconds:.0f} s) behind"
             rate = f"{self.rows_total} rows, {self.rows_per_second or 0:.0f} rows/s"
             rate += f", {self.rest_values_total} values in _rest" if self.rest_values_total else ""
+            rate += f", {self.dead_letters_total} dead letters" if self.dead_letters_total else ""
             position = f" at {self.position}" if self.position else ""
             return f"{self.job}: batch {self.batch}, {rate}{behind}, {self.phase}{position}"
 

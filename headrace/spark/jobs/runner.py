@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.jobs.checkpoint import planned_end
+from headrace.spark.jobs.dead_letter_jobs import dead_letter_locations, with_dead_letters
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
 from headrace.spark.jobs.job_upkeep import JobUpkeep
@@ -147,6 +148,7 @@ class _Run:
         self._logs = [sink for sink in sinks if isinstance(sink, LogSink)]
         for log in self._logs:
             log.source = stream_fingerprint(parse_options(self._options), job.stages)
+        sinks = with_dead_letters(job, sinks)
         writer = rows.writeStream.foreachBatch(self._gated(for_each_batch(*sinks, listener=self._committed)))
         writer = writer.option("checkpointLocation", str(job.checkpoint)).queryName(job.name)
         self._query = writer.trigger(**job.trigger).start()
@@ -208,7 +210,7 @@ class _Run:
         return call
 
     def _committed(self, report: BatchReport) -> None:
-        self._metrics.committed(report.rest_count)
+        self._metrics.committed(report.rest_count, report.dead_letter_count)
         if self._batch_listener:
             self._batch_listener(report)
 
@@ -309,6 +311,7 @@ def reset_job(job: Job, *, data: bool = False) -> ResetResult:
     The next run begins at `startingPosition`; sinks whose tables remain skip what they have. Raises JobRunning.
     """
     locations = [location_of(job.checkpoint)] + ([sink.location for sink in job.sinks if sink.location] if data else [])
+    locations += dead_letter_locations(job) if data else []
     with job_lock(job):
         removed = [location.url for location in locations if location.remove()]
         if data:

@@ -80,7 +80,7 @@ class BatchReport:
     """A committed batch: its rows, how many of them are new events, and the token that the sink has reached.
 
     `first_event_ms` is when the first event was written, `committed_ms` when the batch was committed. `rest_count` are
-    values that have no column of a typed table.
+    values that have no column of a typed table, `dead_letter_count` rows that the sink has refused.
     """
 
     batch: int
@@ -90,6 +90,7 @@ class BatchReport:
     first_event_ms: int | None
     committed_ms: int
     rest_count: int = 0
+    dead_letter_count: int = 0
 
 
 class SinkPosition(Protocol):

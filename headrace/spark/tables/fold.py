@@ -29,6 +29,7 @@ from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, R
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity, same_document_key
 from headrace.spark.tables.apply_update import CannotApply, apply_update
+from headrace.spark.tables.refused_rows import RowRefused
 
 # After these the collection of that name is another one, or none; what it holds then comes by its own rows.
 INVALIDATING: Final = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
@@ -38,7 +39,7 @@ _OBJECT_ID: Final = '{"_id":{"$oid":"'
 _OBJECT_ID_LENGTH: Final = len(_OBJECT_ID) + 24 + len('"}}')
 
 
-class MirrorDiverged(RuntimeError):
+class MirrorDiverged(RowRefused):
     """An update came for a document that the mirror does not have, or that it does not fit: not the same collection."""
 
 
@@ -231,7 +232,7 @@ class _Folding:
         elif self._state.is_early(row.token):
             self._absolute = False
         else:
-            raise MirrorDiverged(f"the mirror has no document {key}, which was updated at {row.token}")
+            raise MirrorDiverged(f"the mirror has no document {key}, which was updated at {row.token}", row.token)
 
     def _updated(self, before: dict[str, Any] | str, row: Row) -> dict[str, Any]:
         self._absolute = False
@@ -239,7 +240,7 @@ class _Folding:
             document = loads(before) if isinstance(before, str) else before
             return apply_update(document, loads(row.updateDescription or "{}"))
         except CannotApply as error:
-            raise MirrorDiverged(f"the update of {row.documentKey} at {row.token}: {error}") from error
+            raise MirrorDiverged(f"the update of {row.documentKey} at {row.token}: {error}", row.token) from error
 
     def _current(self, identity: str) -> _Changed:
         if identity in self._changed:

@@ -161,8 +161,9 @@ class VersionChanges:
         if row.fullDocument is not None:
             return row.fullDocument
         if version is None:
-            raise MirrorDiverged(f"the history has no document {key_of(row)}, which was updated at {row.token}")
+            message = f"the history has no document {key_of(row)}, which was updated at {row.token}"
+            raise MirrorDiverged(message, row.token)
         try:
             return dumps(apply_update(loads(version.document), loads(row.updateDescription or "{}")))
         except CannotApply as error:
-            raise MirrorDiverged(f"the update of {row.documentKey} at {row.token}: {error}") from error
+            raise MirrorDiverged(f"the update of {row.documentKey} at {row.token}: {error}", row.token) from error

@@ -1,0 +1,76 @@
+"""Rows that a sink refuses, and what becomes of the rows after them.
+
+A document whose update was refused is not as the source's any more: further updates of it are refused as well, until a
+row brings it as it is (an insert, a replacement, a row of a snapshot, an update with `fullDocument`), or takes it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headrace.spark.rows.events import SNAPSHOT, Row
+from headrace.spark.rows.extjson import dumps, loads
+from headrace.spark.rows.key_identity import key_identity
+
+_DOCUMENT_OPERATIONS = frozenset({"delete", "insert", "replace", "update", SNAPSHOT})
+_ENDING = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
+
+
+class RowRefused(RuntimeError):
+    """A sink cannot take the row with this token, and has committed nothing of its batch."""
+
+    def __init__(self, message: str, token: str = "") -> None:
+        super().__init__(message)
+        self.token = token
+
+
+@dataclass(slots=True)
+class RefusedRows:
+    """The keys, by their identity, whose documents wait for a row that brings them, and the tokens that were refused.
+
+    `reasons` are the sink's, by the token of the row. Events up to `done` are in the sink already: they are given to it
+    as they are, and say nothing.
+    """
+
+    waiting: set[str] = field(default_factory=set)
+    done: str = ""
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def divided(self, rows: Sequence[Row]) -> Division:
+        """Which of the rows, in the order of their tokens, the sink is to get."""
+        waiting = set(self.waiting)
+        division = Division([], [], waiting)
+        for number, row in enumerate(rows):
+            if row.token <= self.done and row.operationType != SNAPSHOT:
+                division.taken.append(number)
+                continue
+            identity = identity_of(row)
+            refused = row.token in self.reasons and row.operationType != SNAPSHOT
+            if row.operationType in _ENDING:
+                waiting.clear()
+            elif identity and (row.operationType == "delete" or row.fullDocument is not None) and not refused:
+                waiting.discard(identity)
+            if refused or (identity and identity in waiting):
+                division.refused.append(number)
+                if identity:
+                    waiting.add(identity)
+            else:
+                division.taken.append(number)
+        return division
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The numbers of the rows for the sink, and of those refused; the keys that wait after them."""
+
+    taken: list[int]
+    refused: list[int]
+    waiting: set[str]
+
+
+def identity_of(row: Row) -> str | None:
+    """The identity of the key of the row's document; None if it is about none."""
+    if row.operationType not in _DOCUMENT_OPERATIONS or not row.documentKey:
+        return None
+    return key_identity(dumps(loads(row.documentKey)["_id"]))
