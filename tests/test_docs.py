@@ -252,9 +252,10 @@ def test_what_could_be_run_is_run_or_says_why_not(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_job_files_on_a_page_are_valid(page: Path, tmp_path: Path) -> None:
+def test_job_files_on_a_page_are_valid(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from headrace.spark.jobs.job_file import parse_job
 
+    monkeypatch.setenv("MASK_KEY", "a key for the examples of the pages")
     for text in re.findall(r"^```toml\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
         given = tomllib.loads(text)
         if "checkpoint" in given:

@@ -86,7 +86,7 @@ class Guarded:
 
 
 @pytest.mark.parametrize("history", [False, True])
-def test_refused_rows_are_written_and_the_others_applied(tmp_path: Path, history: bool) -> None:
+def test_refused_rows_go_to_the_table_and_the_others_are_applied(tmp_path: Path, history: bool) -> None:
     guarded = Guarded(tmp_path, history=history)
     counts = []
     for batch in batches(BATCHES):
@@ -164,7 +164,7 @@ class EvenNumbers:
         return BatchReport(batch.number, len(rows), len(rows), "", None, 0)
 
 
-def test_a_sink_of_ones_own_may_refuse_rows_by_their_tokens(tmp_path: Path) -> None:
+def test_a_custom_sink_may_refuse_rows_by_their_tokens(tmp_path: Path) -> None:
     sink = EvenNumbers()
     guarded = DeadLetterSink(sink, DeadLetters(tmp_path, 10), "own", lambda: 0)
     (batch,) = batches([[row(2, "createIndexes"), row(3, "createIndexes"), row(4, "create"), row(5, "create")]])
