@@ -91,7 +91,7 @@ _TYPED: Final = {
     "partition": FileKey("[]", "partitions: `day(created)`, also `year`, `month`, `hour`, or a value: `country`"),
     "rename": FileKey("{}", 'names of columns by path: `{"address.city" = "city"}`'),
     "schema": FileKey("documents as text", "`infer`, or the typed columns as DDL: `_id STRING, address.city STRING`"),
-    "schema_file": FileKey("the table's path and `.columns`", "with `infer`: the file with the columns, to be edited"),
+    "schema_file": FileKey("`_NAME.columns` next to the table", "with `infer`: the file of the columns, to be edited"),
 }
 
 SINK_KEYS: Final = {

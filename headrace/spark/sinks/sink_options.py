@@ -15,7 +15,14 @@ from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.log_sink import checked_writers
 from headrace.spark.sinks.typed_options import TYPED_OPTIONS, schema_file, typed_options
 from headrace.spark.tables.drop_policy import checked_policy
-from headrace.spark.tables.table_location import LocationError, TableLocation, local_folder, location_of, resolved_path
+from headrace.spark.tables.table_location import (
+    LocationError,
+    TableLocation,
+    is_url,
+    local_folder,
+    location_of,
+    resolved_path,
+)
 from headrace.spark.tables.typed.table_schema import INFER
 from headrace.spark.upkeep.upkeep_options import UpkeepError, UpkeepOptions, parse_upkeep
 
@@ -207,7 +214,7 @@ def _check_typed(name: str, options: dict[str, Any], folder: Path) -> None:
     """Raises SinkError for options of typed columns that are wrong; fills in where their file is."""
     if options.get("table", "delta") != "delta":
         raise SinkError(f"the sink {name!r} has typed columns in a Delta table with a path only")
-    if options.get("schema") == INFER or "schema_file" in options:
+    if "schema_file" in options or (options.get("schema") == INFER and is_url(options["path"])):
         options["schema_file"] = schema_file(options, options["path"], folder)
     try:
         typed_options(options, options["path"])

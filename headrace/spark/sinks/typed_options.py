@@ -24,7 +24,7 @@ def typed_options(options: Mapping[str, Any], path: str) -> TypedOptions | None:
     if not isinstance(given.get("schema"), str) or not given["schema"].strip():
         raise SchemaError(f"{', '.join(sorted(given))}: a table with typed columns needs schema = 'infer', or a schema")
     schema = str(given["schema"]).strip()
-    file = str(given.get("schema_file", "" if is_url(path) or schema != INFER else f"{path}.columns"))
+    file = str(given.get("schema_file", "" if is_url(path) or schema != INFER else _next_to(path)))
     evolve = str(given.get("evolve", "widen" if schema == INFER else "none"))
     if evolve not in EVOLUTIONS:
         raise SchemaError(f"evolve is one of {', '.join(EVOLUTIONS)}, not {evolve!r}")
@@ -43,7 +43,12 @@ def schema_file(options: Mapping[str, Any], path: str, folder: Path) -> str:
     """The path of the schema's file as a job's file in `folder` means it; a table in an object store has one there."""
     if "schema_file" in options:
         return str(folder / str(options["schema_file"]))
-    return str(folder / f"{path.partition('://')[2].replace('/', '-')}.columns" if is_url(path) else f"{path}.columns")
+    return str(folder / f"_{path.partition('://')[2].replace('/', '-')}.columns") if is_url(path) else _next_to(path)
+
+
+def _next_to(path: str) -> str:
+    """The file next to a table in a folder. A table of another collection has no name that begins with `_`."""
+    return str(Path(path).with_name(f"_{Path(path).name}.columns"))
 
 
 def _flattened(given: Any) -> frozenset[tuple[str, ...]] | None:

@@ -77,7 +77,7 @@ def test_masked_typed_tables_are_equal_to_the_collection(spark: SparkSession, tm
         orders = client.shop.orders
         write(orders)
         run_job(job_of(server.uri, tmp_path), session=spark, report=lines.append)
-        assert (tmp_path / "mirror.columns").read_text().splitlines()[-7].startswith("sum bigint")
+        assert (tmp_path / "_mirror.columns").read_text().splitlines()[-7].startswith("sum bigint")
         update(orders)
         metrics = run_job(job_of(server.uri, tmp_path), session=spark, report=lines.append)
         assert [(each.sink.split()[0], each.equal) for each in verify_job(job_of(server.uri, tmp_path))] == [
