@@ -111,8 +111,7 @@ def _to_add(txn: WriteTransaction, collection: Collection, document: bytes, reco
         if not index.unique:
             if index.refuses_duplicates:
                 for key in keys:
-                    if _is_held(txn, key, record):
-                        raise _duplicate_in(collection, index, document, key)
+                    _take(txn, collection, index, document, key, record)
             entries += [(key, False) for key in keys]
             continue
         for key in keys:
@@ -133,12 +132,26 @@ def _keys(txn: WriteTransaction, collection: Collection, index: Index, document:
     return keys
 
 
-def _is_held(txn: WriteTransaction, key: bytes, record: bytes | None) -> bool:
-    """Whether another record has an entry with this key, in an index whose entries are not unique. A key that was cut
-    does not say."""
+def _take(
+    txn: WriteTransaction, collection: Collection, index: Index, document: bytes, key: bytes, record: bytes | None
+) -> None:  # fmt: skip
+    """Raise 11000 where another record has an entry with this key, in an index whose entries are not unique. A key that
+    was cut does not say.
+
+    Entries of two records are two keys, so that the key without a record is written, too, and removed again: by that a
+    client's transaction has it locked, or conflicts with who has brought it since.
+    """
     table = txn.tables["indexes"]
     if len(key) >= CUT_BYTES + 4 or (record is not None and txn.kv.get(key + record, db=table) is not None):
-        return False  # what a record has already stays
+        return  # what a record has already stays
+    if _is_held(txn, key, record):
+        raise _duplicate_in(collection, index, document, key)
+    txn.kv.put(key, b"", db=table)
+    txn.kv.delete(key, db=table)
+
+
+def _is_held(txn: WriteTransaction, key: bytes, record: bytes | None) -> bool:
+    table = txn.tables["indexes"]
     with txn.kv.cursor(table) as cursor:
         moved = cursor.set_range(key)
         while moved and (entry := cursor.key()).startswith(key):
@@ -250,12 +263,13 @@ def add(txn: WriteTransaction, collection: Collection, index: Index, documents: 
 
     Raises 11000 where another record has a unique key, 171, 16746.
     """
-    table, maker = txn.tables["indexes"], key_maker(index)
+    table, keys_of, unique = txn.tables["indexes"], key_maker(index).keys, index.unique
     items = []
     for record, document in documents:
-        keys, traits = maker.keys(document)
-        index.traits |= traits
-        if not index.unique:
+        keys, traits = keys_of(document)
+        if traits:
+            index.traits |= traits
+        if not unique:
             items += [(key + record, b"") for key in keys]
             continue
         for key in keys:
