@@ -10,8 +10,8 @@ Rule: a channel holds every entry of its scope from `start` on. When it is full 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.changes.entry import DecodedEntry
@@ -99,15 +99,15 @@ class Channel:
         return [entries[index] for index in range(skip, len(entries))]
 
 
-def channel_keys(topics: tuple[str, ...], live: dict[str, Channel]) -> list[str]:
-    """The channels that an entry of these topics belongs to: collection, database (`db.`), deployment (``)."""
+def channel_keys(topics: Iterable[str], live: Mapping[Any, object]) -> list[Any]:
+    """The keys among `live` that entries of these topics concern: of collection, database (`db.`), deployment (``)."""
     keys: dict[str, None] = {"": None}
     for topic in topics:
         database = topic.partition(".")[0] + "."
         keys[topic] = None
         keys[database] = None
         if topic.endswith(".$cmd"):  # a command concerns every collection of its database
-            keys.update(dict.fromkeys(key for key in live if key.startswith(database)))
+            keys.update(dict.fromkeys(key for key in live if key and key.startswith(database)))
     return [key for key in keys if key in live]
 
 

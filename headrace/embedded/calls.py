@@ -10,7 +10,8 @@ once, from the reply.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import bson
 from bson.codec_options import DEFAULT_CODEC_OPTIONS, CodecOptions
@@ -26,6 +27,22 @@ _BATCHES: Final = {"cursor": {"firstBatch": 1, "nextBatch": 1}}
 _VALUE: Final = {"value": 1}
 _to_dict: Final = bson._bson_to_dict  # type: ignore[attr-defined]  # the C codec, less a call
 _to_bson: Final = bson._dict_to_bson  # type: ignore[attr-defined]
+
+
+class Closing:
+    """Ends with its `with`."""
+
+    def close(self) -> None:
+        """Close it. Again: nothing."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Calls:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64
 
 from headrace import limits
 from headrace.clock import monotonic
-from headrace.embedded.calls import options_of, pipeline_of
+from headrace.embedded.calls import Closing, options_of, pipeline_of
 from headrace.embedded.change_event import ChangeEvent
 from headrace.embedded.error_types import Closed, StreamInvalidated, Timeout
 from headrace.embedded.event_queue import EventQueue
@@ -34,7 +33,7 @@ _REOPENED_CODES: Final = frozenset({43, 237})
 """CursorNotFound, CursorKilled: nothing is wrong with the position."""
 
 
-class EmbeddedChangeStream:
+class EmbeddedChangeStream(Closing):
     """What `watch` returns. A context manager and an iterator; every method may be called from any thread.
 
     Args:
@@ -242,14 +241,6 @@ class EmbeddedChangeStream:
                 self._local.execute(self._database, "killCursors", decode(raw), raw)
             except Closed:
                 return
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_cursor_id", 0) and not self._is_closed:

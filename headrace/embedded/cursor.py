@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from bson import Int64
 
-from headrace.embedded.calls import key_document, options_of
+from headrace.embedded.calls import Closing, key_document, options_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.embedded.session import EmbeddedSession
 
 
-class EmbeddedCommandCursor:
+class EmbeddedCommandCursor(Closing):
     """The documents of a command's cursor, a batch at a time. An iterator and a context manager."""
 
     def __init__(
@@ -111,14 +110,6 @@ class EmbeddedCommandCursor:
             if not self._documents and self._tails:
                 raise StopIteration
         return self._documents.popleft()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "cursor_id", 0):

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from bson.codec_options import DEFAULT_CODEC_OPTIONS
 
 from headrace.clock import Clock
-from headrace.embedded.calls import Calls, options_of
+from headrace.embedded.calls import Calls, Closing, options_of
 from headrace.embedded.cursor import EmbeddedCommandCursor
 from headrace.embedded.database import EmbeddedDatabase
 from headrace.embedded.jobs import Jobs
@@ -54,7 +53,7 @@ def open_store(
     )
 
 
-class EmbeddedStore:
+class EmbeddedStore(Closing):
     """An open data directory. Its methods may be called from many threads; a child of a fork must open its own."""
 
     def __init__(self, local: LocalEngine, codec_options: Any, read_concern: Any, write_concern: Any) -> None:
@@ -177,14 +176,6 @@ class EmbeddedStore:
         """End streams and what waits, finish the write that is being committed, and close the directory. Again:
         nothing. Done at the end of the interpreter as well."""
         self._end()
-
-    def __enter__(self) -> EmbeddedStore:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 NOT_THERE = frozenset({

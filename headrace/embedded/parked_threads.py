@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.clock import monotonic
+from headrace.cursors.channels import channel_keys
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.shell import NoShell, Shell
 from headrace.dispatch.wait import Wait
@@ -92,15 +93,8 @@ class ParkedThreads(NoShell):
         parked = self._parked
         if not parked:
             return
-        keys: dict[Any, None] = {"": None}
-        for topics, _, _ in committed.runs:
-            for topic in topics:
-                database = topic.partition(".")[0] + "."
-                keys[topic] = keys[database] = None
-                if topic.endswith(".$cmd"):  # a command concerns every collection of its database
-                    keys.update(dict.fromkeys(key for key in parked if key and key.startswith(database)))
-        for key in keys:
-            _wake(parked.get(key, {}))
+        for key in channel_keys([topic for topics, _, _ in committed.runs for topic in topics], parked):
+            _wake(parked[key])
 
     # What the engine calls: `dispatch.shell.Shell`.
 

@@ -12,12 +12,11 @@ import selectors
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import OperationFailure
 
-from headrace.embedded.calls import Calls
+from headrace.embedded.calls import Calls, Closing
 from headrace.server.core import Core, Hosted
 from headrace.server.uri import tls_options, uri_of
 
@@ -59,7 +58,7 @@ class _Loop(asyncio.SelectorEventLoop):
         return self.call_soon_threadsafe(callback, *args, context=context)
 
 
-class ServedStore:
+class ServedStore(Closing):
     """A store that is served; a context manager."""
 
     def __init__(
@@ -153,11 +152,3 @@ class ServedStore:
         core = Core(self.options, throw_away=self._local.throw_away, failed=self._local.fail, hosted=hosted)
         await core.start()
         return core
-
-    def __enter__(self) -> ServedStore:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -17,8 +17,9 @@ from headrace import limits
 from headrace.changes.entry import DecodedEntry
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.lock_waits import wait_until_unused
-from headrace.errors import AnsweredError, CommandError
+from headrace.errors import CommandError
 from headrace.execution.matches import Target, measure
+from headrace.execution.output import temporary_collection
 from headrace.execution.storage_stats import count_of
 from headrace.store import catalog_changes
 from headrace.store.catalog import Collection
@@ -35,16 +36,8 @@ def move(context: CommandContext, source: Collection, goal: str, *, drops_target
         catalog_changes.move(context.txn, source, goal, context.txn.collection(goal))
         return
     temporary = f"{goal.partition('.')[0]}.tmp{uuids.uuid4().hex[:5]}.renameCollection"
-    context.engine.temporary.add(temporary)
-    try:
+    with temporary_collection(context, temporary):
         _move(context, source, temporary, goal, drops_target=drops_target)
-    except AnsweredError:
-        left = context.txn.collection(temporary)
-        if left is not None:
-            catalog_changes.drop(context.txn, left)
-        raise
-    finally:
-        context.engine.temporary.discard(temporary)
 
 
 def _move(context: CommandContext, source: Collection, temporary: str, goal: str, *, drops_target: bool) -> None:

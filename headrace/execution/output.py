@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,11 +66,25 @@ def write_output(
     return iter(())
 
 
+@contextmanager
+def temporary_collection(context: CommandContext, namespace: str) -> Iterator[None]:
+    """During the `with` a collection of this name is the command's, which fills it; if it fails, it is dropped."""
+    context.engine.temporary.add(namespace)
+    try:
+        yield
+    except AnsweredError:
+        left = context.txn.collection(namespace)
+        if left is not None:
+            catalog_changes.drop(context.txn, left)
+        raise
+    finally:
+        context.engine.temporary.discard(namespace)
+
+
 def _out(context: CommandContext, goal: str, documents: Iterator[dict[str, Any]]) -> None:
     """Replace the collection: the documents go into a new one that takes the old one's name, options and indexes."""
     temporary = f"{goal.partition('.')[0]}{_INFIX}{ObjectId()}"
-    context.engine.temporary.add(temporary)
-    try:
+    with temporary_collection(context, temporary):
         target = _temporary(context, temporary, context.txn.collection(goal))
         measure(context, target)
         for document in documents:
@@ -80,13 +95,6 @@ def _out(context: CommandContext, goal: str, documents: Iterator[dict[str, Any]]
         if old is not None and old.is_view:
             raise CommandError(166, f"Namespace {goal} is a view, not a collection")
         catalog_changes.rename(context.txn, target.collection, goal, old)
-    except AnsweredError:
-        left = context.txn.collection(temporary)
-        if left is not None:
-            catalog_changes.drop(context.txn, left)
-        raise
-    finally:
-        context.engine.temporary.discard(temporary)
 
 
 def _temporary(context: CommandContext, namespace: str, like: Collection | None) -> Target:

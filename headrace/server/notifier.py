@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.clock import monotonic
+from headrace.cursors.channels import channel_keys
 from headrace.dispatch.command import Command
 from headrace.dispatch.request import Request
 from headrace.dispatch.wait import Wait
@@ -110,17 +111,8 @@ class Notifier:
         parked = self._parked
         if not parked:
             return
-        keys: dict[Any, None] = {"": None}
-        for topics, _, _ in committed.runs:
-            for topic in topics:
-                database = topic.partition(".")[0] + "."
-                keys[topic] = None
-                keys[database] = None
-                if topic.endswith(".$cmd"):  # a command concerns every collection of its database
-                    keys.update(dict.fromkeys(key for key in parked if key and key.startswith(database)))
-        for key in keys:
-            here = parked.get(key)
-            if here:
+        for key in channel_keys([topic for topics, _, _ in committed.runs for topic in topics], parked):
+            if here := parked[key]:
                 self._wake(here)
 
     def queue(self, peer: Peer, command: Command, request: Request) -> None:

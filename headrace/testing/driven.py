@@ -23,7 +23,7 @@ from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo, Request
 from headrace.dispatch.wait import Wait
-from headrace.errors import CommandError
+from headrace.errors import CommandError, Interrupted
 from headrace.store.store import MapFull, Store
 from headrace.turns import Turn, Turns
 from headrace.values.bson import decode, encode
@@ -90,16 +90,19 @@ class DrivenServer:
         return answer if isinstance(answer, Wait) else decode(answer)
 
     def in_turns(
-        self, database: str, body: dict[str, Any], between: Callable[[int], object] = lambda count: None
-    ) -> tuple[dict[str, Any], int]:
+        self, database: str, body: dict[str, Any], between: Callable[[int], object] = lambda count: None,
+        *, interruption: Interrupted | None = None,
+    ) -> tuple[dict[str, Any], int]:  # fmt: skip
         """The reply to a write that pauses at each of its ticks, and how often it has. What it has done is committed at
-        each pause; `between` is called behind that, and may raise: the process ends there."""
+        each pause; `between` is called behind that, and may raise: the process ends there. `interruption`: what the
+        write is interrupted by at each pause."""
         turns, store, request = Turns(seconds=0.0), self.store, self.request(database, body)
         txn, pauses = store.begin(), 0
         result = turns.run(self.engine.run_write, self.engine.command(request), request, txn)
         while isinstance(result, Turn):
             pauses += 1
             store.commit(txn)
+            result.interruption = interruption
             try:
                 between(pauses)
             except BaseException:

@@ -16,8 +16,6 @@ from headrace.store.check.directory import check
 from headrace.store.data_file import UnusableDirectory
 from headrace.testing.clock import FakeClock
 from headrace.testing.driven import DrivenServer
-from headrace.turns import Turn, Turns
-from headrace.values.bson import decode
 
 COUNT = 60
 
@@ -61,24 +59,11 @@ def write_much(server: DrivenServer) -> None:
 
 def commit_in_turns(server: DrivenServer, between: Callable[[int], object], body: Any = None) -> dict[str, Any]:
     """The reply to the commit; `between` is called at each pause, and may raise."""
-    turns, store = Turns(seconds=0.0), server.store
-    request = server.request("admin", body or {"commitTransaction": 1, **part_of()})
-    txn, pauses = store.begin(), 0
-    result = turns.run(server.engine.run_write, server.engine.command(request), request, txn)
-    while isinstance(result, Turn):
-        pauses += 1
-        store.commit(txn)
-        result.interruption = Interrupted(11601, "operation was interrupted")  # which a commit does not mind
-        try:
-            between(pauses)
-        except BaseException:
-            turns.abandon(result)
-            raise
-        txn = store.begin()
-        result = turns.resume(result, txn)
-    store.commit(txn)
+    interruption = Interrupted(11601, "operation was interrupted")  # which a commit does not mind
+    command = body or {"commitTransaction": 1, **part_of()}
+    reply, pauses = server.in_turns("admin", command, between, interruption=interruption)
     assert pauses > 20
-    return decode(result)
+    return reply
 
 
 def all_in(server: DrivenServer, name: str = "c", **options: Any) -> list[dict[str, Any]]:

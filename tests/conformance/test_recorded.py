@@ -12,6 +12,7 @@ import json
 import queue
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,35 +36,27 @@ pytestmark = [
 ]
 
 
-def _work(cases: queue.SimpleQueue[Any], failures: dict[str, str], check: Any, turn_seconds: float) -> None:
-    """Run cases against a server of one's own until there are none."""
+def run_cases(cases: queue.SimpleQueue[Any], failures: dict[str, str], check: Any, runner_of: Any) -> None:
+    """Run cases with a runner, made again where one fails, until there are none."""
     ignored = set(json.loads((check.RECORDINGS / "RELEASE").read_text())["later"]) | {"errmsg"}
-    with headrace.Server(enable_test_commands=True) as server:
-        server._running.scheduler.turns.seconds = turn_seconds
-        host, _, port = server.address.rpartition(":")
-        runner = check.Runner(host, int(port))
-        while True:
-            try:
-                case = cases.get_nowait()
-            except queue.Empty:
-                return
-            expected = check.plain(case.pop("expect"), ignored)
-            try:
-                difference = check.first_difference(expected, check.plain(runner.run_case(case), ignored))
-            except Exception as failure:  # a broken connection is a failed case, not the end of the test
-                difference = f"{type(failure).__name__}: {failure}"
-                runner = check.Runner(host, int(port))
-            if difference is not None:
-                failures[case["id"]] = difference
+    runner = runner_of()
+    while True:
+        try:
+            case = cases.get_nowait()
+        except queue.Empty:
+            return
+        expected = check.plain(case.pop("expect"), ignored)
+        try:
+            difference = check.first_difference(expected, check.plain(runner.run_case(case), ignored))
+        except Exception as failure:  # a broken connection is a failed case, not the end of the test
+            difference = f"{type(failure).__name__}: {failure}"
+            runner = runner_of()
+        if difference is not None:
+            failures[case["id"]] = difference
 
 
-@pytest.fixture(scope="module")
-def failures() -> dict[str, str]:
-    return failing(TURN_SECONDS)
-
-
-def failing(turn_seconds: float) -> dict[str, str]:
-    """Every case that does not pass, with its first difference, on servers whose commands run in turns that long."""
+def all_failing(work: Callable[[queue.SimpleQueue[Any], dict[str, str], Any], None], count: int) -> dict[str, str]:
+    """Every case that does not pass, with its first difference: `work` runs cases in so many threads."""
     assert FOLDER is not None
     sys.path.insert(0, str(FOLDER))
     try:
@@ -75,21 +68,41 @@ def failing(turn_seconds: float) -> dict[str, str]:
         with gzip.open(FOLDER / "recordings" / f"{family}.jsonl.gz", "rt") as lines:
             for line in lines:
                 cases.put(check.loads(line, json_options=check.OPTIONS))
-    failures_by_case: dict[str, str] = {}
-    threads = [
-        threading.Thread(target=_work, args=(cases, failures_by_case, check, turn_seconds)) for _ in range(SERVER_COUNT)
-    ]
+    failures: dict[str, str] = {}
+    threads = [threading.Thread(target=work, args=(cases, failures, check)) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return failures_by_case
+    return failures
+
+
+@pytest.fixture(scope="module")
+def failures() -> dict[str, str]:
+    return failing(TURN_SECONDS)
+
+
+def failing(turn_seconds: float) -> dict[str, str]:
+    """As `all_failing`, by wire, on servers whose commands run in turns that long."""
+
+    def work(cases: queue.SimpleQueue[Any], failures: dict[str, str], check: Any) -> None:
+        with headrace.Server(enable_test_commands=True) as server:
+            server._running.scheduler.turns.seconds = turn_seconds
+            host, _, port = server.address.rpartition(":")
+            run_cases(cases, failures, check, lambda: check.Runner(host, int(port)))
+
+    return all_failing(work, SERVER_COUNT)
+
+
+def unexpected(failures: dict[str, str], family: str) -> str:
+    """What fails of a family and may not, a line each."""
+    here = sorted(item for item in failures.items() if item[0].startswith(f"{family}/") and item[0] not in KNOWN)
+    return "\n".join(f"{name}: {text}" for name, text in here)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_recorded_case_of_a_family_is_answered_as_mongodb_did(family: str, failures: dict[str, str]) -> None:
-    here = {name: text for name, text in failures.items() if name.startswith(f"{family}/") and name not in KNOWN}
-    assert not here, "\n".join(f"{name}: {text}" for name, text in sorted(here.items()))
+    assert unexpected(failures, family) == ""
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN))

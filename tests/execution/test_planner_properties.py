@@ -39,17 +39,7 @@ def results(at: DrivenServer, name: str, spec: dict[str, Any], sort: dict[str, A
 def test_an_index_never_changes_a_result(
     made: list[dict[str, Any]], specs: list[Any], queries: list[tuple[dict[str, Any], Any]], built_last: bool
 ) -> None:
-    with DrivenServer(clock=FakeClock()) as at:
-        wanted = [{"key": key, "name": f"i{number}", **more} for number, (key, more) in enumerate(specs)]
-        if not built_last:
-            at.must("t", {"createIndexes": "indexed", "indexes": wanted})
-        for number, document in enumerate(made):
-            with_id = {"_id": number, **document}
-            reply = at.run("t", {"insert": "indexed", "documents": [with_id]})
-            if isinstance(reply, dict) and reply["n"]:
-                at.must("t", {"insert": "plain", "documents": [with_id]})
-        if built_last:
-            at.run("t", {"createIndexes": "indexed", "indexes": wanted})
+    with filled(made, specs, built_last=built_last) as at:
         for spec, sort in queries:
             expected, got = results(at, "plain", spec, sort), results(at, "indexed", spec, sort)
             if type(expected) is int or type(got) is int:
