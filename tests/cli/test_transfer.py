@@ -201,6 +201,7 @@ def test_what_is_no_document_is_said_with_its_line(
         (["import", "shop", "c.json"], "names no collection"),
         (["import", "a", "b", "c"], "too many arguments"),
         (["import"], "give a file and its collection"),
+        (["import", "shop.c", "nosuch"], "nosuch cannot be read"),
         (["import", "shop.c", "nosuch.json"], "nosuch.json cannot be read"),
     ],
 )
@@ -211,4 +212,6 @@ def test_a_wrong_command_line_is_said(
         status: Any = main([words[0], server.uri, *words[1:]])
     except SystemExit as ended:
         status = ended.code
-    assert status in (1, 2) and text in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert status in (1, 2) and text in printed.err
+    assert "0 documents" not in printed.out

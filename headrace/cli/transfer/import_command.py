@@ -57,6 +57,10 @@ class _Result:
     refused: int = 0
     errors: list[str] = field(default_factory=list)
 
+    def text(self) -> str:
+        """How many there are of each."""
+        return f"{self.stored} documents{f', {self.refused} refused' if self.refused else ''}"
+
     def refuse(self, text: str) -> None:
         """Count a document that the server has not taken."""
         self.refused += 1
@@ -75,6 +79,8 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     database, collection = split_namespace(given[0] if given else "")
     if given and not collection:
         raise Failed(f"{given[0]!r} names no collection: DB.COLLECTION", 2)
+    if given and str(path) != "-" and not path.exists():
+        raise Failed(f"{path} cannot be read: there is no such file", 2)
     if bool(given) == path.is_dir():
         raise Failed(
             f"{path} is a folder, whose collections have their names: leave out {given[0]}" if given
@@ -89,8 +95,10 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     finally:  # what is stored stays, also where the file is bad in its middle
         for text in result.errors:
             print(f"headrace: {text}", file=sys.stderr)
-        refused = f", {result.refused} refused" if result.refused else ""
-        print(f"{result.stored} documents{refused}")
+        if result.stored or result.refused:
+            print(result.text())
+    if not result.stored and not result.refused:
+        print(result.text())
     return 1 if result.refused else 0
 
 
@@ -175,7 +183,7 @@ def _restore(client: Client, folder: Path, arguments: argparse.Namespace, result
 def _metadata(path: Path) -> dict[str, Any]:
     from bson import json_util
 
-    if not path.exists():
+    if str(path) != "-" and not path.exists():
         return {}
     try:
         return dict(json_util.loads(path.read_text("utf-8")))
