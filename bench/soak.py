@@ -210,6 +210,7 @@ def _watch_memory(target: Target, ends: float) -> list[float]:
             )  # fmt: skip
             for name in ("large", "made", "many", "merged", "t", "w", "victims", "validated", "r"):
                 cleaner.ask({"drop": name}, DATABASE)
+            cleaner.ask({"delete": "c", "deletes": [{"q": {"_id": {"$type": "objectId"}}, "limit": 0}]}, DATABASE)
             cleaner.close()
     return memory
 

@@ -42,21 +42,21 @@ class Scan:
         self._collection = collection
         self._backward = backward
         self._last: bytes | None = None
-        self._buffer: Iterator[bytes] = iter(())
+        self._buffer: list[bytes] = []  # what was read and not returned, the next one last
 
     def __iter__(self) -> Scan:
         return self
 
     def __next__(self) -> bytes:
-        for document in self._buffer:
-            return document
+        if self._buffer:
+            return self._buffer.pop()
         chunk = self._view().scan_chunk(self._collection, after=self._last, backward=self._backward)
         examined("COLLSCAN", len(chunk))
         if not chunk:
             raise StopIteration
         self._last = chunk[-1][0]
-        self._buffer = iter([document for _, document in chunk])
-        return next(self._buffer)
+        self._buffer = [document for _, document in reversed(chunk)]
+        return self._buffer.pop()
 
 
 class IdScan:
@@ -75,14 +75,14 @@ class IdScan:
         self._low, self._high = bounds
         self._backward = backward
         self._last: bytes | None = None
-        self._buffer: Iterator[bytes] = iter(())
+        self._buffer: list[bytes] = []  # what was read and not returned, the next one last
 
     def __iter__(self) -> IdScan:
         return self
 
     def __next__(self) -> bytes:
-        for document in self._buffer:
-            return document
+        if self._buffer:
+            return self._buffer.pop()
         low, high = self._low, self._high
         if self._last is not None:
             low, high = (low, self._last) if self._backward else (self._last, high)
@@ -93,8 +93,8 @@ class IdScan:
         if not chunk:
             raise StopIteration
         self._last = chunk[-1][0]
-        self._buffer = iter([document for _, _, document in chunk])
-        return next(self._buffer)
+        self._buffer = [document for _, _, document in reversed(chunk)]
+        return self._buffer.pop()
 
 
 def _check_size(size: int) -> None:
