@@ -170,8 +170,10 @@ def move(txn: WriteTransaction, source: Collection, namespace: str, target: Coll
     indexes = [index.spec for index in source.indexes if index.name != "_id_"]
     if indexes:
         create_indexes(txn, copy, indexes)
-    for _, document in list(txn.scan(source)):
-        txn.insert(copy, document)
+    for record in [record for record, _ in txn.scan(source)]:
+        raw = txn.by_record(source, record)
+        assert raw is not None
+        txn.insert(copy, raw)
     rename(txn, copy, namespace, target)
     drop(txn, source)
 
