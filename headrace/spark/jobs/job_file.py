@@ -143,6 +143,10 @@ def _check(job: Job) -> None:
     options = job.options
     if options.others and options.on_server_down == "skip" and job.stages:
         raise JobError("stages would miss what comes late from a server that was skipped: set onServerDown to 'stall'")
+    if job.deadletter and not options.collection:
+        raise JobError(
+            "errors = 'deadletter' is for a job of one collection: documents that wait are known by their keys"
+        )
     check_stages(job)
     if not job.folds:
         return

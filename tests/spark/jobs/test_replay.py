@@ -99,6 +99,7 @@ def test_a_custom_sink_gets_its_rows_again(tmp_path: Path) -> None:
         ({"errors": "skip"}, "errors is one of"),
         ({"errors": "stop"}, "go together"),
         ({"deadletter": "mirror/letters"}, "one path"),
+        ({"source": {"uri": "mongodb://localhost", "database": "d"}}, "of one collection"),
     ],
 )
 def test_what_is_wrong_about_dead_letters_is_said(tmp_path: Path, more: dict[str, Any], message: str) -> None:
