@@ -71,6 +71,7 @@ def _run(job: Job, arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from headrace.spark.errors import error_line
+    from headrace.spark.jobs.machine_checks import CannotStart
     from headrace.spark.jobs.runner import JobRunning, run_job
 
     stop = threading.Event()
@@ -80,6 +81,10 @@ def _run(job: Job, arguments: argparse.Namespace) -> int:
         run_job(replace(job, every=None) if arguments.once else job, stop=stop, report=_say)
     except JobRunning as error:
         return _fail(str(error), EXIT_RUNNING)
+    except CannotStart as error:
+        for line in error.lines:
+            _fail(f"{job.name}: {line}")
+        return EXIT_FAILED
     except Exception as error:
         # One line, no traceback; the job resumes when it is run again.
         return _fail(f"{job.name} stopped: {error_line(error)}")

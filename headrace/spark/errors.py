@@ -32,4 +32,5 @@ def error_line(error: Exception) -> str:
     raised = _RAISED.findall(rest.partition("=== Streaming Query ===")[0]) if traceback else []
     if raised:
         kind, text = raised[-1]
-    return redacted(f"{kind}: {text.partition(', Topology Description')[0]}")
+    text = text.partition(", Topology Description")[0].partition(", full error: {")[0]
+    return redacted(f"{kind}: {text}")

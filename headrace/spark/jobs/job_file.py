@@ -39,6 +39,7 @@ from typing import Any, Final
 from headrace.spark import Window
 from headrace.spark.jobs.file_table import JOB_KEYS
 from headrace.spark.jobs.job_stages import check_stages, checked_lookup_tables
+from headrace.spark.jobs.value_checks import check_values
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.sinks.sink_options import SinkError, SinkOptions, parse_sink
@@ -97,7 +98,9 @@ def read_job(path: Path) -> Job:
     """The job in the file; raises JobError."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise JobError(f"{path}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise JobError(f"{path}: {error}") from error
     try:
         return parse_job(given, path.stem, path.absolute().parent)
@@ -109,9 +112,12 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
     """The job; raises JobError, OptionError, SinkError, or another ValueError that says what is wrong."""
     _check_names("", given)
     for table in ("mask", "metrics", "pipeline", "spark", "trigger"):
+        if not isinstance(given.get(table, {}), Mapping):
+            raise JobError(f"[{table}] is a table, not {given[table]!r}")
         _check_names(table, given.get(table, {}))
     if "checkpoint" not in given or "source" not in given or not given.get("sink"):
         raise JobError("a job needs a checkpoint, a [source] and a [[sink]]")
+    check_values(given)
     # As in Spark, the case of options' names does not matter.
     source = {key.lower(): _text(value) for key, value in given["source"].items()}
     source |= {key: resolved_path(path, folder) for key, path in source.items() if key in _PATHS}

@@ -29,6 +29,10 @@ _EXPORTED: Final = (
 )
 
 
+class AddressRefused(RuntimeError):
+    """Metrics cannot be served at their address: another process listens there, or it is none of this machine."""
+
+
 @dataclass(slots=True)
 class JobMetrics:
     """The metrics of one job; None is what is not known yet. Threads share it under `lock`."""
@@ -90,7 +94,10 @@ class JobMetrics:
 
 @contextmanager
 def serve(metrics: JobMetrics, address: tuple[str, int] | None) -> Iterator[int | None]:
-    """Serves the metrics over HTTP inside the context, which gives the port; with no address it does nothing."""
+    """Serves the metrics over HTTP inside the context, which gives the port; with no address it does nothing.
+
+    Raises AddressRefused.
+    """
     if address is None:
         yield None
         return
@@ -108,7 +115,11 @@ def serve(metrics: JobMetrics, address: tuple[str, int] | None) -> Iterator[int 
         def log_message(self, *_: object) -> None:
             """Logs nothing: Prometheus asks every few seconds."""
 
-    with ThreadingHTTPServer(address, Handler) as server:
+    try:
+        listening = ThreadingHTTPServer(address, Handler)
+    except OSError as error:
+        raise AddressRefused(f"metrics cannot be served at {address[0]}:{address[1]}: {error.strerror}") from error
+    with listening as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

@@ -24,6 +24,7 @@ from headrace.spark.jobs.dead_letter_jobs import dead_letter_locations, with_dea
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
 from headrace.spark.jobs.job_upkeep import JobUpkeep
+from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
 from headrace.spark.jobs.metrics import JobMetrics, serve
 from headrace.spark.jobs.start_checks import CheckedJob, begin, note_begun
 from headrace.spark.jobs.typed_sinks import set_validators
@@ -66,10 +67,13 @@ def run_job(
 
     `report` is called with a line for people every `report_seconds` and at the end, `listener` after each sink's
     commit. Without a `session` the process's own is used, or one started as the job says. Raises what stopped the
-    job: what a sink raised, JobRunning, SparkEnded, or Spark's StreamingQueryException.
+    job: what a sink raised, CannotStart, JobRunning, SparkEnded, or Spark's StreamingQueryException.
     """
     stop = stop or threading.Event()
     metrics = JobMetrics(job.name)
+    lines = machine_problems(job, own_session=session is None)
+    if lines:
+        raise CannotStart(lines)
     with job_lock(job), serve(metrics, job.metrics) as port:
         if port is not None:
             report(f"{job.name}: metrics at http://{(job.metrics or ('',))[0]}:{port}/metrics")
@@ -85,7 +89,7 @@ def _run_once(
     """Runs the job to its end; False if it is to begin again, as the server was replaced and the job asks for that."""
     running = _Run(job, begin(job), metrics, stop, listener)
     try:
-        session = session or job_session(job)
+        session = session or _started_session(job, report)
         running.start(session)
         running.watch(report)
         while running.has_more:
@@ -256,6 +260,17 @@ def _no_answer() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JNetworkError
 
     return ConnectionError, Py4JNetworkError
+
+
+def _started_session(job: Job, report: ReportLine) -> SparkSession:
+    """As `job_session`; says how long the start takes, which may be many seconds."""
+    clock = SystemClock()
+    began_ms = clock.monotonic_ms()
+    report(f"{job.name}: starting Spark")
+    session = job_session(job)
+    taken = (clock.monotonic_ms() - began_ms) / 1000
+    report(f"{job.name}: Spark started after {taken:.1f} s, the first batch follows")
+    return session
 
 
 def job_session(job: Job) -> SparkSession:

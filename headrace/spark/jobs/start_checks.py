@@ -12,11 +12,9 @@ here, by name and in one line, before Spark is started. Rules:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -29,6 +27,7 @@ from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, server_p
 from headrace.spark.jobs.job_file import Job, JobError
 from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_stages import document_maker
+from headrace.spark.jobs.machine_checks import machine_problems
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, client_of
 from headrace.spark.mongodb.server_history import (
     HistoryChanged,
@@ -56,6 +55,10 @@ class TableGone(RuntimeError):
 
 class ServerUnreachable(RuntimeError):
     """No server answers at the connection string."""
+
+
+class StreamRefused(RuntimeError):
+    """A server answers, but opens no change stream: it has no oplog, or the user no right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ def check_job(job: Job) -> CheckedJob:
             _check_positions(checked)
         else:
             _check_order(checked, histories)
+        _check_streams(checked)
     begun = {_name(state.sink) for state in sinks if state.exists} | set(record.begun)
     return replace(checked, record=replace(checked.record, begun=tuple(sorted(begun))))
 
@@ -144,57 +148,39 @@ def _with_mask(job: Job, record: JobRecord) -> JobRecord:
 
 def problems(job: Job) -> list[str]:
     """What is wrong with the job, a line each; an empty list if it can run. Changes nothing."""
-    lines = [line for line in map(_unwritable, _folders(job)) if line]
-    lines += _missing_java()
+    lines = machine_problems(job)
     try:
-        checked = check_job(job)
-        for one in job.options.servers:
-            with _answering(job.options):
-                lines += _stream_problems(checked, one)
+        check_job(job)
     except Exception as error:
         # Whatever it is, a line; the job would end with it.
         lines.append(error_line(error))
     return lines
 
 
-def _folders(job: Job) -> list[Path]:
-    """The folders in which the job writes."""
-    sinks = [Path(sink.location.url) for sink in job.sinks if sink.location and not sink.location.in_store]
-    return [job.checkpoint.absolute(), *sinks]
-
-
-def _unwritable(folder: Path) -> str:
-    """Why nothing can be written into the folder, which need not be there yet; empty if it can."""
-    at = folder
-    while not at.exists() and at != at.parent:
-        at = at.parent
-    if not at.is_dir():
-        return f"{folder} is no folder that can be made: {at} is a file"
-    return "" if os.access(at, os.W_OK | os.X_OK) else f"{folder} is not writable"
-
-
-def _missing_java() -> list[str]:
-    from headrace.spark.session.java import JavaMissing, find_java
-
-    try:
-        find_java()
-    except JavaMissing as error:
-        return [str(error)]
-    return []
-
-
-def _stream_problems(checked: CheckedJob, options: SourceOptions) -> list[str]:
-    """Why the change stream cannot be opened where the job goes on: no oplog, no rights, the position gone."""
+def _check_streams(checked: CheckedJob) -> None:
+    """Opens each change stream where the job goes on. Raises StreamRefused, or PositionLost if the file says `fail`."""
+    options = checked.job.options
     positions = {position.server: position for position in server_positions(checked.checkpoint.offset)}
-    name = server_name(options.uri) if checked.job.options.others else ""
-    position = positions.get(name)
-    token = position.token if position else None
-    start = StreamPosition("token", token) if token else StreamPosition("latest")
-    try:
-        MongoDBStream(options).open(start, batch_rows=1).close()
-    except (OperationFailure, PositionLost) as error:
-        return [error_line(error)]
-    return []
+    for one in options.servers:
+        position = positions.get(server_name(one.uri) if options.others else "")
+        start = StreamPosition("token", position.token) if position else StreamPosition("latest")
+        try:
+            MongoDBStream(one).open(start, batch_rows=1).close()
+        except PositionLost:
+            # An archive may have what the oplog has no longer; a new snapshot is the stream's affair.
+            if options.on_position_lost == "fail" and not options.archive:
+                raise
+        except OperationFailure as error:
+            raise StreamRefused(f"{server_name(one.uri)} {_REFUSALS.get(error.code or 0, _REFUSED)}") from error
+
+
+_REFUSALS: Final = {
+    13: "gives the user no right to this change stream: it needs the role 'read' on what it watches",
+    18: "does not know the user, or has another password",
+    40573: "has no oplog, and so no change streams: they need a replica set (of Headrace: no --no-oplog)",
+}
+"""By MongoDB's error code."""
+_REFUSED: Final = "refuses the change stream"
 
 
 def begin(job: Job) -> CheckedJob:

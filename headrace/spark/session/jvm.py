@@ -26,6 +26,7 @@ from typing import IO, Final
 from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.session.java import Java, cache_folder, find_java
+from headrace.spark.session.jvm_output import pass_on
 
 try:
     import fcntl
@@ -50,8 +51,13 @@ _ALWAYS: Final = (
     # Stopping a query in the middle of a batch runs a regular expression over a deep stack trace.
     "-Xss4m",
 )
+# The last compiler's work waits for code that is really hot: at a start it took half of all time. One collector thread.
+_STARTS_SOON: Final = (
+    "-XX:+UseSerialGC", "-Xshare:auto", "-XX:Tier4InvocationThreshold=50000", "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000", "-XX:Tier4BackEdgeThreshold=400000",
+)  # fmt: skip
 # Starts sooner, with a lower peak speed: for tests, demonstrations and small jobs.
-QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+QUICK: Final = ("-XX:TieredStopAtLevel=1",)
 _LOGGING: Final = """\
 rootLogger.level = {level}
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
@@ -95,8 +101,11 @@ def launch(
     environ = _environment(scratch, local=conf.get("spark.master", "").startswith("local["))
     environ |= {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_CONNECT_MODE": "0"}
     process = subprocess.Popen(
-        _command(java, conf, memory, flags, scratch), stdin=subprocess.PIPE, env=environ, start_new_session=True
-    )
+        _command(java, conf, memory, flags, scratch), stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environ,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    pass_on(process.stderr)
     port, secret = _await_connection(process, info)
     return Jvm(process, port, secret, scratch, lock)
 
@@ -161,7 +170,8 @@ def _command(java: Java, conf: Mapping[str, str], memory: str, flags: tuple[str,
     settings = [word for name, value in sorted(conf.items()) for word in ("--conf", f"{name}={value}")]
     return [
         str(java.command), "-cp", os.pathsep.join(jars), f"-Xmx{memory}",
-        *[f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED], *newer, *_ALWAYS, *flags, *_archive(java),
+        *[f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED], *newer, *_ALWAYS, *_STARTS_SOON,
+        *flags, *_archive(java),
         f"-Dlog4j2.configurationFile={scratch / 'log4j2.properties'}", f"-Djava.io.tmpdir={scratch}",
         "org.apache.spark.deploy.SparkSubmit", *settings, "pyspark-shell",
     ]  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END
@@ -59,7 +59,7 @@ class DeltaLog:
         if table is None:
             return ()
         kinds = pa.array([SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END])
-        wanted = (ds.field("token").cast(pa.large_string()) >= since) & ds.field("operationType").isin(kinds)
+        wanted = (pc.field("token").cast(pa.large_string()) >= since) & pc.field("operationType").isin(kinds)
         schema = pa.schema([(name, pa.string()) for name in IDENTITY])
         rows = self.location.dataset(table, table.file_uris(), schema).to_table(filter=wanted)
         return set(zip(*(column.to_pylist() for column in rows.columns), strict=True))
@@ -71,7 +71,7 @@ class DeltaLog:
         """The rows with tokens after `after` up to and including `upto`, in the order of their tokens."""
         table = self._table()
         schema = pa.schema(table.schema().to_arrow())
-        token = ds.field("token").cast(pa.large_string())
+        token = pc.field("token").cast(pa.large_string())
         wanted = (token > after) & (token <= upto) if upto else token > after
         files = files_between(table, after, upto)
         if not files:

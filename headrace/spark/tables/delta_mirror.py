@@ -14,7 +14,7 @@ from typing import Final
 from zlib import crc32
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from headrace.spark.tables.delta_commits import commit_properties, newest_commit
@@ -65,7 +65,7 @@ class DeltaMirror:
         if table is None or not files:
             return {}
         dataset = self._location.dataset(table, files, schema())
-        return stored_rows(dataset.to_table(filter=ds.field("_id").cast(pa.large_string()).isin(wanted)))
+        return stored_rows(dataset.to_table(filter=pc.field("_id").cast(pa.large_string()).isin(wanted)))
 
     def commit(self, changes: MirrorChanges) -> None:
         properties = self._properties(changes.state)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.spark.rows.tokens import Token
@@ -67,7 +67,7 @@ class HistoryTable:
         files = table.file_uris(file_pruning_predicate=_CURRENT) if table is not None else []
         if table is None or not files:
             return {}
-        condition = None if wanted is None else ds.field("_id").cast(pa.large_string()).isin(wanted)
+        condition = None if wanted is None else pc.field("_id").cast(pa.large_string()).isin(wanted)
         names = ["_id", "document", "token", "operationType", "confirmed"]
         schema = pa.schema([SCHEMA.field(name) for name in names])
         rows = self._location.dataset(table, files, schema).to_table(filter=condition)
@@ -120,5 +120,5 @@ def _time(token: str | None) -> datetime | None:
 
 def at(history: pa.Table, token: str) -> pa.Table:
     """The rows of a history that are the collection as it was at `token`."""
-    until = ds.field("until")
-    return history.filter((ds.field("token") <= token) & (until.is_null() | (until > token)))
+    until = pc.field("until")
+    return history.filter((pc.field("token") <= token) & (until.is_null() | (until > token)))

@@ -12,14 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 STORE_SCHEMES: Final = ("abfs", "abfss", "az", "azure", "gs", "s3", "s3a")
 """The schemes of the object stores that Delta tables can be in."""
@@ -67,6 +69,9 @@ class TableLocation:
 
         Filters must compare casts to `large_string`: merges write views of strings, which Arrow cannot compare.
         """
+        # Not before a table is read: it imports pandas, for half a second.
+        import pyarrow.dataset as ds
+
         return ds.dataset(relative_names(table, uris), schema=schema, format="parquet", filesystem=self.files)
 
     def create(self) -> None:

@@ -24,13 +24,17 @@ _SNAPSHOTS = frozenset({SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END})
 
 @dataclass(frozen=True, slots=True)
 class LogComparison:
-    """Counts of both sides in the range, and the tokens that the log lacks, has in addition, or has twice."""
+    """Counts of both sides in the range, and the tokens that the log lacks, has in addition, or has twice.
+
+    `other_count`: the rows outside of the range, which nothing is compared with: those of a snapshot, and before it.
+    """
 
     event_count: int
     row_count: int
     missing: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
     duplicates: tuple[str, ...] = ()
+    other_count: int = 0
 
     @property
     def equal(self) -> bool:
@@ -38,9 +42,12 @@ class LogComparison:
         return not (self.missing or self.extra or self.duplicates)
 
     def __str__(self) -> str:
-        counts = f"{self.row_count} rows, {self.event_count} events"
+        counts = f"{self.row_count} rows of events, {self.event_count} events"
         kinds = (("missing", self.missing), ("extra", self.extra), ("twice", self.duplicates))
-        return "; ".join([counts, *(f"{len(tokens)} {name}, first {tokens[0]}" for name, tokens in kinds if tokens)])
+        others = [f"{self.other_count} rows of a snapshot or before it not compared"] if self.other_count else []
+        return "; ".join(
+            [counts, *others, *(f"{len(tokens)} {name}, first {tokens[0]}" for name, tokens in kinds if tokens)]
+        )
 
 
 def compare_log(log: EventLog, options: SourceOptions) -> LogComparison:
@@ -60,6 +67,7 @@ def compare_log(log: EventLog, options: SourceOptions) -> LogComparison:
         tuple(token for comparison in each for token in comparison.missing),
         tuple(token for comparison in each for token in comparison.extra),
         tuple(token for comparison in each for token in comparison.duplicates),
+        sum(comparison.other_count for comparison in each),
     )
 
 
@@ -74,4 +82,7 @@ def _compared(table: pa.Table, progress: Progress, options: SourceOptions, remov
     ]
     duplicates = [after for before, after in pairwise(row_tokens) if before == after]
     missing, extra = sorted(set(server_tokens) - set(row_tokens)), sorted(set(row_tokens) - set(server_tokens))
-    return LogComparison(len(server_tokens), len(row_tokens), tuple(missing), tuple(extra), tuple(duplicates))
+    return LogComparison(
+        len(server_tokens), len(row_tokens), tuple(missing), tuple(extra), tuple(duplicates),
+        len(tokens) - len(row_tokens),
+    )  # fmt: skip

@@ -23,7 +23,8 @@ from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, server_p
 from headrace.spark.jobs.job_file import Job, JobError, parse_job, read_job
 from headrace.spark.jobs.job_record import JobRecord
 from headrace.spark.jobs.job_stages import server_stages, spark_stages
-from headrace.spark.jobs.metrics import JobMetrics, serve
+from headrace.spark.jobs.machine_checks import machine_problems
+from headrace.spark.jobs.metrics import AddressRefused, JobMetrics, serve
 from headrace.spark.jobs.report import explain_lines
 from headrace.spark.jobs.runner import (
     JobRunning,
@@ -36,6 +37,7 @@ from headrace.spark.jobs.runner import (
     source_options,
 )
 from headrace.spark.jobs.start_checks import CheckedJob
+from headrace.spark.jobs.value_checks import check_values
 from headrace.spark.sinks import foreach_batch
 from headrace.spark.sinks.foreach_batch import wait_for_sinks
 from headrace.spark.sinks.sink_options import KINDS, SinkError
@@ -373,3 +375,60 @@ def test_a_job_whose_spark_is_gone_ends_behind_the_sink_that_is_at_work(
     with pytest.raises(SparkEnded):
         run_job(job, session=object(), report=lambda _: None)  # type: ignore[arg-type]
     assert batches == ["the batch"]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('report_seconds = "often"', "'report_seconds' is a number of seconds above 0, not 'often'"),
+        ("spark = 3", r"\[spark\] is a table, not 3"),
+        ('metrics.port = "http"', "'port' is a port from 0 to 65535, not 'http'"),
+        ("spark.cores = 0", "'cores' is a whole number above 0, not 0"),
+        ('spark.memory = "lots"', "'memory' is a size such as '1g' or '512m', not 'lots'"),
+        ("spark.quick = 1", "'quick' is true or false, not 1"),
+        ('spark.conf = "x"', "'conf' is a table of Spark's properties, not 'x'"),
+        ('trigger.every = "often"', "'every' is an interval such as '1 second', not 'often'"),
+        ("trigger.every = 5", "'every' is an interval such as '1 second', not 5"),
+        ('trigger.availableNow = "yes"', "'availableNow' is true or false, not 'yes'"),
+    ],
+)
+def test_a_value_that_is_not_of_its_kind_is_named_before_spark_starts(line: str, problem: str, tmp_path: Path) -> None:
+    rest = 'checkpoint = "c"\nsource.uri = "mongodb://localhost"\nsink = [{kind = "changes", path = "p"}]\n'
+    with pytest.raises(ValueError, match=problem):
+        parse_job(tomllib.loads(f"{line}\n{rest}"), "job", tmp_path)
+
+
+@pytest.mark.parametrize("every", ["1 second", "0 seconds", "1 minute 30 seconds", "interval 5 Minutes", "0.5 seconds"])
+def test_intervals_are_those_of_spark(every: str) -> None:
+    check_values({"trigger": {"every": every}})
+
+
+def test_a_file_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(JobError) as caught:
+        read_job(tmp_path / "none.toml")
+    assert str(caught.value) == f"{tmp_path / 'none.toml'}: No such file or directory"
+
+
+def test_an_address_in_use_for_metrics_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = ("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(AddressRefused, match="Address already in use"), serve(JobMetrics("job"), address):
+            pass
+
+
+def test_missing_jars_and_catalogs_are_named_before_spark_starts(tmp_path: Path) -> None:
+    jars = f"{tmp_path / 'none.jar'},https://example.com/other.jar"
+    conf = {"spark.jars": jars, "spark.sql.catalog.ice": "a.Missing"}
+    source = {"uri": "mongodb://h", "database": "d", "collection": "c", "startingPosition": "snapshot"}
+    sinks = [{"kind": "mirror", "table": table} for table in ("lake.d.c", "ice.d.c", "d.c")]
+    given = {"checkpoint": "c", "source": source, "sink": sinks, "spark": {"conf": conf}}
+    lines = machine_problems(parse_job(given, "job", tmp_path))
+    assert lines == [
+        f"the jar {tmp_path / 'none.jar'} is not there",
+        "mirror lake.d.c: there is no catalog 'lake': the file's [spark] conf has no spark.sql.catalog.lake",
+        "mirror ice.d.c: no jar has the class a.Missing of the catalog 'ice': add it to spark.jars",
+    ]
+    conf["spark.sql.catalog.ice"] = "org.apache.spark.sql.SparkSession"
+    conf["spark.sql.catalog.lake"] = conf["spark.sql.catalog.ice"]
+    del conf["spark.jars"]
+    assert machine_problems(parse_job(given, "job", tmp_path)) == []

@@ -16,7 +16,9 @@ from pymongo.database import Database
 import headrace
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
 from headrace.spark.jobs.job_record import NAME, read_record
+from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
 from headrace.spark.jobs.report import explain_lines, verify_job
+from headrace.spark.jobs.runner import run_job
 from headrace.spark.jobs.start_checks import (
     CheckedJob,
     ServerUnreachable,
@@ -285,6 +287,9 @@ def test_a_check_says_what_is_wrong_in_a_line_each(
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr("headrace.spark.session.java.find_spec", lambda name: None)
+    assert "Spark needs Java" in machine_problems(job)[0] and machine_problems(job, own_session=False) == []
+    with pytest.raises(CannotStart, match="Spark needs Java"):
+        run_job(job)
     down = job_of("mongodb://127.0.0.1:9/", tmp_path, {"kind": "changes", "path": "file/inside"})
     lines = problems(down)
     assert [len(line.splitlines()) for line in lines] == [1, 1, 1]
@@ -302,7 +307,21 @@ def test_a_check_names_a_position_that_is_gone_and_a_server_without_an_oplog(
     assert ["286" in line for line in problems(job)] == [True]
     with headrace.Server(oplog=False) as alone:
         (line,) = problems(job_of(alone.uri, tmp_path / "other", SINKS[0]))
-    assert "replica set" in line
+        address = alone.address
+    assert line == (
+        f"StreamRefused: {address} has no oplog, and so no change streams: they need a replica set (of "
+        "Headrace: no --no-oplog)"
+    )
+
+
+def test_a_user_without_the_right_to_the_stream_is_named(tmp_path: Path) -> None:
+    users = {"stranger": {"pwd": "pw", "roles": [{"role": "read", "db": "other"}]}}
+    with headrace.Server(users=users) as server:
+        uri = server.uri.replace("mongodb://", "mongodb://stranger:pw@").replace("?", "?authSource=admin&")
+        (line,) = problems(job_of(uri, tmp_path, SINKS[0]))
+        assert line.startswith("StreamRefused: 127.0.0.1:") and "gives the user no right" in line
+        (line,) = problems(job_of(uri.replace(":pw@", ":wrong@"), tmp_path, SINKS[0]))
+        assert "Authentication failed" in line and "wrong" not in line
 
 
 def test_before_its_first_run_a_job_has_nothing_to_verify(server: headrace.Server, tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""What this machine lacks for a job: folders that can be written, a Java, jars. Asks no server."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from headrace.spark.jobs.job_file import Job
+
+_JAR_LISTS: Final = ("spark.driver.extraClassPath", "spark.jars")
+_SESSION_CATALOG: Final = "spark_catalog"
+
+
+class CannotStart(RuntimeError):
+    """What a job needs and this machine does not have; `lines` has a line for each."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("; ".join(self.lines))
+
+
+def machine_problems(job: Job, *, own_session: bool = True) -> list[str]:
+    """What this machine lacks for the job, a line each. `own_session`: the job is to start Spark itself."""
+    lines = [line for line in map(_unwritable, _folders(job)) if line]
+    return lines + (_session_problems(job) if own_session else [])
+
+
+def _session_problems(job: Job) -> list[str]:
+    if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
+        return []  # another program started Spark, with a configuration of its own
+    return [*_missing_java(), *_missing_jars(job), *_missing_catalogs(job)]
+
+
+def _folders(job: Job) -> list[Path]:
+    """The folders in which the job writes."""
+    sinks = [Path(sink.location.url) for sink in job.sinks if sink.location and not sink.location.in_store]
+    return [job.checkpoint.absolute(), *sinks]
+
+
+def _unwritable(folder: Path) -> str:
+    """Why nothing can be written into the folder, which need not be there yet; empty if it can."""
+    at = folder
+    while not at.exists() and at != at.parent:
+        at = at.parent
+    if not at.is_dir():
+        return f"{folder} is no folder that can be made: {at} is a file"
+    if not os.access(at, os.W_OK | os.X_OK) or not _allows_files(at):
+        return f"{folder} is not writable"
+    return ""
+
+
+def _allows_files(folder: Path) -> bool:
+    """Whether the file system takes files: root may write everywhere, but not into one that is read-only or no disk."""
+    name = folder / f".headrace.{os.getpid()}"
+    try:
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except OSError as error:
+        return error.errno == errno.EEXIST
+    name.unlink()
+    return True
+
+
+def _missing_java() -> Iterator[str]:
+    from headrace.spark.session.java import JavaMissing, find_java
+
+    try:
+        find_java()
+    except JavaMissing as error:
+        yield str(error)
+
+
+def _missing_jars(job: Job) -> Iterator[str]:
+    for jar in _jars(job):
+        if not jar.is_file():
+            yield f"the jar {jar} is not there"
+
+
+def _jars(job: Job) -> Iterator[Path]:
+    """The jars that the configuration names by a path on this machine."""
+    conf = job.spark.get("conf", {})
+    for name in _JAR_LISTS:
+        for item in str(conf.get(name, "")).replace(os.pathsep if name != "spark.jars" else ",", ",").split(","):
+            url = urlsplit(item.strip())
+            if item.strip().endswith(".jar") and url.scheme in {"", "file"}:
+                yield Path(unquote(url.path))
+
+
+def _missing_catalogs(job: Job) -> Iterator[str]:
+    """Catalogs of sinks that the configuration does not name, or whose class is in none of the jars."""
+    conf: dict[str, Any] = dict(job.spark.get("conf", {}))
+    if (Path(os.environ.get("SPARK_CONF_DIR", "")) / "spark-defaults.conf").is_file():
+        return  # which may name more
+    for sink in job.sinks:
+        catalog, *rest = str(sink.options.get("table", "")).split(".")
+        if not sink.in_catalog or (len(rest) < 2 and f"spark.sql.catalog.{catalog}" not in conf):
+            continue
+        name = f"spark.sql.catalog.{catalog}"
+        if name not in conf and catalog != _SESSION_CATALOG:
+            yield f"{sink}: there is no catalog {catalog!r}: the file's [spark] conf has no {name}"
+        elif name in conf and not _has_class(job, str(conf[name])):
+            yield f"{sink}: no jar has the class {conf[name]} of the catalog {catalog!r}: add it to spark.jars"
+
+
+def _has_class(job: Job, name: str) -> bool:
+    """Whether a jar has the class; True if Spark is to download jars, or to look in folders."""
+    from headrace.spark.session.jvm import spark_home
+
+    conf = job.spark.get("conf", {})
+    if any(setting in conf for setting in ("spark.jars.packages", "spark.driver.extraClassPath")):
+        return True
+    entry = f"{name.replace('.', '/')}.class"
+    shipped = spark_home() / "jars"
+    jars = [jar for jar in _jars(job) if jar.is_file()] + sorted(shipped.glob("*.jar"))
+    return any(_contains(jar, entry) for jar in jars)
+
+
+def _contains(jar: Path, entry: str) -> bool:
+    try:
+        with zipfile.ZipFile(jar) as file:
+            return entry in file.NameToInfo
+    except (OSError, zipfile.BadZipFile):
+        return False
