@@ -195,6 +195,7 @@ LOCAL_PING_MS_MAX: Final = 2000  # how long a local server that is noted in its 
 SINK_ROW_COUNT_MAX: Final = 5000  # rows that the sink `mongodb` has in memory at once
 START_CHECK_SECONDS_MAX: Final = 5.0  # for a server to answer before a job starts: a person waits
 HISTORY_WAIT_SECONDS_MAX: Final = 15.0  # until a quiet server's time is past a position: it writes a no-op every 10 s
+ALERT_SECONDS_MAX: Final = 30.0  # for the command of an alert; then it is killed, as the next one could not begin
 SINK_EXIT_SECONDS_MAX: Final = 20.0  # for a sink's batch when the process ends; else it is repeated after the restart
 MERGED_ROW_COUNT_MAX: Final = 100_000  # rows of a micro-batch of several servers, when nobody says
 MERGED_PING_SECONDS_MAX: Final = 3.0  # after which one of several servers counts as down

@@ -28,6 +28,7 @@ JOB_KEYS: Final = {
         "mask": FileKey("nothing", "a table: values that are masked before anything is written, see below"),
         "metrics": FileKey("no metrics", "a table: metrics for Prometheus, see below"),
         "name": FileKey("the file's name", "the job's name in its output and metrics"),
+        "on_lag": FileKey("no alert", "a table: when the job is late, and the command that is run then, see below"),
         "pipeline": FileKey("events as they are", "a table: the job's stages, see below"),
         "report_seconds": FileKey("5.0", "how often the job prints a line of progress"),
         "sink": FileKey("required", "an array of tables: one or more sinks, see below"),
@@ -46,6 +47,11 @@ JOB_KEYS: Final = {
     "metrics": {
         "address": FileKey("127.0.0.1", "address to listen on"),
         "port": FileKey("9464", "port of `GET /metrics`"),
+    },
+    "on_lag": {
+        "events": FileKey("none", "so many events wait: at most 10000, as many as are counted"),
+        "run": FileKey("nothing is run", "a command, or an array of its words; it has the figures in its environment"),
+        "seconds": FileKey("none", "the first event that waits is so old; this or `events` is needed"),
     },
     "pipeline": {
         "date": FileKey("$clusterTime", "with `window`: the expression whose date decides the window"),

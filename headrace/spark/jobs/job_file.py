@@ -18,6 +18,8 @@
     hash = ["customer.email"]
     [metrics]                            # may be left out: figures for Prometheus
     port = 9464
+    [on_lag]                             # may be left out: when the job is late, and what is run then
+    seconds = 60
     [spark]                              # may be left out: the session, if the job has to start one
     cores = 2
     [[sink]]                             # one or several; see `sinks/sink_options.py`
@@ -37,6 +39,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.spark import Window
+from headrace.spark.jobs.alerts import LagAlert, parse_alert
 from headrace.spark.jobs.file_table import JOB_KEYS
 from headrace.spark.jobs.job_stages import check_stages, checked_lookup_tables
 from headrace.spark.jobs.value_checks import check_values
@@ -77,6 +80,7 @@ class Job:
     report_seconds: float = 5.0
     metrics: tuple[str, int] | None = None
     spark: Mapping[str, Any] = field(default_factory=dict)
+    on_lag: LagAlert | None = None
 
     @property
     def options(self) -> SourceOptions:
@@ -111,7 +115,7 @@ def read_job(path: Path) -> Job:
 def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
     """The job; raises JobError, OptionError, SinkError, or another ValueError that says what is wrong."""
     _check_names("", given)
-    for table in ("mask", "metrics", "pipeline", "spark", "trigger"):
+    for table in ("mask", "metrics", "on_lag", "pipeline", "spark", "trigger"):
         if not isinstance(given.get(table, {}), Mapping):
             raise JobError(f"[{table}] is a table, not {given[table]!r}")
         _check_names(table, given.get(table, {}))
@@ -139,6 +143,7 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
         report_seconds=float(given.get("report_seconds", 5.0)),
         metrics=_metrics(given.get("metrics")),
         spark=given.get("spark", {}),
+        on_lag=parse_alert(given.get("on_lag")),
     )
     _check(job)
     _check_targets(job)

@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace import limits
 from headrace.spark.jobs.checkpoint import ServerPosition
-from headrace.spark.mongodb.mongodb_stream import MongoDBStream
+from headrace.spark.mongodb.mongodb_stream import MongoDBStream, client_of
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition, server_name
 from headrace.spark.rows.tokens import Token
 
@@ -28,6 +28,14 @@ def lag_of(options: SourceOptions, positions: Sequence[ServerPosition]) -> Lag:
     by_name = {server_name(one.uri): one for one in options.servers}
     lags = [_lag_of(by_name.get(position.server, options), position.token) for position in positions]
     return Lag(sum(lag.event_count for lag in lags), max((lag.seconds for lag in lags), default=0))
+
+
+def document_count(options: SourceOptions) -> int | None:
+    """How many documents a snapshot has to read, by the servers' estimates; None if it is not of one collection."""
+    if not (options.database and options.collection):
+        return None
+    collections = [client_of(one.uri)[options.database][options.collection] for one in options.servers]
+    return sum(collection.estimated_document_count() for collection in collections)
 
 
 def _lag_of(options: SourceOptions, token: Token) -> Lag:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,10 +25,16 @@ class CannotStart(RuntimeError):
         super().__init__("; ".join(self.lines))
 
 
-def machine_problems(job: Job, *, own_session: bool = True) -> list[str]:
-    """What this machine lacks for the job, a line each. `own_session`: the job is to start Spark itself."""
+def machine_problems(job: Job, *, starts_spark: bool = True) -> list[str]:
+    """What this machine lacks for the job, a line each. `starts_spark`: the job is to start Spark itself."""
     lines = [line for line in map(_unwritable, _folders(job)) if line]
-    return lines + (_session_problems(job) if own_session else [])
+    lines += _missing_command(job)
+    return lines + (_session_problems(job) if starts_spark else [])
+
+
+def _missing_command(job: Job) -> Iterator[str]:
+    if job.on_lag and job.on_lag.command and shutil.which(job.on_lag.command[0]) is None:
+        yield f"on_lag: there is no command {job.on_lag.command[0]!r}"
 
 
 def _session_problems(job: Job) -> list[str]:

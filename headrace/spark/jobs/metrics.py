@@ -26,7 +26,20 @@ _EXPORTED: Final = (
     ("rows_per_second", "gauge", "Rows of the last micro-batch by the time it took."),
     ("rows_total", "counter", "Rows read by this process."),
     ("running", "gauge", "1 while the job runs."),
+    ("snapshot_documents", "gauge", "Documents of the initial snapshot that were read."),
+    ("snapshot_documents_total", "gauge", "Documents that the collection has, as estimatedDocumentCount says."),
+    ("snapshot_seconds_left", "gauge", "Time that the rest of the snapshot takes at this run's rate."),
 )
+
+
+def snapshot_text(documents: int, total: int | None, seconds_left: float | None) -> str:
+    """A snapshot's progress for a person: "snapshot of 500 of 2000 documents (25 %), 12 s left"."""
+    if not total:
+        return f"snapshot of {documents} documents so far"
+    # The total is an estimate, and writers go on.
+    share = min(documents * 100 // total, 100)
+    left = "" if seconds_left is None else f", {seconds_left:.0f} s left"
+    return f"snapshot of {documents} of {total} documents ({share} %){left}"
 
 
 class AddressRefused(RuntimeError):
@@ -50,6 +63,9 @@ class JobMetrics:
     rows_per_second: float | None = None
     rows_total: int = 0
     running: int = 0
+    snapshot_documents: int | None = None
+    snapshot_documents_total: int | None = None
+    snapshot_seconds_left: float | None = None
     phase: str = "starting"
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -67,17 +83,30 @@ class JobMetrics:
             self.rest_values_total += rest_count
             self.dead_letters_total += dead_letter_count
 
+    def snapshot_read(self, documents: int, documents_in_run: int, seconds: float) -> None:
+        """Records a snapshot's progress: all documents that were read, and those of this run in so many seconds."""
+        with self.lock:
+            self.snapshot_documents = documents
+            total = self.snapshot_documents_total
+            if total is not None and documents_in_run and seconds > 0:
+                self.snapshot_seconds_left = round(max(total - documents, 0) * seconds / documents_in_run, 1)
+
     def line(self) -> str:
         """One line for a person."""
         with self.lock:
             if self.batch is None:
-                return f"{self.job}: {self.phase}"
+                return f"{self.job}: {self.phase}" + (", no batch yet" if self.phase == "running" else "")
             behind = "" if self.lag_events is None else f", {self.lag_events} events ({self.lag_seconds:.0f} s) behind"
             rate = f"{self.rows_total} rows, {self.rows_per_second or 0:.0f} rows/s"
             rate += f", {self.rest_values_total} values in _rest" if self.rest_values_total else ""
             rate += f", {self.dead_letters_total} dead letters" if self.dead_letters_total else ""
             position = f" at {self.position}" if self.position else ""
-            return f"{self.job}: batch {self.batch}, {rate}{behind}, {self.phase}{position}"
+            return f"{self.job}: batch {self.batch}, {rate}{behind}, {self._phase()}{position}"
+
+    def _phase(self) -> str:
+        if self.phase != "snapshot" or self.snapshot_documents is None:
+            return self.phase
+        return snapshot_text(self.snapshot_documents, self.snapshot_documents_total, self.snapshot_seconds_left)
 
     def text(self) -> str:
         """The metrics in Prometheus' text format."""

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.listener import (
 
 from headrace.clock import SystemClock
 from headrace.spark.jobs.checkpoint import server_positions
-from headrace.spark.jobs.lag import lag_of
+from headrace.spark.jobs.lag import document_count, lag_of
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.mongodb.mongodb_stream import PositionLost
 from headrace.spark.source.options import parse_options
@@ -49,8 +49,17 @@ class MetricsListener(StreamingQueryListener):
         self._due_ms = 0.0
         self._clock = SystemClock()
         self._offset: dict[str, Any] | None = None
+        self._snapshot_before = 0
+        self._snapshot_rows = 0
+        self._snapshot_since_ms: float | None = None
         self.ended = threading.Event()
         """Set when Spark has reported the query's end, and so all its batches."""
+
+    def resume(self, offset: dict[str, Any] | None, snapshot_documents: int = 0) -> None:
+        """Begins at the checkpoint's offset, and with what an earlier run read of the snapshot that it is in."""
+        self._offset = offset
+        positions = server_positions(offset)
+        self._snapshot_before = snapshot_documents if positions and positions[0].in_snapshot else 0
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         if self._concerns(event.id):
@@ -64,6 +73,7 @@ class MetricsListener(StreamingQueryListener):
             self._offset = json.loads(end) if isinstance(end, str) else end
             self._set_position()
             taken_ms = progress.durationMs.get("triggerExecution", 0)
+            self._count_snapshot(progress.numInputRows, taken_ms)
             self._metrics.ended(progress.batchId, progress.numInputRows, taken_ms / 1000)
             self._measure_when_due()
 
@@ -79,12 +89,25 @@ class MetricsListener(StreamingQueryListener):
     def measure(self, source: Mapping[str, str]) -> None:
         """Asks the servers how far the last committed position is behind them."""
         positions, metrics = server_positions(self._offset), self._metrics
-        if not positions or positions[0].in_snapshot:
+        if not positions:
             return
         # The source deals with a server that does not answer; the metrics stay as they were.
         with suppress(PyMongoError, PositionLost):
+            if positions[0].in_snapshot:
+                metrics.snapshot_documents_total = document_count(parse_options(source))
+                return
             lag = lag_of(parse_options(source), positions)
             metrics.lag_events, metrics.lag_seconds = lag.event_count, float(lag.seconds)
+
+    def _count_snapshot(self, rows: int, taken_ms: float) -> None:
+        """Counts the rows of a batch of the snapshot; its time began with the first batch's."""
+        if self._metrics.phase != "snapshot":
+            return
+        now_ms = self._clock.monotonic_ms()
+        self._snapshot_since_ms = now_ms - taken_ms if self._snapshot_since_ms is None else self._snapshot_since_ms
+        self._snapshot_rows += rows
+        seconds = (now_ms - self._snapshot_since_ms) / 1000
+        self._metrics.snapshot_read(self._snapshot_before + self._snapshot_rows, self._snapshot_rows, seconds)
 
     def _set_position(self) -> None:
         """The position of the server that is furthest behind; in a snapshot the token from which events follow."""

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import limits
 from headrace.clock import SystemClock
-from headrace.spark.jobs.checkpoint import planned_end
+from headrace.spark.jobs.checkpoint import planned_end, read_checkpoint
 from headrace.spark.jobs.dead_letter_jobs import dead_letter_locations, with_dead_letters
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
 from headrace.spark.jobs.job_upkeep import JobUpkeep
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
 from headrace.spark.jobs.metrics import JobMetrics, serve
+from headrace.spark.jobs.run_reports import RunReports
 from headrace.spark.jobs.start_checks import CheckedJob, begin, note_begun
 from headrace.spark.jobs.typed_sinks import set_validators
 from headrace.spark.mongodb.server_history import HistoryChanged
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_S: Final = 0.1
+_ASK_MS: Final = 1000
 
 Document = dict[str, Any]
 ReportLine = Callable[[str], None]
@@ -71,31 +73,40 @@ def run_job(
     """
     stop = stop or threading.Event()
     metrics = JobMetrics(job.name)
-    lines = machine_problems(job, own_session=session is None)
+    lines = machine_problems(job, starts_spark=session is None)
     if lines:
         raise CannotStart(lines)
     with job_lock(job), serve(metrics, job.metrics) as port:
         if port is not None:
             report(f"{job.name}: metrics at http://{(job.metrics or ('',))[0]}:{port}/metrics")
-        while not _run_once(job, metrics, stop, report, session, listener):
-            report(f"{job.name}: a server has another history; beginning again with a snapshot")
+        reports = RunReports(job, metrics, report)
+        try:
+            while not _run_once(job, metrics, stop, reports, session, listener):
+                reports.say("a server has another history; beginning again with a snapshot")
+        except Exception as error:
+            reports.failed(error)
+            raise
+        finally:
+            reports.close()
     return metrics
 
 
 def _run_once(
-    job: Job, metrics: JobMetrics, stop: threading.Event, report: ReportLine, session: SparkSession | None,
+    job: Job, metrics: JobMetrics, stop: threading.Event, reports: RunReports, session: SparkSession | None,
     listener: Listener | None,
 ) -> bool:  # fmt: skip
     """Runs the job to its end; False if it is to begin again, as the server was replaced and the job asks for that."""
     running = _Run(job, begin(job), metrics, stop, listener)
     try:
-        session = session or _started_session(job, report)
+        reports.save()
+        running.snapshot_documents = reports.snapshot_documents
+        session = session or _started_session(job, reports)
         running.start(session)
-        running.watch(report)
+        running.watch(reports)
         while running.has_more:
             running.start(session)
-            running.watch(report)
-        running.tidy(report)
+            running.watch(reports)
+        running.tidy(reports.line)
     except _no_answer() as error:
         if running.failure is error:
             raise
@@ -127,6 +138,8 @@ class _Run:
         self._writing = threading.Lock()
         self.failure: Exception | None = None
         """What a sink raised."""
+        self.snapshot_documents = 0
+        """What earlier runs read of the snapshot that the checkpoint is in."""
         self._query: StreamingQuery
         self._query_id = ""
         self._options = source_options(job) | checked.source_options()
@@ -142,6 +155,7 @@ class _Run:
         if all(sink.folds for sink in job.sinks):
             rows = rows.select(*(name for name in rows.columns if name in FOLDED_COLUMNS))
         self._listener = MetricsListener(self._metrics)
+        self._listener.resume(read_checkpoint(job.checkpoint).offset, self.snapshot_documents)
         self._session = session
         session.streams.addListener(self._listener)
         sinks = [sink.open() for sink in job.sinks]
@@ -159,25 +173,31 @@ class _Run:
         self._query_id = str(self._query.id)
         self._listener.query = self._query_id
 
-    def watch(self, report: ReportLine) -> None:
+    def watch(self, reports: RunReports) -> None:
         """Reports every `report_seconds` until the query ends; stops it when the job is to stop."""
         clock = SystemClock()
         due = clock.monotonic_ms() + self._job.report_seconds * 1000
+        # Spark says to its listener that a query ended; a JVM that has ended says nothing, so it is asked as well.
+        ask_due = 0.0
         try:
-            while self._query.isActive and not self._stop.wait(_POLL_S):
-                if clock.monotonic_ms() >= due:
-                    self._listener.measure(self._options)
-                    report(self._metrics.line())
+            while not (self._stop.wait(_POLL_S) or self._listener.ended.is_set()):
+                now = clock.monotonic_ms()
+                if now >= ask_due:
+                    if not self._query.isActive:
+                        break
+                    ask_due = now + _ASK_MS
+                if now >= due:
+                    reports.measure(self._listener, self._options)
                     due = clock.monotonic_ms() + self._job.report_seconds * 1000
                 if self._upkeep.is_due:
-                    self._upkeep.run_due(report, self._stop, self._writing)
+                    self._upkeep.run_due(reports.line, self._stop, self._writing)
             self._end()
             # Spark calls its listeners asynchronously, and the last batch is to be counted.
             self._listener.ended.wait(limits.LISTENER_SECONDS_MAX)
         finally:
             self._session.streams.removeListener(self._listener)
         self._metrics.phase = "stopped" if self._stop.is_set() else "ended"
-        report(self._metrics.line())
+        reports.look()
 
     @property
     def has_more(self) -> bool:
@@ -262,14 +282,14 @@ def _no_answer() -> tuple[type[Exception], ...]:
     return ConnectionError, Py4JNetworkError
 
 
-def _started_session(job: Job, report: ReportLine) -> SparkSession:
+def _started_session(job: Job, reports: RunReports) -> SparkSession:
     """As `job_session`; says how long the start takes, which may be many seconds."""
     clock = SystemClock()
     began_ms = clock.monotonic_ms()
-    report(f"{job.name}: starting Spark")
+    reports.say("starting Spark")
     session = job_session(job)
     taken = (clock.monotonic_ms() - began_ms) / 1000
-    report(f"{job.name}: Spark started after {taken:.1f} s, the first batch follows")
+    reports.say(f"Spark started after {taken:.1f} s, the first batch follows")
     return session
 
 

@@ -21,9 +21,9 @@ def check_values(given: Mapping[str, Any]) -> None:
     """Raises ValueProblem for a value of `[trigger]`, `[metrics]`, `[spark]` or the top that is not of its kind."""
     _check(given, "report_seconds", "a number of seconds above 0", _is_positive)
     metrics, spark, trigger = (given.get(name, {}) for name in ("metrics", "spark", "trigger"))
-    _check(metrics, "port", f"a port from 0 to {_PORT_MAX}", lambda port: _is_whole(port) and port <= _PORT_MAX)
+    _check(metrics, "port", f"a port from 0 to {_PORT_MAX}", lambda port: _is_count(port) and port <= _PORT_MAX)
     _check(spark, "conf", "a table of Spark's properties", lambda conf: isinstance(conf, dict))
-    _check(spark, "cores", "a whole number above 0", lambda cores: _is_whole(cores) and cores > 0)
+    _check(spark, "cores", "a whole number above 0", lambda cores: _is_count(cores) and cores > 0)
     _check(spark, "memory", "a size such as '1g' or '512m'", lambda text: _matches(_MEMORY, text))
     _check(spark, "quick", "true or false", lambda flag: isinstance(flag, bool))
     _check(trigger, "availableNow", "true or false", lambda flag: isinstance(flag, bool))
@@ -35,7 +35,7 @@ def _check(table: Mapping[str, Any], key: str, kind: str, fits: Any) -> None:
         raise ValueProblem(f"{key!r} is {kind}, not {table[key]!r}")
 
 
-def _is_whole(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 

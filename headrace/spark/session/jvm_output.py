@@ -72,12 +72,12 @@ def _passed(block: list[str]) -> list[str]:
 
 def pass_on(output: IO[bytes], write: Callable[[str], object] | None = None) -> threading.Thread:
     """Starts a thread that writes the output's lines, by default to standard error, until it ends."""
-    written = write or (lambda line: os.write(2, line.encode(errors="replace")))
+    emit = write or (lambda line: os.write(2, line.encode(errors="replace")))
 
     def run() -> None:
         with output:
             for line in without_left_workers(raw.decode(errors="replace") for raw in output):
-                written(line)
+                emit(line)
 
     thread = threading.Thread(target=run, name="jvm-output", daemon=True)
     thread.start()

@@ -287,7 +287,7 @@ def test_a_check_says_what_is_wrong_in_a_line_each(
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr("headrace.spark.session.java.find_spec", lambda name: None)
-    assert "Spark needs Java" in machine_problems(job)[0] and machine_problems(job, own_session=False) == []
+    assert "Spark needs Java" in machine_problems(job)[0] and machine_problems(job, starts_spark=False) == []
     with pytest.raises(CannotStart, match="Spark needs Java"):
         run_job(job)
     down = job_of("mongodb://127.0.0.1:9/", tmp_path, {"kind": "changes", "path": "file/inside"})

@@ -28,7 +28,7 @@ OURS = """\
 Traceback (most recent call last):
   File "/usr/lib/python3.11/site-packages/pyspark/worker.py", line 5, in main
     process()
-  File "/home/a/stage.py", line 7, in convert
+  File "/data/stages/stage.py", line 7, in convert
     raise BrokenPipeError
 BrokenPipeError
 """

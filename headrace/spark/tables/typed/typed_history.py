@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
 from headrace.spark.rows.extjson import dumps, loads
@@ -62,7 +62,7 @@ class TypedHistory:
         files = table.file_uris(file_pruning_predicate=_CURRENT) if table is not None else []
         if table is None or not files:
             return {}
-        condition = None if wanted is None else ds.field("_key").cast(pa.large_string()).isin(wanted)
+        condition = None if wanted is None else pc.field("_key").cast(pa.large_string()).isin(wanted)
         names = ["_id", "document", "token", "operationType", "confirmed"]
         rows = self._read(table, files, condition).select(names).to_pylist()
         return {row["_id"]: DocumentVersion(*(row[name] for name in names)) for row in rows}

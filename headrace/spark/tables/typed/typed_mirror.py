@@ -14,7 +14,6 @@ from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable
 
 from headrace.spark.rows.extjson import dumps, loads
@@ -60,7 +59,7 @@ class TypedMirror:
         files = self._files(table, wanted) if table is not None else []
         if table is None or not files:
             return {}
-        rows = self._read(table, files, ds.field("_key").cast(pa.large_string()).isin(wanted))
+        rows = self._read(table, files, pc.field("_key").cast(pa.large_string()).isin(wanted))
         columns = [rows.column(name).to_pylist() for name in ("_id", "document", "token")]
         return {key: MirrorRow(document, token) for key, document, token in zip(*columns, strict=True)}
 

@@ -1,0 +1,128 @@
+"""Runs a command when a job falls behind: once, and again only after it had caught up in between.
+
+    [on_lag]
+    seconds = 60                  # the age of the first event that is not committed; or events = 10000
+    run = "notify-send 'orders'"  # words as a shell splits them, or an array; no shell runs it
+
+The command has the figures in its environment, as `HEADRACE_LAG_SECONDS` and so on. It is killed with what it started
+when it takes too long. Whether it succeeds is said in a line, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace import limits
+from headrace.spark.jobs.metrics import JobMetrics
+
+_FIGURES: Final = ("batch", "lag_events", "lag_seconds", "position", "rows_total")
+
+
+class AlertProblem(ValueError):
+    """The table `[on_lag]` does not describe an alert."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagAlert:
+    """A job is late from `seconds` or `events` on (None: not by that); `command` is what is run then, if anything."""
+
+    seconds: float | None
+    events: int | None
+    command: tuple[str, ...] = ()
+
+    def is_late(self, lag_seconds: float | None, lag_events: int | None) -> bool:
+        """Whether such a lag is an alert; one that is not known is none."""
+        late = [(self.seconds, lag_seconds), (self.events, lag_events)]
+        return any(bound is not None and lag is not None and lag >= bound for bound, lag in late)
+
+
+def parse_alert(given: Mapping[str, Any] | None) -> LagAlert | None:
+    """The alert of a job's file; raises AlertProblem."""
+    if given is None:
+        return None
+    seconds, events = given.get("seconds"), given.get("events")
+    for name, value in (("seconds", seconds), ("events", events)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
+            raise AlertProblem(f"{name!r} of [on_lag] is a number above 0, not {value!r}")
+    if seconds is None and events is None:
+        raise AlertProblem("[on_lag] needs 'seconds' or 'events'")
+    if events is not None and (not isinstance(events, int) or events > limits.LAG_EVENT_COUNT_MAX):
+        raise AlertProblem(f"'events' of [on_lag] is at most {limits.LAG_EVENT_COUNT_MAX}: so many are counted")
+    return LagAlert(seconds, events, _command(given.get("run", [])))
+
+
+def _command(run: Any) -> tuple[str, ...]:
+    try:
+        words = shlex.split(run) if isinstance(run, str) else run
+    except ValueError as error:
+        raise AlertProblem(f"'run' of [on_lag] cannot be split into words: {error}") from None
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise AlertProblem(f"'run' of [on_lag] is a command or an array of its words, not {run!r}")
+    return tuple(words)
+
+
+class LagWatch:
+    """Holds a job's lag against the alert. `late` is whether the job is late; it may have been so when it started."""
+
+    def __init__(self, alert: LagAlert | None, report: Callable[[str], None], *, late: bool = False) -> None:
+        self._alert = alert
+        self._report = report
+        self.late = late
+        self._running: threading.Thread | None = None
+
+    def look(self, metrics: JobMetrics) -> None:
+        """Begins the command if the job has just become late. Does not wait for it."""
+        if self._alert is None or metrics.lag_seconds is None:
+            return
+        before, self.late = self.late, self._alert.is_late(metrics.lag_seconds, metrics.lag_events)
+        if not self.late or before:
+            return
+        lag = f"{metrics.lag_events} events, {metrics.lag_seconds:.0f} s"
+        self._report(f"{metrics.job}: late: {lag}")
+        if self._alert.command and not (self._running and self._running.is_alive()):
+            arguments = (metrics.job, self._alert.command, environment(metrics))
+            self._running = threading.Thread(target=self._run, args=arguments, name="on-lag", daemon=True)
+            self._running.start()
+
+    def wait(self) -> None:
+        """Waits for a command that runs: at most its time."""
+        if self._running:
+            self._running.join(limits.ALERT_SECONDS_MAX + 1)
+
+    def _run(self, job: str, command: tuple[str, ...], environ: dict[str, str]) -> None:
+        problem = run_command(command, environ)
+        if problem:
+            self._report(f"{job}: on_lag: {problem}")
+
+
+def environment(metrics: JobMetrics) -> dict[str, str]:
+    """The process's environment with the figures; one that is not known is empty."""
+    figures = {f"HEADRACE_{name.upper()}": getattr(metrics, name) for name in _FIGURES}
+    named = {name: "" if value is None else str(value) for name, value in figures.items()}
+    return dict(os.environ, HEADRACE_JOB=metrics.job, HEADRACE_ALERT="lag", **named)
+
+
+def run_command(
+    command: tuple[str, ...], environ: dict[str, str], *, seconds_max: float = limits.ALERT_SECONDS_MAX
+) -> str:
+    """Runs the command, or kills it with its children when its time is up. Returns what went wrong, or ""."""
+    try:
+        process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
+    except OSError as error:
+        return f"{command[0]}: {error.strerror}"
+    try:
+        status = process.wait(seconds_max)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return f"{command[0]}: killed after {seconds_max:g} s"
+    return f"{command[0]}: status {status}" if status else ""

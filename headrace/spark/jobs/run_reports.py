@@ -1,0 +1,67 @@
+"""What a running job says: lines for people, its state for other processes, and the command of an alert."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.clock import SystemClock
+from headrace.spark.errors import error_line
+from headrace.spark.jobs.alerts import LagWatch
+from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.metrics import JobMetrics
+from headrace.spark.jobs.run_state import read_state, state_of, write_state
+
+if TYPE_CHECKING:
+    from headrace.spark.jobs.metrics_listener import MetricsListener
+
+
+class RunReports:
+    """Of one run of a job. `report` takes lines for people."""
+
+    def __init__(self, job: Job, metrics: JobMetrics, report: Callable[[str], None]) -> None:
+        self._job = job
+        self._metrics = metrics
+        self._report = report
+        self._clock = SystemClock()
+        self._started_ms = self._clock.now_ms()
+        before = read_state(job.checkpoint)
+        self._watch = LagWatch(job.on_lag, report, late=before is not None and before.alerted)
+        figures = before.figures or {} if before else {}
+        self.snapshot_documents: int = figures.get("snapshot_documents") or 0
+        """What earlier runs read of the snapshot, if they were in one."""
+
+    def say(self, line: str) -> None:
+        """Reports a line."""
+        self._report(f"{self._job.name}: {line}")
+
+    def line(self, text: str) -> None:
+        """Reports a line as it is."""
+        self._report(text)
+
+    def look(self) -> None:
+        """Reports the figures as they are: a line, the state, and an alert if the job has become late."""
+        self._report(self._metrics.line())
+        self._watch.look(self._metrics)
+        self.save()
+
+    def measure(self, listener: MetricsListener, options: dict[str, str]) -> None:
+        """Asks the servers for the lag, then as `look`."""
+        listener.measure(options)
+        self.look()
+
+    def save(self, error: str = "") -> None:
+        """Writes the state."""
+        state = state_of(
+            self._metrics, started_ms=self._started_ms, now_ms=self._clock.now_ms(), error=error,
+            alerted=self._watch.late,
+        )  # fmt: skip
+        write_state(self._job.checkpoint, state)
+
+    def failed(self, error: Exception) -> None:
+        """The run ended with this error."""
+        self.save(error_line(error))
+
+    def close(self) -> None:
+        """Waits for the command of an alert, which has a limit."""
+        self._watch.wait()

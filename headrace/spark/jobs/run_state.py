@@ -1,0 +1,69 @@
+"""What a running job says of itself, for whoever asks from another process: its figures, its phase, what stopped it.
+
+    <checkpoint>/headrace-run.json     replaced every `report_seconds`, at the start and at the end
+
+It is not durable and decides nothing: a job that is killed leaves the last one, which says that it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.spark.jobs.metrics import JobMetrics
+
+NAME: Final = "headrace-run.json"
+STARTING: Final = "starting"
+FAILED: Final = "failed"
+ENDED: Final = frozenset({"ended", FAILED, "stopped"})
+"""The phases of a run that said its end."""
+_FIGURES: Final = (
+    "batch", "batch_seconds", "batches_total", "lag_events", "lag_seconds", "position", "position_seconds",
+    "rows_per_second", "rows_total", "snapshot_documents", "snapshot_documents_total", "snapshot_seconds_left",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """The last run as it said. `figures` are those of `JobMetrics`; `alerted`: the lag was above its bound."""
+
+    process: int
+    phase: str
+    updated_ms: int
+    started_ms: int
+    error: str = ""
+    alerted: bool = False
+    figures: dict[str, Any] | None = None
+
+
+def read_state(checkpoint: Path) -> RunState | None:
+    """The state of the last run; None if there was none, or its file is none that can be read."""
+    try:
+        given = json.loads((checkpoint / NAME).read_text("utf-8"))
+        known = {field.name for field in fields(RunState)}
+        return RunState(**{name: value for name, value in given.items() if name in known})
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_state(checkpoint: Path, state: RunState) -> None:
+    """Replaces the file. A full disk must not stop a job for this: an OSError is ignored."""
+    writing = checkpoint / f"_{NAME}.writing"
+    try:
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        writing.write_text(json.dumps(asdict(state)) + "\n", "utf-8")
+        os.replace(writing, checkpoint / NAME)
+    except OSError:
+        return
+
+
+def state_of(
+    metrics: JobMetrics, *, started_ms: int, now_ms: int, error: str = "", alerted: bool = False
+) -> RunState:  # fmt: skip
+    """The state of this process's run, with the figures as they are."""
+    with metrics.lock:
+        figures = {name: getattr(metrics, name) for name in _FIGURES}
+        return RunState(os.getpid(), FAILED if error else metrics.phase, now_ms, started_ms, error, alerted, figures)

@@ -1,0 +1,80 @@
+"""What a job says of itself: figures of a snapshot, and the file that other processes read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.spark.jobs.metrics import JobMetrics, snapshot_text
+from headrace.spark.jobs.metrics_listener import MetricsListener
+from headrace.spark.jobs.run_state import NAME, RunState, read_state, state_of, write_state
+
+
+def test_the_state_is_read_as_it_is_stored_and_a_torn_one_is_none(tmp_path: Path) -> None:
+    metrics = JobMetrics("orders", batch=3, rows_total=9, phase="streaming")
+    state = state_of(metrics, started_ms=1, now_ms=2)
+    write_state(tmp_path / "checkpoint", state)
+    assert read_state(tmp_path / "checkpoint") == state
+    assert state.process == os.getpid() and state.figures is not None and state.figures["rows_total"] == 9
+    (tmp_path / "checkpoint" / NAME).write_text('{"process": 1')
+    assert read_state(tmp_path / "checkpoint") is None
+    (tmp_path / "checkpoint" / NAME).write_text('{"process": 1, "phase": "ended", "newer": 1}')
+    assert read_state(tmp_path / "checkpoint") is None
+    assert read_state(tmp_path) is None
+
+
+def test_a_state_that_cannot_be_stored_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    write_state(tmp_path / "file", RunState(1, "running", 0, 0))
+
+
+def test_an_error_makes_a_run_a_failed_one() -> None:
+    state = state_of(JobMetrics("orders", phase="streaming"), started_ms=1, now_ms=2, error="ValueError: x")
+    assert (state.phase, state.error) == ("failed", "ValueError: x")
+
+
+def progress(batch: int, rows: int, end: str) -> Any:
+    source = SimpleNamespace(endOffset=end)
+    durations = {"triggerExecution": 2000}
+    return SimpleNamespace(
+        progress=SimpleNamespace(id="q", batchId=batch, numInputRows=rows, sources=[source], durationMs=durations)
+    )
+
+
+def test_a_snapshot_says_how_much_of_it_is_done_and_how_long_it_takes() -> None:
+    metrics = JobMetrics("orders", snapshot_documents_total=2000)
+    listener = MetricsListener(metrics, "q")
+    listener.resume({"token": "826B02F49C000000022B0429296E1404", "after": '{"_id": 1}'}, 300)
+    listener.onQueryProgress(progress(0, 200, '{"token": "826B02F49C000000022B0429296E1404", "after": "{}"}'))
+    assert metrics.snapshot_documents == 500
+    left = metrics.snapshot_seconds_left
+    assert left is not None and 14 < left < 17  # 1500 documents, as fast as 200 in 2 s
+    assert f"snapshot of 500 of 2000 documents (25 %), {left:.0f} s left" in metrics.line()
+    assert "headrace_pipeline_snapshot_documents" in metrics.text()
+    listener.onQueryProgress(progress(1, 10, '{"token": "826B02F49D000000022B0429296E1404"}'))
+    assert metrics.snapshot_documents == 500 and "streaming at 826B02F49D" in metrics.line()
+
+
+def test_what_was_read_of_an_earlier_snapshot_is_not_counted_for_a_new_one() -> None:
+    metrics = JobMetrics("orders")
+    listener = MetricsListener(metrics, "q")
+    listener.resume({"token": "826B02F49C000000022B0429296E1404"}, 300)
+    listener.onQueryProgress(progress(0, 200, '{"token": "826B02F49C000000022B0429296E1404", "after": "{}"}'))
+    assert metrics.snapshot_documents == 200
+
+
+@pytest.mark.parametrize(
+    ("figures", "text"),
+    [
+        ((5, None, None), "snapshot of 5 documents so far"),
+        ((5, 0, None), "snapshot of 5 documents so far"),
+        ((12, 10, 0.0), "snapshot of 12 of 10 documents (100 %), 0 s left"),
+        ((1, 3, None), "snapshot of 1 of 3 documents (33 %)"),
+    ],
+)
+def test_a_snapshots_progress_in_words(figures: Any, text: str) -> None:
+    assert snapshot_text(*figures) == text
