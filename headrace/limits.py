@@ -215,6 +215,7 @@ LAYOUT_FAILURE_COUNT_MAX: Final = 8  # layouts that matched no further row, unti
 SNAPSHOT_ROUND_COUNT_MAX: Final = 200  # how often a document may change while it is read; a round takes milliseconds
 DIFFERENCE_COUNT_MAX: Final = 10  # keys that `verify` names of each kind of difference
 ROW_BATCH_BYTES_MAX: Final = 16 * 1024 * 1024  # events that a worker gathers into one Arrow batch
+CLASS_ARCHIVE_SECONDS_MIN: Final = 86_400.0  # between two trials to make it in the background: each takes half a minute
 JVM_START_SECONDS_MAX: Final = 120.0  # for Spark's JVM to be ready: some 5 s on an idle machine
 TRACEBACK_LINE_COUNT_MAX: Final = 500  # that are held back to see whether a traceback concerns anybody
 LISTENER_SECONDS_MAX: Final = 10  # for Spark to report a job's last batch to its listener

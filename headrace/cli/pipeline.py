@@ -9,6 +9,7 @@ import argparse
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.spark.jobs.job_file import Job
 
+_CLEAR = "\x1b[H\x1b[2J"
 EXIT_FAILED = 1
 EXIT_RUNNING = 3
 """The job runs already."""
@@ -44,7 +46,15 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--once", action="store_true", help="process what is there and end, whatever the file's trigger says"
     )
-    add("status", _status, "show whether the job runs, its position and its lag")
+    status = add("status", _status, "show whether the job runs, its position, its lag and its tables")
+    status.add_argument("--json", action="store_true", help="print it as a line of JSON")
+    status.add_argument(
+        "--watch", nargs="?", type=_seconds, const=2.0, metavar="SECONDS", help="show it again and again (default: 2)"
+    )
+    status.add_argument(
+        "--max-lag", type=_seconds, metavar="SECONDS",
+        help="the exit status is 4 if the job is further behind (default: the bound of [on_lag])",
+    )  # fmt: skip
     add("upkeep", _upkeep, "join small files of its tables, and remove what is old; a job that runs does it itself")
     add("verify", _verify, "compare each sink with the source; the exit status is 1 if one differs")
 
@@ -91,12 +101,31 @@ def _run(job: Job, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _status(job: Job, arguments: argparse.Namespace) -> int:
-    from headrace.spark.jobs.report import status_lines
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds > 0:
+        raise ValueError(text)
+    return seconds
 
-    for line in status_lines(job):
-        _say(line)
-    return 0
+
+def _status(job: Job, arguments: argparse.Namespace) -> int:
+    """The exit status says how the job is: 0 fine, 1 failed or unknown, 4 late."""
+    import json
+
+    from headrace.spark.jobs.status import job_status, lines_of
+
+    status = job_status(job, lag_seconds_max=arguments.max_lag)
+    try:
+        while True:
+            text = json.dumps(status.document()) if arguments.json else "\n".join(lines_of(status))
+            _say(f"{_CLEAR}{text}" if arguments.watch and not arguments.json and sys.stdout.isatty() else text)
+            if not arguments.watch:
+                break
+            time.sleep(arguments.watch)
+            status = job_status(job, lag_seconds_max=arguments.max_lag)
+    except KeyboardInterrupt:
+        pass
+    return status.exit_status
 
 
 def _check(job: Job, arguments: argparse.Namespace) -> int:

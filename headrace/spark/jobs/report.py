@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pymongo.errors import PyMongoError
-
-from headrace import limits
-from headrace.spark.errors import error_line
-from headrace.spark.jobs.checkpoint import ServerPosition, read_checkpoint, server_positions
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import explained, spark_stages
-from headrace.spark.jobs.lag import lag_of
-from headrace.spark.jobs.runner import job_session, running_process, source_options
-from headrace.spark.mongodb.mongodb_stream import PositionLost
-from headrace.spark.rows.tokens import Token
+from headrace.spark.jobs.runner import job_session, source_options
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mirror_sink import MirrorSink
 from headrace.spark.source.options import parse_options
@@ -40,46 +31,10 @@ _POLICIES: Final = {
 }
 
 
-def status_lines(job: Job) -> Iterator[str]:
-    """Whether the job runs, its position and lag, and each sink's position; reports a server that does not answer."""
-    process = running_process(job)
-    yield f"job {job.name}: {'not running' if process is None else f'running in process {process}'}"
-    checkpoint = read_checkpoint(job.checkpoint)
-    if checkpoint.committed < 0:
-        yield "position: nothing committed yet"
-    else:
-        yield f"position: batch {checkpoint.committed} committed, batch {checkpoint.planned} planned"
-    positions = server_positions(checkpoint.offset)
-    for position in positions:
-        server = f"{position.server}: " if position.server else ""
-        snapshot = "in its snapshot, " if position.in_snapshot else ""
-        yield f"  {server}{snapshot}{_moment(position.token)}, {position.token.text}"
-    if positions:
-        yield f"lag: {_lag(job, positions)}"
-    _start_for_catalogs(job)
-    for sink in job.sinks:
-        reached = sink.open().position()
-        at = ", ".join([f"batch {reached.batch}", *([reached.token] if reached.token else [])])
-        yield f"sink {sink}: {at if reached.batch >= 0 else 'nothing yet'}"
-
-
 def _start_for_catalogs(job: Job) -> None:
     """Starts Spark with the job's settings if a sink is a table that only Spark can read."""
     if any(sink.in_catalog for sink in job.sinks):
         job_session(job)
-
-
-def _lag(job: Job, positions: list[ServerPosition]) -> str:
-    try:
-        lag = lag_of(parse_options(job.source), positions)
-    except (PositionLost, PyMongoError) as error:
-        return f"unknown: {error_line(error)}"
-    more = " or more" if lag.event_count >= limits.LAG_EVENT_COUNT_MAX else ""
-    return f"{lag.event_count}{more} events, {lag.seconds} s"
-
-
-def _moment(token: Token) -> str:
-    return datetime.fromtimestamp(token.time.time, UTC).isoformat()
 
 
 def explain_lines(job: Job) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.spark.session.java import find_java
-from headrace.spark.session.jvm import archive_path
-from headrace.spark.session.spark_session import warm
+import sys
+
+from headrace.spark.session.class_archive import BACKGROUND, make
 
 if __name__ == "__main__":
-    warm()
-    print(f"wrote {archive_path(find_java())}")
+    path = make(background=BACKGROUND in sys.argv[1:])
+    print(f"wrote {path}" if path else "another process is writing it")

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Final
 
@@ -88,11 +89,12 @@ class Jvm:
 
 def launch(
     conf: Mapping[str, str], *, java: Java | None = None, memory: str = "1g", flags: tuple[str, ...] = (),
-    log_level: str = "error",
+    log_level: str = "error", archive: bool = True,
 ) -> Jvm:  # fmt: skip
     """Starts a JVM that waits for PySpark, with `conf` as Spark's configuration; connect with `attached`.
 
-    `memory` is its heap, in Java's notation. Raises JavaMissing or JvmFailed.
+    `memory` is its heap, in Java's notation. `archive`: it uses the user's archive of classes. Raises JavaMissing or
+    JvmFailed.
     """
     java = java or find_java()
     scratch, lock = _scratch()
@@ -100,6 +102,7 @@ def launch(
     info = scratch / "connection"
     environ = _environment(scratch, local=conf.get("spark.master", "").startswith("local["))
     environ |= {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_CONNECT_MODE": "0"}
+    flags = (*flags, *(_archive(java) if archive else ()))
     process = subprocess.Popen(
         _command(java, conf, memory, flags, scratch), stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environ,
         start_new_session=True,
@@ -171,7 +174,7 @@ def _command(java: Java, conf: Mapping[str, str], memory: str, flags: tuple[str,
     return [
         str(java.command), "-cp", os.pathsep.join(jars), f"-Xmx{memory}",
         *[f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED], *newer, *_ALWAYS, *_STARTS_SOON,
-        *flags, *_archive(java),
+        *flags,
         f"-Dlog4j2.configurationFile={scratch / 'log4j2.properties'}", f"-Djava.io.tmpdir={scratch}",
         "org.apache.spark.deploy.SparkSubmit", *settings, "pyspark-shell",
     ]  # fmt: skip
@@ -220,7 +223,9 @@ def _package(name: str) -> Path:
 
 def archive_path(java: Java) -> Path:
     """The user's archive of loaded classes for this Java and this Spark; it need not exist."""
-    key = hashlib.sha256(f"{java.home}|{java.major}|{spark_home()}".encode()).hexdigest()[:12]
+    release = java.home / "release"
+    build = release.read_text(errors="replace") if release.is_file() else str(java.major)
+    key = hashlib.sha256(f"{java.home}|{build}|{spark_home()}|{version('pyspark')}".encode()).hexdigest()[:12]
     return cache_folder() / f"spark-{key}.jsa"
 
 

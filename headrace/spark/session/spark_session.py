@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.spark.session import jvm
+from headrace.spark.session import class_archive, jvm
 from headrace.spark.session.java import find_java
 
 if TYPE_CHECKING:
@@ -104,26 +104,14 @@ def _start(settings: Mapping[str, str], quick: bool, memory: str, log_level: str
     for name, value in {**settings, **local}.items():
         builder = builder.config(name, value)
     with jvm.attached(running):
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+    class_archive.make_in_background(find_java())
+    return session
 
 
 def warm() -> None:
-    """Writes the user's archive of Spark's classes (150 MB), with which later sessions start in half the time."""
-    java = find_java()
-    path = jvm.archive_path(java)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    flags = (*jvm.QUICK, f"-XX:ArchiveClassesAtExit={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-    running = jvm.launch(CONF | {"spark.master": "local[2]"}, java=java, flags=flags, log_level="off")
-    from pyspark.sql import SparkSession
+    """Writes the user's archive of Spark's classes (150 MB), with which later sessions start in half the time.
 
-    with jvm.attached(running):
-        session = SparkSession.builder.getOrCreate()
-    stream = session.readStream.format("rate").load()
-    query = stream.writeStream.foreachBatch(lambda rows, _: rows.toArrow()).trigger(availableNow=True).start()
-    query.awaitTermination()
-    session.stop()
-    assert running.process.stdin is not None
-    running.process.stdin.close()
-    running.process.wait(120)
+    The first session that Headrace starts does it in the background. See `class_archive.py`.
+    """
+    class_archive.make()

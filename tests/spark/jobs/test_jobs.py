@@ -18,8 +18,9 @@ from headrace.spark import errors
 from headrace.spark.jobs import metrics_listener as listener
 from headrace.spark.jobs.job_file import Job, parse_job
 from headrace.spark.jobs.metrics import JobMetrics, serve
-from headrace.spark.jobs.report import status_lines, verify_job
+from headrace.spark.jobs.report import verify_job
 from headrace.spark.jobs.runner import reset_job, run_job
+from headrace.spark.jobs.status import status_lines
 from headrace.spark.mongodb.source_options import server_name
 from headrace.spark.sinks.sink_options import parse_sink
 from headrace.spark.tables.drop_policy import CollectionGone

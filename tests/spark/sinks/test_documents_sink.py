@@ -14,8 +14,8 @@ from pymongo.database import Database
 from headrace.cli.main import main
 from headrace.query.pipeline import PipelineContext, parse_pipeline, run_pipeline
 from headrace.spark.jobs.job_file import parse_job, read_job
-from headrace.spark.jobs.report import status_lines
 from headrace.spark.jobs.runner import reset_job, run_job
+from headrace.spark.jobs.status import status_lines
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.sinks.contract import MicroBatch
 from headrace.spark.sinks.documents_sink import DocumentsSink, documents_sink

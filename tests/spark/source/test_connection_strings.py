@@ -20,8 +20,9 @@ import headrace
 from headrace.cli import main as cli
 from headrace.spark.errors import OptionError, error_line, redacted
 from headrace.spark.jobs.job_file import parse_job
-from headrace.spark.jobs.report import explain_lines, status_lines, verify_job
+from headrace.spark.jobs.report import explain_lines, verify_job
 from headrace.spark.jobs.runner import run_job
+from headrace.spark.jobs.status import status_lines
 from headrace.spark.mirror import Mirror
 from headrace.spark.mongodb.connection_strings import resolved
 from headrace.spark.source.options import parse_options

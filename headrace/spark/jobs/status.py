@@ -1,0 +1,241 @@
+"""How a job is: whether it runs, where it is, how far behind, what its tables have; for people, as JSON, as a status.
+
+It is read from the checkpoint, the tables and the servers, and works for a job that does not run. What only the job
+knows, it says itself (`run_state.py`): its rates, its snapshot's progress, what stopped it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pymongo.errors import PyMongoError
+
+from headrace import limits
+from headrace.spark.errors import error_line
+from headrace.spark.jobs.checkpoint import ServerPosition, read_checkpoint, server_positions
+from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.lag import Lag, lag_of
+from headrace.spark.jobs.metrics import snapshot_text
+from headrace.spark.jobs.run_state import ENDED, RunState, read_state
+from headrace.spark.jobs.runner import job_session, running_process
+from headrace.spark.mongodb.mongodb_stream import PositionLost
+from headrace.spark.rows.tokens import Token
+from headrace.spark.sinks.sink_options import SinkOptions
+from headrace.spark.source.options import parse_options
+
+FINE: Final = 0
+FAILED: Final = 1
+LATE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """What a table has on disk: its files, their bytes, and its rows if its statistics say so."""
+
+    file_count: int
+    byte_count: int
+    row_count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """A sink's table: its last batch, -1 if there was none, and the token it has reached, or why that is not known."""
+
+    sink: str
+    batch: int = -1
+    token: str = ""
+    table: TableFiles | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """The status. `process` runs the job, None if none does; `run` is what the last run says of itself."""
+
+    job: str
+    process: int | None
+    committed: int
+    planned: int
+    positions: tuple[ServerPosition, ...]
+    lag: Lag | None
+    lag_problem: str
+    late: bool
+    run: RunState | None
+    sinks: tuple[SinkStatus, ...]
+
+    @property
+    def failure(self) -> str:
+        """What stopped the last run, if it did not end in order; empty while the job runs."""
+        if self.process is not None or self.run is None:
+            return ""
+        if self.run.phase not in ENDED:
+            return "it ended without a word: it was killed, or the machine went down"
+        return self.run.error
+
+    @property
+    def exit_status(self) -> int:
+        """FAILED if a run has failed, or the lag or a table cannot be known; LATE above the bound; else FINE."""
+        if self.failure or self.lag_problem or any(sink.error for sink in self.sinks):
+            return FAILED
+        return LATE if self.late else FINE
+
+    def document(self) -> dict[str, Any]:
+        """The status for programs."""
+        figures = (self.run.figures if self.run else None) or {}
+        return {
+            "job": self.job,
+            "running": self.process is not None,
+            "process": self.process,
+            "status": {FINE: "fine", FAILED: "failed", LATE: "late"}[self.exit_status],
+            "failure": self.failure or None,
+            "batch": {"committed": self.committed, "planned": self.planned},
+            "positions": [
+                {
+                    "server": position.server or None, "token": position.token.text,
+                    "time": moment(position.token), "inSnapshot": position.in_snapshot,
+                }
+                for position in self.positions
+            ],
+            "lag": {"events": self.lag.event_count, "seconds": self.lag.seconds} if self.lag else None,
+            "lagProblem": self.lag_problem or None,
+            "lastRun": {"phase": self.run.phase, "startedMs": self.run.started_ms, "updatedMs": self.run.updated_ms}
+            | {_camel(name): value for name, value in figures.items()}
+            if self.run
+            else None,
+            "sinks": [
+                {_camel(name): value for name, value in asdict(sink).items() if name != "table"}
+                | {"table": {_camel(name): value for name, value in asdict(sink.table).items()} if sink.table else None}
+                for sink in self.sinks
+            ],
+        }  # fmt: skip
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def job_status(job: Job, *, lag_seconds_max: float | None = None) -> JobStatus:
+    """Asks checkpoint, tables and servers. The bound of the lag is the argument, else that of the file's `[on_lag]`."""
+    process = running_process(job)
+    checkpoint = read_checkpoint(job.checkpoint)
+    positions = tuple(server_positions(checkpoint.offset))
+    lag, problem = _lag(job, positions) if positions else (None, "")
+    if lag is not None and lag_seconds_max is not None:
+        late = lag.seconds > lag_seconds_max
+    else:
+        late = bool(lag and job.on_lag and job.on_lag.is_late(lag.seconds, lag.event_count))
+    if any(sink.in_catalog for sink in job.sinks):
+        job_session(job)
+    sinks = tuple(_sink_status(sink) for sink in job.sinks)
+    return JobStatus(
+        job.name, process, checkpoint.committed, checkpoint.planned, positions, lag, problem, late,
+        read_state(job.checkpoint), sinks,
+    )  # fmt: skip
+
+
+def status_lines(job: Job) -> Iterator[str]:
+    """The status for people, a line at a time."""
+    yield from lines_of(job_status(job))
+
+
+def lines_of(status: JobStatus) -> Iterator[str]:
+    """A status for people."""
+    running = "not running" if status.process is None else f"running in process {status.process}"
+    yield f"job {status.job}: {running}{_run_text(status)}"
+    if status.failure:
+        yield f"failed: {status.failure}"
+    if status.committed < 0:
+        yield "position: nothing committed yet"
+    else:
+        yield f"position: batch {status.committed} committed, batch {status.planned} planned"
+    for position in status.positions:
+        server = f"{position.server}: " if position.server else ""
+        snapshot = "in its snapshot, " if position.in_snapshot else ""
+        yield f"  {server}{snapshot}{moment(position.token)}, {position.token.text}"
+    if status.lag_problem:
+        yield f"lag: unknown: {status.lag_problem}"
+    elif status.lag is not None:
+        more = " or more" if status.lag.event_count >= limits.LAG_EVENT_COUNT_MAX else ""
+        yield f"lag: {status.lag.event_count}{more} events, {status.lag.seconds} s" + (" (late)" if status.late else "")
+    for sink in status.sinks:
+        yield f"sink {sink.sink}: {_sink_text(sink)}"
+
+
+def _run_text(status: JobStatus) -> str:
+    """What a running job says of itself, after its process."""
+    run = status.run
+    if status.process is None or run is None or not run.figures:
+        return ""
+    figures = run.figures
+    if run.phase == "snapshot":
+        return ", " + snapshot_text(
+            figures.get("snapshot_documents") or 0, figures.get("snapshot_documents_total"),
+            figures.get("snapshot_seconds_left"),
+        )  # fmt: skip
+    if figures.get("batch_seconds") is None:
+        return f", {run.phase}"
+    rate = figures.get("rows_per_second") or 0
+    return (
+        f", {run.phase}, {figures['rows_total']} rows, {rate:.0f} rows/s, last batch {figures['batch_seconds']:.2f} s"
+    )
+
+
+def _sink_text(sink: SinkStatus) -> str:
+    if sink.error:
+        return f"unknown: {sink.error}"
+    if sink.batch < 0:
+        return "nothing yet"
+    words = [f"batch {sink.batch}", *([sink.token] if sink.token else [])]
+    if sink.table:
+        rows = "" if sink.table.row_count is None else f"{sink.table.row_count} rows in "
+        words.append(f"{rows}{sink.table.file_count} files, {_size(sink.table.byte_count)}")
+    return ", ".join(words)
+
+
+def _size(count: float) -> str:
+    unit = min(int(math.log(max(count, 1), 1024)), 4)
+    return f"{count / 1024**unit:.1f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}" if unit else f"{count:.0f} B"
+
+
+def moment(token: Token) -> str:
+    """The time of a token, as ISO 8601."""
+    return datetime.fromtimestamp(token.time.time, UTC).isoformat()
+
+
+def _lag(job: Job, positions: tuple[ServerPosition, ...]) -> tuple[Lag | None, str]:
+    try:
+        return lag_of(parse_options(job.source), list(positions)), ""
+    except (PositionLost, PyMongoError) as error:
+        return None, error_line(error)
+
+
+def _sink_status(sink: SinkOptions) -> SinkStatus:
+    try:
+        reached = sink.open().position()
+        table = _table_files(sink) if reached.batch >= 0 or reached.token else None
+    except Exception as error:
+        # Whatever is wrong with one table, the others are shown.
+        return SinkStatus(str(sink), error=error_line(error))
+    return SinkStatus(str(sink), reached.batch, reached.token, table)
+
+
+def _table_files(sink: SinkOptions) -> TableFiles | None:
+    """The files of a Delta table, by its log; of other folders nothing is known but what they have."""
+    location = sink.location
+    if location is None:
+        return None
+    table = location.table()
+    if table is not None:
+        import pyarrow as pa
+
+        actions = pa.table(table.get_add_actions(flatten=True))
+        rows = actions.column("num_records").to_pylist() if "num_records" in actions.column_names else [None]
+        known = None if any(count is None for count in rows) else sum(rows)
+        return TableFiles(actions.num_rows, sum(actions.column("size_bytes").to_pylist()), known)
+    sizes = [location.size(name) or 0 for name in location.names() if name.endswith(".parquet")]
+    return TableFiles(len(sizes), sum(sizes), None)
