@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,9 @@ from pymongo.database import Database
 
 import headrace
 from tests.spark.support.object_store import ObjectStore, object_store
+
+# Tests use the archive of Spark's classes that `make warm` has made, if any, and make none beside their work.
+os.environ.setdefault("HEADRACE_CLASS_CACHE", "off")
 
 
 @pytest.fixture(scope="session")
