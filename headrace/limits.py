@@ -213,6 +213,13 @@ COLUMN_NAME_LENGTH_MAX: Final = 120  # of a typed table's column, before a numbe
 LAYOUT_FIELD_COUNT_MAX: Final = 200  # fields of a document that is decoded by its layout
 LAYOUT_FAILURE_COUNT_MAX: Final = 8  # layouts that matched no further row, until the rest is decoded one by one
 SNAPSHOT_ROUND_COUNT_MAX: Final = 200  # how often a document may change while it is read; a round takes milliseconds
+SNAPSHOT_COLLECTION_COUNT_MAX: Final = (
+    100  # collections whose snapshots are in a micro-batch: a commit of each takes 30 ms
+)
+TABLE_WRITER_COUNT_MAX: Final = 4  # tables of several collections that are written at once: commits wait for the disk
+TABLE_LOOK_SECONDS: Final = 300  # between two looks for new tables of several collections: a store is asked for names
+OPEN_TABLE_COUNT_MAX: Final = 1000  # tables of several collections that stay open: each is some 100 KiB of its log
+METRIC_COLLECTION_COUNT_MAX: Final = 1000  # collections that have metrics of their own: a monitor stores each
 DIFFERENCE_COUNT_MAX: Final = 10  # keys that `verify` names of each kind of difference
 ROW_BATCH_BYTES_MAX: Final = 16 * 1024 * 1024  # events that a worker gathers into one Arrow batch
 CLASS_ARCHIVE_SECONDS_MIN: Final = 86_400.0  # between two trials to make it in the background: each takes half a minute

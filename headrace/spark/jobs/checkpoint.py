@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from headrace.spark.rows.tokens import Token
 
@@ -49,11 +49,15 @@ class ServerPosition:
     server: str = ""
 
 
+_SNAPSHOTS: Final = frozenset({"after", "reading", "waiting"})
+"""What an offset has while a snapshot is read, of one collection or of several."""
+
+
 def server_positions(offset: dict[str, Any] | None) -> list[ServerPosition]:
     """The positions in a source's offset, the one furthest behind first; [] if it is another source's offset."""
     each = (offset or {}).get("servers", {"": offset or {}})
     positions = [
-        ServerPosition(Token(one["token"], one.get("typeBits", "")), "after" in one, server)
+        ServerPosition(Token(one["token"], one.get("typeBits", "")), bool(_SNAPSHOTS & one.keys()), server)
         for server, one in each.items()
         if isinstance(one.get("token"), str)
     ]

@@ -24,7 +24,7 @@
     cores = 2
     [[sink]]                             # one or several; see `sinks/sink_options.py`
     kind = "mirror"
-    path = "orders/mirror"
+    path = "orders/mirror"               # of several collections: "lake/{database}/{collection}"
 
 All of it is validated when it is read: mistakes are reported before Spark is started.
 """
@@ -46,6 +46,7 @@ from headrace.spark.jobs.value_checks import check_values
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.extjson import loads_strict
 from headrace.spark.sinks.sink_options import SinkError, SinkOptions, parse_sink
+from headrace.spark.sinks.table_paths import check_placeholders, overlap
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.table_location import location_of, resolved_path
 
@@ -150,7 +151,23 @@ def parse_job(given: Mapping[str, Any], name: str, folder: Path) -> Job:
     return job
 
 
+def _check_paths(job: Job) -> None:
+    """Raises JobError or PathError if several collections would share a table."""
+    options = job.options
+    for sink in job.sinks:
+        if sink.per_collection and job.deadletter:
+            raise JobError(f"the sink {sink}: with a table for each collection a job has no dead letters")
+        if sink.per_collection:
+            check_placeholders(str(sink.options["path"]), options.database)
+        elif sink.is_table and options.several:
+            raise JobError(
+                f"the sink {sink}: with several collections its path needs {{collection}}, or {{database}} and "
+                "{collection}: each collection has another table"
+            )
+
+
 def _check(job: Job) -> None:
+    _check_paths(job)
     options = job.options
     if options.others and options.on_server_down == "skip" and job.stages:
         raise JobError("stages would miss what comes late from a server that was skipped: set onServerDown to 'stall'")
@@ -169,8 +186,8 @@ def _check(job: Job) -> None:
     if options.others:
         raise JobError(f"{kinds}: such a sink follows a collection of one server")
     one = any(sink.kind in {"history", "mirror"} for sink in job.sinks)
-    if one and not options.collection:
-        raise JobError(f"{kinds}: a mirror and a history are of one collection")
+    if one and not options.collection and not options.several:
+        raise JobError(f"{kinds}: a mirror and a history of several collections need startingPosition 'snapshot'")
     if one and options.start.kind == "latest":
         raise JobError(
             f"{kinds}: with startingPosition 'latest', the default, what is there already would be missing: set it to "
@@ -188,7 +205,7 @@ def _check_targets(job: Job) -> None:
     paths = [(sink, f"{sink.location}/") for sink in job.sinks if sink.location]
     for number, (sink, path) in enumerate(paths):
         for other, other_path in paths[:number]:
-            if path.startswith(other_path) or other_path.startswith(path):
+            if path.startswith(other_path) or other_path.startswith(path) or overlap(path, other_path):
                 raise SinkError(f"the sinks {other} and {sink} have one path: give each its own")
         if job.deadletter and f"{location_of(job.deadletter)}/".startswith(path):
             raise SinkError(f"the dead letters and the sink {sink} have one path: give them one of their own")
@@ -213,6 +230,8 @@ def _sink(given: Mapping[str, Any], source: Mapping[str, str], folder: Path) -> 
     if given.get("kind") == "mongodb" and "collection" in source and "collection" not in given:
         given = {"database": source.get("database"), "collection": source["collection"]} | dict(given)
     sink = parse_sink(given, folder)
+    if sink.per_collection and "collection" in source:
+        sink = sink.of_collection((source.get("database", ""), source["collection"]))
     if sink.kind == "mongodb" and all(
         sink.options.get(name) == source.get(name) for name in ("uri", "database", "collection")
     ):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from headrace import limits
 from headrace.clock import SystemClock
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.job_tables import tables_of
 from headrace.spark.upkeep.delta_upkeep import DeltaUpkeep, UpkeepReport
 
 
@@ -17,15 +19,27 @@ class JobUpkeep:
     def __init__(self, job: Job) -> None:
         self._clock = SystemClock()
         self._name = job.name
-        self._tables = [
-            DeltaUpkeep(sink.location, sink.kind, sink.upkeep) for sink in job.sinks if sink.location and sink.upkeep
-        ]
+        self._job = job
+        self._tables = _upkeep_of(job)
         self._due = [self._next(table) for table in self._tables]
+        # Of several collections there may be tables later.
+        self._grows = any(sink.per_collection and sink.upkeep for sink in job.sinks)
+        self._look_due = self._clock.monotonic_ms() + limits.TABLE_LOOK_SECONDS * 1000
 
     @property
     def is_due(self) -> bool:
         """Whether it is time for that of a table."""
+        self._look()
         return bool(self._due) and min(self._due) <= self._clock.monotonic_ms()
+
+    def _look(self) -> None:
+        """Takes up the tables that have come since."""
+        if self._grows and self._look_due <= self._clock.monotonic_ms():
+            self._look_due = self._clock.monotonic_ms() + limits.TABLE_LOOK_SECONDS * 1000
+            known = {str(table.location) for table in self._tables}
+            new = [table for table in _upkeep_of(self._job) if str(table.location) not in known]
+            self._tables += new
+            self._due += [self._next(table) for table in new]
 
     def run_due(self, report: Callable[[str], None], stop: threading.Event, writing: threading.Lock) -> None:
         """Runs that of the tables whose time has come, each while no batch is being written."""
@@ -58,8 +72,10 @@ def upkeep_by_hand(job: Job) -> list[UpkeepReport]:
     from headrace.spark.jobs.runner import job_lock
 
     with job_lock(job):
-        return [
-            DeltaUpkeep(sink.location, sink.kind, sink.upkeep).run(thorough=True)
-            for sink in job.sinks
-            if sink.location and sink.upkeep
-        ]
+        return [table.run(thorough=True) for table in _upkeep_of(job)]
+
+
+def _upkeep_of(job: Job) -> list[DeltaUpkeep]:
+    """Of each of the job's tables, of several collections those that are there."""
+    sinks = [table.sink for table in tables_of(job)]
+    return [DeltaUpkeep(sink.location, sink.kind, sink.upkeep) for sink in sinks if sink.location and sink.upkeep]

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
+from headrace import limits
+
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Name, type, meaning.
 _EXPORTED: Final = (
@@ -66,6 +68,8 @@ class JobMetrics:
     snapshot_documents: int | None = None
     snapshot_documents_total: int | None = None
     snapshot_seconds_left: float | None = None
+    rows_by_collection: dict[str, int] = field(default_factory=dict)
+    """Of several collections, the rows committed by this process; the first ones, if there are very many."""
     phase: str = "starting"
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -91,6 +95,13 @@ class JobMetrics:
             if total is not None and documents_in_run and seconds > 0:
                 self.snapshot_seconds_left = round(max(total - documents, 0) * seconds / documents_in_run, 1)
 
+    def collection_rows(self, collection: str, rows: int) -> None:
+        """Counts rows of one of several collections that a sink has committed."""
+        with self.lock:
+            counts = self.rows_by_collection
+            if collection in counts or len(counts) < limits.METRIC_COLLECTION_COUNT_MAX:
+                counts[collection] = counts.get(collection, 0) + rows
+
     def line(self) -> str:
         """One line for a person."""
         with self.lock:
@@ -110,7 +121,7 @@ class JobMetrics:
 
     def text(self) -> str:
         """The metrics in Prometheus' text format."""
-        label = self.job.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        label = _label(self.job)
         lines = []
         with self.lock:
             for name, kind, meaning in _EXPORTED:
@@ -118,7 +129,16 @@ class JobMetrics:
                 if value is not None:
                     full = f"headrace_pipeline_{name}"
                     lines += [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}", f'{full}{{job="{label}"}} {value}']
+            if self.rows_by_collection:
+                full = "headrace_pipeline_collection_rows_total"
+                lines += [f"# HELP {full} Rows of a collection, by sinks.", f"# TYPE {full} counter"]
+            for name, rows in sorted(self.rows_by_collection.items()):
+                lines.append(f'{full}{{job="{label}",collection="{_label(name)}"}} {rows}')
         return "\n".join(lines) + "\n"
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 @contextmanager

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.spark.jobs.checkpoint import read_checkpoint
+from headrace.spark.jobs.collection_states import TableAtPosition, collections_offset, snapshot_states
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import explained, spark_stages
+from headrace.spark.jobs.job_tables import tables_of
 from headrace.spark.jobs.runner import job_session, source_options
+from headrace.spark.mongodb.collection_selection import namespace_of
+from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.sinks.log_sink import LogSink
 from headrace.spark.sinks.mirror_sink import MirrorSink
+from headrace.spark.sinks.sink_options import SinkOptions
 from headrace.spark.source.options import parse_options
 from headrace.spark.tables.fold import MirrorState
 from headrace.spark.tables.mirror_table import MirrorTable
@@ -41,6 +47,7 @@ def explain_lines(job: Job) -> Iterator[str]:
     """What the job does, and which stage runs where. Connects to no server."""
     options = job.options
     namespace = ".".join(name for name in (options.database, options.collection) if name) or "the whole deployment"
+    namespace += f" ({', '.join(options.collections)})" if options.collections else ""
     yield f"source: {namespace}, from {options.start.kind}"
     if job.stages or "pipeline" in job.source:
         yield "pipeline:"
@@ -101,27 +108,40 @@ def verify_job(job: Job) -> Iterator[SinkVerification]:
     """Compares each sink with its source, at one token each. Raises pymongo's errors for what the server refuses."""
     options = parse_options(source_options(job))
     _start_for_catalogs(job)
-    for sink in job.sinks:
-        opened: Any = sink.open()
-        if _is_empty(opened):
-            yield SinkVerification(str(sink), None, "nothing yet: the job has committed nothing to it")
-            continue
-        if isinstance(opened, LogSink) and (spark_stages(job) or options.reader):
-            yield SinkVerification(
-                str(sink), None, "cannot be compared: Spark runs stages of the pipeline, so the server cannot repeat it"
-            )
-            continue
-        if isinstance(opened, LogSink):
-            comparison: Any = compare_log(opened.log, options)
+    offset = collections_offset(read_checkpoint(job.checkpoint))
+    states = snapshot_states(offset) if offset else {}
+    for table in tables_of(job):
+        if table.collection in states:
+            yield SinkVerification(str(table.sink), None, f"cannot be compared: {states[table.collection]}")
+        elif table.collection:
+            yield _verified(job, table.sink, options, table.collection, offset.token.text if offset else "")
         else:
-            table = _mirror_of(opened)
-            if table is None or not (options.database and options.collection):
-                yield SinkVerification(str(sink), None, "cannot be compared")
-                continue
-            compared = _ComparedTable(options.uri, options.database, options.collection, table)
-            masks = [mask for mask in (options.mask, getattr(opened, "omit", None)) if mask]
-            comparison = compare(compared, masks)
-        yield SinkVerification(str(sink), comparison.equal, str(comparison))
+            yield _verified(job, table.sink, options)
+
+
+def _verified(
+    job: Job, sink: SinkOptions, options: SourceOptions, name: str = "", reached: str = ""
+) -> SinkVerification:
+    """Compares one table; that of the collection `name`, among several, has every event up to `reached`."""
+    database, collection = namespace_of(name) if name else (options.database, options.collection)
+    opened: Any = sink.open()
+    if _is_empty(opened):
+        return SinkVerification(str(sink), None, "nothing yet: the job has committed nothing to it")
+    if isinstance(opened, LogSink) and (spark_stages(job) or options.reader):
+        return SinkVerification(
+            str(sink), None, "cannot be compared: Spark runs stages of the pipeline, so the server cannot repeat it"
+        )
+    if isinstance(opened, LogSink):
+        patterns = (collection if options.database else name,) if name and collection else options.collections
+        comparison: Any = compare_log(opened.log, replace(options, collections=patterns))
+    else:
+        table = _mirror_of(opened)
+        if table is None or not (database and collection):
+            return SinkVerification(str(sink), None, "cannot be compared")
+        table = TableAtPosition(table, reached) if name else table
+        masks = [mask for mask in (options.mask, getattr(opened, "omit", None)) if mask]
+        comparison = compare(_ComparedTable(options.uri, database, collection, table), masks)
+    return SinkVerification(str(sink), comparison.equal, str(comparison))
 
 
 def _is_empty(sink: Any) -> bool:

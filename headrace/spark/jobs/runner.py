@@ -23,6 +23,7 @@ from headrace.spark.jobs.checkpoint import planned_end, read_checkpoint
 from headrace.spark.jobs.dead_letter_jobs import dead_letter_locations, with_dead_letters
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_stages import apply_stages, server_stages
+from headrace.spark.jobs.job_tables import open_sink, tables_of
 from headrace.spark.jobs.job_upkeep import JobUpkeep
 from headrace.spark.jobs.machine_checks import CannotStart, machine_problems
 from headrace.spark.jobs.metrics import JobMetrics, serve
@@ -31,6 +32,7 @@ from headrace.spark.jobs.start_checks import CheckedJob, begin, note_begun
 from headrace.spark.jobs.typed_sinks import set_validators
 from headrace.spark.mongodb.server_history import HistoryChanged
 from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
+from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, BatchReport
 from headrace.spark.sinks.foreach_batch import Listener, for_each_batch, wait_for_sinks
 from headrace.spark.sinks.log_sink import LogSink
@@ -158,7 +160,12 @@ class _Run:
         self._listener.resume(read_checkpoint(job.checkpoint).offset, self.snapshot_documents)
         self._session = session
         session.streams.addListener(self._listener)
-        sinks = [sink.open() for sink in job.sinks]
+        sinks = [open_sink(job, sink, parse_options(self._options)) for sink in job.sinks]
+        self._fans = [
+            (options, sink) for options, sink in zip(job.sinks, sinks, strict=True) if isinstance(sink, CollectionsSink)
+        ]
+        for _, fan in self._fans:
+            fan.listener = self._metrics.collection_rows
         for options, opened in zip(job.sinks, sinks, strict=True):
             if options.kind != "own":
                 opened.owner = self._checked.owner_of(options)  # type: ignore[attr-defined]
@@ -226,7 +233,10 @@ class _Run:
                 try:
                     apply(frame, number)
                     self._note(frame, number)
-                    self._record = note_begun(self._job, self._record)
+                    committed = [
+                        options.of_collection(name) for options, fan in self._fans for name in fan.take_committed()
+                    ]
+                    self._record = note_begun(self._job, self._record, committed)
                 except Exception as error:
                     self.failure = error
                     raise
@@ -266,6 +276,8 @@ def source_options(job: Job) -> dict[str, str]:
     from headrace.spark.rows.extjson import dumps, loads
 
     options = dict(job.source)
+    if job.folds and job.options.several:
+        options["cappedcollections"] = "skip"
     pushed = server_stages(job)
     if pushed:
         options["pipeline"] = dumps([*loads(options.get("pipeline", "[]")), *pushed])
@@ -345,7 +357,8 @@ def reset_job(job: Job, *, data: bool = False) -> ResetResult:
 
     The next run begins at `startingPosition`; sinks whose tables remain skip what they have. Raises JobRunning.
     """
-    locations = [location_of(job.checkpoint)] + ([sink.location for sink in job.sinks if sink.location] if data else [])
+    locations = [location_of(job.checkpoint)]
+    locations += [table.sink.location for table in tables_of(job) if table.sink.location] if data else []
     locations += dead_letter_locations(job) if data else []
     with job_lock(job):
         removed = [location.url for location in locations if location.remove()]

@@ -12,6 +12,7 @@ here, by name and in one line, before Spark is started. Rules:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,7 +28,9 @@ from headrace.spark.jobs.checkpoint import Checkpoint, read_checkpoint, server_p
 from headrace.spark.jobs.job_file import Job, JobError
 from headrace.spark.jobs.job_record import JobRecord, read_record, write_record
 from headrace.spark.jobs.job_stages import document_maker
+from headrace.spark.jobs.job_tables import missing_tables, table_name, tables_of
 from headrace.spark.jobs.machine_checks import machine_problems
+from headrace.spark.mongodb.listed_collections import list_collections
 from headrace.spark.mongodb.mongodb_stream import MongoDBStream, PositionLost, client_of
 from headrace.spark.mongodb.server_history import (
     HistoryChanged,
@@ -68,6 +71,8 @@ class SinkState:
     sink: SinkOptions
     position: Any
     owner: TableOwner | None
+    collection: str = ""
+    """The table's own collection, if the job has several."""
 
     @property
     def exists(self) -> bool:
@@ -84,16 +89,18 @@ class CheckedJob:
     checkpoint: Checkpoint
     sinks: tuple[SinkState, ...]
 
-    def owner_of(self, sink: SinkOptions) -> TableOwner:
-        """The owner of the table that the sink fills."""
+    def owner_of(self, sink: SinkOptions, collection: str = "") -> TableOwner:
+        """The owner of the table that the sink fills; of the table of one `collection` among several."""
         job, record = self.job, self.record
         path = str(job.checkpoint.absolute())
-        return TableOwner(record.job, job.name, path, sink.kind, record.namespace, record.histories)
+        return TableOwner(record.job, job.name, path, sink.kind, collection or record.namespace, record.histories)
 
     def source_options(self) -> dict[str, str]:
         """The source's options that follow: the histories that the servers must have, and where to begin."""
         ids = [self.record.histories.get(server_name(one.uri), "") or "-" for one in self.job.options.servers]
         options = {"replicasetid": " ".join(ids)} if set(ids) != {"-"} else {}
+        if self.job.options.several:
+            options |= {"snapshotalso": json.dumps(sorted({each.collection for each in self.sinks if each.collection}))}
         begins = self.record.snapshot and self.checkpoint.planned < 0
         return options | ({"startingposition": "snapshot"} if begins else {})
 
@@ -117,9 +124,12 @@ def check_job(job: Job) -> CheckedJob:
     record = _with_mask(job, record)
     checked = CheckedJob(job, record, checkpoint, sinks)
     for state in sinks:
-        check_owner(getattr(state.position, "owner", ""), checked.owner_of(state.sink), state.sink)
-        _check_there(checked, state)
-        _check_stream(state, options)
+        owner = checked.owner_of(state.sink, state.collection)
+        check_owner(getattr(state.position, "owner", ""), owner, state.sink)
+        if not state.collection:
+            _check_there(checked, state)
+            _check_stream(state, options)
+    _check_all_there(checked)
     with _answering(options):
         for one in options.servers:
             _check_collection(job, one)
@@ -131,7 +141,7 @@ def check_job(job: Job) -> CheckedJob:
         else:
             _check_order(checked, histories)
         _check_streams(checked)
-    begun = {_name(state.sink) for state in sinks if state.exists} | set(record.begun)
+    begun = {table_name(state.sink) for state in sinks if state.exists} | set(record.begun)
     return replace(checked, record=replace(checked.record, begun=tuple(sorted(begun))))
 
 
@@ -207,20 +217,16 @@ def _begin_again(job: Job, error: Exception) -> CheckedJob:
     return check_job(job)
 
 
-def note_begun(job: Job, record: JobRecord) -> JobRecord:
-    """Records, after a batch, the sinks that have a table by now."""
-    missing = [sink for sink in job.sinks if _has_state(sink) and _name(sink) not in record.begun]
-    new = {_name(sink) for sink in missing if _sink_state(sink).exists}
+def note_begun(job: Job, record: JobRecord, committed: Iterable[SinkOptions] = ()) -> JobRecord:
+    """Records, after a batch, the sinks that have a table by now; `committed` are those of several collections."""
+    sinks = [sink for sink in job.sinks if _has_state(sink) and not sink.per_collection]
+    missing = [sink for sink in sinks if table_name(sink) not in record.begun]
+    new = {table_name(sink) for sink in missing if _sink_state(sink).exists}
+    new |= {table_name(sink) for sink in committed} - set(record.begun)
     if new or record.snapshot:
         record = replace(record, begun=tuple(sorted({*record.begun, *new})), snapshot=False)
         write_record(job.checkpoint, record)
     return record
-
-
-def _name(sink: SinkOptions) -> str:
-    location = sink.location
-    target = [sink.options.get(name) for name in ("database", "collection")]
-    return f"{sink.kind} {location or '.'.join(str(name) for name in target if name)}"
 
 
 def _has_state(sink: SinkOptions) -> bool:
@@ -230,17 +236,17 @@ def _has_state(sink: SinkOptions) -> bool:
 
 def _sink_states(job: Job) -> tuple[SinkState, ...]:
     """Raises ServerUnreachable if a target is a server that does not answer, NotAMirror for a table of another kind."""
-    return tuple(_sink_state(sink) for sink in job.sinks if _has_state(sink))
+    return tuple(_sink_state(table.sink, table.collection) for table in tables_of(job) if _has_state(table.sink))
 
 
-def _sink_state(sink: SinkOptions) -> SinkState:
+def _sink_state(sink: SinkOptions, collection: str = "") -> SinkState:
     _check_format(sink)
     try:
         with pymongo.timeout(limits.START_CHECK_SECONDS_MAX):
             position = sink.open().position()
     except ConnectionFailure as error:
         raise ServerUnreachable(f"no server answers for the sink {sink}: {_reason(error)}") from error
-    return SinkState(sink, position, TableOwner.of(getattr(position, "owner", "")))
+    return SinkState(sink, position, TableOwner.of(getattr(position, "owner", "")), collection)
 
 
 _FORMATS: Final = {"_delta_log": "delta", "_spark_metadata": "events as Parquet files", "mirror.parquet": "parquet"}
@@ -295,7 +301,7 @@ def _check_there(checked: CheckedJob, state: SinkState) -> None:
         return
     if state.sink.kind == "mongodb" and not state.sink.options.get("collection"):
         return  # each collection has its own, if it has rows
-    begun = _name(state.sink) in checked.record.begun
+    begun = table_name(state.sink) in checked.record.begun
     job = checked.job
     if begun:
         raise TableGone(
@@ -309,10 +315,19 @@ def _check_there(checked: CheckedJob, state: SinkState) -> None:
         )
 
 
+def _check_all_there(checked: CheckedJob) -> None:
+    """Raises TableGone if a table of several collections' is not there any more."""
+    if checked.checkpoint.committed < 0:
+        return
+    for name in missing_tables(checked.job, checked.record.begun):
+        raise TableGone(
+            f"the table of the sink {name} is gone, while the checkpoint {checked.job.checkpoint} says how far it was: "
+            "put it back, or begin again with `headrace pipeline reset`"
+        )
+
+
 def _check_stream(state: SinkState, options: SourceOptions) -> None:
     """Raises NotOurTable if a log of an earlier version, which has no owner, says that it is of another collection."""
-    import json
-
     if state.owner or not isinstance(state.position, Progress) or not state.position.source:
         return
     recorded = json.loads(state.position.source)
@@ -341,8 +356,10 @@ def _reason(error: Exception) -> str:
 
 def _check_collection(job: Job, options: SourceOptions) -> None:
     """Raises JobError for what is no collection, or one whose changes are not all events."""
-    if not (options.database and options.collection):
+    if not options.collection:
+        _check_named(options, folds=job.folds)
         return
+    assert options.database
     database = client_of(options.uri)[options.database]
     try:
         listed = list(database.list_collections(filter={"name": options.collection}))
@@ -360,6 +377,19 @@ def _check_collection(job: Job, options: SourceOptions) -> None:
             f"{kinds}: {name} is a capped collection; what it pushes out is in no event, and would stay in the copy. "
             "Take the sink 'changes'"
         )
+
+
+def _check_named(options: SourceOptions, *, folds: bool) -> None:
+    """Raises JobError for one of several collections that cannot be read, if the job names it and not a pattern."""
+    if not options.several:
+        return
+    try:
+        refused = list_collections(replace(options, capped="skip" if folds else "read")).refused
+    except OperationFailure:
+        return  # without the privilege nobody knows; the stream itself is refused, if it is
+    for name, reason in refused.items():
+        if {name, name.partition(".")[2]} & set(options.collections):
+            raise JobError(f"{name} is {reason}: leave it out")
 
 
 def _merged(before: dict[str, str] | Any, now: dict[str, str]) -> dict[str, str]:
@@ -384,7 +414,9 @@ def _check_positions(checked: CheckedJob) -> None:
         if name in positions:
             check_position(MongoDBStream(one), positions[name])
         tokens = {_token_of(state, name) for state in checked.sinks}
-        for token in sorted(token for token in tokens if token):
+        # Of several collections the last event of all tells the histories apart.
+        known = sorted(token for token in tokens if token)
+        for token in known[-1:] if options.several else known:
             check_event(one, Token(token))
 
 

@@ -7,8 +7,8 @@ knows, it says itself (`run_state.py`): its rates, its snapshot's progress, what
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,7 +17,9 @@ from pymongo.errors import PyMongoError
 from headrace import limits
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.checkpoint import ServerPosition, read_checkpoint, server_positions
+from headrace.spark.jobs.collection_states import STREAMING, collection_states
 from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.job_tables import tables_of
 from headrace.spark.jobs.lag import Lag, lag_of
 from headrace.spark.jobs.metrics import snapshot_text
 from headrace.spark.jobs.run_state import ENDED, RunState, read_state
@@ -66,6 +68,8 @@ class JobStatus:
     late: bool
     run: RunState | None
     sinks: tuple[SinkStatus, ...]
+    collections: Mapping[str, str] = field(default_factory=dict)
+    """Of several collections the state of each one's snapshot, by name."""
 
     @property
     def failure(self) -> str:
@@ -106,6 +110,7 @@ class JobStatus:
             | {_camel(name): value for name, value in figures.items()}
             if self.run
             else None,
+            "collections": dict(self.collections),
             "sinks": [
                 {_camel(name): value for name, value in asdict(sink).items() if name != "table"}
                 | {"table": {_camel(name): value for name, value in asdict(sink.table).items()} if sink.table else None}
@@ -131,10 +136,10 @@ def job_status(job: Job, *, lag_seconds_max: float | None = None) -> JobStatus:
         late = bool(lag and job.on_lag and job.on_lag.is_late(lag.seconds, lag.event_count))
     if any(sink.in_catalog for sink in job.sinks):
         job_session(job)
-    sinks = tuple(_sink_status(sink) for sink in job.sinks)
+    sinks = tuple(_sink_status(table.sink) for table in tables_of(job))
     return JobStatus(
         job.name, process, checkpoint.committed, checkpoint.planned, positions, lag, problem, late,
-        read_state(job.checkpoint), sinks,
+        read_state(job.checkpoint), sinks, collection_states(job, checkpoint),
     )  # fmt: skip
 
 
@@ -162,6 +167,10 @@ def lines_of(status: JobStatus) -> Iterator[str]:
     elif status.lag is not None:
         more = " or more" if status.lag.event_count >= limits.LAG_EVENT_COUNT_MAX else ""
         yield f"lag: {status.lag.event_count}{more} events, {status.lag.seconds} s" + (" (late)" if status.late else "")
+    if status.collections:
+        streaming = sum(state == STREAMING for state in status.collections.values())
+        yield f"collections: {len(status.collections)}, {streaming} of them with a complete snapshot"
+        yield from (f"  {name}: {state}" for name, state in status.collections.items())
     for sink in status.sinks:
         yield f"sink {sink.sink}: {_sink_text(sink)}"
 

@@ -36,7 +36,7 @@ from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.values.bson import OPTIONS
 from headrace.values.position import from_timestamp
-from headrace.values.token import high_water_mark
+from headrace.values.token import decode_token, high_water_mark
 
 HISTORY_LOST: Final = 286
 _FATAL: Final = 280
@@ -46,6 +46,16 @@ _RAW: Final = OPTIONS.with_options(document_class=RawBSONDocument)
 _RETRY_WAITS_S: Final = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 Event = dict[str, Any]
+
+
+def position_after(token: Token) -> Token:
+    """The position after the token's event and all of its cluster time: a stream of any scope can be opened at it.
+
+    A position between events is that already. An event's token opens only streams that have the event.
+    """
+    if decode_token(token.document()).is_high_water_mark:
+        return token
+    return Token(high_water_mark(from_timestamp(token.time) + 1))
 
 
 class PositionLost(RuntimeError):
@@ -91,6 +101,7 @@ class MongoDBStream:
         deployment_wide = options.database is None
         self._database = self.client.get_database(options.database or "admin", codec_options=OPTIONS)
         self._aggregate: str | int = options.collection or 1
+        self._pipeline = [*(() if options.collection else options.selection.stages()), *options.pipeline]
         self._stream = dict(options.stream) | ({"allChangesForCluster": True} if deployment_wide else {})
 
     @property
@@ -108,7 +119,7 @@ class MongoDBStream:
         With `raw` its events are `RawBSONDocument`s. Raises PositionLost, and pymongo's OperationFailure for what the
         server refuses.
         """
-        pipeline = [*self.options.pipeline, *stages]
+        pipeline = [*self._pipeline, *stages]
         return ResumingCursor(self, position, pipeline, batch_rows or self.options.batch_rows, raw=raw)
 
     def resolve(self, position: StreamPosition) -> Token:
@@ -169,7 +180,7 @@ class MongoDBStream:
                 return self._database.command(
                     "headraceChanges", self._aggregate, codec_options=OPTIONS, after=after.document(),
                     until=until.document() if until else None, stream=self._stream,
-                    pipeline=list(self.options.pipeline), **fields,
+                    pipeline=self._pipeline, **fields,
                 )  # fmt: skip
             except PyMongoError as error:
                 if not _is_resumable(error) or wait_s == _RETRY_WAITS_S[-1]:

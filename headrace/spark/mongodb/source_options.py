@@ -10,6 +10,7 @@ from bson import Timestamp
 from pymongo.uri_parser import parse_uri
 
 from headrace.spark.masks.mask import Mask
+from headrace.spark.mongodb.collection_selection import CollectionSelection
 from headrace.spark.rows.tokens import Token
 
 
@@ -29,6 +30,12 @@ class SourceOptions:
     uri: str = field(repr=False)
     database: str | None = None
     collection: str | None = None
+    collections: tuple[str, ...] = ()
+    """Names of several collections, with `*`; empty: all, if there is no `collection`."""
+    capped: str = "read"
+    """Whether capped collections among several are read or skipped."""
+    also: tuple[str, ...] = ()
+    """Collections whose snapshots are read, if several are, whether or not they exist."""
     pipeline: tuple[dict[str, Any], ...] = ()
     """The stages that the server runs."""
     reader: tuple[dict[str, Any], ...] = ()
@@ -56,6 +63,16 @@ class SourceOptions:
     batch_rows: int = 1000
     await_ms: int = 250
     idle_advance_ms: int = 60_000
+
+    @property
+    def selection(self) -> CollectionSelection:
+        """Which collections are read, if it is not one."""
+        return CollectionSelection(self.database, self.collections)
+
+    @property
+    def several(self) -> bool:
+        """Whether several collections are read, each with a snapshot."""
+        return self.collection is None and self.start.kind == "snapshot"
 
     @property
     def servers(self) -> tuple[SourceOptions, ...]:

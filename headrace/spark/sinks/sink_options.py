@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +11,10 @@ from typing import Any, Final
 from headrace.spark.columns.column_types import SchemaError
 from headrace.spark.errors import redacted
 from headrace.spark.masks.mask import omitting
+from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.sinks.contract import Sink
 from headrace.spark.sinks.log_sink import checked_writers
+from headrace.spark.sinks.table_paths import has_placeholders, path_of
 from headrace.spark.sinks.typed_options import TYPED_OPTIONS, schema_file, typed_options
 from headrace.spark.tables.drop_policy import checked_policy
 from headrace.spark.tables.table_location import (
@@ -114,6 +116,10 @@ KINDS: Final[dict[str, SinkKind]] = {
 }
 
 
+_PER_COLLECTION: Final = frozenset({"changes", "history", "mirror", "parquet"})
+"""The kinds whose path may have `{database}` and `{collection}`."""
+
+
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """A sink as a job names it; `options` are those of its kind."""
@@ -142,6 +148,23 @@ class SinkOptions:
     def in_catalog(self) -> bool:
         """Whether it is a table of one of Spark's catalogs, which only Spark can read."""
         return self.kind == "mirror" and "." in str(self.options.get("table", ""))
+
+    @property
+    def per_collection(self) -> bool:
+        """Whether it is a table for each collection, by a path with `{collection}`."""
+        return self.kind in _PER_COLLECTION and has_placeholders(str(self.options.get("path", "")))
+
+    def of_collection(self, namespace: Namespace) -> SinkOptions:
+        """The sink of the collection's own table."""
+        paths = {
+            name: path_of(self.options[name], namespace) for name in ("path", "schema_file") if name in self.options
+        }
+        return replace(self, options={**self.options, **paths})
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table of events or documents, and no place to which a program or a server sees."""
+        return self.kind in _PER_COLLECTION
 
     @property
     def location(self) -> TableLocation | None:

@@ -25,6 +25,8 @@ from headrace.spark.source.admission import Admission
 from headrace.spark.source.options import parse_options
 from headrace.spark.source.prefetch import prefetching
 from headrace.spark.source.schema import schema_of
+from headrace.spark.stream.collections_partitions import CollectionEvents, CollectionSnapshots, read_collections
+from headrace.spark.stream.collections_stream import CollectionsStream
 from headrace.spark.stream.merged_stream import MergedStream, merged_past_partitions, read_merged
 from headrace.spark.stream.partitions import EventRange, MergedRanges, ServerPartition
 from headrace.spark.stream.read_partition import past_partitions, read_partition
@@ -64,6 +66,8 @@ class _PartitionReader:
         shaper = Shaper(self._schema)
         if isinstance(partition, MergedRanges | ServerPartition):
             batches = read_merged(self.options, partition, shaper.columns)
+        elif isinstance(partition, CollectionEvents | CollectionSnapshots):
+            batches = read_collections(self.options, partition, shaper.columns)
         else:
             batches = read_partition(self.options, partition, shaper.columns)
         mask = self.options.mask
@@ -105,7 +109,9 @@ class StreamReader(_PartitionReader, Admission):
     @cached_property
     def stream(self) -> ServerStream | MergedStream:
         """The stream that is planned, opened at the first use."""
-        return MergedStream(self.options) if self.options.others else ServerStream(self.options)
+        if self.options.others:
+            return MergedStream(self.options)
+        return CollectionsStream(self.options) if self.options.several else ServerStream(self.options)
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers get the options and the schema, but no connections.

@@ -38,7 +38,17 @@ SOURCE_OPTIONS: Final = {
     ),
     "awaitMs": SourceOption(SIZES, "250", "how long to wait on the server for an event before reporting none to Spark"),
     "batchRows": SourceOption(SIZES, "1000", "rows requested from the server, and put into an Arrow batch, at a time"),
+    "cappedCollections": SourceOption(
+        SERVERS, "read",
+        "with a snapshot of several collections: `read` the capped ones, or `skip` them, as what they push out is in "
+        "no event. A job with a mirror or a history sets it",
+    ),
     "collection": SourceOption(SERVERS, "", "the collection; without it, all collections of `database`"),
+    "collections": SourceOption(
+        SERVERS, "all",
+        "several collections instead of one: names, in which `*` stands for anything, separated by commas or as a JSON "
+        "array; without `database` as `database.collection`. With `startingPosition=snapshot` each has a snapshot",
+    ),
     "columns": SourceOption(
         ROWS, "all", "the columns wanted, separated by commas; the others are not requested from the server"
     ),
@@ -100,9 +110,14 @@ SOURCE_OPTIONS: Final = {
     "showMigrationEvents": SourceOption(STREAM, "false", "as in MongoDB; Headrace has no migrations"),
     "showRawUpdateDescription": SourceOption(STREAM, "false", "updates as the oplog's diff; a MongoDB may refuse it"),
     "showSystemEvents": SourceOption(STREAM, "false", "also events of system collections"),
+    "snapshotAlso": SourceOption(
+        POSITIONS, "",
+        "with a snapshot of several collections: some that have one even if they are gone, as a JSON array of "
+        "`database.collection`. A job sets it to those that have a table",
+    ),
     "startingPosition": SourceOption(
         POSITIONS, "latest",
-        "`latest`, `earliest`, `snapshot` (a collection first, then its events), a resume token, its document as JSON, "
+        "`latest`, `earliest`, `snapshot` (documents first, then events), a resume token, its document as JSON, "
         "or an ISO time",
     ),
     "transport": SourceOption(

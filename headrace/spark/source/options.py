@@ -14,6 +14,7 @@ from bson import Timestamp
 from headrace.errors import CommandError
 from headrace.spark.errors import OptionError
 from headrace.spark.masks.mask import parse_mask
+from headrace.spark.mongodb.collection_selection import parse_selection
 from headrace.spark.mongodb.connection_strings import resolved, resolved_secret
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.pipelines.reader import split_stages
@@ -34,7 +35,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if unknown:
         raise OptionError(f"the headrace source has no option {unknown[0]!r}")
     uris = _uris(options)
-    _check_together(options)
+    _check_together(options, len(uris))
     pipeline, reader = _pipeline(options.get("pipeline", "[]"))
     if "archive" in options and (uris[1:] or any("$changeStreamSplitLargeEvent" in stage for stage in pipeline)):
         raise OptionError("the option 'archive' is for one server, and not for events that are split")
@@ -47,6 +48,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         others=uris[1:],
         database=options.get("database"),
         collection=options.get("collection"),
+        collections=parse_selection(options.get("database"), _names(options, "collections")).patterns,
+        capped=_one_of(options, "cappedCollections", "read", "skip"),
+        also=_names(options, "snapshotAlso"),
         pipeline=pipeline,
         reader=reader,
         stream={
@@ -107,18 +111,31 @@ def _uris(options: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(uris)
 
 
-def _check_together(options: Mapping[str, str]) -> None:
+def _check_together(options: Mapping[str, str], servers: int) -> None:
     """Raises OptionError for options that need another one."""
     if "collection" in options and "database" not in options:
         raise OptionError("the option 'collection' needs the option 'database'")
-    if options.get("startingposition", "").strip() == "snapshot" and "collection" not in options:
-        raise OptionError("startingPosition 'snapshot' needs a collection")
+    if {"collection", "collections"} <= options.keys():
+        raise OptionError("the options 'collection' and 'collections' are for one collection and for several: give one")
+    from_snapshot = options.get("startingposition", "").strip() == "snapshot"
+    if from_snapshot and "collection" not in options:
+        _check_several(options, servers)
     if (options.get("documents", "").lower() == "columns") != ("documentschema" in options):
         raise OptionError("documents 'columns' and the option 'documentSchema' go together")
-    if options.get("onpositionlost", "").lower() == "resnapshot" and "collection" not in options:
-        raise OptionError("onPositionLost 'resnapshot' needs a collection")
+    again = options.get("onpositionlost", "").lower() == "resnapshot"
+    if again and "collection" not in options and not from_snapshot:
+        raise OptionError("onPositionLost 'resnapshot' needs a collection, or startingPosition 'snapshot'")
     if "asof" in options and "collection" not in options:
         raise OptionError("the option 'asOf' needs a collection")
+
+
+def _check_several(options: Mapping[str, str], servers: int) -> None:
+    """Raises OptionError for what a snapshot of several collections cannot have."""
+    if servers > 1:
+        raise OptionError("startingPosition 'snapshot' of several collections is for one server")
+    for name in ("archive", "pipeline"):
+        if name in options:
+            raise OptionError(f"the option {name!r} is not for a snapshot of several collections")
 
 
 def _one_of(options: Mapping[str, str], name: str, *values: str) -> str:
@@ -126,6 +143,18 @@ def _one_of(options: Mapping[str, str], name: str, *values: str) -> str:
     if value not in values:
         raise OptionError(f"the option {name!r} is one of {', '.join(values)}, not {value!r}")
     return value
+
+
+def _names(options: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """An array of names, as JSON or separated by commas."""
+    text = options.get(name.lower(), "").strip()
+    try:
+        names = loads_strict(text) if text.startswith("[") else [one.strip() for one in text.split(",") if one.strip()]
+    except ValueError as error:
+        raise OptionError(f"the option {name!r} is not a JSON array: {error}") from None
+    if not isinstance(names, list):
+        raise OptionError(f"the option {name!r} is an array of names")
+    return tuple(names)
 
 
 def _histories(text: str, servers: int) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from headrace import limits
 from headrace.spark.source.admission import HAS_ADMISSION_CONTROL, AdmissionControl
+from headrace.spark.stream.collections_partitions import CollectionEvents
 from headrace.spark.stream.partitions import EventRange
 
 if TYPE_CHECKING:
@@ -61,9 +61,10 @@ class PrefetchingReader(StreamReaderBase):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         partitions = self.simple_reader.partitions(start, end)
         self._fetched = None
-        if start != end and partitions and isinstance(partitions[0], EventRange):
+        if start != end and partitions and all(isinstance(each, EventRange | CollectionEvents) for each in partitions):
             # A small batch is one partition, whatever the option `partitions` says.
-            undivided = replace(partitions[0], slice=0, slices=1)
+            first = partitions[0]
+            undivided = first.undivided() if isinstance(first, EventRange | CollectionEvents) else first
             batches = self._read_small(undivided)
             if batches:
                 self._fetched = (start, end, batches)

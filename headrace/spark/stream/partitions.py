@@ -24,6 +24,10 @@ class EventRange(InputPartition):
         """The same events in `slices` partitions; a document's events are all in one of them, in order."""
         return [EventRange(self.start, self.end, number, slices) for number in range(slices)]
 
+    def undivided(self) -> EventRange:
+        """The events of all slices."""
+        return EventRange(self.start, self.end)
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPartition(InputPartition):

@@ -54,7 +54,10 @@ class SnapshotUnsettled(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The keys after `after` up to and including `upto`, as text of {"_id": key}; without `after` just `upto`."""
+    """The keys after `after` up to and including `upto`, as text of {"_id": key}; without `after` just `upto`.
+
+    Without either it is the collection.
+    """
 
     upto: str
     after: str = ""
@@ -66,6 +69,8 @@ class Chunk:
 
     def filter(self) -> dict[str, Any]:
         """The query for its documents."""
+        if not self.upto:
+            return {}
         upper = self.last_key
         if not self.after:
             return {"_id": {"$eq": upper}}
@@ -78,7 +83,7 @@ class Snapshot:
     def __init__(self, options: SourceOptions) -> None:
         assert options.database and options.collection
         # This stream must have every change of the collection, so it is without the user's pipeline.
-        self._options = replace(options, pipeline=(), stream={}, others=())
+        self._options = replace(options, pipeline=(), stream={}, others=(), collections=())
         self._mongodb = MongoDBStream(self._options)
         self._collection: Collection[dict[str, Any]] = self._mongodb.client.get_database(
             options.database, codec_options=OPTIONS, read_concern=ReadConcern("majority")

@@ -75,7 +75,7 @@ class DeltaUpkeep:
     """Of the table that a sink of this kind has at the location; there may be none yet."""
 
     def __init__(self, location: TableLocation, kind: str, options: UpkeepOptions) -> None:
-        self.options = options
+        self.location, self.options = location, options
         self._kind = kind
         self._open_table = OpenDeltaTable(location)
         self._ran = False

@@ -77,8 +77,12 @@ def _compared(table: pa.Table, progress: Progress, options: SourceOptions, remov
     events = sorted(token for kind, token in zip(kinds, tokens, strict=True) if kind not in _SNAPSHOTS)
     start = max(progress.begun or (events[0] if events else progress.token), removed)
     row_tokens = [token for token in events if token > start]
+    # The log of one of several collections has what is of a collection only.
+    of_collection = bool(options.collections)
     server_tokens = [
-        event["_id"]["_data"] for event in MongoDBStream(options).read(Token(start), Token(progress.token))
+        event["_id"]["_data"]
+        for event in MongoDBStream(options).read(Token(start), Token(progress.token))
+        if not of_collection or "coll" in event.get("ns", {})
     ]
     duplicates = [after for before, after in pairwise(row_tokens) if before == after]
     missing, extra = sorted(set(server_tokens) - set(row_tokens)), sorted(set(row_tokens) - set(server_tokens))

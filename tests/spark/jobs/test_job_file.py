@@ -115,7 +115,7 @@ def test_a_data_directory_is_a_source_like_a_server(tmp_path: Path) -> None:
         ("[trigger]", "[pipeline]\nstages = '[{\"$match\": {}}]'\n[trigger]", "takes no pipeline"),
         ("[trigger]", "[pipeline]\nstages = '{'\n[trigger]", "not JSON"),
         ("maxRowsPerTrigger = 500", "maxRows = 500", "no option"),
-        ('collection = "orders"', "", "needs a collection"),
+        ('collection = "orders"', "", "each collection has another table"),
     ],
 )
 def test_an_invalid_job_is_refused_before_anything_is_started(tmp_path: Path, old: str, new: str, message: str) -> None:

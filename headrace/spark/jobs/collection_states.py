@@ -1,0 +1,73 @@
+"""The state of each of several collections, for reports: whether its snapshot waits, is read, or is complete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.spark.jobs.checkpoint import Checkpoint
+from headrace.spark.jobs.job_tables import tables_of
+from headrace.spark.mongodb.mongodb_stream import position_after
+from headrace.spark.rows.tokens import Token
+from headrace.spark.stream.collections_offset import CollectionsOffset
+from headrace.spark.tables.mirror_table import MirrorTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.spark.jobs.job_file import Job
+    from headrace.spark.tables.fold import MirrorState
+
+STREAMING: Final = "streaming"
+WAITS: Final = "waits for its snapshot"
+
+
+def collections_offset(checkpoint: Checkpoint) -> CollectionsOffset | None:
+    """The offset of the last committed batch, if it is of several collections."""
+    offset = checkpoint.offset
+    return CollectionsOffset.of(offset) if offset and "selection" in offset else None
+
+
+def snapshot_states(offset: CollectionsOffset) -> dict[str, str]:
+    """By collection what is said of it, for those whose snapshot is not complete, or that are left out."""
+    states = dict.fromkeys(offset.waiting, WAITS)
+    if offset.reading:
+        states[offset.reading.name] = f"in its snapshot, after {offset.reading.after or 'nothing'}"
+    return states | dict.fromkeys(offset.skipped, "left out: a capped collection")
+
+
+def collection_states(job: Job, checkpoint: Checkpoint) -> dict[str, str]:
+    """The state of each collection that has a table, or whose snapshot is not complete, or that is left out."""
+    offset = collections_offset(checkpoint)
+    if offset is None:
+        return {}
+    there = {table.collection for table in tables_of(job) if table.collection}
+    states = dict.fromkeys(there, STREAMING) | snapshot_states(offset)
+    return dict(sorted(states.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class TableAtPosition:
+    """The table of one of several collections, which had no event since its own position up to the job's, `token`."""
+
+    table: MirrorTable
+    token: str
+
+    def state(self) -> MirrorState:
+        """The table's state at the job's position, after which a stream of the collection can be opened."""
+        state = self.table.state()
+        if not state.token:
+            return state
+        return replace(state, token=position_after(Token(max(state.token, self.token))).text)
+
+    def rows(self, keys: Any) -> Any:
+        """As the table's."""
+        return self.table.rows(keys)
+
+    def commit(self, changes: Any) -> None:
+        """Not to be called: it is read only."""
+        raise AssertionError("a table that is compared is not written")
+
+    def read(self) -> pa.Table:
+        """As the table's."""
+        return self.table.read()

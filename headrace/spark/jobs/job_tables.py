@@ -1,0 +1,91 @@
+"""The tables of a job: one of each sink, or, with several collections, one of each sink for each collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from headrace.spark.jobs.typed_sinks import set_validators
+from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, namespace_of, text_of
+from headrace.spark.mongodb.source_options import SourceOptions
+from headrace.spark.mongodb.stream_fingerprint import stream_fingerprint
+from headrace.spark.sinks.collections_sink import CollectionsSink
+from headrace.spark.sinks.contract import Sink
+from headrace.spark.sinks.sink_options import SinkOptions
+from headrace.spark.sinks.table_paths import overlap, tables_at
+
+if TYPE_CHECKING:
+    from headrace.spark.jobs.job_file import Job
+
+
+@dataclass(frozen=True, slots=True)
+class JobTable:
+    """A table of a job: the sink with the table's own path, and the collection if the job has several, else empty."""
+
+    sink: SinkOptions
+    collection: str = ""
+
+    @property
+    def namespace(self) -> Namespace:
+        """The collection's namespace."""
+        return namespace_of(self.collection)
+
+
+def table_name(sink: SinkOptions) -> str:
+    """What a job's record calls the sink's table."""
+    location = sink.location
+    target = [sink.options.get(name) for name in ("database", "collection")]
+    return f"{sink.kind} {location or '.'.join(str(name) for name in target if name)}"
+
+
+def tables_of(job: Job, begun: Iterable[str] = ()) -> Iterator[JobTable]:
+    """The tables of the job's sinks; of a sink of several collections those that are there, or are among `begun`."""
+    selection = job.options.selection
+    for sink in job.sinks:
+        if not sink.per_collection:
+            yield JobTable(sink)
+            continue
+        for namespace in sorted(tables_at(sink.options["path"], selection.database)):
+            if selection.matches(namespace):
+                yield JobTable(sink.of_collection(namespace), text_of(namespace))
+
+
+def missing_tables(job: Job, begun: Iterable[str]) -> list[str]:
+    """The names of tables that have begun, by the job's record, and of which not even the folder is there."""
+    there = {table_name(table.sink) for table in tables_of(job)}
+    templates = [(sink.kind, str(sink.location)) for sink in job.sinks if sink.per_collection]
+    return [
+        name
+        for name in begun
+        if name not in there
+        and any(name.startswith(f"{kind} ") and overlap(path, name.partition(" ")[2]) for kind, path in templates)
+    ]
+
+
+def open_sink(job: Job, sink: SinkOptions, options: SourceOptions) -> Sink:
+    """The sink, opened; one of several collections opens each table when its collection has the first row."""
+    if not sink.per_collection:
+        return sink.open()
+
+    def open_table(namespace: Namespace) -> Sink:
+        table = sink.of_collection(namespace).open()
+        database, collection = namespace
+        set_validators([table], replace(options, database=database, collection=collection))
+        return table
+
+    opened = CollectionsSink(open_table, selection_of(options))
+
+    def fingerprint(namespace: Namespace) -> str:
+        database, collection = namespace
+        return stream_fingerprint(replace(options, database=database, collection=collection), job.stages)
+
+    opened.fingerprint = fingerprint
+    return opened
+
+
+def selection_of(options: SourceOptions) -> CollectionSelection:
+    """The collections that the source reads."""
+    if options.collection is not None:
+        return CollectionSelection(options.database, (options.collection,))
+    return options.selection

@@ -1,0 +1,111 @@
+"""Which collections a stream of several follows: names with `*`, of one database or of the deployment.
+
+Not selected, whatever the names say: `system.` collections, and the temporary ones that `$out` and a rename across
+databases make, whose content is another collection's in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from bson import Regex
+
+from headrace.spark.errors import OptionError
+
+Namespace = tuple[str, str]
+"""A database and a collection in it."""
+
+_INTERNAL: Final = re.compile(r"system\.|tmp\.(agg_out|mr)\.|tmp.{5}\.renameCollection$", re.DOTALL)
+_DATABASES: Final = frozenset({"admin", "config", "local"})
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionSelection:
+    """The collections of `database` whose names match one of `patterns`; without a database they have it in front.
+
+    Without patterns every collection is selected.
+    """
+
+    database: str | None
+    patterns: tuple[str, ...] = ()
+
+    def matches(self, namespace: Namespace) -> bool:
+        """Whether the collection is selected."""
+        return _matches(self, namespace)
+
+    def text(self) -> str:
+        """The selection as JSON, as an offset has it."""
+        return json.dumps([self.database, *self.patterns])
+
+    @classmethod
+    def of(cls, text: str) -> CollectionSelection:
+        """The selection that `text` made the text of."""
+        database, *patterns = json.loads(text)
+        return cls(database, tuple(patterns))
+
+    def stages(self) -> tuple[dict[str, Any], ...]:
+        """The stages of a change stream of the database or the deployment that leave what concerns the selection."""
+        if not self.patterns:
+            return ()
+        each = [*_conditions(self, "ns"), *_conditions(self, "to")]
+        return ({"$match": {"$or": [*each, {"operationType": "invalidate"}]}},)
+
+
+def parse_selection(database: str | None, names: Sequence[Any]) -> CollectionSelection:
+    """The selection of a user's names; raises OptionError."""
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise OptionError(f"the option 'collections' is an array of names, and {name!r} is none")
+        if database is None and not all(name.partition(".")[::2]):
+            raise OptionError(
+                f"the option 'collections' has {name!r}, which names no database: without the option 'database' it is "
+                "'database.collection'"
+            )
+    return CollectionSelection(database, tuple(dict.fromkeys(names)))
+
+
+def namespace_of(text: str) -> Namespace:
+    """The namespace of `database.collection`."""
+    database, _, collection = text.partition(".")
+    return database, collection
+
+
+def text_of(namespace: Namespace) -> str:
+    """`database.collection`, as `namespace_of` reads it."""
+    return ".".join(namespace)
+
+
+@lru_cache(maxsize=4096)
+def _matches(selection: CollectionSelection, namespace: Namespace) -> bool:
+    database, collection = namespace
+    if selection.database not in {None, database} or database in _DATABASES or _INTERNAL.match(collection):
+        return False
+    return not selection.patterns or any(
+        re.fullmatch(into_database, database, re.DOTALL) and re.fullmatch(into_collection, collection, re.DOTALL)
+        for into_database, into_collection in _expressions(selection)
+    )
+
+
+def _expressions(selection: CollectionSelection) -> Iterable[tuple[str, str]]:
+    """Each pattern as two regular expressions, of the database and the collection."""
+    for pattern in selection.patterns:
+        both = (selection.database, pattern) if selection.database is not None else namespace_of(pattern)
+        yield re.escape(both[0]) if selection.database is not None else _expression(both[0]), _expression(both[1])
+
+
+def _expression(pattern: str) -> str:
+    return ".*".join(re.escape(piece) for piece in pattern.split("*"))
+
+
+def _conditions(selection: CollectionSelection, field: str) -> Iterable[dict[str, Any]]:
+    for pattern, (database, collection) in zip(selection.patterns, _expressions(selection), strict=True):
+        name = pattern if selection.database is not None else namespace_of(pattern)[1]
+        condition = {f"{field}.coll": Regex(f"^{collection}$", "s") if "*" in name else name}
+        if selection.database is None:
+            condition[f"{field}.db"] = Regex(f"^{database}$", "s")
+        yield condition

@@ -1,0 +1,128 @@
+"""A sink of several tables, one for each collection: the rows of a batch go to the tables of their collections.
+
+A table is made when its collection has the first row. Each stores its own position with its rows: after a crash between
+two tables the batch is repeated, and those that have it already skip it. A rename is a row of both collections.
+A drop or a rename alone makes no table.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace import limits
+from headrace.clock import SystemClock
+from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, text_of
+from headrace.spark.rows.extjson import loads
+from headrace.spark.sinks.contract import BatchReport, MicroBatch, Sink, take_rows
+from headrace.spark.tables.fold import INVALIDATING
+from headrace.spark.tables.table_owner import TableOwner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OpenTable = Callable[[Namespace], Sink]
+_KIND: Final = "operationType"
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """The last batch that this process has applied; the positions are each table's own."""
+
+    token: str = ""
+    query: str = ""
+    batch: int = -1
+
+
+class CollectionsSink:
+    """See `contract.Sink`. `open_table` opens the sink of a collection, whose table need not exist."""
+
+    def __init__(self, open_table: OpenTable, selection: CollectionSelection) -> None:
+        self._open_table, self._selection = open_table, selection
+        self._open: OrderedDict[Namespace, Sink] = OrderedDict()
+        self._last = LastBatch()
+        self._committed: set[Namespace] = set()
+        self.owner: TableOwner | None = None
+        """The owner of the tables, but for the collection."""
+        self.fingerprint: Callable[[Namespace], str] | None = None
+        """Which stream the rows of a log of a collection are of."""
+        self.listener: Callable[[str, int], None] | None = None
+        """Called with a collection and the rows of it that were committed."""
+
+    def position(self) -> LastBatch:
+        return self._last
+
+    def apply(self, batch: MicroBatch) -> BatchReport | None:
+        if not batch.table.num_rows:
+            return None
+        each = rows_by_collection(batch.table, self._selection)
+        sinks = [(name, self._sink(name), rows) for name, rows in each]
+        with ThreadPoolExecutor(limits.TABLE_WRITER_COUNT_MAX) as writers:
+            coming = [
+                writers.submit(self._apply_one, name, sink, replace(batch, table=rows)) for name, sink, rows in sinks
+            ]
+            failed = [error for one in coming if (error := one.exception())]
+        while len(self._open) > limits.OPEN_TABLE_COUNT_MAX:
+            self._open.popitem(last=False)
+        if failed:
+            raise failed[0]
+        reports = [report for one in coming if (report := one.result())]
+        if not reports:
+            return None
+        token = max(report.token for report in reports)
+        self._last = LastBatch(token, batch.query, batch.number)
+        rows, events = (sum(getattr(report, name) for report in reports) for name in ("row_count", "event_count"))
+        return BatchReport(batch.number, rows, events, token, batch.first_event_ms(), SystemClock().now_ms())
+
+    def _apply_one(self, name: Namespace, sink: Sink, batch: MicroBatch) -> BatchReport | None:
+        if only_leaves(batch.table):
+            position = sink.position()
+            if position.batch < 0 and not position.token:
+                return None
+        report = sink.apply(batch)
+        if report:
+            self._committed.add(name)
+            if self.listener:
+                self.listener(text_of(name), report.row_count)
+        return report
+
+    def take_committed(self) -> list[Namespace]:
+        """The collections that were committed to since the last call."""
+        committed, self._committed = sorted(self._committed), set()
+        return committed
+
+    def _sink(self, name: Namespace) -> Sink:
+        if name in self._open:
+            self._open.move_to_end(name)
+            return self._open[name]
+        sink: Any = self._open_table(name)
+        if self.owner is not None:
+            sink.owner = replace(self.owner, namespace=text_of(name))
+        if self.fingerprint is not None and hasattr(sink, "source"):
+            sink.source = self.fingerprint(name)
+        self._open[name] = sink
+        return self._open[name]
+
+
+def rows_by_collection(rows: pa.Table, selection: CollectionSelection) -> Iterator[tuple[Namespace, pa.Table]]:
+    """The selected collections that have rows, in order, each with its own; rows of no collection are left out."""
+    names = [rows.column(name).to_pylist() for name in ("database", "collection", _KIND)]
+    numbers: dict[Namespace, list[int]] = {}
+    for number, (database, collection, kind) in enumerate(zip(*names, strict=True)):
+        if database and collection:
+            numbers.setdefault((database, collection), []).append(number)
+        if kind == "rename":
+            to = loads(rows.column("other")[number].as_py() or "{}").get("to", {})
+            if to and (to["db"], to["coll"]) != (database, collection):
+                numbers.setdefault((to["db"], to["coll"]), []).append(number)
+    for name in sorted(numbers):
+        if selection.matches(name):
+            yield name, take_rows(rows, numbers[name])
+
+
+def only_leaves(rows: pa.Table) -> bool:
+    """Whether the rows are drops and renames only."""
+    return set(rows.column(_KIND).to_pylist()) <= INVALIDATING

@@ -1,0 +1,123 @@
+"""Paths with `{database}` and `{collection}`: a table for each collection, and which collections have one already.
+
+In a path a name has its letters, digits, `-`, `_` and `.`; any other character is `~` and the two hexadecimal digits of
+each of its bytes, and so is a `_` or `.` in front, since readers of tables take such names for hidden files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Final
+
+from headrace.spark.mongodb.collection_selection import Namespace
+from headrace.spark.tables.table_location import location_of
+
+_PLACEHOLDERS: Final = {"collection": r"(?P<collection>[^/]+)", "database": r"(?P<database>[^/]+)"}
+_PLACEHOLDER: Final = re.compile(r"\{([^{}/]*)\}")
+_NAME_BYTES_MAX: Final = 200
+"""Of a file's name, in which an escaped character takes three; the name of a collection has at most 255 bytes."""
+
+
+class PathError(ValueError):
+    """A path with braces that is none of several tables."""
+
+
+def has_placeholders(path: str) -> bool:
+    """Whether the path has `{collection}` or other names in braces."""
+    return _PLACEHOLDER.search(path) is not None
+
+
+def check_placeholders(path: str, database: str | None) -> None:
+    """Raises PathError for a path that does not give each collection a table of its own."""
+    placeholders = _PLACEHOLDER.findall(path)
+    if unknown := sorted(set(placeholders) - _PLACEHOLDERS.keys()):
+        raise PathError(f"the path {path!r} has {{{unknown[0]}}}: there are {{database}} and {{collection}}")
+    if "collection" not in placeholders or (database is None and "database" not in placeholders):
+        needed = "{collection}" if database is not None else "{database} and {collection}"
+        raise PathError(f"the path {path!r} needs {needed}: each collection has a table of its own")
+    if len(set(placeholders)) < len(placeholders):
+        raise PathError(f"the path {path!r} names the same twice")
+
+
+def path_of(path: str, namespace: Namespace) -> str:
+    """The path of the collection's table."""
+    names = {"database": escaped(namespace[0]), "collection": escaped(namespace[1])}
+    return _PLACEHOLDER.sub(lambda placeholder: names[placeholder[1]], path)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether a table of one path may be inside a table of the other, or the same."""
+    for mine, others in zip(one.rstrip("/").split("/"), other.rstrip("/").split("/"), strict=False):
+        if mine != others and not has_placeholders(mine) and not has_placeholders(others):
+            return False
+        if (
+            mine != others
+            and not re.fullmatch(_expression(mine), others)
+            and not re.fullmatch(_expression(others), mine)
+        ):
+            return False
+    return True
+
+
+def tables_at(path: str, database: str | None) -> Iterator[Namespace]:
+    """The collections that have a folder at such a path; those with a shortened name are left out."""
+    pieces = path.split("/")
+    fixed = next(number for number, piece in enumerate(pieces) if has_placeholders(piece))
+    known = {"database": database} if database is not None else {}
+    for names in _walk("/".join(pieces[:fixed]), pieces[fixed:], known):
+        if names.keys() >= _PLACEHOLDERS.keys():
+            yield names["database"], names["collection"]
+
+
+def _walk(folder: str, pieces: list[str], names: dict[str, str]) -> Iterator[dict[str, str]]:
+    if not pieces:
+        yield names
+        return
+    if not has_placeholders(pieces[0]):
+        yield from _walk(f"{folder}/{pieces[0]}", pieces[1:], names)
+        return
+    location = location_of(folder or "/")
+    for name in sorted(location.names()) if location.exists() else []:
+        match = re.fullmatch(_expression(pieces[0]), name)
+        if match:
+            given = {placeholder: unescaped(text) for placeholder, text in match.groupdict().items()}
+            if None not in given.values() and all(
+                names.get(placeholder, text) == text for placeholder, text in given.items()
+            ):
+                more = {placeholder: text for placeholder, text in given.items() if text is not None}
+                yield from _walk(f"{folder}/{name}", pieces[1:], names | more)
+
+
+def _expression(piece: str) -> str:
+    texts = _PLACEHOLDER.split(piece)
+    return "".join(
+        _PLACEHOLDERS.get(text, "[^/]+") if number % 2 else re.escape(text) for number, text in enumerate(texts)
+    )
+
+
+def escaped(name: str) -> str:
+    """The name in a path; a long one is shortened, with a hash."""
+    text = re.sub(r"[^A-Za-z0-9_.-]", _hexadecimal, name)
+    text = re.sub(r"\A[_.]", _hexadecimal, text)
+    if len(text) > _NAME_BYTES_MAX:
+        text = f"{text[:_NAME_BYTES_MAX]}~~{blake2b(name.encode(), digest_size=16).hexdigest()}"
+    return text
+
+
+def _hexadecimal(match: re.Match[str]) -> str:
+    return "".join(f"~{byte:02X}" for byte in match[0].encode())
+
+
+def unescaped(text: str) -> str | None:
+    """The name of which `escaped` made the text; None if it was shortened, or nothing makes it."""
+    pieces = re.split(r"((?:~[0-9A-F]{2})+)", text)
+    try:
+        name = "".join(
+            bytes.fromhex(piece.replace("~", "")).decode() if number % 2 else piece
+            for number, piece in enumerate(pieces)
+        )
+    except UnicodeDecodeError:
+        return None
+    return name if escaped(name) == text and "~~" not in text else None

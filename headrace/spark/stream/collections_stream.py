@@ -1,0 +1,200 @@
+"""One server's stream of several collections in the driver: snapshots one after the other, and events meanwhile.
+
+A batch has a range of events and pieces of snapshots, which are read after the range's end was determined: so no chunk
+is older than an event of a batch before it or its own, as the rule in `tables/fold.py` needs.
+
+Which collections need a snapshot:
+
+- At the beginning each that is there, and each that was dropped or renamed while they were listed.
+- One that a rename gives a selected name: its documents come in no event. The batch ends at the rename.
+- None that appears later: all it has comes by events.
+- Each that is selected newly, when the names in the options have changed since.
+
+Its events are left out until its snapshot begins. Views and time-series collections have no events and no snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Final
+
+from pymongo.errors import OperationFailure
+from pyspark.sql.datasource import InputPartition
+
+from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, namespace_of, text_of
+from headrace.spark.mongodb.listed_collections import ListedCollections, list_collections, refusal
+from headrace.spark.mongodb.mongodb_stream import PositionLost, client_of, position_after
+from headrace.spark.mongodb.server_history import check_history, wait_until_after
+from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
+from headrace.spark.rows.tokens import Token
+from headrace.spark.stream.collections_marks import CollectionMarks, open_named
+from headrace.spark.stream.collections_offset import CollectionsOffset, Offset, planned
+from headrace.spark.stream.collections_partitions import event_partitions, snapshot_of, snapshot_partitions
+from headrace.spark.stream.event_marks import MarkCursor
+from headrace.spark.stream.read_ahead import ReadAhead
+from headrace.spark.stream.server_stream import CHUNK_ROWS, ServerStream
+from headrace.spark.timetravel.snapshot import Chunk, Snapshot
+
+_LATEST: Final = StreamPosition("latest")
+_LOG: Final = logging.getLogger(__name__)
+_GOES: Final = ({"$match": {"operationType": {"$in": ["drop", "rename"]}}},)
+
+
+class CollectionsStream(ServerStream):
+    """Plans the batches of several collections' stream. Not thread-safe; workers read partitions without it."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._marks: CollectionMarks | None = None
+        self._skipped: tuple[str, ...] = ()
+        self._seen: set[Namespace] = set()
+
+    @cached_property
+    def ahead(self) -> ReadAhead:
+        return ReadAhead(self.mongodb, self._open_marks)
+
+    def initial_offset(self) -> Offset:
+        return self._beginning().document()
+
+    def latest_offset(self, start: Offset) -> Offset:
+        before = CollectionsOffset.of(start)
+        if before.selection != self.options.selection:
+            return self._selected_anew(before).document()
+        self._skipped = before.skipped
+        rows = self.options.rows_max or CHUNK_ROWS
+        try:
+            self.check_server(before.token)
+            after = planned(before, position_after(before.token), rows, self._chunks)
+            wait_ms = 1 if after.snapshots else self.options.await_ms
+            end = self.ahead.advance(before.token, self.bounds, until=self._until, wait_ms=wait_ms)
+            self.check_server(before.token)
+        except PositionLost as error:
+            return self.restart(error, before.token)
+        if self._until and before.in_snapshot and not after.in_snapshot:
+            # Rows of the snapshots may be newer than the end of the run, so the end is moved to now.
+            self._until = self.mongodb.now()
+        self._last_event = end.token if end.rows else self._last_event
+        quiet_ms = (end.token.time.time - before.token.time.time) * 1000
+        moved = end.rows or end.closed or before.initial or quiet_ms >= self.options.idle_advance_ms
+        if not moved and not after.snapshots:
+            return start
+        return self._with_marks(replace(after, token=max(end.token, before.token)), closed=end.closed).document()
+
+    def restart(self, error: PositionLost, token: Token) -> Offset:
+        if self.options.on_position_lost == "fail":
+            raise error
+        _LOG.warning("%s Beginning again from snapshots, as onPositionLost asks.", error)
+        self.ahead.close()
+        self._last_event = None
+        wait_until_after(self.mongodb, token)
+        return replace(self._beginning(), initial=False).document()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        check_history(self.options)
+        before, after = CollectionsOffset.of(start), CollectionsOffset.of(end)
+        rows = self.options.rows_max or CHUNK_ROWS
+        events = event_partitions(before, after, self.options.partitions)
+        return [*events, *snapshot_partitions(after.snapshots, self.options, rows)]
+
+    def _beginning(self) -> CollectionsOffset:
+        """The offset at which the snapshots of all selected collections are to be read."""
+        token = self.mongodb.resolve(_LATEST)
+        listed = list_collections(self.options)
+        for name, reason in listed.refused.items():
+            _LOG.warning("%s is left out: it is %s", name, reason)
+        selection = self.options.selection
+        # What has a table, and may be gone by now.
+        seen = [*self.options.also, *map(text_of, sorted(self._seen))]
+        also = [name for name in seen if selection.matches(namespace_of(name))]
+        waiting = dict.fromkeys([*listed.names, *also, *self._gone(token, selection)])
+        names = [name for name in waiting if name not in listed.refused]
+        return CollectionsOffset(token, selection, tuple(names), skipped=_capped(listed), initial=True)
+
+    def _gone(self, token: Token, selection: CollectionSelection) -> list[str]:
+        """The selected collections that were dropped, renamed or made by a rename since the token."""
+        names: list[str] = []
+        moment = self.mongodb.now()
+        with self.mongodb.open(StreamPosition("token", token=token), stages=_GOES) as cursor:
+            while not cursor.covers(moment) and not cursor.closed:
+                for event in cursor.next_batch(wait_ms=20):
+                    each = [(name["db"], name["coll"]) for name in (event["ns"], event.get("to")) if name]
+                    names += [text_of(name) for name in each if selection.matches(name)]
+        return names
+
+    def _selected_anew(self, before: CollectionsOffset) -> CollectionsOffset:
+        """The offset with the selection of the options: a snapshot for what is new, none for what is not selected."""
+        selection = self.options.selection
+        self.ahead.close()
+        new = [*list_collections(self.options).names, *self._gone(before.token, selection)]
+        new = [name for name in new if not before.selection.matches(namespace_of(name))]
+        waiting = tuple(name for name in before.waiting if selection.matches(namespace_of(name)))
+        running = before.reading
+        reading = running if running and selection.matches(namespace_of(running.name)) else None
+        again = replace(before, selection=selection, waiting=waiting, reading=reading, snapshots=(), initial=False)
+        return again.with_waiting(new)
+
+    def _with_marks(self, after: CollectionsOffset, *, closed: bool) -> CollectionsOffset:
+        """The end of a batch with what its marks say of collections."""
+        marks = self._marks
+        if marks is None:
+            return after
+        skipped = dict.fromkeys(after.skipped)
+        for token, name, skips in marks.skips:
+            if token <= after.token and skips:
+                skipped[name] = None
+            elif token <= after.token:
+                skipped.pop(name, None)
+        marks.skips = [each for each in marks.skips if each[0] > after.token]
+        after = replace(after, skipped=tuple(skipped))
+        return after.with_waiting(marks.renamed_to) if closed and marks.stopped_at == after.token else after
+
+    @cached_property
+    def _chunks(self) -> _Chunks:
+        return _Chunks(self.options)
+
+    def _open_marks(self, start: Token) -> MarkCursor:
+        read, close = open_named(self.mongodb, start, sizes=self.options.bytes_max is not None)
+        self._marks = CollectionMarks(read, start, self.options.selection, self._skipped, self._unseen, close)
+        return self._marks
+
+    def _unseen(self, names: list[Namespace]) -> set[Namespace]:
+        """Which of these collections are to be skipped."""
+        self._seen.update(names)
+        if self.options.capped != "skip":
+            return set()
+        skipped = set()
+        for database in dict.fromkeys(name[0] for name in names):
+            some = [collection for of, collection in names if of == database]
+            try:
+                listed = list(self.mongodb.client[database].list_collections(filter={"name": {"$in": some}}))
+            except OperationFailure:
+                continue  # without the privilege nobody knows
+            for one in listed:
+                if reason := refusal(one, self.options):
+                    _LOG.warning("%s.%s is left out: it is %s", database, one["name"], reason)
+                    skipped.add((database, one["name"]))
+        return skipped
+
+
+def _capped(listed: ListedCollections) -> tuple[str, ...]:
+    return tuple(sorted(name for name, reason in listed.refused.items() if "capped" in reason))
+
+
+class _Chunks:
+    """See `collections_offset.ChunkSource`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._snapshots: dict[str, Snapshot] = {}
+
+    def count(self, name: str) -> int:
+        database, collection = namespace_of(name)
+        return client_of(self._options.uri)[database][collection].estimated_document_count()
+
+    def next_chunk(self, name: str, after: str, rows_max: int) -> Chunk | None:
+        if name not in self._snapshots:
+            self._snapshots = {name: snapshot_of(self._options, name)}
+        return self._snapshots[name].next_chunk(after, rows_max)

@@ -1,0 +1,202 @@
+"""A job of several collections without Spark: its batches by hand, with its checks, its report and its comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pymongo import MongoClient
+from pyspark.sql.types import StringType, StructField, StructType
+
+import headrace
+from headrace.spark.jobs.job_file import Job, JobError, parse_job
+from headrace.spark.jobs.job_tables import open_sink
+from headrace.spark.jobs.metrics import JobMetrics
+from headrace.spark.jobs.report import explain_lines, verify_job
+from headrace.spark.jobs.runner import reset_job, source_options
+from headrace.spark.jobs.start_checks import TableGone, begin, check_job, note_begun
+from headrace.spark.jobs.status import status_lines
+from headrace.spark.sinks.collections_sink import CollectionsSink
+from headrace.spark.sinks.contract import FOLDED_COLUMNS, MicroBatch
+from headrace.spark.sinks.sink_options import SinkError
+from headrace.spark.sinks.table_paths import PathError
+from headrace.spark.source.data_source import StreamReader
+from headrace.spark.source.options import parse_options
+
+pytestmark = pytest.mark.long
+
+SCHEMA = StructType([StructField(name, StringType(), name != "token") for name in FOLDED_COLUMNS[:8]])
+KINDS = ("mirror", "history", "changes")
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with headrace.Server() as server:
+        yield server
+
+
+def job_of(folder: Path, uri: str, *kinds: str, **source: Any) -> Job:
+    sinks = [{"kind": kind, "path": f"{kind}/{{database}}/{{collection}}"} for kind in kinds or KINDS]
+    given = {"uri": uri, "database": "shop", "startingPosition": "snapshot", "awaitMs": 20} | source
+    given = {name: value for name, value in given.items() if value is not None}
+    return parse_job({"checkpoint": "checkpoint", "source": given, "sink": sinks}, "job", folder)
+
+
+class Runs:
+    """Runs a job's batches as Spark does, with Spark's checkpoint."""
+
+    def __init__(self, job: Job, query: str = "q") -> None:
+        self.job, self.query = job, query
+        self.checked = begin(job)
+        self.options = parse_options(source_options(job) | self.checked.source_options())
+        self.reader = StreamReader(self.options, SCHEMA)
+        self.sinks = [open_sink(job, sink, self.options) for sink in job.sinks]
+        for options, sink in zip(job.sinks, self.sinks, strict=True):
+            sink.owner = self.checked.owner_of(options)  # type: ignore[attr-defined]
+        self.metrics = JobMetrics("job")
+
+    def run(self, batches: int = 1000) -> None:
+        """Runs so many batches, or all there is."""
+        checkpoint, record = self.checked.checkpoint, self.checked.record
+        first = checkpoint.committed + 1
+        start = checkpoint.offset or self.reader.initialOffset()
+        self.reader.prepareForTriggerAvailableNow()
+        for number in range(first, first + batches):
+            end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+            if end == start:
+                break
+            self._note("offsets", number, f"v1\n{{}}\n{json.dumps(end)}")
+            partitions = self.reader.partitions(start, end)
+            rows = [batch for one in partitions for batch in self.reader.read(one)]
+            for sink in self.sinks:
+                assert isinstance(sink, CollectionsSink)
+                sink.listener = self.metrics.collection_rows
+                if rows:
+                    sink.apply(MicroBatch(self.query, number, pa.Table.from_batches(rows)))
+            committed = [
+                options.of_collection(name)
+                for options, sink in zip(self.job.sinks, self.sinks, strict=True)
+                for name in sink.take_committed()  # type: ignore[attr-defined]
+            ]
+            record = note_begun(self.job, record, committed)
+            self._note("commits", number, "v1\n{}")
+            start = end
+        self.reader.stop()
+
+    def _note(self, folder: str, number: int, text: str) -> None:
+        (self.job.checkpoint / folder).mkdir(exist_ok=True)
+        (self.job.checkpoint / folder / str(number)).write_text(text)
+
+
+def verified(job: Job) -> list[tuple[bool | None, str]]:
+    return [(each.equal, each.description) for each in verify_job(job)]
+
+
+def test_every_table_is_reported_compared_and_reset(server: Any, tmp_path: Path) -> None:
+    job = job_of(tmp_path, server.uri, maxRowsPerTrigger=10)
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        for name in ("a", "b/c", "d"):
+            client.shop[name].insert_many([{"_id": key} for key in range(8)])
+        client.shop.create_collection("capped", capped=True, size=1000)
+        Runs(job).run(1)
+        lines = list(status_lines(job))
+        assert "collections: 4, 1 of them with a complete snapshot" in lines
+        assert "  shop.a: streaming" in lines
+        assert any(line.startswith(f"sink history {tmp_path}/history/shop/a: batch 0") for line in lines)
+        assert "  shop.b/c: waits for its snapshot" in lines
+        assert "  shop.capped: left out: a capped collection" in lines
+        client.shop.a.update_one({"_id": 1}, {"$set": {"n": 1}})
+        runs = Runs(job)
+        runs.run()
+        assert runs.metrics.rows_by_collection["shop.d"] == 30
+        assert 'headrace_pipeline_collection_rows_total{job="job",collection="shop.b/c"} 30' in runs.metrics.text()
+        client.shop.a.rename("e")
+        client.shop.d.drop()
+        client.shop.late.insert_one({"_id": 1})
+        Runs(job).run()
+        results = verified(job)
+        # Mirrors and histories of a, b/c, d, e and late, and the logs of events.
+        assert len(results) == 15 and all(equal for equal, _ in results), results
+        client.shop["b/c"].delete_one({"_id": 1})
+        assert all(equal for equal, _ in verified(job))
+    assert (tmp_path / "mirror" / "shop" / "b~2Fc").is_dir()
+    assert next(explain_lines(job)) == "source: shop, from snapshot"
+    reset_job(job, data=True)
+    assert not list(tmp_path.glob("*/shop/*"))
+
+
+def test_names_are_added_to_a_job_that_has_begun(server: Any, tmp_path: Path) -> None:
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        for name in ("a", "log_1"):
+            client.shop[name].insert_one({"_id": 1, "n": 0})
+        Runs(job_of(tmp_path, server.uri, collections=["a"])).run()
+        client.shop.log_1.update_one({"_id": 1}, {"$inc": {"n": 1}})
+        job = job_of(tmp_path, server.uri, collections=["a", "log_*"])
+        Runs(job).run()
+        client.shop.log_1.update_one({"_id": 1}, {"$inc": {"n": 1}})
+        Runs(job).run()
+        assert [equal for equal, _ in verified(job)] == [True] * 6
+
+
+def test_a_new_checkpoint_empties_the_tables_of_what_is_gone(server: Any, tmp_path: Path) -> None:
+    job = job_of(tmp_path, server.uri, "mirror")
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        for name in ("a", "b"):
+            client.shop[name].insert_one({"_id": 1})
+        Runs(job).run()
+        client.shop.b.drop()
+        record = (job.checkpoint / "headrace.json").read_text()
+        reset_job(job)
+        job.checkpoint.mkdir()
+        (job.checkpoint / "headrace.json").write_text(record)
+        Runs(job, "r").run()
+        assert verified(job) == [(True, "1 rows, 1 documents"), (True, "0 rows, 0 documents")]
+
+
+def test_a_table_that_is_gone_or_of_another_job_is_refused(server: Any, tmp_path: Path) -> None:
+    job = job_of(tmp_path, server.uri, "mirror")
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        client.shop.a.insert_one({"_id": 1})
+        client.shop.b.insert_one({"_id": 1})
+    Runs(job).run()
+    other = replace(job, checkpoint=tmp_path / "another")
+    with pytest.raises(RuntimeError, match="filled by another job"):
+        check_job(other)
+    for file in sorted((tmp_path / "mirror" / "shop" / "b").rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    (tmp_path / "mirror" / "shop" / "b").rmdir()
+    with pytest.raises(TableGone, match="shop/b"):
+        check_job(job)
+
+
+def test_what_cannot_be_read_is_refused_by_name_and_skipped_by_pattern(server: Any, tmp_path: Path) -> None:
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        client.shop.create_collection("log_1", capped=True, size=1000)
+        client.shop.create_collection("seen", viewOn="log_1", pipeline=[])
+    with pytest.raises(JobError, match="log_1 is a capped collection"):
+        check_job(job_of(tmp_path, server.uri, collections=["log_1"]))
+    with pytest.raises(JobError, match="seen is a view"):
+        check_job(job_of(tmp_path, server.uri, "changes", collections=["seen"]))
+    check_job(job_of(tmp_path, server.uri, collections=["log_*"]))
+    check_job(job_of(tmp_path, server.uri, "changes", collections=["log_1"]))
+
+
+def test_paths_must_give_each_collection_another_table(tmp_path: Path) -> None:
+    uri = "mongodb://localhost"
+    with pytest.raises(PathError, match=r"needs \{database\} and \{collection\}"):
+        sink = {"kind": "mirror", "path": "lake/{collection}"}
+        source = {"uri": uri, "startingPosition": "snapshot"}
+        parse_job({"checkpoint": "c", "source": source, "sink": [sink]}, "job", tmp_path)
+    with pytest.raises(SinkError, match="one path"):
+        both = [{"kind": kind, "path": "lake/{database}/{collection}"} for kind in ("mirror", "history")]
+        source = {"uri": uri, "database": "d", "startingPosition": "snapshot"}
+        parse_job({"checkpoint": "c", "source": source, "sink": both}, "job", tmp_path)
+    one = job_of(tmp_path, uri, "mirror", collection="orders")
+    assert str(one.sinks[0].location) == f"{tmp_path}/mirror/shop/orders"
+    with pytest.raises(JobError, match="need startingPosition 'snapshot'"):
+        job_of(tmp_path, uri, "mirror", startingPosition="earliest")

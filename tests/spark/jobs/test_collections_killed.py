@@ -1,0 +1,182 @@
+"""A job of twenty collections whose processes are killed, while writers write every type of BSON and rename and drop.
+
+The tables are compared by code of this file alone: documents of the server and rows of the tables as canonical Extended
+JSON of the `bson` package.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, json_util
+from deltalake import DeltaTable
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure, PyMongoError
+
+from tests.spark.jobs.test_job_killed import KINDS, Server, run_and_kill
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.spark,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the job's processes in /proc"),
+]
+
+COLLECTIONS = [f"orders_{number:02}" for number in range(16)] + ["a/b c", "_x", "Ünï", "log_1"]
+KEYS = 40
+JOB = """
+checkpoint = "checkpoint"
+report_seconds = 0.2
+[source]
+uri = "{uri}"
+database = "shop"
+collections = ["orders_*", "new_*", "a/b c", "_x", "Ünï", "log_*"]
+startingPosition = "snapshot"
+maxRowsPerTrigger = 150
+[spark]
+quick = true
+[[sink]]
+kind = "mirror"
+path = "mirror/{{database}}/{{collection}}"
+[[sink]]
+kind = "history"
+path = "history/{{collection}}"
+"""
+VALUES: tuple[Any, ...] = (
+    1, 1.5, float("inf"), "text", [1, [2]], Binary(b"\0\1", 128), ObjectId(b"0" * 12), True, None,
+    datetime(2026, 1, 2, tzinfo=UTC), Regex("a.b", "i"), DBRef("c", 1), Code("f()"), Code("g()", {"x": 1}),
+    Timestamp(1, 2), Int64(1 << 40), Decimal128("1.00"), MinKey(), MaxKey(), -0.0,
+)  # fmt: skip
+
+
+def key_of(choose: random.Random) -> Any:
+    number = choose.randrange(KEYS)
+    return choose.choice([number, float(number), f"key {number}", {"n": number}, Int64(number + (1 << 40))])
+
+
+def change(database: Any, choose: random.Random, number: int) -> None:
+    """One write or, now and then, a drop, a rename, or a collection that appears."""
+    collection = database[choose.choice(COLLECTIONS)]
+    new = database[f"new_{choose.randrange(4)}"]
+    match choose.randrange(60):
+        case 0:
+            collection.drop()
+        case 1:
+            collection.rename(new.name, dropTarget=True)
+        case 2:
+            new.rename(choose.choice(COLLECTIONS), dropTarget=True)
+        case 3:
+            collection.aggregate([{"$match": {"n": {"$gt": 1}}}, {"$out": new.name}])
+        case 4 | 5 | 6:
+            new.insert_one({"_id": key_of(choose), "value": choose.choice(VALUES)})
+        case 7 | 8 | 9 | 10 | 11 | 12:
+            collection.delete_one({"_id": key_of(choose)})
+        case 13 | 14 | 15 | 16 | 17 | 18:
+            collection.replace_one({"_id": key_of(choose)}, {"value": choose.choice(VALUES)}, upsert=True)
+        case _:
+            update = {"$push": {"list": number}, "$inc": {"n": 1}, "$set": {"value": choose.choice(VALUES)}}
+            collection.update_one({"_id": key_of(choose)}, update, upsert=True)
+
+
+@contextmanager
+def writers(uri: str, count: int) -> Iterator[list[int]]:
+    """Threads that write all the while; what they have done, in writes."""
+    stop = threading.Event()
+    done = [0] * count
+
+    def write(number: int) -> None:
+        choose = random.Random(number)
+        with MongoClient[Any](uri) as client:
+            while not stop.wait(0.02):
+                # It is not known whether the write was done; the collections are what counts.
+                with suppress(OperationFailure, PyMongoError):
+                    change(client.shop, choose, done[number])
+                    done[number] += 1
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield done
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def folder_of(name: str) -> str:
+    """The folder of a collection's table, by docs/spark/jobs.md."""
+    plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+    texts = [letter if letter in plain else "".join(f"~{byte:02X}" for byte in letter.encode()) for letter in name]
+    return f"~{ord(name[0]):02X}{''.join(texts[1:])}" if name[0] in "_." else "".join(texts)
+
+
+def text_of(value: Any) -> str:
+    return json_util.dumps(value, json_options=json_util.CANONICAL_JSON_OPTIONS)
+
+
+def rows_of(path: Path, *, current: bool) -> set[str]:
+    """The documents of a table, each written anew."""
+    if not path.exists():
+        return set()
+    table = DeltaTable(str(path)).to_pyarrow_table()
+    texts = [row["document"] for row in table.to_pylist() if not current or row["current"]]
+    documents = {normal(text) for text in texts}
+    assert len(documents) == len(texts)
+    return documents
+
+
+def normal(text: str) -> str:
+    """The text without its spaces; `json` keeps the order of names, and reads nothing into them."""
+    import json
+
+    return json.dumps(json.loads(text), ensure_ascii=False)
+
+
+@pytest.mark.parametrize("seed", [int(os.environ.get("HEADRACE_SEED") or 7)])
+def test_twenty_collections_are_right_after_each_kind_of_kill(tmp_path: Path, seed: int) -> None:
+    """Takes two minutes: Spark is started five times."""
+    choose = random.Random(seed)
+    server = Server(tmp_path / "data")
+    job = tmp_path / "job.toml"
+    job.write_text(JOB.format(uri=server.uri), encoding="utf-8")
+    try:
+        with MongoClient[Any](server.uri) as client:
+            for name in COLLECTIONS:
+                documents = [{"_id": key, "value": choose.choice(VALUES), "n": 0, "list": []} for key in range(KEYS)]
+                client.shop[name].insert_many(documents)
+            client.shop.create_collection("log_capped", capped=True, size=10_000)
+            client.shop.log_capped.insert_one({"_id": 1})
+            client.shop.other.insert_one({"_id": 1})
+        with writers(server.uri, 2) as done:
+            for number, kind in enumerate(KINDS):
+                progress = run_and_kill(job, choose, kind)
+                print(f"killed {number + 1} of {len(KINDS)}, {kind}: {progress}", flush=True)
+                if number == 1:
+                    server.restart_killed()
+        assert min(done) > 10
+        text = job.read_text(encoding="utf-8")
+        job.write_text(text.replace("maxRowsPerTrigger = 150", "maxRowsPerTrigger = 3000"), encoding="utf-8")
+        command = [sys.executable, "-m", "headrace.cli.main", "pipeline", "run", "--once", str(job)]
+        subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
+        with MongoClient[Any](server.uri) as client:
+            client = MongoClient(server.uri, document_class=dict, datetime_conversion="DATETIME_MS")
+            names = set(client.shop.list_collection_names())
+            for name in [*COLLECTIONS, *(f"new_{number}" for number in range(4)), "log_capped", "other"]:
+                selected = name in names and name not in {"log_capped", "other"}
+                expected = {normal(text_of(each)) for each in client.shop[name].find()} if selected else set()
+                assert rows_of(tmp_path / "mirror" / "shop" / folder_of(name), current=False) == expected, name
+                assert rows_of(tmp_path / "history" / folder_of(name), current=True) == expected, name
+            client.close()
+    finally:
+        server.process.kill()
+        server.process.wait()
