@@ -201,6 +201,7 @@ MERGED_ROW_COUNT_MAX: Final = 100_000  # rows of a micro-batch of several server
 MERGED_PING_SECONDS_MAX: Final = 3.0  # after which one of several servers counts as down
 EVENT_MARK_COUNT_MAX: Final = 10_000  # tokens asked for in one command: about a megabyte
 COMPACT_BYTES: Final = 8_000_000  # of a file that a sink makes of small ones: each hundredth batch waits for it
+SQL_ROW_COUNT_MAX: Final = 500  # rows of a statement: databases bound the number of parameters, some at 1000
 UPKEEP_BYTES_MAX: Final = 1_000_000_000  # of small files that are joined between two batches: ten seconds or so
 UPKEEP_COMMIT_COUNT_MIN: Final = 100  # of a table's last versions that stay: deltalake makes a checkpoint as often
 UPKEEP_SMALL_FILE_COUNT: Final = 8  # of them in a table that are worth a commit

@@ -10,7 +10,7 @@ _RAISED: Final = re.compile(r"^(?:\w+\.)*([A-Z]\w*): (.+)$", re.MULTILINE)
 
 
 # The user and password of a connection string, and options of it that hold secrets.
-_CREDENTIALS: Final = re.compile(r"(mongodb(?:\+srv)?://)[^\s\"'/?]*@")
+_CREDENTIALS: Final = re.compile(r"((?:mongodb|postgresql|mysql|mariadb|oracle|mssql)(?:\+\w+)?://)[^\s\"'/?]*@")
 _SECRETS: Final = re.compile(
     r"((?:tlsCertificateKeyFilePassword|sslPEMKeyPassword|authMechanismProperties)=)[^&\s\"']*", re.IGNORECASE
 )

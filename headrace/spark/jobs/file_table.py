@@ -141,6 +141,11 @@ SINK_KEYS: Final = {
         "policy": FileKey("follow", "on drop or rename: `follow` writes the event as a row, `fail` stops before it"),
         "writers": _WRITERS,
     },
+    "sql": {
+        "policy": FileKey("follow", "on drop or rename: `follow` empties the table, `keep` does not, `fail` stops"),
+        "table": FileKey("required", "the table's name, with its schema if it has one: `shop.orders`"),
+        "uri": FileKey("required", "SQLAlchemy's URL of the database, or where it is (`env:NAME`, `file:PATH`)"),
+    },
 }
 """By kind of sink, besides `kind`."""
 

@@ -185,9 +185,11 @@ def _check(job: Job) -> None:
         raise JobError(f"{kinds}: such a sink needs all columns, and documents as extjson")
     if options.others:
         raise JobError(f"{kinds}: such a sink follows a collection of one server")
-    one = any(sink.kind in {"history", "mirror"} for sink in job.sinks)
+    one = any(sink.kind in {"history", "mirror", "sql"} for sink in job.sinks)
     if one and not options.collection and not options.several:
         raise JobError(f"{kinds}: a mirror and a history of several collections need startingPosition 'snapshot'")
+    if any(sink.kind == "sql" for sink in job.sinks) and not options.collection:
+        raise JobError(f"{kinds}: a table of the sink 'sql' is of one collection: give each a job of its own")
     if one and options.start.kind == "latest":
         raise JobError(
             f"{kinds}: with startingPosition 'latest', the default, what is there already would be missing: set it to "

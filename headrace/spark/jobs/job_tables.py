@@ -35,7 +35,7 @@ class JobTable:
 def table_name(sink: SinkOptions) -> str:
     """What a job's record calls the sink's table."""
     location = sink.location
-    target = [sink.options.get(name) for name in ("database", "collection")]
+    target = [sink.options.get(name) for name in ("database", "collection", "table" if sink.kind == "sql" else "")]
     return f"{sink.kind} {location or '.'.join(str(name) for name in target if name)}"
 
 

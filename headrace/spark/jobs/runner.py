@@ -370,9 +370,10 @@ def reset_job(job: Job, *, data: bool = False) -> ResetResult:
 def _forget_positions(job: Job) -> None:
     from headrace.spark.sinks.mirror_sink import MirrorSink
     from headrace.spark.tables.mongodb_mirror import MongoMirror
+    from headrace.spark.tables.sql.sql_mirror import SqlMirror
 
     for sink in job.sinks:
-        if sink.kind == "mongodb":
+        if sink.kind in {"mongodb", "sql"}:
             opened = sink.open()
-            if isinstance(opened, MirrorSink) and isinstance(opened.table, MongoMirror):
+            if isinstance(opened, MirrorSink) and isinstance(opened.table, MongoMirror | SqlMirror):
                 opened.table.forget()

@@ -46,6 +46,16 @@ def resolved_secret(reference: str) -> str:
     return value
 
 
+def referred(url: str) -> str:
+    """The URL of another database that an option stands for. Raises OptionError, which does not have it."""
+    kind, sign, name = url.partition(":")
+    if kind == "env" and sign:
+        if not (value := os.environ.get(name, "").strip()):
+            raise OptionError(f"the environment variable {name}, which is to hold a database's URL, is not set")
+        return value
+    return _first_line(Path(name), "a database's URL") if kind == "file" and sign else url
+
+
 def checked(uri: str, source: str) -> str:
     """The connection string, if it is one. Raises OptionError, which has nothing of one that may hold a password."""
     if not _SCHEMES.match(uri):

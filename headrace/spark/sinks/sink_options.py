@@ -103,6 +103,12 @@ def _parquet(path: str, policy: str = "follow", writers: str = "tasks") -> Sink:
     return parquet_sink(path, policy=policy, writers=writers)
 
 
+def _sql(uri: str, table: str, policy: str = "follow") -> Sink:
+    from headrace.spark.sinks.sql_sink import sql_sink
+
+    return sql_sink(uri, table, policy=policy)
+
+
 TABLES: Final = ("delta", "parquet")
 _PLAIN: Final = frozenset({"path", "policy"})
 KINDS: Final[dict[str, SinkKind]] = {
@@ -113,6 +119,7 @@ KINDS: Final[dict[str, SinkKind]] = {
     "mongodb": SinkKind(_mongodb, frozenset({"collection", "database", "policy", "uri"}), "uri"),
     "own": SinkKind(_custom, frozenset(), "factory", folds=False, takes="both"),
     "parquet": SinkKind(_parquet, _PLAIN | {"writers"}, "path", folds=False),
+    "sql": SinkKind(_sql, frozenset({"policy", "table", "uri"}), "uri"),
 }
 
 
@@ -194,6 +201,8 @@ def parse_sink(given: Mapping[str, Any], folder: Path) -> SinkOptions:
         )
     if kind.needs not in options and not in_catalog:
         raise SinkError(f"the sink {name!r} needs {kind.needs!r}")
+    if name == "sql" and "table" not in options:
+        raise SinkError("the sink 'sql' needs 'table'")
     unknown = sorted(options.keys() - kind.options) if kind.options else []
     if unknown:
         raise SinkError(f"the sink {name!r} has no option {unknown[0]!r}; it has {', '.join(sorted(kind.options))}")
