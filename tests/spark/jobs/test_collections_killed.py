@@ -67,7 +67,7 @@ def change(database: Any, choose: random.Random, number: int) -> None:
     """One write or, now and then, a drop, a rename, or a collection that appears."""
     collection = database[choose.choice(COLLECTIONS)]
     new = database[f"new_{choose.randrange(4)}"]
-    match choose.randrange(60):
+    match choose.randrange(400):
         case 0:
             collection.drop()
         case 1:
@@ -76,11 +76,11 @@ def change(database: Any, choose: random.Random, number: int) -> None:
             new.rename(choose.choice(COLLECTIONS), dropTarget=True)
         case 3:
             collection.aggregate([{"$match": {"n": {"$gt": 1}}}, {"$out": new.name}])
-        case 4 | 5 | 6:
+        case chosen if chosen < 30:
             new.insert_one({"_id": key_of(choose), "value": choose.choice(VALUES)})
-        case 7 | 8 | 9 | 10 | 11 | 12:
+        case chosen if chosen < 80:
             collection.delete_one({"_id": key_of(choose)})
-        case 13 | 14 | 15 | 16 | 17 | 18:
+        case chosen if chosen < 130:
             collection.replace_one({"_id": key_of(choose)}, {"value": choose.choice(VALUES)}, upsert=True)
         case _:
             update = {"$push": {"list": number}, "$inc": {"n": 1}, "$set": {"value": choose.choice(VALUES)}}
