@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Protocol
 
 
@@ -29,4 +29,4 @@ class SystemClock(Clock):
         return time.monotonic() * 1000.0
 
 
-__all__ = ["Clock", "SystemClock", "monotonic"]
+__all__ = ["Clock", "SystemClock", "monotonic", "thread_time"]

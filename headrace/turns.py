@@ -29,7 +29,8 @@ from typing import Any, Final, TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from headrace.clock import monotonic
+from headrace.clock import monotonic, thread_time
+from headrace.errors import CommandError
 
 TURN_SECONDS: Final = 0.005
 """How long a command runs before others have their turn."""
@@ -124,14 +125,18 @@ class Turn(greenlet):
 
 _running: Final[set[Turn]] = set()
 """The turns that run: one on the thread of each server."""
+_time_limits: Final[dict[greenlet, TimeLimit]] = {}
+"""Those of what runs uninterrupted."""
 _first_end = inf
 """No later than the end of any of them. Until then a tick does no more than compare: it takes 0.1 µs."""
 
 
 def tick() -> None:
-    """Pause the command that runs if its turn is over; raises what interrupts it."""
+    """Pause the command that runs if its turn is over; raises what interrupts it, and 50 for a spent `TimeLimit`."""
     if monotonic() >= _first_end:
         turn = getcurrent()
+        if _time_limits and (limit := _time_limits.get(turn)) is not None:
+            limit.check()
         if type(turn) is Turn and monotonic() >= turn.ends:
             turn.pause()
 
@@ -139,10 +144,10 @@ def tick() -> None:
 def _look_at_running() -> None:
     """Set `_first_end` where turns run on other threads. No lock: each thread looks again behind its own change."""
     global _first_end  # noqa: PLW0603  (as below)
-    while _running:
-        turns = tuple(_running)
-        _first_end = min((other.ends for other in turns), default=inf)
-        if turns == tuple(_running):
+    while True:
+        running: tuple[Turn | TimeLimit, ...] = (*_running, *_time_limits.values())
+        _first_end = min((other.ends for other in running), default=inf)
+        if running == (*_running, *_time_limits.values()):
             return
 
 
@@ -369,11 +374,60 @@ def uninterrupted() -> Iterator[None]:
     if type(turn) is not Turn:
         yield
         return
+    global _first_end  # noqa: PLW0603  (as below)
     ends, turn.ends = turn.ends, inf
     try:
         yield
     finally:
         turn.ends = ends
+        _first_end = min(_first_end, ends)
+
+
+class TimeLimit:
+    """How long what cannot pause may take in one go: the stages of one event, which many streams may share.
+
+    `begin` and `end` around each go take 0.3 µs. Counted is the thread's own time, so that nothing is spent while the
+    process is stopped: at the end of the first such time that begins to be measured, at the end of a second it is over.
+    """
+
+    __slots__ = ("_greenlet", "_seconds", "_spent_from", "_what", "ends")
+
+    def __init__(self, seconds: float, what: str) -> None:
+        """`what`: of the error's message."""
+        self._seconds = seconds
+        self._what = what
+        self._spent_from: float | None = None
+        self._greenlet: Any = None
+        self.ends = inf
+        """When it is looked at, in seconds of the monotonic clock."""
+
+    def begin(self) -> None:
+        """From here on ticks raise 50 when the time is spent."""
+        global _first_end  # noqa: PLW0603  (as below)
+        self._spent_from = None
+        self.ends = ends = monotonic() + self._seconds
+        self._greenlet = getcurrent()
+        _time_limits[self._greenlet] = self
+        if ends < _first_end:  # noqa: PLR1730  (as below)
+            _first_end = ends
+
+    def end(self) -> None:
+        """What was limited has ended."""
+        _time_limits.pop(self._greenlet, None)
+        if self.ends <= _first_end:
+            _look_at_running()
+
+    def check(self) -> None:
+        """Raises 50 when the time is spent."""
+        now = monotonic()
+        if now < self.ends:
+            return
+        if self._spent_from is not None and thread_time() - self._spent_from >= self._seconds / 2:
+            del _time_limits[self._greenlet]  # whoever handles the error may tick
+            raise CommandError(50, f"operation exceeded time limit: {self._what}")
+        self._spent_from = thread_time()
+        self.ends = now + self._seconds
+        _look_at_running()
 
 
 class TurnAbandoned(BaseException):
@@ -434,7 +488,7 @@ class Turns:
         finally:
             _running.discard(turn)
             _first_end = inf
-            if _running:
+            if _running or _time_limits:
                 _look_at_running()
         result, turn.result = turn.result, None
         turn.before_pause = turn.after_pause = turn.interruption = turn.work = None

@@ -10,9 +10,12 @@ from weakref import ref
 
 import pytest
 
+from headrace import turns as module
+from headrace.errors import CommandError
 from headrace.turns import (
     LARGE_COUNT,
     PIECE_COUNT,
+    TimeLimit,
     Turn,
     Turns,
     current_turn,
@@ -22,6 +25,7 @@ from headrace.turns import (
     in_pieces,
     sorted_in_pieces,
     tick,
+    uninterrupted,
 )
 
 
@@ -226,3 +230,53 @@ def test_what_is_freed_in_pieces_is_freed_in_small_ones_where_that_takes_long(mo
         turn = turns.resume(turn)
         longest = max(longest, now[0] - begun)
     assert 4.0 < now[0] < 4.2 and longest < 0.015
+
+
+def ticks_until_spent(count_max: int = 10) -> int:
+    for count in range(count_max):
+        try:
+            tick()
+        except CommandError as error:
+            assert error.code == 50
+            return count
+    return count_max
+
+
+def test_a_time_limit_is_spent_once_and_ends_what_ticks() -> None:
+    limit = TimeLimit(0.0, "a step")
+    for _ in range(2):
+        limit.begin()
+        assert ticks_until_spent() == 1
+        tick()
+        limit.end()
+        assert ticks_until_spent() == 10
+
+
+def test_a_time_limit_is_not_spent_while_the_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"monotonic": 0.0, "thread_time": 0.0}
+    monkeypatch.setattr(module, "monotonic", lambda: now["monotonic"])
+    monkeypatch.setattr(module, "thread_time", lambda: now["thread_time"])
+    limit = TimeLimit(1.0, "a step")
+    limit.begin()
+    for _ in range(5):
+        now["monotonic"] += 3600.0
+        tick()
+    now["thread_time"] += 1.0
+    now["monotonic"] += 0.5
+    tick()
+    now["monotonic"] += 0.5
+    assert ticks_until_spent() == 0
+    limit.end()
+
+
+def test_a_time_limit_holds_in_a_turn_that_does_not_pause() -> None:
+    def command() -> int:
+        limit = TimeLimit(0.0, "a step")
+        with uninterrupted():
+            limit.begin()
+            try:
+                return ticks_until_spent()
+            finally:
+                limit.end()
+
+    assert Turns(seconds=0.0).run(command) == 1

@@ -27,6 +27,7 @@ from headrace.changes.stream import StreamSpec
 from headrace.changes.stream_options import Shape
 from headrace.changes.stream_pipeline import StreamPipeline, passes
 from headrace.errors import CommandError
+from headrace.turns import TimeLimit
 from headrace.values.bson import decode
 from headrace.values.bson.to_string import to_string
 
@@ -59,6 +60,9 @@ class EventBuilder:
         self._count = count or _count_nothing
         self._pipeline = pipeline = StreamPipeline(spec)
         self._plain = not (pipeline.header or pipeline.early or pipeline.late or pipeline.changes)
+        self._limit = (
+            None if self._plain else TimeLimit(limits.EVENT_SECONDS_MAX, "stages of a change stream, for an event")
+        )
         self._rules: dict[Head, HeadRule] = {}
 
     def build(self, entry: DecodedEntry, guard: ResumeGuard | None = None) -> list[Event]:
@@ -77,19 +81,25 @@ class EventBuilder:
 
     def _build(self, operations: Iterable[Operation], guard: ResumeGuard | None) -> list[Event]:
         events: list[Event] = []
+        limit = self._limit
+        guarded = guard is not None and not guard.settled
         try:
-            if guard is None or guard.settled:
-                for operation in operations:
-                    if not self._fast_path(operation, events):
-                        for draft in self._drafts(operation, TOKEN_VERSION):
-                            self._add(draft, events, head_matched=True)
-            else:
-                for operation in operations:
+            for operation in operations:
+                if limit is not None:
+                    limit.begin()
+                if guarded:
+                    assert guard is not None
                     self._build_guarded(operation, guard, events)
+                elif not self._fast_path(operation, events):
+                    for draft in self._drafts(operation, TOKEN_VERSION):
+                        self._add(draft, events, head_matched=True)
         except CommandError as error:
             if events:
                 raise IncompleteEvents(error, events) from error
             raise
+        finally:
+            if limit is not None:
+                limit.end()
         return events
 
     @property
