@@ -110,7 +110,8 @@ class OplogReport:
             f"{duration(self.sample_secs)}" if self.sample_secs else "too few entries to say",
         )  # fmt: skip
         lasts = self.lasts_secs
-        yield row("lasts", "without bound" if lasts is None else f"{duration(lasts)} at this rate")
+        rate = " at this rate" if self.sample_secs else ""
+        yield row("lasts", "without bound" if lasts is None else f"{duration(lasts)}{rate}")
         if self.busiest:
             total = sum(entry_bytes for _, _, entry_bytes in self.busiest) or 1
             rows = [

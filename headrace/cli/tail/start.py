@@ -38,15 +38,17 @@ def seconds_of(word: str) -> int:
     ago = _AGO.match(word)
     if ago is not None:
         return max(int(time.time()) - int(ago[1]) * _SECONDS[ago[2]], 1)
-    if word.isdecimal() and len(word) <= 10:
-        return int(word)
-    try:
-        at = datetime.fromisoformat(word)
-    except ValueError:
-        raise Failed(
-            f"{word!r} is neither a resume token, nor a time such as 2026-11-22T10:00:00Z, 10m or 2h, nor {EARLIEST}", 2
-        ) from None
-    seconds = int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp())
+    if word.isascii() and word.isdecimal():
+        seconds = int(word[:11])
+    else:
+        try:
+            at = datetime.fromisoformat(word)
+        except ValueError:
+            raise Failed(
+                f"{word!r} is neither a resume token, nor a time such as 2026-11-22T10:00:00Z, 10m or 2h, "
+                f"nor {EARLIEST}", 2
+            ) from None  # fmt: skip
+        seconds = int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp())
     if not 0 < seconds < 1 << 32:
         raise Failed(f"{word} is outside of what cluster times can be: 1970 to 2106", 2)
     return seconds

@@ -105,6 +105,8 @@ class MetricsListener(StreamingQueryListener):
             return
         now_ms = self._clock.monotonic_ms()
         self._snapshot_since_ms = now_ms - taken_ms if self._snapshot_since_ms is None else self._snapshot_since_ms
+        if not self._snapshot_before and not self._snapshot_rows:
+            rows = max(rows - 1, 0)  # the first row says that the snapshot begins
         self._snapshot_rows += rows
         seconds = (now_ms - self._snapshot_since_ms) / 1000
         self._metrics.snapshot_read(self._snapshot_before + self._snapshot_rows, self._snapshot_rows, seconds)

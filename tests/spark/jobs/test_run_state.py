@@ -63,7 +63,7 @@ def test_what_was_read_of_an_earlier_snapshot_is_not_counted_for_a_new_one() -> 
     metrics = JobMetrics("orders")
     listener = MetricsListener(metrics, "q")
     listener.resume({"token": "826B02F49C000000022B0429296E1404"}, 300)
-    listener.onQueryProgress(progress(0, 200, '{"token": "826B02F49C000000022B0429296E1404", "after": "{}"}'))
+    listener.onQueryProgress(progress(0, 201, '{"token": "826B02F49C000000022B0429296E1404", "after": "{}"}'))
     assert metrics.snapshot_documents == 200
 
 
