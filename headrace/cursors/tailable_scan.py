@@ -30,9 +30,8 @@ class TailableScan(Scan):
         self._namespace = collection.namespace  # a rename changes the collection's
 
     def __next__(self) -> bytes:
-        for document in self._buffer:
-            return document
-        self._check()
+        if not self._buffer:
+            self._check()
         return super().__next__()
 
     def _check(self) -> None:

@@ -90,6 +90,9 @@ class FakeServer:
 
     ended: list[Any] = field(default_factory=list)
 
+    def restricts(self, client: Any) -> bool:
+        return self.authorizes
+
     def end_sessions(self, sessions: list[bytes] | None) -> None:
         self.ended.append(sessions)
 
