@@ -34,8 +34,12 @@ class Lane:
 
 
 def tests(name: str, marks: str, processes: int = 1) -> Lane:
-    """A lane of pytest; more than one process take whole files from one list."""
-    workers = ("--numprocesses", str(processes), "--dist", "loadfile") if processes > 1 else ("-p", "no:xdist")
+    """A lane of pytest; more than one process take whole files from one list, and the lane ends if one dies."""
+    workers = (
+        ("--numprocesses", str(processes), "--dist", "loadfile", "--max-worker-restart", "0")
+        if processes > 1
+        else ("-p", "no:xdist")
+    )
     return Lane(name, ((sys.executable, "-m", "pytest", *workers, "-m", marks),))
 
 
