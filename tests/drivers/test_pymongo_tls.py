@@ -57,24 +57,31 @@ def test_none_of_pymongos_tests_of_tls_fails(flags: tuple[str, ...], passed: int
         "--tlsCAFile", str(certificates / "ca.pem"), "--tlsAllowConnectionsWithoutCertificates",
         "--advertise", f"{host}:{port}",
     ]  # fmt: skip
-    plugin = Path(host_named_server.__file__)
     with serving(tmp_path / "data", *tls, *flags, port=port):
-        run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-rs", "-o", "addopts=", "-p", "no:cacheprovider", "--tb=short",
-             "-p", plugin.stem, *FILES],
-            cwd=suite,
-            env=os.environ | {
-                "CA_PEM": str(certificates / "ca.pem"), "CLIENT_PEM": str(certificates / "client.pem"),
-                "DB_IP": host, "DB_PORT": str(port), "PYTEST_ADDOPTS": "", "PYTHONPATH": str(plugin.parent),
-            },
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )  # fmt: skip
+        run = _run(suite, certificates, host, port)
+        if run.returncode == 1 and "ServerSelectionTimeoutError" in run.stdout:
+            run = _run(suite, certificates, host, port)  # these tests wait half a second, which a busy machine may take
     assert run.returncode == 0, run.stdout[-20000:] + run.stderr[-2000:]
     reasons = re.findall(r"^SKIPPED \[\d+\] \S+: (.*)$", run.stdout, re.MULTILINE)
     unknown = [reason for reason in reasons if not any(re.fullmatch(known, reason) for known in SKIPPED)]
     assert not unknown, Counter(unknown)
     counted = re.search(r"(\d+) passed", run.stdout)
     assert counted is not None and int(counted[1]) >= passed, run.stdout[-2000:]
+
+
+def _run(suite: Path, certificates: Path, host: str, port: int) -> subprocess.CompletedProcess[str]:
+    """pymongo's tests against the server."""
+    plugin = Path(host_named_server.__file__)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-o", "addopts=", "-p", "no:cacheprovider", "--tb=short",
+         "-p", plugin.stem, *FILES],
+        cwd=suite,
+        env=os.environ | {
+            "CA_PEM": str(certificates / "ca.pem"), "CLIENT_PEM": str(certificates / "client.pem"),
+            "DB_IP": host, "DB_PORT": str(port), "PYTEST_ADDOPTS": "", "PYTHONPATH": str(plugin.parent),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )  # fmt: skip
