@@ -27,6 +27,7 @@ from tests.spark.jobs.test_job_killed import KINDS, Server, run_and_kill
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.soak,  # some minutes on two idle cores
     pytest.mark.spark,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the job's processes in /proc"),
 ]
@@ -147,7 +148,7 @@ def normal(text: str) -> str:
 
 @pytest.mark.parametrize("seed", [int(os.environ.get("HEADRACE_SEED") or 7)])
 def test_twenty_collections_are_right_after_each_kind_of_kill(tmp_path: Path, seed: int) -> None:
-    """Takes two minutes: Spark is started five times."""
+    """Takes some minutes: Spark is started five times."""
     choose = random.Random(seed)
     server = Server(tmp_path / "data")
     job = tmp_path / "job.toml"
