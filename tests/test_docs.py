@@ -256,6 +256,8 @@ def test_job_files_on_a_page_are_valid(page: Path, tmp_path: Path, monkeypatch: 
     from headrace.spark.jobs.job_file import parse_job
 
     monkeypatch.setenv("MASK_KEY", "a key for the examples of the pages")
+    (tmp_path / "mask.key").write_text("a key for the examples of the pages", encoding="utf-8")
+    (tmp_path / "mask.key").chmod(0o600)
     for text in re.findall(r"^```toml\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
         given = tomllib.loads(text)
         if "checkpoint" in given:
