@@ -1,100 +1,17 @@
 """Cursors over documents: what find, aggregate and the list commands answer from, batch by batch.
 
-A `Scan` walks a collection in natural order and holds only the last record it returned, so that no KV
-transaction stays open between batches. A `DocumentCursor` cuts any iterator of raw documents into batches.
+A `DocumentCursor` cuts any iterator of raw documents into batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from headrace import limits
 from headrace.errors import CommandError
 from headrace.memory_budget import Account
-from headrace.store.catalog import Collection
-from headrace.store.view import View
-from headrace.turns import examined, tick
-
-Read = TypeVar("Read", bound=tuple[Any, ...])
-"""What a walk gives of a document; its BSON comes last."""
-
-
-def _chunk(walk: Iterable[Read], count_max: int) -> list[Read]:
-    """What a scan reads from a view at once: so many documents, or so many bytes of them."""
-    chunk: list[Read] = []
-    size = 0
-    for read in walk:
-        chunk.append(read)
-        size += len(read[-1])
-        if len(chunk) == count_max or size >= limits.VIEW_CHUNK_BYTES:
-            break
-    return chunk
-
-
-class Scan:
-    """An iterator of a collection's raw documents that survives its views: it asks for the current one."""
-
-    __slots__ = ("_backward", "_buffer", "_collection", "_last", "_view")
-
-    def __init__(self, view: Callable[[], View], collection: Collection, *, backward: bool = False) -> None:
-        self._view = view
-        self._collection = collection
-        self._backward = backward
-        self._last: bytes | None = None
-        self._buffer: list[bytes] = []  # what was read and not returned, the next one last
-
-    def __iter__(self) -> Scan:
-        return self
-
-    def __next__(self) -> bytes:
-        if self._buffer:
-            return self._buffer.pop()
-        chunk = self._view().scan_chunk(self._collection, after=self._last, backward=self._backward)
-        examined("COLLSCAN", len(chunk))
-        if not chunk:
-            raise StopIteration
-        self._last = chunk[-1][0]
-        self._buffer = [document for _, document in reversed(chunk)]
-        return self._buffer.pop()
-
-
-class IdScan:
-    """As `Scan`, in the order of `_id`: what it remembers is the last id key."""
-
-    __slots__ = ("_backward", "_buffer", "_collection", "_count", "_high", "_last", "_low", "_view")
-
-    def __init__(
-        self, view: Callable[[], View], collection: Collection, bounds: tuple[bytes, bytes], *, backward: bool = False,
-        wanted: int | None = None,
-    ) -> None:  # fmt: skip
-        """`wanted`: how many documents may be enough."""
-        self._view = view
-        self._count = min(wanted or limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_COUNT)
-        self._collection = collection
-        self._low, self._high = bounds
-        self._backward = backward
-        self._last: bytes | None = None
-        self._buffer: list[bytes] = []  # what was read and not returned, the next one last
-
-    def __iter__(self) -> IdScan:
-        return self
-
-    def __next__(self) -> bytes:
-        if self._buffer:
-            return self._buffer.pop()
-        low, high = self._low, self._high
-        if self._last is not None:
-            low, high = (low, self._last) if self._backward else (self._last, high)
-        walk = self._view().scan_ids(self._collection, low, high, backward=self._backward)
-        chunk = _chunk((item for item in walk if item[0] != self._last), self._count)
-        self._count = min(2 * self._count, limits.VIEW_CHUNK_COUNT)
-        examined("IXSCAN { _id: 1 }", len(chunk), len(chunk))
-        if not chunk:
-            raise StopIteration
-        self._last = chunk[-1][0]
-        self._buffer = [document for _, _, document in reversed(chunk)]
-        return self._buffer.pop()
+from headrace.turns import tick
 
 
 def _check_size(size: int) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from headrace import limits
+from headrace.cursors.collection_scan import ChunkedScan
 from headrace.errors import CommandError
 from headrace.store.catalog import Collection, Index
 from headrace.store.view import View
-from headrace.turns import examined, tick
+from headrace.turns import examined
 
 RECORD_BYTES: Final = 64
 """What a remembered record takes in memory, about."""
@@ -71,12 +72,12 @@ class SeenRecords:
         return True
 
 
-class IndexScan:
-    """An iterator of raw documents in the order of an index, that survives its views: it asks for the current one."""
+class IndexScan(ChunkedScan):
+    """A collection's documents in the order of an index."""
 
     __slots__ = (
-        "_backward", "_buffer", "_collection", "_count", "_ended", "_index", "_last", "_ranges", "_reader", "_seen",
-        "_view", "document_count", "key_count",
+        "_backward", "_collection", "_ended", "_index", "_last", "_ranges", "_reader", "_seen", "document_count",
+        "key_count",
     )  # fmt: skip
 
     def __init__(
@@ -84,9 +85,9 @@ class IndexScan:
         backward: bool = False, seen: SeenRecords | None = None, wanted: int | None = None,
         reader: Callable[[View, bytes, bytes], tuple[bytes, bool]] | None = None,
     ) -> None:  # fmt: skip
-        """`seen`: where documents may come more than once. `wanted`: how many documents may be enough. `reader`: what
-        makes something else of a key and its record than the document, and says whether it has fetched that."""
-        self._view = view
+        """`seen`: where documents may come more than once. `reader`: what makes something else of a key and its record
+        than the document, and says whether it has fetched that."""
+        super().__init__(view, wanted)
         self._collection = collection
         self._index = index
         self._ranges = ranges
@@ -97,24 +98,10 @@ class IndexScan:
         self._ended = False
         self.key_count = 0
         self.document_count = 0
-        self._count = min(wanted or limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_COUNT)
-        self._buffer: Iterator[bytes] = iter(())
 
-    def __iter__(self) -> IndexScan:
-        return self
-
-    def __next__(self) -> bytes:
-        for document in self._buffer:
-            return document
-        while not self._ended:
-            self._buffer = iter(self._chunk())
-            for document in self._buffer:
-                return document
-            tick()
-        raise StopIteration
-
-    def _chunk(self) -> list[bytes]:
-        """The documents of the next keys; none where all of them were returned before."""
+    def _chunk(self) -> list[bytes] | None:
+        if self._ended:
+            return None
         view, index, seen = self._view(), self._index, self._seen
         if self._last is not None:
             check_index(view, self._collection, index)
@@ -133,7 +120,6 @@ class IndexScan:
                 chunk.append(document)
                 size += len(document)
             if count == self._count or size >= limits.VIEW_CHUNK_BYTES:
-                self._count = min(2 * count, limits.VIEW_CHUNK_COUNT)
                 break
         else:
             self._ended = True

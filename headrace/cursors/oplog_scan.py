@@ -6,51 +6,38 @@ Scans hold the last key they returned and ask for the current view, so that they
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 
 from bson import Binary, Int64, Timestamp
 from bson.datetime_ms import DatetimeMS
 
-from headrace import limits
+from headrace.cursors.collection_scan import ChunkedScan, take_chunk
 from headrace.store.view import View
 from headrace.values.bson import decode, encode
 from headrace.values.position import LAST, from_key, from_timestamp, to_timestamp
 
 
-class OplogScan:
-    """An iterator of raw entries from `first` to `last`, both inclusive; a tailing one goes on after its end."""
+class OplogScan(ChunkedScan):
+    """Raw entries from `first` to `last`, both inclusive."""
 
-    __slots__ = ("_backward", "_buffer", "_first", "_last", "_view")
+    __slots__ = ("_backward", "_first", "_last")
 
     def __init__(self, view: Callable[[], View], *, first: int = 0, last: int = LAST, backward: bool = False) -> None:
-        self._view = view
+        super().__init__(view)
         self._first = first
         self._last = last
         self._backward = backward
-        self._buffer: Iterator[bytes] = iter(())
 
-    def __iter__(self) -> OplogScan:
-        return self
-
-    @property
-    def next_position(self) -> int:
-        """The position a tailing scan reads next, inclusive."""
-        return self._first
-
-    def __next__(self) -> bytes:
-        for entry in self._buffer:
-            return entry
+    def _chunk(self) -> list[bytes] | None:
         walk = self._view().entries(self._first, self._last, backward=self._backward)
-        chunk = list(islice(walk, limits.VIEW_CHUNK_COUNT))
+        chunk = take_chunk(walk, self._count)
         if not chunk:
-            raise StopIteration
+            return None
         if self._backward:
             self._last = chunk[-1][0] - 1
         else:
             self._first = chunk[-1][0] + 1
-        self._buffer = iter([entry for _, entry in chunk])
-        return next(self._buffer)
+        return [entry for _, entry in chunk]
 
 
 def time_bounds(spec: dict[str, Any]) -> tuple[int, int]:

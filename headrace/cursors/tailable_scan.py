@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
-from headrace.cursors.document_cursor import Scan
+from headrace.cursors.collection_scan import Scan
 from headrace.errors import CommandError
 from headrace.query.expansion import encoded
 from headrace.store.catalog import Collection
@@ -29,10 +29,9 @@ class TailableScan(Scan):
         super().__init__(view, collection)
         self._namespace = collection.namespace  # a rename changes the collection's
 
-    def __next__(self) -> bytes:
-        if not self._buffer:
-            self._check()
-        return super().__next__()
+    def _chunk(self) -> list[bytes] | None:
+        self._check()
+        return super()._chunk()
 
     def _check(self) -> None:
         view, collection, last = self._view(), self._collection, self._last

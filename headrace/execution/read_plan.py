@@ -15,7 +15,7 @@ from enum import Enum
 from itertools import chain
 from typing import Final
 
-from headrace.cursors.document_cursor import IdScan, Scan
+from headrace.cursors.collection_scan import IdScan, Scan
 from headrace.cursors.id_key_scan import IdKeyScan, Reader
 from headrace.cursors.index_scan import IndexScan, SeenRecords
 from headrace.dispatch.context import CommandContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace import limits
-from headrace.cursors.document_cursor import Scan
+from headrace.cursors.collection_scan import Scan
 from headrace.dispatch.context import CommandContext
 from headrace.dispatch.namespaces import OPLOG
 from headrace.errors import CommandError

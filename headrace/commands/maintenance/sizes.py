@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bson import Binary, Int64
 
 from headrace.auth.privileges import Privilege
-from headrace.cursors.document_cursor import IdScan, Scan
+from headrace.cursors.collection_scan import IdScan, Scan
 from headrace.dispatch.access import Grants
 from headrace.dispatch.arguments import Fields, array, boolean, document, number, string, without_effect
 from headrace.dispatch.command import Command

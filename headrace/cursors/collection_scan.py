@@ -1,0 +1,110 @@
+"""Walks through a collection: iterators of raw documents that survive their views, a chunk at a time.
+
+A scan holds the place where it stopped and the documents that it has read and not returned, but no KV transaction:
+for each chunk it asks for the current view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Self, TypeVar
+
+from headrace import limits
+from headrace.store.catalog import Collection
+from headrace.store.view import View
+from headrace.turns import examined, tick
+
+Read = TypeVar("Read", bound=tuple[Any, ...])
+"""What a walk gives of a document; its BSON comes last."""
+
+
+def take_chunk(walk: Iterable[Read], count_max: int) -> list[Read]:
+    """What a scan reads from a view at once: so many documents, or so many bytes of them."""
+    chunk: list[Read] = []
+    size = 0
+    for read in walk:
+        chunk.append(read)
+        size += len(read[-1])
+        if len(chunk) == count_max or size >= limits.VIEW_CHUNK_BYTES:
+            break
+    return chunk
+
+
+class ChunkedScan:
+    """An iterator of raw documents. At its end it can be asked again: what was added since comes then."""
+
+    __slots__ = ("_buffer", "_count", "_view")
+
+    def __init__(self, view: Callable[[], View], wanted: int | None = None) -> None:
+        """`wanted`: how many documents may be enough, so that the first chunk is no longer; each next one may be twice
+        as long."""
+        self._view = view
+        self._count = min(wanted or limits.VIEW_CHUNK_COUNT, limits.VIEW_CHUNK_COUNT)
+        self._buffer: list[bytes] = []  # what was read and not returned, the next one last
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._buffer:
+            return self._buffer.pop()
+        while (chunk := self._chunk()) is not None:
+            self._count = min(2 * self._count, limits.VIEW_CHUNK_COUNT)
+            if chunk:
+                chunk.reverse()
+                self._buffer = chunk
+                return chunk.pop()
+            tick()
+        raise StopIteration
+
+    def _chunk(self) -> list[bytes] | None:
+        """The next documents, at most about `_count` of them; empty where all were left out, None at the end."""
+        raise NotImplementedError
+
+
+class Scan(ChunkedScan):
+    """A collection's documents in natural order."""
+
+    __slots__ = ("_backward", "_collection", "_last")
+
+    def __init__(self, view: Callable[[], View], collection: Collection, *, backward: bool = False) -> None:
+        super().__init__(view)
+        self._collection = collection
+        self._backward = backward
+        self._last: bytes | None = None
+
+    def _chunk(self) -> list[bytes] | None:
+        chunk = self._view().scan_chunk(self._collection, after=self._last, backward=self._backward)
+        examined("COLLSCAN", len(chunk))
+        if not chunk:
+            return None
+        self._last = chunk[-1][0]
+        return [document for _, document in chunk]
+
+
+class IdScan(ChunkedScan):
+    """A collection's documents in the order of `_id`: what it remembers is the last id key."""
+
+    __slots__ = ("_backward", "_collection", "_high", "_last", "_low")
+
+    def __init__(
+        self, view: Callable[[], View], collection: Collection, bounds: tuple[bytes, bytes], *, backward: bool = False,
+        wanted: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(view, wanted)
+        self._collection = collection
+        self._low, self._high = bounds
+        self._backward = backward
+        self._last: bytes | None = None
+
+    def _chunk(self) -> list[bytes] | None:
+        low, high = self._low, self._high
+        if self._last is not None:
+            low, high = (low, self._last) if self._backward else (self._last, high)
+        walk = self._view().scan_ids(self._collection, low, high, backward=self._backward)
+        chunk = take_chunk((item for item in walk if item[0] != self._last), self._count)
+        examined("IXSCAN { _id: 1 }", len(chunk), len(chunk))
+        if not chunk:
+            return None
+        self._last = chunk[-1][0]
+        return [document for _, _, document in chunk]
