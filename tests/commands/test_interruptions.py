@@ -25,6 +25,9 @@ STATEMENTS: dict[str, dict[str, Any]] = {
             {"delete": 0, "filter": FILTER, "multi": True},
         ],
     },
+    "createIndexes": {
+        "createIndexes": "c", "indexes": [{"name": "n", "key": {"n": 1}, "unique": True}],
+    },
     "delete": {"delete": "c", "deletes": [{"q": FILTER, "limit": 0}, {"q": {"n": 1}, "limit": 1}], "ordered": False},
     "explain": {"explain": {"find": "c", "filter": FILTER, "sort": {"n": -1}}, "verbosity": "executionStats"},
     "findAndModify": {"findAndModify": "c", "query": {"n": 500}, "update": {"$set": {"a": 1}}, "upsert": True},
@@ -90,6 +93,14 @@ def test_an_interruption_at_any_tick_is_what_the_command_answers(server: DrivenS
         if reply["pauses"] <= at:  # what was parsed once need not be parsed again
             break
         assert (reply["ok"], reply.get("code")) == (0, 11601), (at, reply)
+
+
+def test_a_command_that_fails_is_answered_wherever_the_interruption_comes(server: DrivenServer) -> None:
+    server.must("t", {"insert": "c", "documents": [{"n": n, "big": ["x" * 1000] * 3000} for n in (1, 100)]})
+    body = {"createIndexes": "c", "indexes": [{"name": "n", "key": {"n": 1}, "unique": True}]}
+    count = interrupted_at(server, "t", body, -1)["pauses"]
+    codes = {interrupted_at(server, "t", body, at)["code"] for at in range(count)}
+    assert codes == {11000, 11601}
 
 
 def test_an_interruption_is_no_error_of_a_command() -> None:
