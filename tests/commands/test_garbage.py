@@ -15,6 +15,7 @@ from bson import Binary, Int64
 import headrace
 from headrace.testing.driven import DrivenServer
 
+_CODES = {CoroutineType: "cr_code", FrameType: "f_code", FunctionType: "__code__", GeneratorType: "gi_code"}
 PACKAGE = str(Path(headrace.__file__).parent)
 
 
@@ -31,18 +32,12 @@ def aggregate(*stages: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def name(thing: object) -> str:
     """The name of an object of the package, or nothing: other threads of this process have garbage of their own."""
-    match thing:
-        case FunctionType():
-            file, called = thing.__code__.co_filename, thing.__qualname__
-        case GeneratorType():
-            file, called = thing.gi_code.co_filename, thing.__qualname__
-        case CoroutineType():
-            file, called = thing.cr_code.co_filename, thing.__qualname__
-        case FrameType():
-            file, called = thing.f_code.co_filename, thing.f_code.co_qualname
-        case _:
-            return type(thing).__qualname__ if type(thing).__module__.startswith("headrace.") else ""
-    return called if file.startswith(PACKAGE) else ""
+    kind = type(thing)  # of a weak proxy, whose object may be gone: nothing is asked of the thing itself
+    code = _CODES.get(kind)
+    if code is None:
+        return kind.__qualname__ if str(kind.__module__).startswith("headrace.") else ""
+    file = getattr(thing, code).co_filename
+    return getattr(thing, code).co_qualname if file.startswith(PACKAGE) else ""
 
 
 def garbage(run: Callable[[], object]) -> list[str]:
