@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.cursors.batch import Batch
 from headrace.dispatch import reply
 from headrace.dispatch.request import ClientInfo, Request, UnreadRequest
-from headrace.dispatch.wait import Wait
+from headrace.dispatch.wait import Wait, only_others
 from headrace.errors import AnsweredError
 from headrace.values.bson import find_element
 
@@ -103,13 +103,14 @@ def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
 
 
 def answer(engine: Engine, request: Request, batch: Batch) -> bytes | Wait:
-    """The reply of a change stream's getMore that has come to this batch, or a `Wait` where there is nothing yet."""
+    """The reply of a change stream's getMore that has come to this batch, or a `Wait` where there is nothing yet: for the
+    next commit, or, where there is more to read, for the next turn."""
     cursor = request.cursor
     cursor.used_ms = engine.clock.monotonic_ms()
-    if not batch.documents and not cursor.closed and not request.time_is_up and cursor.idle:
+    if not batch.documents and not cursor.closed and not request.time_is_up:
         wait_ms = cursor.repeated_getmore.wait_ms
         cursor.used_ms += wait_ms  # it is not idle while its client waits
-        return Wait(wait_ms, cursor.key)
+        return Wait(wait_ms, cursor.key, None if cursor.idle else only_others)
     cursor.record.count(len(batch.documents))
     cursor_id = cursor.id
     if cursor.closed:

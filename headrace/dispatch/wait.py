@@ -21,3 +21,8 @@ class Wait(NamedTuple):
     None: nothing but the time ends the wait."""
     over: Callable[[], bool] | None = None
     """Whether the wait has ended already; asked when it begins, which may be long after it was returned."""
+
+
+def only_others() -> bool:
+    """As `Wait.over`: the command waits for nothing but that others have had their turn."""
+    return True

@@ -59,10 +59,14 @@ class ParkedThreads(NoShell):
             request.wait_until_ms = now_ms + wait.wait_ms
             request.since_ms = now_ms
         left_ms = request.wait_until_ms - now_ms
-        if (wait.over is not None and wait.over()) or self._local.unusable is not None:
-            return
         if left_ms <= 0:
             request.time_is_up = True
+        if request.time_is_up or self._local.unusable is not None:
+            return
+        if wait.over is not None and wait.over():
+            self._local.lock.release()
+            self._local.give_way()
+            self._local.lock.acquire()
             return
         parked = ParkedThread(request, caller.woken)
         waiting = self._parked.setdefault(wait.scope, {})

@@ -60,12 +60,9 @@ class Notifier:
         if request.wait_until_ms is None:
             request.wait_until_ms = now_ms + wait.wait_ms
             request.since_ms = now_ms
-        if wait.over is not None and wait.over():
-            self._core.loop.call_soon(peer.wake, command, request)
-            return
-        if request.time_is_up or request.wait_until_ms <= now_ms:
-            request.time_is_up = True
-            self._core.loop.call_soon(peer.wake, command, request)
+        request.time_is_up = request.time_is_up or request.wait_until_ms <= now_ms
+        if request.time_is_up or (wait.over is not None and wait.over()):
+            self.queue(peer, command, request)
             return
         parked = peer.waiting = Parked(peer, command, request, wait.scope)
         parked.step = self._deadlines.add(parked, request.wait_until_ms)
@@ -116,9 +113,13 @@ class Notifier:
                 self._wake(here)
 
     def queue(self, peer: Peer, command: Command, request: Request) -> None:
-        """Run a command on a slow stream when it is its turn."""
+        """Run a command when it is its turn; one on a slow stream behind the others."""
         self._schedule()
-        self._slow.append(Parked(peer, command, request, None))
+        self._append(Parked(peer, command, request, None))
+
+    def _append(self, item: Parked) -> None:
+        cursor = item.request.cursor
+        (self._slow if cursor is not None and cursor.is_slow else self._woken).append(item)
 
     def _schedule(self) -> None:
         if not self._woken and not self._slow:
@@ -127,8 +128,7 @@ class Notifier:
     def _wake(self, here: dict[Parked, None]) -> None:
         self._schedule()
         for item in here:
-            cursor = item.request.cursor
-            (self._slow if cursor is not None and cursor.is_slow else self._woken).append(item)
+            self._append(item)
             self._deadlines.remove(item, item.step)
             item.peer.waiting = None
         here.clear()

@@ -22,7 +22,7 @@ from headrace.dispatch.command import Command
 from headrace.dispatch.engine import Engine
 from headrace.dispatch.options import ServerOptions
 from headrace.dispatch.request import ClientInfo, Request
-from headrace.dispatch.wait import Wait
+from headrace.dispatch.wait import Wait, only_others
 from headrace.errors import CommandError, Interrupted
 from headrace.store.store import MapFull, Store
 from headrace.turns import Turn, Turns
@@ -87,6 +87,8 @@ class DrivenServer:
         except CommandError as error:
             return decode(self.engine.failure(error, request))
         answer = self._commit([(command, request)])[0] if writes else self.engine.run_read(command, request)
+        while isinstance(answer, Wait) and answer.over is only_others:
+            answer = self.engine.run_read(command, request)
         return answer if isinstance(answer, Wait) else decode(answer)
 
     def in_turns(

@@ -59,7 +59,8 @@ def test_a_stream_that_is_read_in_slices_skips_and_repeats_nothing(count_max: in
         assert read(server, odd, count_max)[0] == list(range(1, 100, 2))
         keys, tokens, empty = read(server, late, count_max)
         assert keys == list(range(91, 100))
-        assert tokens == sorted(tokens) and empty > 80
+        assert tokens == sorted(tokens)
+        assert empty == 0  # what is there is returned by the first getMore, however many slices it takes to come to it
 
 
 def test_a_stream_resumes_from_the_middle_of_a_slice() -> None:
@@ -67,8 +68,8 @@ def test_a_stream_resumes_from_the_middle_of_a_slice() -> None:
         cursor = opened(server, {"$match": {"documentKey._id": {"$gte": 3}}})
         server.run("t", {"insert": "c", "documents": [{"_id": key} for key in range(10)]})
         token = None
-        for _ in range(5):
-            reply = server.run("t", {"getMore": cursor, "collection": "c"})
+        for _ in range(5):  # whose time is up: empty batches
+            reply = server.run("t", {"getMore": cursor, "collection": "c"}, time_is_up=True)
             assert isinstance(reply, dict)
             token = reply["cursor"]["postBatchResumeToken"]
         resumed = server.run(
