@@ -103,7 +103,7 @@ def from_feed(engine: Engine, request: Request) -> bytes | Wait | None:
 
 
 def answer(engine: Engine, request: Request, batch: Batch) -> bytes | Wait:
-    """The reply of a change stream's getMore that has come to this batch, or a `Wait` where nothing is in it: for the next
+    """The reply of a change stream's getMore that has come to this batch. A `Wait` where nothing is in it: for the next
     commit, or, where there is more to read, for the next turn."""
     cursor = request.cursor
     cursor.used_ms = engine.clock.monotonic_ms()
