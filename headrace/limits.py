@@ -218,6 +218,9 @@ SNAPSHOT_ROUND_COUNT_MAX: Final = 200  # how often a document may change while i
 SNAPSHOT_COLLECTION_COUNT_MAX: Final = (
     100  # collections whose snapshots are in a micro-batch: a commit of each takes 30 ms
 )
+REWRITTEN_BYTES_MAX: Final = 262_144  # of a small table's files, which a batch writes anew: above, a merge is cheaper
+REWRITTEN_FILE_COUNT_MAX: Final = 50  # of a small table's files: each costs some 0.3 ms to open
+STATISTIC_CHARACTER_COUNT_MAX: Final = 100  # of a text in a file's statistics, which each commit has
 TABLE_WRITER_COUNT_MAX: Final = 4  # tables of several collections that are written at once: commits wait for the disk
 TABLE_LOOK_SECONDS: Final = 300  # between two looks for new tables of several collections: a store is asked for names
 OPEN_TABLE_COUNT_MAX: Final = 1000  # tables of several collections that stay open: each is some 100 KiB of its log

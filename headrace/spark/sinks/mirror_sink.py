@@ -71,16 +71,17 @@ class MirrorSink:
             return None
         rows = batch.masked(self.omit).rows_of_one_server()
         before = rest_count_of(self.table)
-        count = self.apply_rows(rows, batch.query, batch.number)
-        token = self.table.state().token
+        after, count = self._apply_rows(rows, batch.query, batch.number, state)
         return BatchReport(
-            batch.number, len(rows), count, token, batch.first_event_ms(), SystemClock().now_ms(),
+            batch.number, len(rows), count, after.token, batch.first_event_ms(), SystemClock().now_ms(),
             rest_count_of(self.table) - before,
         )  # fmt: skip
 
     def apply_rows(self, rows: list[Row], query: str, batch: int) -> int:
         """Commits rows, in order, as (the last of) batch `batch` of `query`; the number of events that were new."""
-        state = self.table.state()
+        return self._apply_rows(rows, query, batch, self.table.state())[1]
+
+    def _apply_rows(self, rows: list[Row], query: str, batch: int, state: MirrorState) -> tuple[MirrorState, int]:
         self._check(rows, state)
         if self.owner:
             state = replace(state, owner=self.owner.text())
@@ -93,7 +94,7 @@ class MirrorSink:
             self.table.commit(changes)
             state = changes.state
             count += changes.event_count
-        return count
+        return state, count
 
     def _check(self, rows: list[Row], state: MirrorState) -> None:
         """Raises CollectionGone if the rows say so and the policy is `fail`."""

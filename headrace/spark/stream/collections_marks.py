@@ -1,13 +1,14 @@
 """Tokens and sizes of the events of several collections, as `event_marks.py`, with what they say of collections.
 
-The marks stop, as at an invalidate, where a batch must end: at a rename to a selected name, whose documents come in no
-event, and at the drop of a collection that is skipped, after which one of that name is another.
+A rename to a selected name brings documents that come in no event. They are read in the batch that has the rename, if
+they fit into it. Otherwise the marks stop there, as at an invalidate: the batch ends, and the collection waits for its
+snapshot. They stop, too, at the drop of a collection that is skipped, after which one of that name is another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from headrace import limits
 from headrace.spark.mongodb.collection_selection import CollectionSelection, Namespace, text_of
@@ -39,25 +40,50 @@ class NamedMarks(NamedTuple):
     closed: bool
 
 
+class JoinedSnapshot(NamedTuple):
+    """The snapshot of a collection to which a rename gave its name: it begins behind the rename, and fits its batch."""
+
+    renamed_at: Token
+    name: str
+    rows: int
+
+
+class CollectionSource(Protocol):
+    """What is asked of the server about collections that come up."""
+
+    def unseen(self, names: list[Namespace]) -> set[Namespace]:
+        """Which of these collections are to be skipped."""
+
+    def snapshot_rows(self, name: str) -> int | None:
+        """About how many rows a snapshot of the collection has; None if it waits for one, or one is being read."""
+
+
 class CollectionMarks:
-    """See `event_marks.MarkCursor`. `unseen` is asked which of the collections that come up are to be skipped."""
+    """See `event_marks.MarkCursor`. The renamed collections of a batch have some `rows_max` documents at most."""
 
     def __init__(
         self, read: Callable[[int], NamedMarks], start: Token, selection: CollectionSelection,
-        skipped: Iterable[str], unseen: Callable[[list[Namespace]], set[Namespace]], close: Callable[[], None],
+        skipped: Iterable[str], source: CollectionSource, rows_max: int, close: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._read, self._selection, self._ask, self._close = read, selection, unseen, close
+        self._read, self._selection, self._source, self._close = read, selection, source, close
+        self._rows_max = rows_max
         self.token = start
         self.drained = self.closed = False
         self.stopped_at: Token | None = None
         """The last mark at which a batch had to end."""
         self.renamed_to: tuple[str, ...] = ()
-        """The selected collections whose documents came by the rename there."""
+        """The selected collections whose documents came by the rename there, and which wait for their snapshots."""
+        self.joined: list[JoinedSnapshot] = []
+        """The snapshots that are read in the batch of their rename, of the batches that the caller has not done yet."""
         self.skips: list[tuple[Token, str, bool]] = []
         """From which event on a collection is skipped, or no longer."""
         self._skipped = set(skipped)
         self._seen: set[Namespace] = set()
         self._waiting = NamedMarks([], start, False, False)
+
+    def begin_batch(self, start: Token) -> None:
+        """A batch begins at `start`: what joined those before it does not count any more."""
+        self.joined = [each for each in self.joined if each.renamed_at > start]
 
     def next_batch(self, *, wait_ms: int) -> list[EventMark]:
         if not self._waiting.marks:
@@ -82,7 +108,7 @@ class CollectionMarks:
         names = dict.fromkeys(name for each in marks for name in (each.namespace, each.to) if name)
         new = [name for name in names if name not in self._seen and self._selection.matches(name)]
         if new:
-            skipped = self._ask(new)
+            skipped = self._source.unseen(new)
             self._seen.update(new)
             first = {each.namespace: each.mark.token for each in reversed(marks)}
             self.skips += [(first.get(name, marks[0].mark.token), text_of(name), True) for name in skipped]
@@ -99,8 +125,18 @@ class CollectionMarks:
             self.skips.append((each.mark.token, name, False))
         self.renamed_to = ()
         if each.to and self._selection.matches(each.to) and text_of(each.to) not in self._skipped:
-            self.renamed_to = (text_of(each.to),)
+            self._renamed_to(text_of(each.to), each.mark.token, stops=freed)
         return freed or bool(self.renamed_to)
+
+    def _renamed_to(self, name: str, token: Token, *, stops: bool) -> None:
+        """Decides whether the snapshot of the name that a rename gave is read in the batch of the rename."""
+        full = len(self.joined) >= limits.SNAPSHOT_COLLECTION_COUNT_MAX
+        again = any(each.name == name for each in self.joined)
+        rows = None if stops or full or again else self._source.snapshot_rows(name)
+        if rows is None or sum(each.rows for each in self.joined) + rows > self._rows_max:
+            self.renamed_to = (name,)
+        else:
+            self.joined.append(JoinedSnapshot(token, name, rows))
 
 
 def open_named(mongodb: MongoDBStream, start: Token, *, sizes: bool) -> tuple[Callable[[int], NamedMarks], Any]:

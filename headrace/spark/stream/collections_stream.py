@@ -6,7 +6,8 @@ is older than an event of a batch before it or its own, as the rule in `tables/f
 Which collections need a snapshot:
 
 - At the beginning each that is there, and each that was dropped or renamed while they were listed.
-- One that a rename gives a selected name: its documents come in no event. The batch ends at the rename.
+- One that a rename gives a selected name: its documents come in no event. It begins behind the rename, in the batch of
+  the rename if the documents fit into that; else the batch ends at the rename.
 - None that appears later: all it has comes by events.
 - Each that is selected newly, when the names in the options have changed since.
 
@@ -31,7 +32,7 @@ from headrace.spark.mongodb.server_history import check_history, wait_until_afte
 from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition
 from headrace.spark.rows.tokens import Token
 from headrace.spark.stream.collections_marks import CollectionMarks, open_named
-from headrace.spark.stream.collections_offset import CollectionsOffset, Offset, planned
+from headrace.spark.stream.collections_offset import ALL, CollectionsOffset, Offset, SnapshotPiece, planned
 from headrace.spark.stream.collections_partitions import event_partitions, snapshot_of, snapshot_partitions
 from headrace.spark.stream.event_marks import MarkCursor
 from headrace.spark.stream.read_ahead import ReadAhead
@@ -50,6 +51,7 @@ class CollectionsStream(ServerStream):
         super().__init__(options)
         self._marks: CollectionMarks | None = None
         self._skipped: tuple[str, ...] = ()
+        self._in_snapshot: frozenset[str] = frozenset()
         self._seen: set[Namespace] = set()
 
     @cached_property
@@ -64,7 +66,10 @@ class CollectionsStream(ServerStream):
         if before.selection != self.options.selection:
             return self._selected_anew(before).document()
         self._skipped = before.skipped
+        self._in_snapshot = frozenset((*before.waiting, *([before.reading.name] if before.reading else [])))
         rows = self.options.rows_max or CHUNK_ROWS
+        if self._marks:
+            self._marks.begin_batch(before.token)
         try:
             self.check_server(before.token)
             after = planned(before, position_after(before.token), rows, self._chunks)
@@ -73,9 +78,11 @@ class CollectionsStream(ServerStream):
             self.check_server(before.token)
         except PositionLost as error:
             return self.restart(error, before.token)
-        if self._until and before.in_snapshot and not after.in_snapshot:
+        joined = self._joined(end.token)
+        if self._until and (joined or (before.in_snapshot and not after.in_snapshot)):
             # Rows of the snapshots may be newer than the end of the run, so the end is moved to now.
             self._until = self.mongodb.now()
+        after = replace(after, snapshots=(*after.snapshots, *joined))
         self._last_event = end.token if end.rows else self._last_event
         quiet_ms = (end.token.time.time - before.token.time.time) * 1000
         moved = end.rows or end.closed or before.initial or quiet_ms >= self.options.idle_advance_ms
@@ -136,6 +143,14 @@ class CollectionsStream(ServerStream):
         again = replace(before, selection=selection, waiting=waiting, reading=reading, snapshots=(), initial=False)
         return again.with_waiting(new)
 
+    def _joined(self, end: Token) -> list[SnapshotPiece]:
+        """The snapshots of collections that were renamed in the batch, and that are read in it."""
+        return [
+            SnapshotPiece(each.name, position_after(each.renamed_at), True, (ALL,), True)
+            for each in (self._marks.joined if self._marks else ())
+            if each.renamed_at <= end
+        ]
+
     def _with_marks(self, after: CollectionsOffset, *, closed: bool) -> CollectionsOffset:
         """The end of a batch with what its marks say of collections."""
         marks = self._marks
@@ -157,11 +172,16 @@ class CollectionsStream(ServerStream):
 
     def _open_marks(self, start: Token) -> MarkCursor:
         read, close = open_named(self.mongodb, start, sizes=self.options.bytes_max is not None)
-        self._marks = CollectionMarks(read, start, self.options.selection, self._skipped, self._unseen, close)
+        rows = self.options.rows_max or CHUNK_ROWS
+        self._marks = CollectionMarks(read, start, self.options.selection, self._skipped, self, rows, close)
         return self._marks
 
-    def _unseen(self, names: list[Namespace]) -> set[Namespace]:
-        """Which of these collections are to be skipped."""
+    def snapshot_rows(self, name: str) -> int | None:
+        """See `collections_marks.CollectionSource`."""
+        return None if name in self._in_snapshot else self._chunks.count(name)
+
+    def unseen(self, names: list[Namespace]) -> set[Namespace]:
+        """See `collections_marks.CollectionSource`."""
         self._seen.update(names)
         if self.options.capped != "skip":
             return set()

@@ -20,11 +20,15 @@ _STRANGE: Final = ("delta.columnMapping.mode", "delta.constraints")
 
 def fits(table: DeltaTable, schema: pa.Schema) -> bool:
     """Whether a file with these columns can be added to the table as it is."""
-    metadata = table.metadata()
-    if metadata.partition_columns or any(name.startswith(_STRANGE) for name in metadata.configuration):
+    if table.metadata().partition_columns or not is_plain(table):
         return False
     there = {field.name: field.type for field in table.schema().fields}
     return all(there.get(field.name) == field.type for field in Schema.from_arrow(schema).fields)
+
+
+def is_plain(table: DeltaTable) -> bool:
+    """Whether the table has no properties that need another writer than this."""
+    return not any(name.startswith(_STRANGE) for name in table.metadata().configuration)
 
 
 def files_between(table: DeltaTable, after: str, upto: str | None) -> list[str]:

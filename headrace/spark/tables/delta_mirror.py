@@ -30,6 +30,7 @@ from headrace.spark.tables.mirror_table import (
     upserted,
 )
 from headrace.spark.tables.open_table import OpenDeltaTable
+from headrace.spark.tables.small_changes import note, read_files, replace_rows, small_files
 from headrace.spark.tables.table_location import location_of
 
 # So many commits add about as many small files, which are then compacted.
@@ -76,9 +77,8 @@ class DeltaMirror:
             partitions = ["bucket"] if self._buckets else None
             into = table or self._location.url
             write_deltalake(into, rows, mode="overwrite", partition_by=partitions, commit_properties=properties)
-        elif not self._merge(table, changes, properties):
-            rows = self._bucketed(upserted(changes)).slice(0, 0)
-            write_deltalake(table, rows, mode="append", commit_properties=properties)
+        elif not (self._rewrite(table, changes, properties) or self._merge(table, changes, properties)):
+            note(table, properties)
 
     def read(self) -> pa.Table:
         return DeltaTable(self._location.url).to_pyarrow_table().select(["_id", "document", "token"])
@@ -90,9 +90,19 @@ class DeltaMirror:
         touched = [str(number) for number in sorted(set(self._bucket_of(keys.to_pylist())))]
         return list(table.file_uris(file_pruning_predicate=[("bucket", "in", touched)]))
 
+    def _rewrite(self, table: DeltaTable, changes: MirrorChanges, properties: CommitProperties) -> bool:
+        """Commits the changes of a small table; False if it is none, or there are no changes."""
+        files = small_files(table) if changes.has_rows and not self._buckets else None
+        if files is None:
+            return False
+        old = read_files(self._location, files, schema())
+        rows = pa.concat_tables([changes.remaining(old, "_id", "token"), upserted(changes)])
+        replace_rows(self._location, table, [(None, rows)], properties)
+        return True
+
     def _merge(self, table: DeltaTable, changes: MirrorChanges, properties: CommitProperties) -> bool:
         """Whether there was a commit: a merge that finds nothing to do makes none."""
-        if not (changes.upserts or changes.deletes or changes.stale_before):
+        if not changes.has_rows:
             return False
         before = table.version()
         rows = self._bucketed(merged_rows(changes))

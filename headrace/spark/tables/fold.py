@@ -23,13 +23,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_BEGIN, SNAPSHOT_END, Row
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.rows.key_identity import key_identity, same_document_key
 from headrace.spark.tables.apply_update import CannotApply, apply_update
 from headrace.spark.tables.refused_rows import RowRefused
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # After these the collection of that name is another one, or none; what it holds then comes by its own rows.
 INVALIDATING: Final = frozenset({"drop", "dropDatabase", "invalidate", "rename"})
@@ -101,6 +104,19 @@ class MirrorChanges:
     event_count: int = 0
     absolute: bool = True
     stale_before: str = ""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows come, change or go."""
+        return bool(self.upserts or self.deletes or self.stale_before)
+
+    def remaining(self, rows: pa.Table, key: str, token: str) -> pa.Table:
+        """Which rows of the mirror stay as they are; `key` and `token` are the names of their columns."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        changed = pc.is_in(rows.column(key), pa.array([*self.upserts, *self.deletes], pa.string()))
+        return rows.filter(pc.and_(pc.greater_equal(rows.column(token), self.stale_before), pc.invert(changed)))
 
 
 def document_keys(rows: Iterable[Row]) -> set[str]:

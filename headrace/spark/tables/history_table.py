@@ -19,12 +19,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from headrace.spark.rows.tokens import Token
 from headrace.spark.tables.delta_commits import commit_properties, compact_small_files, progress_of
 from headrace.spark.tables.open_table import OpenDeltaTable
 from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.small_changes import Partition, note, read_files, replace_rows, small_files
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.versions import DocumentVersion
 
@@ -43,6 +44,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 _CURRENT: Final = [("current", "=", "true")]
+_PARTITION: Final = ("current", "true")
 _SAME: Final = "target.current = true and target._id = new._id and target.token = new.token"
 
 
@@ -86,11 +88,27 @@ class HistoryTable:
             )
             return
         if not changed:
-            write_deltalake(table, rows, mode="append", commit_properties=properties)
+            note(table, properties)
+            return
+        if self._rewrite(table, rows, properties):
+            compact_small_files(table, properties)
             return
         merging = table.merge(rows, _SAME, "new", "target", commit_properties=properties)
         merging.when_matched_update_all().when_not_matched_insert_all().execute()
         compact_small_files(table, properties)
+
+    def _rewrite(self, table: DeltaTable, rows: pa.Table, properties: CommitProperties) -> bool:
+        """Commits the rows if the table has few that are current; False otherwise."""
+        files = small_files(table, _PARTITION)
+        if files is None:
+            return False
+        schema = pa.schema([field for field in SCHEMA if field.name != _PARTITION[0]])
+        old = read_files(self._location, files, schema)
+        replace_rows(
+            self._location, table, replaced_versions(old, rows, "_id", "token", _PARTITION), properties,
+            partition=_PARTITION,
+        )  # fmt: skip
+        return True
 
     def read(self) -> pa.Table:
         """All versions, in no order."""
@@ -108,6 +126,19 @@ def table_of(versions: Iterable[DocumentVersion]) -> pa.Table:
         for name, value in zip(columns, values, strict=True):
             columns[name].append(value)
     return pa.table(columns, schema=SCHEMA)
+
+
+def replaced_versions(
+    old: pa.Table, new: pa.Table, key: str, token: str, partition: Partition
+) -> list[tuple[str, pa.Table]]:
+    """The current versions and the new past ones, after `new` was put in place of what is `old` of them."""
+    changed = set(zip(new.column(key).to_pylist(), new.column(token).to_pylist(), strict=True))
+    there = zip(old.column(key).to_pylist(), old.column(token).to_pylist(), strict=True)
+    stays = old.filter(pa.array([each not in changed for each in there], pa.bool_()))
+    is_current = new.column(partition[0])
+    rows = new.drop_columns([partition[0]])
+    current = pa.concat_tables([stays, rows.filter(is_current)])
+    return [("true", current), ("false", rows.filter(pc.invert(is_current)))]
 
 
 def _time(token: str | None) -> datetime | None:

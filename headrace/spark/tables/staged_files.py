@@ -7,7 +7,7 @@ that the repeated batch can remove it, and no two attempts write the same file.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -99,9 +99,7 @@ class StagingWriter:
             self._bounds[name] = (min(least, bounds["min"]), max(most, bounds["max"]))
 
     def _delta_statistics(self) -> str:
-        least = {name: _statistic(bounds[0], up=False) for name, bounds in self._bounds.items()}
-        most = {name: _statistic(bounds[1], up=True) for name, bounds in self._bounds.items()}
-        return json.dumps({"numRecords": self._stats.row_count, "minValues": least, "maxValues": most})
+        return delta_statistics(self._stats.row_count, self._bounds)
 
 
 def merged_batches(batches: Sequence[StagedBatch], location: TableLocation) -> StagedBatch:
@@ -144,10 +142,17 @@ def remove_files(location: TableLocation, prefix: str, *, but: Sequence[StagedFi
             location.remove_file(name)
 
 
-def _statistic(value: Any, *, up: bool) -> str:
+def delta_statistics(row_count: int, bounds: Mapping[str, tuple[Any, Any]]) -> str:
+    """Delta's statistics of a file, as JSON, from the least and the greatest values of columns."""
+    least = {name: _statistic(pair[0], up=False) for name, pair in bounds.items()}
+    most = {name: _statistic(pair[1], up=True) for name, pair in bounds.items()}
+    return json.dumps({"numRecords": row_count, "minValues": least, "maxValues": most})
+
+
+def _statistic(value: Any, *, up: bool) -> str | int:
     """A bound as Delta's statistics have it: of a time no more than the milliseconds, rounded outwards."""
     if not isinstance(value, datetime):
-        return str(value)
+        return value if isinstance(value, int) else str(value)
     moment = value.astimezone(UTC)
     rest = timedelta(microseconds=moment.microsecond % 1000)
     moment += timedelta(milliseconds=1) - rest if up and rest else -rest

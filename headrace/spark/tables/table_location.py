@@ -74,10 +74,10 @@ class TableLocation:
 
         return ds.dataset(relative_names(table, uris), schema=schema, format="parquet", filesystem=self.files)
 
-    def create(self) -> None:
-        """Creates the folder; an object store needs none."""
+    def create(self, folder: str = "") -> None:
+        """Creates the folder, or one in it; an object store needs none."""
         if not self.in_store:
-            Path(self.url).mkdir(parents=True, exist_ok=True)
+            Path(self.url, folder).mkdir(parents=True, exist_ok=True)
 
     def exists(self) -> bool:
         """Whether the folder exists; an object store needs none."""

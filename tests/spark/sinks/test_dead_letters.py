@@ -27,6 +27,7 @@ from tests.spark.support.generated_changes import batches, token_at
 STEPS = (
     (headrace.spark.tables.dead_letters, "write_deltalake"),
     (headrace.spark.tables.delta_mirror, "write_deltalake"),
+    (DeltaTable, "create_write_transaction"),
 )
 
 

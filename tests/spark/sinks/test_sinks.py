@@ -25,6 +25,7 @@ import headrace.spark.tables.delta_mirror
 import headrace.spark.tables.history_table
 import headrace.spark.tables.typed.typed_delta
 import headrace.spark.tables.typed.typed_log
+from headrace import limits
 from headrace.spark.columns.infer import ColumnRules
 from headrace.spark.rows.events import SNAPSHOT, SNAPSHOT_END, Row
 from headrace.spark.sinks.changes_sink import changes_sink
@@ -115,13 +116,13 @@ class Target:
                 return parquet_sink(self.path, policy=policy)
             case "once":
                 return OnceSink(self._keep, self.folder / "notes.json")
-            case "history":
+            case "history" | "history merged":
                 return HistorySink(self.path, policy=policy)
             case "changes typed":
                 return changes_sink(self.path, policy=policy, typed=TypedOptions())
             case "history typed":
                 return HistorySink(self.path, policy=policy, typed=TypedOptions())
-            case "mirror typed":
+            case "mirror typed" | "mirror typed merged":
                 options = TypedOptions(file=f"{self.path}.columns", rules=ColumnRules("text"))
                 return mirror_sink(self.path, policy=policy, typed=options)
             case "mirror parquet":
@@ -203,11 +204,13 @@ KINDS = [
     "changes by tasks",
     "changes typed",
     "history",
+    "history merged",
     "history typed",
     "mirror buckets",
     "mirror delta",
     "mirror parquet",
     "mirror typed",
+    "mirror typed merged",
     "mongodb",
     "once",
     "parquet",
@@ -215,7 +218,7 @@ KINDS = [
 ]
 
 
-IN_STORE = ["changes", "changes by tasks", "history", "mirror buckets"]
+IN_STORE = ["changes", "changes by tasks", "history", "mirror buckets", "mirror delta"]
 
 
 @pytest.fixture(params=IN_STORE)
@@ -224,7 +227,9 @@ def in_store(store: ObjectStore, request: pytest.FixtureRequest, tmp_path: Path)
 
 
 @pytest.fixture(params=KINDS)
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
+    if request.param.endswith(" merged"):
+        monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no table is small
     if request.param != "mongodb":
         yield Target(request.param, tmp_path / "a table")
         return

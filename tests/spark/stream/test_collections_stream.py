@@ -139,3 +139,54 @@ def test_every_selected_collection_is_what_the_server_has(server: Any, seed: int
         }
     for each in (tables.mirrors, tables.histories):
         assert {name: table.documents() for name, table in each.items() if table.documents()} == expected
+
+
+def caught_up(reader: StreamReader, start: Offset) -> Offset:
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        start = end
+    return start
+
+
+def offset_after(reader: StreamReader, start: Offset) -> CollectionsOffset:
+    return CollectionsOffset.of(reader.latestOffset(start, reader.getDefaultReadLimit()))
+
+
+def test_renames_whose_documents_fit_into_the_batch_do_not_end_it(server: Any) -> None:
+    more = {"database": "d", "collections": "a, b, c, log_*", "maxRowsPerTrigger": "20"}
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        for name in ("a", "b", "c"):
+            client.d[name].insert_many([{"_id": key} for key in range(3)])
+        reader = reader_of(server, **more)
+        start = caught_up(reader, reader.initialOffset())
+        for old, new in (("a", "log_1"), ("b", "log_2")):
+            client.d[old].rename(new)
+            client.d[new].update_one({"_id": 1}, {"$set": {"n": 1}})
+        end = offset_after(reader, start)
+        assert [piece.name for piece in end.snapshots] == ["d.log_1", "d.log_2"] and not end.in_snapshot
+        assert all(piece.first and piece.last for piece in end.snapshots)
+        tables = Tables(random.Random(1))
+        tables.apply(reader, start, end.document(), 1)
+        assert caught_up(reader, end.document()) == end.document()
+        # The same name once more: that one waits for its snapshot, in a batch of its own.
+        client.d.c.rename("log_1", dropTarget=True)
+        client.d.log_1.rename("a")
+        client.d.log_2.rename("log_1")
+        second = offset_after(reader, end.document())
+        assert [piece.name for piece in second.snapshots] == ["d.log_1", "d.a"] and second.waiting == ("d.log_1",)
+        third = offset_after(reader, second.document())
+        assert [piece.name for piece in third.snapshots] == ["d.log_1"] and not third.in_snapshot
+        reader.stop()
+    assert tables.mirrors["log_1"].documents() == tables.histories["log_1"].documents()
+    assert dumps({"_id": 1, "n": 1}) in tables.mirrors["log_1"].documents().values()
+
+
+def test_a_rename_of_more_documents_than_a_batch_has_ends_it(server: Any) -> None:
+    more = {"database": "d", "collections": "a, log_*", "maxRowsPerTrigger": "2"}
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        client.d.a.insert_many([{"_id": key} for key in range(3)])
+        reader = reader_of(server, **more)
+        start = caught_up(reader, reader.initialOffset())
+        client.d.a.rename("log_1")
+        end = offset_after(reader, start)
+        assert not end.snapshots and end.waiting == ("d.log_1",)
+        reader.stop()

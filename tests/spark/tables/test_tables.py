@@ -9,15 +9,19 @@ from zlib import crc32
 import pyarrow.parquet as pq
 import pytest
 
+from headrace import limits
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import KINDS, MirrorTable, NotAMirror, open_mirror_table, stored_rows
 
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(params=sorted(KINDS))
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> MirrorTable:
-    return open_mirror_table(tmp_path / "mirror", request.param)
+@pytest.fixture(params=["delta merged", *sorted(KINDS)])
+def table(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MirrorTable:
+    kind, _, merged = request.param.partition(" ")
+    if merged:
+        monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", -1)  # no table is small
+    return open_mirror_table(tmp_path / "mirror", kind)
 
 
 def put(
@@ -151,3 +155,38 @@ def test_a_small_commit_to_a_mirror_in_buckets_rewrites_the_files_of_its_buckets
     metrics = last["operationMetrics"]
     assert int(metrics["num_target_files_removed"]) == 2
     assert int(metrics["num_target_rows_copied"]) < 400 / 3
+
+
+def test_a_batch_of_a_small_table_is_one_file_and_of_a_larger_one_a_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltalake import DeltaTable
+
+    table = open_mirror_table(tmp_path, "delta")
+    put(table, "1", **{f"k{number}": "x" for number in range(40)})
+    monkeypatch.setattr(limits, "REWRITTEN_BYTES_MAX", DeltaTable(tmp_path).get_add_actions()["size_bytes"][0].as_py())
+    put(table, "2", k7="y" * 2000, deletes=("k8",))
+    put(table, "3", k9="z")
+    operations = [commit["operation"] for commit in DeltaTable(tmp_path).history()]
+    assert operations == ["MERGE", "WRITE", "WRITE"]
+    assert len(contents(table)) == 39 and contents(table)["k9"] == "z"
+
+
+def test_who_compacts_a_table_meanwhile_takes_no_rows_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import CommitFailedError
+
+    table = open_mirror_table(tmp_path, "delta")
+    put(table, "1", a="A", b="B")
+    write = pq.write_table
+
+    def write_beside(*arguments: object, **named: object) -> None:
+        write(*arguments, **named)
+        others = DeltaTable(tmp_path)
+        others.delete("_id = 'b'")
+
+    monkeypatch.setattr(pq, "write_table", write_beside)
+    with pytest.raises(CommitFailedError):
+        put(table, "2", a="AA")
+    monkeypatch.undo()
+    assert contents(table) == {"a": "A"}

@@ -17,6 +17,7 @@ from headrace.spark.columns.column_types import LeafType, StructOf
 from headrace.spark.tables.delta_commits import commit_properties, newest_commit
 from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror
 from headrace.spark.tables.open_table import OpenDeltaTable
+from headrace.spark.tables.small_changes import Partition, small_files
 from headrace.spark.tables.table_location import TableLocation
 from headrace.spark.tables.typed.table_schema import (
     COLUMNS_KEY,
@@ -130,10 +131,11 @@ class TypedDelta:
         assert now is not None
         return now
 
-    def note(self, table: DeltaTable, properties: CommitProperties) -> None:
-        """A commit without rows."""
-        nothing = pa.schema(table.schema().to_arrow()).empty_table()
-        write_deltalake(table, nothing, mode="append", commit_properties=properties)
+    def small_files(self, table: DeltaTable, typed: TypedRows, partition: Partition | None = None) -> list[str] | None:
+        """As `small_changes.small_files`; None as well if the rows need other columns than the table has."""
+        if typed.change is not SchemaChange.NONE or self._partitions or self.schema.options.cluster:
+            return None
+        return small_files(table, partition)
 
     def compact(self, table: DeltaTable, properties: CommitProperties) -> None:
         """Puts small files together, sorted by the columns that the job names."""

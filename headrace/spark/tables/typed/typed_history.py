@@ -19,9 +19,10 @@ from deltalake import CommitProperties, DeltaTable
 
 from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.tables.delta_commits import commit_properties
-from headrace.spark.tables.history_table import SCHEMA, table_of
+from headrace.spark.tables.history_table import SCHEMA, replaced_versions, table_of
 from headrace.spark.tables.mirror_table import STATE_KEY
 from headrace.spark.tables.progress import Progress
+from headrace.spark.tables.small_changes import note, read_files, replace_rows
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TableSchema, TypedOptions, TypedRows, commit_metadata
 from headrace.spark.tables.typed.typed_delta import TypedDelta
@@ -36,6 +37,7 @@ _BASE: Final = pa.schema(
     ]
 )
 _CURRENT: Final = [("_current", "=", "true")]
+_PARTITION: Final = ("_current", "true")
 _SAME: Final = "target._current = true and target._key = new._key and target._token = new._token"
 
 
@@ -82,8 +84,8 @@ class TypedHistory:
         elif typed.change is SchemaChange.REWRITTEN:
             self._rewrite(table, changed, rows, typed, properties)
         elif not changed:
-            self._delta.note(table, properties)
-        else:
+            note(table, properties)
+        elif not self._rewrite_small(table, rows, typed, properties):
             self._merge(self._delta.extend(table, typed, rows.schema), rows, properties)
         self.schema.committed(typed)
 
@@ -109,6 +111,19 @@ class TypedHistory:
             base["current"] = pa.array([current] * rows.num_rows, pa.bool_())
             pieces.append(pa.table([base[name] for name in SCHEMA.names], schema=SCHEMA))
         return pa.concat_tables(pieces) if pieces else SCHEMA.empty_table()
+
+    def _rewrite_small(self, table: DeltaTable, rows: pa.Table, typed: TypedRows, properties: CommitProperties) -> bool:
+        """Commits the rows with the columns that the table has, if few of it are current; False otherwise."""
+        files = self._delta.small_files(table, typed, _PARTITION)
+        if files is None:
+            return False
+        schema = pa.schema([field for field in rows.schema if field.name != _PARTITION[0]])
+        old = read_files(self._delta.location, files, schema)
+        replaced = replaced_versions(old, rows, "_key", "_token", _PARTITION)
+        replace_rows(self._delta.location, table, replaced, properties, partition=_PARTITION)
+        if table.version() % COMPACT_COMMITS == COMPACT_COMMITS - 1:
+            self._delta.compact(table, properties)
+        return True
 
     def _merge(self, table: DeltaTable, rows: pa.Table, properties: CommitProperties) -> None:
         merging = table.merge(rows, _SAME, "new", "target", merge_schema=True, commit_properties=properties)

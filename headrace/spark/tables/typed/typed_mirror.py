@@ -20,6 +20,7 @@ from headrace.spark.rows.extjson import dumps, loads
 from headrace.spark.tables.delta_commits import commit_properties
 from headrace.spark.tables.fold import MirrorChanges, MirrorRow, MirrorState
 from headrace.spark.tables.mirror_table import STATE_KEY, NotAMirror, schema, state_of, state_text
+from headrace.spark.tables.small_changes import note, read_files, replace_rows
 from headrace.spark.tables.table_location import location_of
 from headrace.spark.tables.typed.table_schema import SchemaChange, TableSchema, TypedOptions, TypedRows, commit_metadata
 from headrace.spark.tables.typed.typed_delta import TypedDelta
@@ -74,8 +75,11 @@ class TypedMirror:
             self._delta.write(rows, properties)
         elif typed.change is SchemaChange.REWRITTEN:
             self._rewrite(table, changes, rows, typed, properties)
-        elif not self._merge(self._delta.extend(table, typed, rows.schema), changes, rows, properties):
-            self._delta.note(table, properties)
+        elif not (
+            self._rewrite_small(table, changes, rows, typed, properties)
+            or self._merge(self._delta.extend(table, typed, rows.schema), changes, rows, properties)
+        ):
+            note(table, properties)
         self.schema.committed(typed)
 
     def read(self) -> pa.Table:
@@ -118,17 +122,26 @@ class TypedMirror:
     def _rewrite(
         self, table: DeltaTable, changes: MirrorChanges, rows: pa.Table, typed: TypedRows, properties: CommitProperties
     ) -> None:
-        replaced = pa.array([*changes.upserts, *changes.deletes], pa.string())
-
         def remaining(old: pa.Table) -> pa.Table:
-            current = pc.greater_equal(old.column("_token"), changes.stale_before)
-            return old.filter(pc.and_(current, pc.invert(pc.is_in(old.column("_key"), replaced))))
+            return changes.remaining(old, "_key", "_token")
 
         self._delta.rewrite(table, remaining, rows, typed.columns, properties, self._bucketed)
 
+    def _rewrite_small(
+        self, table: DeltaTable, changes: MirrorChanges, rows: pa.Table, typed: TypedRows, properties: CommitProperties
+    ) -> bool:
+        """Commits the changes of a small table with the columns that it has; False if it is none."""
+        files = self._delta.small_files(table, typed) if changes.has_rows and not self._buckets else None
+        if files is None:
+            return False
+        old = read_files(self._delta.location, files, rows.schema)
+        merged = pa.concat_tables([changes.remaining(old, "_key", "_token"), rows])
+        replace_rows(self._delta.location, table, [(None, merged)], properties)
+        return True
+
     def _merge(self, table: DeltaTable, changes: MirrorChanges, rows: pa.Table, properties: CommitProperties) -> bool:
         """Whether there was a commit: a merge that finds nothing to do makes none."""
-        if not (changes.upserts or changes.deletes or changes.stale_before):
+        if not changes.has_rows:
             return False
         before = table.version()
         merged = _with_deletes(rows, self._bucketed(_deleted(sorted(changes.deletes), rows)))
