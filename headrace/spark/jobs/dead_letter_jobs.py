@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
 from headrace.clock import SystemClock
 from headrace.spark.jobs.job_file import Job
+from headrace.spark.jobs.job_tables import JobTable, tables_of
+from headrace.spark.mongodb.collection_selection import Namespace
 from headrace.spark.mongodb.source_options import SourceOptions
 from headrace.spark.rows.events import SNAPSHOT
 from headrace.spark.rows.extjson import dumps
+from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import MicroBatch, Sink
 from headrace.spark.sinks.dead_letter_sink import DeadLetterSink
 from headrace.spark.sinks.log_sink import LogSink
@@ -32,10 +37,24 @@ def with_dead_letters(job: Job, sinks: list[Sink]) -> list[Sink]:
     if not job.deadletter:
         return sinks
     letters, clock = DeadLetters(job.deadletter, job.deadletter_max), SystemClock()
+
+    def guarded(options: SinkOptions, sink: Sink) -> Sink:
+        return sink if isinstance(sink, LogSink) else DeadLetterSink(sink, letters, str(options), clock.now_ms)
+
+    for options, sink in zip(job.sinks, sinks, strict=True):
+        if isinstance(sink, CollectionsSink):
+            sink.guard = partial(_guarded_collection, guarded, options)
     return [
-        sink if isinstance(sink, LogSink) else DeadLetterSink(sink, letters, str(options), clock.now_ms)
+        sink if isinstance(sink, CollectionsSink) else guarded(options, sink)
         for options, sink in zip(job.sinks, sinks, strict=True)
     ]
+
+
+def _guarded_collection(
+    guarded: Callable[[SinkOptions, Sink], Sink], options: SinkOptions, name: Namespace, sink: Sink
+) -> Sink:
+    """The sink of one of several collections, whose name in the dead letters has the path of its own table."""
+    return guarded(options.of_collection(name), sink)
 
 
 def dead_letter_locations(job: Job) -> list[TableLocation]:
@@ -52,13 +71,17 @@ def replay(job: Job) -> Iterator[str]:
         yield "the job has no dead letters: errors = 'deadletter' is not set"
         return
     letters = DeadLetters(job.deadletter, job.deadletter_max)
-    for sink in job.sinks:
-        lines = _documents(job, sink, letters) if sink.folds else _rows(sink, letters)
+    for table in tables_of(job):
+        sink = table.sink
+        lines = _documents(job, table, letters) if sink.folds else _rows(sink, letters)
         yield from (f"{sink}: {line}" for line in lines)
 
 
-def _documents(job: Job, sink: SinkOptions, letters: DeadLetters) -> Iterator[str]:
-    options = parse_options(job.source)
+def _documents(job: Job, table: JobTable, letters: DeadLetters) -> Iterator[str]:
+    sink, options = table.sink, parse_options(job.source)
+    if table.collection:
+        database, collection = table.namespace
+        options = replace(options, database=database, collection=collection, collections=())
     for letter in letters.waiting(str(sink)).values():
         row = json.loads(letter.row)
         now = _document_now(options, row["documentKey"])

@@ -155,8 +155,6 @@ def _check_paths(job: Job) -> None:
     """Raises JobError or PathError if several collections would share a table."""
     options = job.options
     for sink in job.sinks:
-        if sink.per_collection and job.deadletter:
-            raise JobError(f"the sink {sink}: with a table for each collection a job has no dead letters")
         if sink.per_collection:
             check_placeholders(str(sink.options["path"]), options.database)
         elif sink.is_table and options.several:
@@ -171,9 +169,10 @@ def _check(job: Job) -> None:
     options = job.options
     if options.others and options.on_server_down == "skip" and job.stages:
         raise JobError("stages would miss what comes late from a server that was skipped: set onServerDown to 'stall'")
-    if job.deadletter and not options.collection:
+    if job.deadletter and not options.collection and not all(sink.per_collection for sink in job.sinks):
         raise JobError(
-            "errors = 'deadletter' is for a job of one collection: documents that wait are known by their keys"
+            "errors = 'deadletter' is for a job of one collection, or one whose sinks have a table for each: documents "
+            "that wait are known by their keys"
         )
     check_stages(job)
     if not job.folds:

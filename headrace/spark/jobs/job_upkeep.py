@@ -34,8 +34,12 @@ class JobUpkeep:
 
     def _look(self) -> None:
         """Takes up the tables that have come since."""
-        if self._grows and self._look_due <= self._clock.monotonic_ms():
+        if self._look_due <= self._clock.monotonic_ms():
             self._look_due = self._clock.monotonic_ms() + limits.TABLE_LOOK_SECONDS * 1000
+            self._take_up_new()
+
+    def _take_up_new(self) -> None:
+        if self._grows:
             known = {str(table.location) for table in self._tables}
             new = [table for table in _upkeep_of(self._job) if str(table.location) not in known]
             self._tables += new
@@ -50,7 +54,8 @@ class JobUpkeep:
                 self._due[number] = self._next(table)
 
     def run_all(self, report: Callable[[str], None], stop: threading.Event) -> None:
-        """Runs that of all tables, at the end of a job that has caught up."""
+        """Runs that of all tables, at the end of a job that has caught up; also of those made in this run."""
+        self._take_up_new()
         for table in self._tables:
             self._run(table, report, stop)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from headrace import limits
@@ -13,6 +14,7 @@ from headrace.spark.mongodb.source_options import SourceOptions, StreamPosition,
 from headrace.spark.rows.tokens import Token
 
 _TOKENS_ONLY: Final = ({"$project": {"_id": 1}},)
+_NAMES: Final = ({"$project": {"_id": 1, "ns": 1}},)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +23,16 @@ class Lag:
 
     event_count: int
     seconds: int
+    collections: Mapping[str, Lag] = field(default_factory=dict)
+    """Of several collections, that of each one that has events waiting; the rest have none."""
 
 
 def lag_of(options: SourceOptions, positions: Sequence[ServerPosition]) -> Lag:
     """Asks each server. Raises PositionLost, and pymongo's errors for a server that does not answer."""
     by_name = {server_name(one.uri): one for one in options.servers}
     lags = [_lag_of(by_name.get(position.server, options), position.token) for position in positions]
-    return Lag(sum(lag.event_count for lag in lags), max((lag.seconds for lag in lags), default=0))
+    collections = lags[0].collections if len(lags) == 1 else {}
+    return Lag(sum(lag.event_count for lag in lags), max((lag.seconds for lag in lags), default=0), collections)
 
 
 def document_count(options: SourceOptions) -> int | None:
@@ -41,14 +46,21 @@ def document_count(options: SourceOptions) -> int | None:
 def _lag_of(options: SourceOptions, token: Token) -> Lag:
     feed = MongoDBStream(replace(options, rows_max=None))
     now = feed.now()
-    count, first = 0, None
+    count = 0
+    counts: Counter[str] = Counter()
+    first: dict[str, int] = {}
     with feed.open(
-        StreamPosition("token", token=token), stages=_TOKENS_ONLY, batch_rows=limits.LAG_EVENT_COUNT_MAX
-    ) as cursor:
+        StreamPosition("token", token=token), stages=_NAMES if options.several else _TOKENS_ONLY,
+        batch_rows=limits.LAG_EVENT_COUNT_MAX,
+    ) as cursor:  # fmt: skip
         while count < limits.LAG_EVENT_COUNT_MAX and not cursor.covers(now) and not cursor.closed:
             for event in cursor.next_batch(wait_ms=1):
-                reached = Token.of(event["_id"])
-                if reached.time <= now:
-                    first = first or reached.time
+                reached = Token.of(event["_id"]).time
+                if reached <= now and count < limits.LAG_EVENT_COUNT_MAX:
+                    name = ".".join(event.get("ns", {}).values())
+                    counts[name] += 1
+                    first.setdefault(name, reached.time)
                     count += 1
-    return Lag(min(count, limits.LAG_EVENT_COUNT_MAX), max(now.time - first.time, 0) if first else 0)
+    waiting = {name: Lag(number, max(now.time - first[name], 0)) for name, number in counts.items()}
+    seconds = max((each.seconds for each in waiting.values()), default=0)
+    return Lag(count, seconds, waiting if options.several else {})

@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
 from headrace import limits
+from headrace.spark.jobs.collection_figures import COLLECTION_METRICS, CollectionFigures
+from headrace.spark.sinks.contract import BatchReport
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Name, type, meaning.
@@ -68,8 +70,8 @@ class JobMetrics:
     snapshot_documents: int | None = None
     snapshot_documents_total: int | None = None
     snapshot_seconds_left: float | None = None
-    rows_by_collection: dict[str, int] = field(default_factory=dict)
-    """Of several collections, the rows committed by this process; the first ones, if there are very many."""
+    collections: dict[str, CollectionFigures] = field(default_factory=dict)
+    """Of several collections, what this process has committed; the first ones, if there are very many."""
     phase: str = "starting"
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -95,12 +97,11 @@ class JobMetrics:
             if total is not None and documents_in_run and seconds > 0:
                 self.snapshot_seconds_left = round(max(total - documents, 0) * seconds / documents_in_run, 1)
 
-    def collection_rows(self, collection: str, rows: int) -> None:
-        """Counts rows of one of several collections that a sink has committed."""
+    def collection_committed(self, collection: str, report: BatchReport, seconds: float) -> None:
+        """Counts what a sink has committed of one of several collections, and the seconds that it took."""
         with self.lock:
-            counts = self.rows_by_collection
-            if collection in counts or len(counts) < limits.METRIC_COLLECTION_COUNT_MAX:
-                counts[collection] = counts.get(collection, 0) + rows
+            if collection in self.collections or len(self.collections) < limits.METRIC_COLLECTION_COUNT_MAX:
+                self.collections.setdefault(collection, CollectionFigures()).committed(report, seconds)
 
     def line(self) -> str:
         """One line for a person."""
@@ -129,11 +130,13 @@ class JobMetrics:
                 if value is not None:
                     full = f"headrace_pipeline_{name}"
                     lines += [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}", f'{full}{{job="{label}"}} {value}']
-            if self.rows_by_collection:
-                full = "headrace_pipeline_collection_rows_total"
-                lines += [f"# HELP {full} Rows of a collection, by sinks.", f"# TYPE {full} counter"]
-            for name, rows in sorted(self.rows_by_collection.items()):
-                lines.append(f'{full}{{job="{label}",collection="{_label(name)}"}} {rows}')
+            for name, kind, meaning in COLLECTION_METRICS if self.collections else ():
+                full = f"headrace_pipeline_collection_{name}"
+                lines += [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}"]
+                lines += [
+                    f'{full}{{job="{label}",collection="{_label(collection)}"}} {getattr(figures, name)}'
+                    for collection, figures in sorted(self.collections.items())
+                ]
         return "\n".join(lines) + "\n"
 
 

@@ -21,14 +21,18 @@ FAILED: Final = "failed"
 ENDED: Final = frozenset({"ended", FAILED, "stopped"})
 """The phases of a run that said its end."""
 _FIGURES: Final = (
-    "batch", "batch_seconds", "batches_total", "lag_events", "lag_seconds", "position", "position_seconds",
-    "rows_per_second", "rows_total", "snapshot_documents", "snapshot_documents_total", "snapshot_seconds_left",
+    "batch", "batch_seconds", "batches_total", "dead_letters_total", "lag_events", "lag_seconds", "position",
+    "position_seconds", "rest_values_total", "rows_per_second", "rows_total", "snapshot_documents",
+    "snapshot_documents_total", "snapshot_seconds_left",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """The last run as it said. `figures` are those of `JobMetrics`; `alerted`: the lag was above its bound."""
+    """The last run as it said. `figures` are those of `JobMetrics`; `alerted`: the lag was above its bound.
+
+    `collections` are the figures of each of several collections, as `CollectionFigures` has them.
+    """
 
     process: int
     phase: str
@@ -37,6 +41,7 @@ class RunState:
     error: str = ""
     alerted: bool = False
     figures: dict[str, Any] | None = None
+    collections: dict[str, dict[str, Any]] | None = None
 
 
 def read_state(checkpoint: Path) -> RunState | None:
@@ -66,4 +71,6 @@ def state_of(
     """The state of this process's run, with the figures as they are."""
     with metrics.lock:
         figures = {name: getattr(metrics, name) for name in _FIGURES}
-        return RunState(os.getpid(), FAILED if error else metrics.phase, now_ms, started_ms, error, alerted, figures)
+        collections = {name: asdict(each) for name, each in metrics.collections.items()}
+        phase = FAILED if error else metrics.phase
+        return RunState(os.getpid(), phase, now_ms, started_ms, error, alerted, figures, collections or None)

@@ -165,7 +165,7 @@ class _Run:
             (options, sink) for options, sink in zip(job.sinks, sinks, strict=True) if isinstance(sink, CollectionsSink)
         ]
         for _, fan in self._fans:
-            fan.listener = self._metrics.collection_rows
+            fan.listener = self._metrics.collection_committed
         for options, opened in zip(job.sinks, sinks, strict=True):
             if options.kind != "own":
                 opened.owner = self._checked.owner_of(options)  # type: ignore[attr-defined]

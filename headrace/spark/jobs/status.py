@@ -17,6 +17,7 @@ from pymongo.errors import PyMongoError
 from headrace import limits
 from headrace.spark.errors import error_line
 from headrace.spark.jobs.checkpoint import ServerPosition, read_checkpoint, server_positions
+from headrace.spark.jobs.collection_figures import CollectionFigures
 from headrace.spark.jobs.collection_states import STREAMING, collection_states
 from headrace.spark.jobs.job_file import Job
 from headrace.spark.jobs.job_tables import tables_of
@@ -110,13 +111,30 @@ class JobStatus:
             | {_camel(name): value for name, value in figures.items()}
             if self.run
             else None,
-            "collections": dict(self.collections),
+            "collections": {name: self._collection(name) for name in self.collections},
             "sinks": [
                 {_camel(name): value for name, value in asdict(sink).items() if name != "table"}
                 | {"table": {_camel(name): value for name, value in asdict(sink.table).items()} if sink.table else None}
                 for sink in self.sinks
             ],
         }  # fmt: skip
+
+    def collection_figures(self, name: str) -> CollectionFigures | None:
+        """What the last run has done with one of several collections; None if nothing."""
+        given = (self.run.collections or {}).get(name) if self.run else None
+        return None if given is None else CollectionFigures(**given)
+
+    def collection_lag(self, name: str) -> Lag | None:
+        """How far one of several collections is behind; None if that is not known."""
+        return None if self.lag is None else self.lag.collections.get(name, Lag(0, 0))
+
+    def _collection(self, name: str) -> dict[str, Any]:
+        lag, figures = self.collection_lag(name), self.collection_figures(name)
+        return {
+            "state": self.collections[name],
+            "lag": {"events": lag.event_count, "seconds": lag.seconds} if lag else None,
+            "lastRun": {_camel(field): value for field, value in asdict(figures).items()} if figures else None,
+        }
 
 
 def _camel(name: str) -> str:
@@ -170,9 +188,23 @@ def lines_of(status: JobStatus) -> Iterator[str]:
     if status.collections:
         streaming = sum(state == STREAMING for state in status.collections.values())
         yield f"collections: {len(status.collections)}, {streaming} of them with a complete snapshot"
-        yield from (f"  {name}: {state}" for name, state in status.collections.items())
+        yield from (f"  {name}: {state}{_collection_text(status, name)}" for name, state in status.collections.items())
     for sink in status.sinks:
         yield f"sink {sink.sink}: {_sink_text(sink)}"
+
+
+def _collection_text(status: JobStatus, name: str) -> str:
+    """How far one of several collections is behind, and what the last run has done with it."""
+    lag, figures = status.collection_lag(name), status.collection_figures(name)
+    words = []
+    if lag and lag.event_count:
+        words.append(f"{lag.event_count} events ({lag.seconds} s) behind")
+    if figures:
+        words.append(f"{figures.rows_total} rows")
+        words += [f"{figures.rest_values_total} values in _rest"] if figures.rest_values_total else []
+        words += [f"{figures.dead_letters_total} dead letters"] if figures.dead_letters_total else []
+        words.append(f"last batch {figures.batch_seconds:.2f} s")
+    return "".join(f", {word}" for word in words)
 
 
 def _run_text(status: JobStatus) -> str:

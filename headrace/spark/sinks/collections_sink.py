@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 OpenTable = Callable[[Namespace], Sink]
 _KIND: Final = "operationType"
+_SUMMED: Final = ("row_count", "event_count", "rest_count", "dead_letter_count")
+"""What the reports of tables are added up to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,16 @@ class CollectionsSink:
         self._open_table, self._selection = open_table, selection
         self._open: OrderedDict[Namespace, Sink] = OrderedDict()
         self._last = LastBatch()
+        self._clock = SystemClock()
         self._committed: set[Namespace] = set()
         self.owner: TableOwner | None = None
         """The owner of the tables, but for the collection."""
         self.fingerprint: Callable[[Namespace], str] | None = None
         """Which stream the rows of a log of a collection are of."""
-        self.listener: Callable[[str, int], None] | None = None
-        """Called with a collection and the rows of it that were committed."""
+        self.guard: Callable[[Namespace, Sink], Sink] | None = None
+        """Puts something in front of the sink of a collection: dead letters."""
+        self.listener: Callable[[str, BatchReport, float], None] | None = None
+        """Called with a collection, what was committed of it, and the seconds that it took; from several threads."""
 
     def position(self) -> LastBatch:
         return self._last
@@ -74,19 +79,22 @@ class CollectionsSink:
             return None
         token = max(report.token for report in reports)
         self._last = LastBatch(token, batch.query, batch.number)
-        rows, events = (sum(getattr(report, name) for report in reports) for name in ("row_count", "event_count"))
-        return BatchReport(batch.number, rows, events, token, batch.first_event_ms(), SystemClock().now_ms())
+        sums = {name: sum(getattr(report, name) for report in reports) for name in _SUMMED}
+        return BatchReport(
+            batch.number, token=token, first_event_ms=batch.first_event_ms(), committed_ms=self._clock.now_ms(), **sums
+        )
 
     def _apply_one(self, name: Namespace, sink: Sink, batch: MicroBatch) -> BatchReport | None:
         if only_leaves(batch.table):
             position = sink.position()
             if position.batch < 0 and not position.token:
                 return None
+        begun_ms = self._clock.monotonic_ms()
         report = sink.apply(batch)
         if report:
             self._committed.add(name)
             if self.listener:
-                self.listener(text_of(name), report.row_count)
+                self.listener(text_of(name), report, (self._clock.monotonic_ms() - begun_ms) / 1000)
         return report
 
     def take_committed(self) -> list[Namespace]:
@@ -103,7 +111,7 @@ class CollectionsSink:
             sink.owner = replace(self.owner, namespace=text_of(name))
         if self.fingerprint is not None and hasattr(sink, "source"):
             sink.source = self.fingerprint(name)
-        self._open[name] = sink
+        self._open[name] = self.guard(name, sink) if self.guard else sink
         return self._open[name]
 
 

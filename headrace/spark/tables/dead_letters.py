@@ -11,6 +11,7 @@ They are written before the batch is committed that they were in; a repeated bat
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -51,12 +52,13 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """The table at a path. It is read once, and has one writer."""
+    """The table at a path. It is read once, and has one writer; its threads, of several tables, take turns."""
 
     def __init__(self, path: str | Path, count_max: int) -> None:
         self._location = location_of(path)
         self._open_table = OpenDeltaTable(self._location)
         self._count_max = count_max
+        self._lock = threading.RLock()
         self._letters: dict[tuple[str, str, str | None, str], DeadLetter] | None = None
 
     def __str__(self) -> str:
@@ -64,7 +66,8 @@ class DeadLetters:
 
     def letters(self) -> list[DeadLetter]:
         """All of them, in the order in which they were written."""
-        return list(self._known().values())
+        with self._lock:
+            return list(self._known().values())
 
     def waiting(self, sink: str, before: str = "~", done: str = "") -> dict[str, DeadLetter]:
         """The first letter of each key whose document the sink does not have as the source has it.
@@ -88,6 +91,10 @@ class DeadLetters:
 
     def add(self, letters: Iterable[DeadLetter], at_ms: float) -> int:
         """Writes those that are not there yet, durably; how many. Raises DeadLettersFull if they are too many."""
+        with self._lock:
+            return self._add(letters, at_ms)
+
+    def _add(self, letters: Iterable[DeadLetter], at_ms: float) -> int:
         known = self._known()
         new = {_identity(letter): letter for letter in letters if _identity(letter) not in known}
         if not new:

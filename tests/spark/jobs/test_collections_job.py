@@ -14,19 +14,23 @@ from pymongo import MongoClient
 from pyspark.sql.types import StringType, StructField, StructType
 
 import headrace
+from headrace.spark.jobs.dead_letter_jobs import replay, with_dead_letters
 from headrace.spark.jobs.job_file import Job, JobError, parse_job
-from headrace.spark.jobs.job_tables import open_sink
+from headrace.spark.jobs.job_tables import open_sink, tables_of
 from headrace.spark.jobs.metrics import JobMetrics
 from headrace.spark.jobs.report import explain_lines, verify_job
 from headrace.spark.jobs.runner import reset_job, source_options
 from headrace.spark.jobs.start_checks import TableGone, begin, check_job, note_begun
 from headrace.spark.jobs.status import status_lines
+from headrace.spark.rows.extjson import dumps
 from headrace.spark.sinks.collections_sink import CollectionsSink
 from headrace.spark.sinks.contract import FOLDED_COLUMNS, MicroBatch
 from headrace.spark.sinks.sink_options import SinkError
 from headrace.spark.sinks.table_paths import PathError
 from headrace.spark.source.data_source import StreamReader
 from headrace.spark.source.options import parse_options
+from headrace.spark.tables.dead_letters import DeadLetters
+from headrace.spark.tables.fold import MirrorChanges
 
 pytestmark = pytest.mark.long
 
@@ -58,6 +62,7 @@ class Runs:
         self.sinks = [open_sink(job, sink, self.options) for sink in job.sinks]
         for options, sink in zip(job.sinks, self.sinks, strict=True):
             sink.owner = self.checked.owner_of(options)  # type: ignore[attr-defined]
+        self.sinks = with_dead_letters(job, self.sinks)
         self.metrics = JobMetrics("job")
 
     def run(self, batches: int = 1000) -> None:
@@ -75,7 +80,7 @@ class Runs:
             rows = [batch for one in partitions for batch in self.reader.read(one)]
             for sink in self.sinks:
                 assert isinstance(sink, CollectionsSink)
-                sink.listener = self.metrics.collection_rows
+                sink.listener = self.metrics.collection_committed
                 if rows:
                     sink.apply(MicroBatch(self.query, number, pa.Table.from_batches(rows)))
             committed = [
@@ -113,7 +118,9 @@ def test_every_table_is_reported_compared_and_reset(server: Any, tmp_path: Path)
         client.shop.a.update_one({"_id": 1}, {"$set": {"n": 1}})
         runs = Runs(job)
         runs.run()
-        assert runs.metrics.rows_by_collection["shop.d"] == 30
+        figures = runs.metrics.collections["shop.d"]
+        assert (figures.rows_total, figures.rest_values_total, figures.dead_letters_total) == (30, 0, 0)
+        assert figures.batches_total >= 1 and figures.batch_seconds > 0
         assert 'headrace_pipeline_collection_rows_total{job="job",collection="shop.b/c"} 30' in runs.metrics.text()
         client.shop.a.rename("e")
         client.shop.d.drop()
@@ -200,3 +207,28 @@ def test_paths_must_give_each_collection_another_table(tmp_path: Path) -> None:
     assert str(one.sinks[0].location) == f"{tmp_path}/mirror/shop/orders"
     with pytest.raises(JobError, match="need startingPosition 'snapshot'"):
         job_of(tmp_path, uri, "mirror", startingPosition="earliest")
+
+
+def test_what_a_table_refuses_goes_to_the_dead_letters_of_the_job(server: Any, tmp_path: Path) -> None:
+    job = replace(job_of(tmp_path, server.uri, "mirror", "changes"), deadletter=str(tmp_path / "letters"))
+    with MongoClient[dict[str, Any]](server.uri) as client:
+        for name in ("a", "b"):
+            client.shop[name].insert_many([{"_id": key} for key in range(3)])
+        Runs(job).run()
+        # A document that the mirror of `a` lacks, and the same key in `b`.
+        table = job.sinks[0].of_collection(("shop", "a")).open()
+        state = table.position()
+        table.table.commit(MirrorChanges(state, deletes={dumps(1)}))  # type: ignore[attr-defined]
+        for name in ("a", "b"):
+            client.shop[name].update_one({"_id": 1}, {"$set": {"n": 1}})
+        runs = Runs(job)
+        runs.run()
+        assert runs.metrics.collections["shop.a"].dead_letters_total == 1
+        assert runs.metrics.collections["shop.b"].dead_letters_total == 0
+        results = dict(zip([str(table.sink) for table in tables_of(job)], verified(job), strict=True))
+        refused = f"mirror {tmp_path}/mirror/shop/a"
+        assert [name for name, (equal, _) in results.items() if not equal] == [refused]
+        (letter,) = DeadLetters(job.deadletter, 10).letters()
+        assert letter.sink == refused and "the mirror has no document" in letter.reason
+        assert list(replay(job)) == [f'{refused}: replayed {{"_id":{{"$numberInt":"1"}}}}']
+        assert all(equal for equal, _ in verified(job))

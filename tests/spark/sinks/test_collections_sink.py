@@ -131,7 +131,7 @@ def test_a_drop_alone_makes_no_table_and_quiet_collections_are_left_alone(tmp_pa
     assert sink.apply(batch(0, row("1", "drop", "a"))) is None
     assert not (tmp_path / "a").exists() and sink.position().batch == -1
     seen: list[tuple[str, int]] = []
-    sink.listener = lambda name, count: seen.append((name, count))
+    sink.listener = lambda name, report, _: seen.append((name, report.row_count))
     report = sink.apply(batch(1, insert("2", "a", 1), insert("3", "a", 2), insert("4", "b", 1)))
     assert report is not None and (report.row_count, report.event_count, report.token) == (3, 3, "4")
     assert sorted(seen) == [("d.a", 2), ("d.b", 1)] and sink.take_committed() == [("d", "a"), ("d", "b")]

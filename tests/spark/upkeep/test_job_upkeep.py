@@ -52,6 +52,16 @@ def test_a_table_is_looked_after_when_its_time_has_come_between_two_batches(tmp_
     assert f"{count} small files joined" in lines[0]
 
 
+def test_a_job_that_ends_looks_after_the_tables_that_it_has_made(tmp_path: Path) -> None:
+    source = {"uri": "mongodb://nowhere.invalid", "database": "d", "startingPosition": "snapshot"}
+    sink = {"kind": "changes", "path": "{collection}"}
+    job = parse_job({"checkpoint": "checkpoint", "source": source, "sink": [sink]}, "orders", tmp_path)
+    upkeep, lines = JobUpkeep(job), list[str]()
+    path = filled(tmp_path)
+    upkeep.run_all(lines.append, threading.Event())
+    assert len(DeltaTable(str(path)).file_uris()) == 1 and "small files joined" in lines[0]
+
+
 def test_what_fails_is_reported_and_no_reason_to_stop(tmp_path: Path) -> None:
     path, lines = filled(tmp_path), list[str]()
     for file in (path / "_delta_log").iterdir():
